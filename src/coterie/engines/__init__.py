@@ -1,0 +1,1 @@
+"""Engines: what carries plans to clients and replies back."""

@@ -1,0 +1,164 @@
+"""Settings are the fields of a frozen dataclass, each with a sentence and its limits; nothing else describes them.
+
+TOML files, ``--set``, help texts, records and equality all read these fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class UserError(Exception):
+    """A mistake of the caller's, told in one sentence: the setting, its value, what is allowed, the likely slip."""
+
+
+class SettingError(UserError, ValueError):
+    """A setting whose value is not allowed, or a name that is no setting."""
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    choices: Iterable[str] | None = None,
+) -> Any:
+    """A dataclass field with its sentence ``doc`` and its limits (>=, >, <=, <, or one of ``choices``)."""
+    limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "choices": None if choices is None else tuple(choices)}
+    metadata = {"doc": doc, "limits": {k: v for k, v in limits.items() if v is not None}}
+    if isinstance(default, (dict, list)):
+        raise TypeError("a setting's default is immutable")
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def check(settings: Any) -> None:
+    """Hold every field to its type and limits; call it in ``__post_init__``. Raises :class:`SettingError`."""
+    hints = typing.get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        if "limits" not in field.metadata:
+            continue
+        name = f"{type(settings).__name__}.{field.name}"
+        value = _coerce(name, getattr(settings, field.name), hints[field.name])
+        object.__setattr__(settings, field.name, value)
+        for single in value if isinstance(value, tuple) else (value,):
+            _check_limits(name, single, field.metadata["limits"])
+
+
+_SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+
+
+def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    if value is None:
+        return
+    if "choices" in limits:
+        if value not in limits["choices"]:
+            raise SettingError(
+                f"{name} must be one of {', '.join(limits['choices'])}, got {value!r}{nearest(value, limits['choices'])}"
+            )
+        return
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return
+    tests = {"ge": lambda b: value >= b, "gt": lambda b: value > b, "le": lambda b: value <= b, "lt": lambda b: value < b}
+    if math.isnan(value) or any(not tests[k](bound) for k, bound in limits.items()):
+        allowed = " and ".join(f"{_SYMBOLS[k]} {bound:g}" for k, bound in limits.items()) or "a number"
+        raise SettingError(f"{name} must be {allowed}, got {value!r}")
+
+
+def _coerce(name: str, value: Any, hint: Any) -> Any:
+    """``value`` as the annotated type: ints pass as floats, lists as tuples, nothing else is converted."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
+    for option in sorted(options, key=lambda o: o is not type(None)):
+        origin = typing.get_origin(option) or option
+        if option is type(None) and value in (None, "none"):
+            return None
+        if origin is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        if origin is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if origin is tuple and isinstance(value, (list, tuple)):
+            inner = typing.get_args(option)[0]
+            return tuple(_coerce(f"{name}[{i}]", v, inner) for i, v in enumerate(value))
+        if origin in (bool, str) and isinstance(value, origin):
+            return value
+        if isinstance(origin, type) and origin not in (float, int, bool, str) and isinstance(value, origin):
+            return value
+    raise SettingError(f"{name} must be {describe(hint)}, got {value!r}")
+
+
+def describe(hint: Any) -> str:
+    """A field's type in words, for messages and help.
+
+    >>> describe(int | None)
+    'a whole number or none'
+    """
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return " or ".join(describe(h) for h in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return f"a list ({describe(typing.get_args(hint)[0])} each)"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """``"; did you mean X?"`` for the closest known name, or an empty text."""
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def parse(text: str) -> Any:
+    """A value typed on the command line: TOML's notation, ``none``, or else the text itself.
+
+    >>> parse("0.5"), parse("[1, 2]"), parse("true"), parse("none"), parse("ward")
+    (0.5, [1, 2], True, None, 'ward')
+    """
+    import tomllib
+
+    if text.lower() == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
+    """``cls(**values)``; an unknown name is refused with the nearest known one."""
+    known = [f.name for f in dataclasses.fields(cls) if f.init]
+    for name in values:
+        if name not in known:
+            raise SettingError(f"{cls.__name__} has no setting {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+    return cls(**values)
+
+
+def as_dict(settings: Any) -> dict[str, Any]:
+    """The fields by name, tuples as lists, ready for TOML or JSON; a ``None`` is left out, or ``"none"`` if no default."""
+    out: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if value is None:
+            if field.default is None:
+                continue
+            value = "none"
+        if dataclasses.is_dataclass(value):
+            value = as_dict(value)
+        out[field.name] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
+def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
+    """(name, type in words, default, sentence) of every setting of ``cls``, in order."""
+    hints = typing.get_type_hints(cls)
+    return [
+        (f.name, describe(hints[f.name]), f.default, f.metadata["doc"])
+        for f in dataclasses.fields(cls)
+        if "doc" in f.metadata
+    ]

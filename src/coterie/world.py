@@ -1,0 +1,98 @@
+"""What an engine trains and tests: every client's data, the model, the objective, and the truth where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core import Client, Groups, Training
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Some examples of a pool: ``inputs[index]`` with their own ``targets``.
+
+    inputs: the pool ``(N, ...)``, shared by many splits and never copied or written. index ``(s,)`` int64: rows of the
+    pool. targets ``(s, ...)``: what this client calls them (its labels may be permuted). Two splits with the same
+    ``inputs`` and ``index`` objects are known to hold the same examples, so a model's outputs for them are computed once.
+    """
+
+    inputs: Tensor
+    index: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.index) != len(self.targets):
+            raise ValueError(f"{len(self.index)} examples but {len(self.targets)} targets")
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(inputs, targets) of the examples at ``positions`` of this split."""
+        return self.inputs[self.index[positions]], self.targets[positions]
+
+
+def whole(inputs: Tensor, targets: Tensor) -> Split:
+    """A split that owns all of its pool."""
+    return Split(inputs, torch.arange(len(inputs)), targets)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClientData:
+    """One client's data, all of its own distribution. Test data never reach a method; validation may be empty."""
+
+    train: Split
+    validation: Split
+    test: Split
+    name: str = ""
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy in nats; outputs ``(b, classes)`` or ``(b, t, classes)``, targets ``(b,)`` or ``(b, t)``."""
+    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1.0 where the greatest output is the target, else 0.0, one per prediction."""
+    return (outputs.argmax(-1) == targets).float().flatten()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """loss: (outputs, targets) -> the batch's mean loss. metrics: name -> (outputs, targets) -> one value per prediction.
+
+    Metrics are averaged over a client's predictions. ``accuracy`` is the one reports and choices look at; objectives
+    without classes put their own measure (greater is better) under that name.
+    """
+
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+    metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=lambda: {"accuracy": accuracy})
+    perplexity: bool = False
+    """Also report exp(mean loss)."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class World:
+    """Clients by id, the model they train, how, and the true groups where they are known.
+
+    model: makes a module with fresh parameters from torch's global generator (engines call it in a seeded scope).
+    augment: (inputs, generator) -> inputs, applied to training batches only.
+    """
+
+    clients: Mapping[Client, ClientData]
+    model: Callable[[], nn.Module]
+    training: Training = field(default_factory=Training)
+    objective: Objective = field(default_factory=Objective)
+    truth: Groups | None = None
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise ValueError("a world needs at least one client")
+        for client, data in self.clients.items():
+            if not len(data.train):
+                raise ValueError(f"client {client} has no training data")
