@@ -1,0 +1,95 @@
+"""Examples in memory: a pool, and a data set made of a training and a test pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.settings import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """``N`` examples that are never written to.
+
+    inputs: images ``(N, C, H, W)`` float32 in [0, 1], features ``(N, d)`` float32, or tokens ``(N, t)`` int64. targets:
+    ``(N,)`` int64 class labels, or ``(N, t)`` next tokens. meta: name -> ``(N,)`` int64, such as each example's writer.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    meta: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """``(N,)`` what partitions go by: the class, or of text its topic."""
+        return (self.targets if self.targets.ndim == 1 else self.meta["topic"]).numpy()
+
+    def first(self, count: int) -> Pool:
+        """The first ``count`` examples, as a copy, so that the rest can be freed."""
+        meta = {name: values[:count].clone() for name, values in self.meta.items()}
+        return Pool(self.inputs[:count].clone(), self.targets[:count].clone(), meta)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset:
+    """A named data set: what it was trained and tested on upstream (``test`` is None where it comes in one piece)."""
+
+    name: str
+    train: Pool
+    test: Pool | None
+    classes: int
+    words: tuple[str, ...] = ()
+    """Of text: the word of each token."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input, without the batch."""
+        return tuple(self.train.inputs.shape[1:])
+
+
+def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = None, **meta: Any) -> Pool:
+    """Arrays as a :class:`Pool`, held to what they must be.
+
+    uint8, and whole numbers of three dimensions or more, are images of 0-255 and are scaled to [0, 1]; other whole
+    numbers are tokens. ``(N, H, W)`` gains a channel and ``(N, H, W, C)`` becomes ``(N, C, H, W)``. ``where`` names the
+    file in messages. Raises :class:`UserError` for nothing at all, unequal counts, and labels that are no classes.
+    """
+    inputs, targets = np.asarray(inputs), np.asarray(targets)
+    if targets.ndim == 2 and targets.shape[1] == 1 and inputs.ndim > 1:
+        targets = targets[:, 0]
+    if not inputs.ndim or not targets.ndim or not len(inputs):
+        raise UserError(f"{where} holds no examples")
+    if len(inputs) != len(targets):
+        raise UserError(f"{where} is mislabelled: {len(inputs)} inputs but {len(targets)} labels")
+    if inputs.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf" or (targets != np.floor(targets)).any():
+        raise UserError(f"{where} must hold numbers, and labels that are whole numbers")
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or (classes is not None and high >= classes):
+        allowed = ">= 0" if classes is None else f"0 to {classes - 1}"
+        raise UserError(f"{where} is mislabelled: labels must be {allowed}, found {low} to {high}")
+    long = {name: torch.from_numpy(np.ascontiguousarray(values, np.int64)) for name, values in meta.items()}
+    return Pool(_inputs(inputs, where), torch.from_numpy(np.ascontiguousarray(targets, np.int64)), long)
+
+
+def _inputs(array: np.ndarray, where: Path | str) -> Tensor:
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise UserError(f"{where} holds inputs that are not finite numbers")
+        return torch.from_numpy(np.ascontiguousarray(array, np.float32))
+    if array.dtype == np.uint8 or array.ndim == 4:
+        return torch.from_numpy(np.ascontiguousarray(array, np.float32)).div_(255)
+    return torch.from_numpy(np.ascontiguousarray(array, np.int64))

@@ -1,0 +1,171 @@
+"""The papers' nets by name, and any ``nn.Module`` of the user's.
+
+A builder takes the shape of one input and the number of classes and makes a module with fresh parameters from torch's
+global generator; engines call it in a seeded scope. Layers have the names ``conv1``, ``conv2``, ..., ``fc1``, ``fc2``, ...
+(``fc`` where there is one dense layer), which methods that look at single layers go by. No net ends in a softmax.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from torch import Tensor, nn
+
+from coterie.settings import UserError, nearest
+
+Shape = tuple[int, ...]
+Builder = Callable[[Shape, int], nn.Module]
+
+
+def dense(shape: Shape, classes: int, hidden: Sequence[int] = (64,), dropout: float = 0.0) -> nn.Module:
+    """Fully connected: the input flattened, ReLU after each hidden layer; logits ``(b, classes)``."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+    _dense_layers(layers, math.prod(shape), hidden, classes, dropout)
+    return nn.Sequential(layers)
+
+
+@dataclass(frozen=True)
+class Conv:
+    """One convolution: output channels, kernel size, zero padding at each side, max-pooling by 2 after it or not."""
+
+    out: int
+    kernel: int
+    padding: int
+    pool: bool
+
+
+def convolutional(
+    shape: Shape,
+    classes: int,
+    convs: Sequence[Conv],
+    hidden: Sequence[int] = (),
+    *,
+    dropout: float = 0.0,
+    norm: bool = False,
+    average: bool = False,
+) -> nn.Module:
+    """Convolutions with ReLU, then dense layers; logits ``(b, classes)``.
+
+    dropout: before the last dense layer. norm: BatchNorm after every layer but the last. average: the mean over the
+    remaining map takes the place of flattening it. Raises :class:`UserError` for inputs that are no images or too small.
+    """
+    if len(shape) != 3:
+        raise UserError(f"a convolutional net needs images (channels, height, width), and the inputs have shape {shape}")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    (channels, *size) = shape
+    for i, conv in enumerate(convs, 1):
+        layers[f"conv{i}"] = nn.Conv2d(channels, conv.out, conv.kernel, padding=conv.padding)
+        if norm:
+            layers[f"norm{i}"] = nn.BatchNorm2d(conv.out)
+        layers[f"relu{i}"] = nn.ReLU()
+        if conv.pool:
+            layers[f"pool{i}"] = nn.MaxPool2d(2)
+        channels, size = conv.out, [(s + 2 * conv.padding - conv.kernel + 1) // (2 if conv.pool else 1) for s in size]
+    if min(size) < 1:
+        raise UserError(f"images of {shape[1]} x {shape[2]} are too small for this net")
+    if average:
+        layers["average"], size = nn.AdaptiveAvgPool2d(1), [1, 1]
+    layers["flatten"] = nn.Flatten()
+    _dense_layers(layers, channels * math.prod(size), hidden, classes, dropout, norm)
+    return nn.Sequential(layers)
+
+
+def _dense_layers(
+    layers: OrderedDict[str, nn.Module], width: int, hidden: Sequence[int], classes: int, dropout: float, norm: bool = False
+) -> None:
+    for i, out in enumerate(hidden, 1):
+        layers[f"fc{i}"] = nn.Linear(width, out)
+        if norm:
+            layers[f"fc_norm{i}"] = nn.BatchNorm1d(out)
+        layers[f"fc_relu{i}"] = nn.ReLU()
+        width = out
+    if dropout:
+        layers["dropout"] = nn.Dropout(dropout)
+    layers[f"fc{len(hidden) + 1}" if hidden else "fc"] = nn.Linear(width, classes)
+
+
+class NextWord(nn.Module):
+    """A word model: embedding, LSTM, dense layer; tokens ``(b, t)`` -> logits ``(b, t, words)``."""
+
+    def __init__(self, shape: Shape, classes: int, embedding: int = 128, hidden: int = 256, layers: int = 2) -> None:
+        super().__init__()
+        if len(shape) != 1:
+            raise UserError(f"a word model needs sequences of tokens, and the inputs have shape {shape}")
+        self.embedding = nn.Embedding(classes, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.fc = nn.Linear(hidden, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(tokens))
+        return self.fc(states)
+
+
+_MCMAHAN = [Conv(32, 5, 2, True), Conv(64, 5, 2, True)]
+_VALID = [Conv(32, 5, 0, True), Conv(64, 5, 0, True)]
+_NOTEBOOK = [Conv(6, 5, 0, True), Conv(16, 5, 0, True)]
+_SMALL = [Conv(8, 5, 0, True), Conv(16, 5, 0, True)]
+_CIFAR = [Conv(32, 3, 1, False), Conv(64, 3, 1, True), Conv(128, 3, 1, True)]
+_CNN4 = [Conv(16, 3, 1, False), Conv(32, 3, 1, True), Conv(64, 3, 1, True), Conv(128, 3, 1, True)]
+_FEDBN = [Conv(64, 5, 2, True), Conv(64, 5, 2, True), Conv(128, 5, 2, False)]
+_ACFL = [Conv(32, 3, 1, False), Conv(64, 3, 1, True), Conv(64, 3, 1, False), Conv(64, 3, 1, True), Conv(64, 3, 1, False)]
+
+MODELS: Mapping[str, Builder] = MappingProxyType(
+    {
+        # One dense layer: logistic regression.
+        "linear": partial(dense, hidden=()),
+        # d-64-classes: 4,810 parameters on digits.
+        "mlp": dense,
+        # IFCA's MNIST net, 784-200-10: 159,010.
+        "ifca-mlp": partial(dense, hidden=(200,)),
+        # HCCT's FMNIST net, 784-64-10 with the published code's dropout: 50,890. That code's softmax before the cross
+        # entropy, which takes one itself, is left out.
+        "hcct-mlp": partial(dense, hidden=(64,), dropout=0.5),
+        # HCCT's CIFAR-10 net CNN_4: 1,126,950.
+        "hcct-cnn": partial(convolutional, convs=_CNN4, hidden=(500,), dropout=0.25),
+        # HCCT's Digit net, from FedBN (Li et al. 2021), BatchNorm throughout: 14,219,210 trainable on 3 x 28 x 28.
+        "fedbn-cnn": partial(convolutional, convs=_FEDBN, hidden=(2048, 512), norm=True),
+        # FL+HC's CNN with the padding of McMahan et al.'s: 1,663,370 on MNIST; without padding: 582,026.
+        "flhc-cnn": partial(convolutional, convs=_MCMAHAN, hidden=(512,)),
+        "flhc-cnn-valid": partial(convolutional, convs=_VALID, hidden=(512,)),
+        # The ConvNet of CFL's published notebook: 18,506 with EMNIST's 62 classes.
+        "cfl-convnet": partial(convolutional, convs=_NOTEBOOK),
+        # CFL's "multi-layer CNN" for MNIST, whose sizes the paper leaves open; ours: 29,066.
+        "cfl-cnn": partial(convolutional, convs=_SMALL, hidden=(96,)),
+        # CFL's "5-layer CNN" for CIFAR-10, sizes ours: 2,193,226.
+        "cfl-cifar-cnn": partial(convolutional, convs=_CIFAR, hidden=(256,)),
+        # CFL's two-layer LSTM for AG News, sizes ours: 4,771,600 with 10,000 words.
+        "cfl-lstm": NextWord,
+        # ACFL's five convolutions and one dense layer, 511 KB: 130,826. Where it pools is ours.
+        "acfl-cnn": partial(convolutional, convs=_ACFL, average=True),
+    }
+)
+
+
+def make(name: str, shape: Shape, classes: int) -> nn.Module:
+    """A fresh module: ``name`` is one of :data:`MODELS`, or ``package.module:Name`` of anything that takes
+    ``(shape, classes)`` and returns an ``nn.Module``.
+
+    >>> sum(p.numel() for p in make("mlp", (1, 8, 8), 10).parameters())
+    4810
+    """
+    return builder(name)(shape, classes)
+
+
+def builder(name: str) -> Builder:
+    """The builder called ``name``; raises :class:`UserError` for an unknown one."""
+    if name in MODELS:
+        return MODELS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {', '.join(MODELS)}, or package.module:Name)")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"the model {name!r} cannot be imported: {error}") from error
+    return found
