@@ -1,0 +1,64 @@
+"""Clustering of clients: pure functions on matrices.
+
+Letters: ``n`` clients, ``d`` parameters. Updates are ``(n, d)``, one row per client, NumPy arrays or tensors; all other
+matrices are ``(n, n)`` float64. A client is its *position* here, 0 to n-1; who that is, only the caller knows.
+
+From updates to matrices
+    :func:`gram`, then :func:`cosine`, :func:`norms`, :func:`distances`, :func:`norm_of_mean`; :func:`manhattan`
+A group cut in two (CFL)
+    :func:`optimal_bipartition`, :func:`bipartition`, both a :class:`Bipartition`
+When a cut is right (CFL's Separation Theorem)
+    :func:`separation_gap`, :func:`separation_bound`, :func:`H`, :func:`guaranteed_gamma`, :func:`gamma_bound`,
+    :func:`passes_gamma`
+Hierarchical clustering (FL+HC, ACFL)
+    :func:`agglomerative` of updates; :func:`cut` and :func:`dendrogram` of distances; :func:`cut_dendrogram`
+Groups that gain by merging (HCCT)
+    :func:`utility_merge`, :func:`utility`
+Partitions
+    :func:`groups_of`, :func:`labels_of`, :func:`same_partition`, :func:`adjusted_rand`, :func:`purity`
+
+Wrong input is a :class:`ValueError` of one sentence.
+"""
+
+from coterie.clustering.agglomerative import agglomerative, cut, cut_dendrogram, dendrogram
+from coterie.clustering.bipartition import Bipartition, bipartition, optimal_bipartition
+from coterie.clustering.geometry import cosine, distances, gram, manhattan, norm_of_mean, norms
+from coterie.clustering.partition import adjusted_rand, groups_of, labels_of, purity, same_partition
+from coterie.clustering.separation import (
+    H,
+    gamma_bound,
+    guaranteed_gamma,
+    passes_gamma,
+    separation_bound,
+    separation_gap,
+)
+from coterie.clustering.utility import utility, utility_merge
+
+__all__ = [
+    "Bipartition",
+    "H",
+    "adjusted_rand",
+    "agglomerative",
+    "bipartition",
+    "cosine",
+    "cut",
+    "cut_dendrogram",
+    "dendrogram",
+    "distances",
+    "gamma_bound",
+    "gram",
+    "groups_of",
+    "guaranteed_gamma",
+    "labels_of",
+    "manhattan",
+    "norm_of_mean",
+    "norms",
+    "optimal_bipartition",
+    "passes_gamma",
+    "purity",
+    "same_partition",
+    "separation_bound",
+    "separation_gap",
+    "utility",
+    "utility_merge",
+]

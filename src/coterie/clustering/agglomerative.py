@@ -1,0 +1,137 @@
+"""Hierarchical clustering of updates, as FL+HC (Briggs, Fan, Andras, arXiv 2004.11791) and ACFL use it.
+
+SciPy builds the trees; here are the inputs' meaning, a strict threshold, and labels numbered by first member.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
+from torch import Tensor
+
+from coterie.clustering import _checks, geometry
+
+METRICS = ("l1", "l2", "cosine")
+LINKAGES = ("single", "complete", "average", "ward")
+
+
+def dendrogram(distances: np.ndarray, linkage: str) -> np.ndarray:
+    """The tree of merges of ``n`` clients, as SciPy's linkage matrix ``(n - 1, 4)``; ``(0, 4)`` for one client.
+
+    Row r makes node ``n + r`` of the two nodes in columns 0 and 1 (below n: a client), at the height in column 2, with
+    as many clients as column 3 says. distances: ``(n, n)``, symmetric with a zero diagonal. linkage, the distance of
+    groups A and B: ``"single"``, the smallest of a pair; ``"complete"``, the greatest; ``"average"``, their mean over
+    pairs (UPGMA; not the distance of means, which is not monotone); ``"ward"``, which presumes Euclidean distances,
+    ``sqrt(2|A||B| / (|A|+|B|)) ‖μ_A - μ_B‖``.
+
+    Raises ``ValueError`` for similarities, a Gram matrix, asymmetry, values that are not finite, unknown linkages.
+
+    >>> dendrogram(np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]]), "single")
+    array([[0., 1., 1., 2.],
+           [2., 3., 4., 3.]])
+    """
+    _checks.one_of(linkage, LINKAGES, "linkage")
+    square = _checks.distance_matrix(distances)
+    if len(square) == 1:
+        return np.zeros((0, 4))
+    tree: np.ndarray = hierarchy.linkage(squareform(square, checks=False), method=linkage)
+    return tree
+
+
+def cut_dendrogram(tree: np.ndarray, *, threshold: float | None = None, groups: int | None = None) -> np.ndarray:
+    """The groups that a tree ``(n - 1, 4)`` of :func:`dendrogram` has at a height or in a number.
+
+    Exactly one of threshold: merge only while the distance is *below* it, and groups: how many. Returns labels ``(n,)``
+    numbered by first member. One tree serves any number of cuts.
+
+    >>> tree = dendrogram(np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]]), "single")
+    >>> cut_dendrogram(tree, threshold=4.0), cut_dendrogram(tree, groups=1)
+    (array([0, 0, 1]), array([0, 0, 0]))
+    """
+    tree = _checks.array(tree)
+    if tree.ndim != 2 or tree.shape[1] != 4:
+        raise ValueError(f"tree must be (n - 1, 4), as dendrogram makes it, got shape {tree.shape}")
+    n = len(tree) + 1
+    _check_cut(n, threshold, groups)
+    merges = n - groups if groups is not None else int((tree[:, 2] < threshold).sum())
+    members = {i: [i] for i in range(n)}
+    for row in range(merges):
+        one, two = int(tree[row, 0]), int(tree[row, 1])
+        members[n + row] = members.pop(one) + members.pop(two)
+    labels = np.empty(n, dtype=np.int64)
+    for number, group in enumerate(sorted(members.values(), key=min)):
+        labels[group] = number
+    return labels
+
+
+def _check_cut(n: int, threshold: float | None, groups: int | None) -> None:
+    if (threshold is None) == (groups is None):
+        given = f"threshold={threshold} and groups={groups}"
+        raise ValueError(f"exactly one of threshold and groups must be given, got {given}")
+    if threshold is not None and not threshold >= 0:
+        raise ValueError(f"threshold must be >= 0, a distance, got {threshold}")
+    if groups is not None:
+        _checks.number_of_groups(groups, n)
+
+
+def cut(
+    distances: np.ndarray, *, linkage: str, threshold: float | None = None, groups: int | None = None
+) -> np.ndarray:
+    """Groups of clients by hierarchical clustering of their distances ``(n, n)``: labels ``(n,)`` by first member.
+
+    linkage and errors as in :func:`dendrogram`. Exactly one of threshold: merge only while the distance is strictly
+    below it (so two clients at distance 3 stay apart at threshold 3), and groups: how many. One client is ``[0]``.
+
+    >>> apart = np.array([[0.0, 3.0], [3.0, 0.0]])
+    >>> cut(apart, linkage="ward", threshold=3.0), cut(apart, linkage="ward", threshold=3.001)
+    (array([0, 1]), array([0, 0]))
+    """
+    return cut_dendrogram(dendrogram(distances, linkage), threshold=threshold, groups=groups)
+
+
+def agglomerative(
+    updates: np.ndarray | Tensor,
+    *,
+    metric: str,
+    linkage: str,
+    threshold: float | None = None,
+    groups: int | None = None,
+) -> np.ndarray:
+    """Groups of clients by hierarchical clustering of their updates ``(n, d)``: labels ``(n,)`` by first member.
+
+    metric: ``"l1"``, ``"l2"`` or ``"cosine"`` (1 - cosine; 1 to a zero update). linkage: ``"single"``, ``"complete"``,
+    ``"average"``, or with l2 ``"ward"``, in SciPy's and scikit-learn's convention. threshold, groups: see :func:`cut`.
+    FL+HC recommends l1 with complete linkage. For l2 the mean row is taken off first, which changes no distance and
+    spares them the cancellation of a large common part.
+
+    Raises ``ValueError`` for unknown or contradictory settings, rows that are not finite, and what is certainly a
+    matrix of distances, which :func:`cut` takes.
+
+    >>> agglomerative(np.array([[0.0, 1.0], [5.0, 5.0], [0.0, 1.5]]), metric="l2", linkage="ward", threshold=1.0)
+    array([0, 1, 0])
+    """
+    _checks.one_of(metric, METRICS, "metric")
+    _checks.one_of(linkage, LINKAGES, "linkage")
+    if linkage == "ward" and metric != "l2":
+        raise ValueError(f"linkage ward is defined by Euclidean distances and takes metric l2 only, got {metric}")
+    rows = _checks.rows(updates)
+    _check_cut(len(rows), threshold, groups)
+    _refuse_distances(rows)
+    if metric == "l1":
+        apart = geometry.manhattan(rows)
+    else:
+        products = geometry.gram_of_rows(rows, centre=metric == "l2")
+        apart = geometry.distances(products, metric)
+    return cut(apart, linkage=linkage, threshold=threshold, groups=groups)
+
+
+def _refuse_distances(rows: Tensor) -> None:
+    """A symmetric square of numbers >= 0 with zeros only and all along the diagonal is nobody's updates."""
+    n, d = rows.shape
+    if n != d or n < 3:
+        return
+    square = _checks.array(rows)
+    off = ~np.eye(n, dtype=bool)
+    if not np.diagonal(square).any() and (square[off] > 0).all() and np.array_equal(square, square.T):
+        raise ValueError("updates look like a matrix of distances (n, n); pass that to cut(distances, linkage=...)")
