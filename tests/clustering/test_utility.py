@@ -1,0 +1,240 @@
+"""HCCT's merge against its definition on the gradients themselves."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from coterie.clustering import cosine, gram, norms, same_partition, utility, utility_merge
+from coterie.clustering.partition import labels_of
+
+
+def definition(g, sizes, tradeoff, group):
+    """Summed utility of a group: cos(g_n, mean) - λ_n / N_G for each member; alone, the cosine is 1."""
+    group = list(group)
+    total = sizes[group].sum()
+    mean = sum(sizes[i] * g[i] for i in group) / total
+
+    def alike(x):
+        if len(group) == 1:
+            return 1.0
+        both = np.linalg.norm(x), np.linalg.norm(mean)
+        return 0.0 if min(both) < 1e-12 else x @ mean / both[0] / both[1]
+
+    return sum(alike(g[i]) - tradeoff[i] / total for i in group)
+
+
+def literal(g, sizes, tradeoff, fixed=None):
+    """Algorithm 2 as it is printed; ties by the smallest first members. Also: how near any decision came to a tie."""
+    groups, clearance = [(i,) for i in range(len(g))], np.inf
+    while len(groups) > (fixed or 1):
+        gains = []
+        for a, b in combinations(range(len(groups)), 2):
+            parts = [definition(g, sizes, tradeoff, x) for x in (groups[a] + groups[b], groups[a], groups[b])]
+            gains.append((parts[0] - parts[1] - parts[2], a, b))
+        ranked = sorted(gains, key=lambda t: (-t[0], t[1:]))
+        gain, a, b = ranked[0]
+        if len(ranked) > 1:
+            clearance = min(clearance, gain - ranked[1][0])
+        if fixed is None:
+            clearance = min(clearance, abs(gain))
+            if gain <= 0:
+                break
+        groups[a] = tuple(sorted(groups[a] + groups.pop(b)))
+        groups.sort()
+    return tuple(groups), clearance
+
+
+def case(seed, vector=True):
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(2, 9)), int(rng.integers(1, 12))
+    g = rng.normal(size=(n, d)) + 2 * rng.normal(size=(3, d))[rng.integers(3, size=n)]
+    if rng.random() < 0.3:
+        g[rng.integers(n)] = 0.0
+    sizes = rng.integers(1, 200, size=n).astype(float)
+    scale = sizes.mean() * rng.choice([0.03, 0.3, 1.0, 3.0])
+    return g, sizes, scale * (rng.uniform(0.2, 2, size=n) if vector else np.ones(n))
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 100_000), st.booleans(), st.booleans())
+def test_merging_is_that_of_the_definition(seed, vector, fix):
+    g, sizes, tradeoff = case(seed, vector)
+    fixed = len(g) // 2 + 1 if fix else None
+    expected, clearance = literal(g, sizes, tradeoff, fixed)
+    assume(clearance > 1e-9)  # two ways of rounding may break ties differently
+    given_as = tradeoff if vector else float(tradeoff[0])
+    assert utility_merge(gram(g), sizes, given_as, groups=fixed) == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_larger_cases_merge_as_the_definition(seed):
+    """Many merges, so that every kept maximum is outdated at some time."""
+    rng = np.random.default_rng(seed)
+    g = rng.normal(size=(18, 6)) + rng.normal(size=(4, 6))[rng.integers(4, size=18)]
+    sizes, tradeoff = rng.integers(1, 200, size=18).astype(float), rng.uniform(5, 80, size=18)
+    assert utility_merge(gram(g), sizes, tradeoff) == literal(g, sizes, tradeoff)[0]
+    assert utility_merge(gram(g), sizes, tradeoff, groups=2) == literal(g, sizes, tradeoff, 2)[0]
+
+
+@given(st.integers(0, 100_000))
+def test_utility_is_that_of_the_definition(seed):
+    g, sizes, tradeoff = case(seed)
+    for group in [range(len(g)), [0], [len(g) - 1, 0]]:
+        ours = utility(gram(g), sizes, tradeoff, group)
+        assert ours.shape == (len(set(group)),)
+        assert ours.sum() == pytest.approx(definition(g, sizes, tradeoff, sorted(set(group))), abs=1e-6)
+
+
+def two(c):
+    return np.array([[1.0, c], [c, 1.0]])
+
+
+@pytest.mark.parametrize(("c", "critical"), [(0.5, 0.267949), (0.0, 0.585786), (-0.5, 1.0)])
+def test_two_equal_clients_merge_above_the_critical_tradeoff(c, critical):
+    exact = 2 * (1 - np.sqrt((1 + c) / 2))
+    assert exact == pytest.approx(critical, abs=1e-6)
+    for size in (1, 100, 1e6):
+        assert utility_merge(two(c), [size, size], exact * size) == ((0,), (1,))  # strict: no gain, no merge
+        assert utility_merge(two(c), [size, size], exact * size * (1 - 1e-9)) == ((0,), (1,))
+        assert utility_merge(two(c), [size, size], exact * size * (1 + 1e-9)) == ((0, 1),)
+
+
+def test_no_tradeoff_keeps_everyone_alone_and_a_huge_one_joins_all():
+    g, sizes = np.random.default_rng(0).normal(size=(7, 5)), np.arange(1.0, 8.0)
+    assert utility_merge(gram(g), sizes, 0) == tuple((i,) for i in range(7))
+    assert utility_merge(gram(g), sizes, 1e6) == (tuple(range(7)),)
+
+
+@pytest.mark.parametrize("tradeoff", [1e-6, 1.0, 1e6])
+def test_identical_gradients_are_one_group(tradeoff):
+    g, n, size = gram(np.tile([[0.3, -0.1, 0.7]], (6, 1))), 6, 50.0
+    assert utility_merge(g, np.full(n, size), tradeoff) == (tuple(range(n)),)
+    total = utility(g, np.full(n, size), tradeoff, range(n)).sum()
+    assert total == pytest.approx(n - n * tradeoff / (n * size))
+
+
+def test_identical_gradients_do_not_merge_for_rounding_alone():
+    same = gram(np.tile([[0.3, -0.1, 0.7]], (6, 1)))
+    assert utility_merge(same, np.arange(1.0, 7.0), 0) == tuple((i,) for i in range(6))
+
+
+def test_two_orthogonal_blocks():
+    """3 clients share u, 3 share v; N = 100, λ = 10: 6 (1 - 10/300) = 5.8."""
+    g = gram(np.repeat(np.eye(2), 3, axis=0))
+    groups = utility_merge(g, [100] * 6, 10)
+    assert groups == ((0, 1, 2), (3, 4, 5))
+    assert sum(utility(g, [100] * 6, 10, group).sum() for group in groups) == pytest.approx(5.8)
+
+
+@given(st.integers(0, 10_000), st.floats(1e-3, 1e3))
+def test_scale_of_gradients_and_unit_of_data_do_not_matter(seed, factor):
+    g, sizes, tradeoff = case(seed)
+    assume(literal(g, sizes, tradeoff)[1] > 1e-9)
+    groups = utility_merge(gram(g), sizes, tradeoff)
+    assert utility_merge(gram(g * factor), sizes, tradeoff) == groups
+    assert utility_merge(gram(g), sizes * factor, tradeoff * factor) == groups
+
+
+@given(st.integers(0, 10_000), st.randoms())
+def test_relabelled_clients_are_the_same_groups(seed, random):
+    g, sizes, tradeoff = case(seed)
+    assume(literal(g, sizes, tradeoff)[1] > 1e-9)
+    order = random.sample(range(len(g)), len(g))
+    before = labels_of(utility_merge(gram(g), sizes, tradeoff))
+    after = labels_of(utility_merge(gram(g[order]), sizes[order], tradeoff[order]))
+    assert same_partition(before[order], after)
+
+
+def test_equal_gains_go_to_the_smallest_first_members():
+    assert utility_merge(np.ones((4, 4)), [1] * 4, 1, groups=3) == ((0, 1), (2,), (3,))
+    blocks = np.kron(np.eye(2), np.ones((2, 2)))
+    assert utility_merge(blocks, [1] * 4, 0.1, groups=3) == ((0, 1), (2,), (3,))
+
+
+@pytest.mark.parametrize("m", range(1, 6))
+def test_a_fixed_number_of_groups(m):
+    g = np.random.default_rng(1).normal(size=(5, 3))
+    for tradeoff in (0.0, 1e6):
+        assert len(utility_merge(gram(g), [10] * 5, tradeoff, groups=m)) == m
+
+
+def test_a_zero_gradient_is_like_nobody_but_itself():
+    g = gram(np.array([[1.0, 0.0], [0.0, 0.0]]))
+    assert utility(g, [10, 10], 1, [1]).tolist() == [1 - 1 / 10]
+    assert utility(g, [10, 10], 1, [0, 1]).tolist() == [1 - 1 / 20, 0 - 1 / 20]
+    # Together 1 - 2λ/20, apart 2 - 2λ/10: they merge above λ = 10.
+    assert utility_merge(g, [10, 10], 9.9) == ((0,), (1,))
+    assert utility_merge(g, [10, 10], 10.1) == ((0, 1),)
+
+
+def test_opposite_gradients_cancel():
+    g = gram(np.array([[1.0, 1.0], [-1.0, -1.0]]))
+    assert utility(g, [10, 10], 1, [0, 1]).tolist() == [-1 / 20, -1 / 20]
+
+
+def test_a_merge_may_cost_a_member():
+    """No member's own utility need rise: here the sum does, and the small client would be better off alone."""
+    mean = np.sqrt(2 * 2 + 1 + 2 * 2 * 0.5)  # ‖2u + v‖ with <u, v> = 0.5
+    together = utility(two(0.5), [2, 1], 0.362, [0, 1])
+    assert together == pytest.approx([(2 + 0.5) / mean - 0.362 / 3, (2 * 0.5 + 1) / mean - 0.362 / 3])
+    assert together[0] > 1 - 0.362 / 2
+    assert together[1] < 1 - 0.362 / 1
+    assert utility_merge(two(0.5), [2, 1], 0.362) == ((0, 1),)
+
+
+def test_one_client():
+    assert utility_merge([[4.0]], [3], 1) == ((0,),)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sizes": [1, 2]}, r"sizes .*\(3,\)"),
+        ({"sizes": [1, 0, 2]}, "sizes must be > 0, got 0 for client 1"),
+        ({"sizes": [1, -1, 2]}, "client 1"),
+        ({"tradeoff": [1, 2]}, r"tradeoff .*\(3,\)"),
+        ({"tradeoff": -1}, "tradeoff"),
+        ({"tradeoff": np.inf}, "tradeoff"),
+        ({"groups": 0}, "1 to the 3 clients"),
+        ({"groups": 4}, "1 to the 3 clients"),
+        ({"gram": 1 - np.eye(3)}, "looks like a matrix of distances"),
+        ({"gram": np.ones((3, 5))}, r"gram\(updates\)"),
+    ],
+)
+def test_slips_of_merging_are_refused(change, says):
+    call = {"gram": np.eye(3), "sizes": [1, 2, 3], "tradeoff": 1.0, "groups": None} | change
+    with pytest.raises(ValueError, match=says):
+        utility_merge(call["gram"], call["sizes"], call["tradeoff"], groups=call["groups"])
+
+
+@pytest.mark.parametrize(
+    ("group", "says"),
+    [
+        ([0, 0, 1], "labels are no positions"),
+        ([0, 7], "0 to 2, got 7"),
+        ([-1], "got -1"),
+        ([], "positions"),
+        ([0.5], "positions"),
+    ],
+)
+def test_slips_of_a_group_are_refused(group, says):
+    with pytest.raises(ValueError, match=says):
+        utility(np.eye(3), [1, 2, 3], 1.0, group)
+
+
+def test_the_arguments_are_left_alone():
+    g, sizes, tradeoff = gram(case(5)[0]), case(5)[1], case(5)[2]
+    before = g.copy(), sizes.copy(), tradeoff.copy()
+    utility_merge(g, sizes, tradeoff)
+    assert all(np.array_equal(a, b) for a, b in zip(before, (g, sizes, tradeoff), strict=True))
+
+
+def test_a_thousand_clients_find_their_groups():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(5, size=1000)
+    g = gram(rng.normal(size=(1000, 64)) + 4 * rng.normal(size=(5, 64))[truth])
+    assert norms(g).shape == cosine(g)[0].shape
+    assert same_partition(labels_of(utility_merge(g, rng.integers(50, 150, size=1000), 50.0)), truth)
