@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ STATES: dict[str, type[Any]] = {}
 T = TypeVar("T")
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,))
 def state(cls: type[T]) -> type[T]:
     """Class decorator: a frozen, keyword-only dataclass of tensors, numbers, strings, tuples, mappings and such classes.
 
@@ -122,7 +123,8 @@ class Task:
     offered: rows of the plan's models, m >= 1. training: replaces the experiment's, where given; ``epochs=0`` only
     measures. measure: which of its data the client takes losses and accuracies of the offered models on, before it
     trains; ``None`` skips that where m == choose. gradient: reply with the full-batch gradient of the mean training loss
-    at the offered model in place of an update.
+    at the offered model in place of an update. keep: layers that stay at the client, which trains and is tested with its
+    own values of them; their columns of an update are zero, and they cost no bytes (all layers: nothing travels).
     """
 
     offered: tuple[int, ...]
@@ -130,6 +132,7 @@ class Task:
     training: Training | None = None
     measure: Literal["train", "validation"] | None = None
     gradient: bool = False
+    keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.choose <= len(self.offered):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +61,20 @@ class Layout:
                 first = layers.get(layer, (piece.start, 0))[0]
                 layers[layer] = (first, piece.stop)
         return layers
+
+    def mask(self, layers: Iterable[str]) -> Tensor:
+        """``(d,)`` bool: the columns of these layers, their buffers included; of everything if all layers are named."""
+        named = set(layers)
+        unknown = sorted(named - set(self.columns))
+        if unknown:
+            raise ValueError(f"the model has no layer {unknown[0]!r} (layers: {', '.join(self.columns)})")
+        mask = torch.zeros(self.size, dtype=torch.bool)
+        if named == set(self.columns):
+            return ~mask
+        for piece in self.pieces:
+            if piece.name.rpartition(".")[0] in named:
+                mask[piece.start : piece.stop] = True
+        return mask
 
     def row(self, source: nn.Module | Mapping[str, Tensor]) -> Tensor:
         """A copy of a module's or state dict's tensors as one float32 row ``(d,)``."""

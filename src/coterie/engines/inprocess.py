@@ -1,0 +1,212 @@
+"""The in-process engine: a generator of rounds over clients that live on this machine.
+
+Everything random depends on (seed, exchange, client) alone, so the number of workers, an interruption, or a silent
+client changes nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clustering.geometry import gram
+from coterie.core import Assignment, Client, Cohort, Federation, Method, Note, Plan, Replies, Task, average, state, weights
+from coterie.engines.fleet import Fleet
+from coterie.layout import Layout
+from coterie.randomness import Purpose, seeded
+from coterie.world import World
+
+
+@state
+class Position:
+    """Where a run stands: with the method, the world and the seed, all it takes to go on.
+
+    round, exchange: how many are completed. state: the method's. kept: client -> its own values ``(d,)`` of layers that
+    stay with it (NaN in the other columns).
+    """
+
+    round: int
+    exchange: int
+    state: Any
+    kept: Mapping[Client, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One communication round: its number (from 1), the position after it, and what happened.
+
+    assignment: who is served by which model now. notes: of all its exchanges. asked, answered: tasks sent and replies
+    taken. refused: client -> why its reply was turned away. scores: client -> test loss and metrics, or None where this
+    round was not evaluated. bytes: of this round, both ways. seconds: ``train``, ``server``, ``evaluate``.
+    """
+
+    number: int
+    position: Position
+    assignment: Assignment
+    notes: tuple[Note, ...]
+    exchanges: int
+    asked: int
+    answered: int
+    refused: Mapping[Client, str]
+    scores: Mapping[Client, Mapping[str, float]] | None
+    bytes_up: int
+    bytes_down: int
+    seconds: Mapping[str, float]
+
+
+def rounds(
+    method: Method[Any],
+    world: World,
+    *,
+    rounds: int,
+    seed: int = 0,
+    workers: int | None = None,
+    eval_every: int = 1,
+    start: Position | None = None,
+) -> Iterator[Round]:
+    """Run ``method`` over ``world``; yields each communication round up to number ``rounds``.
+
+    workers: processes that train (None: one per core). eval_every: rounds between tests on the clients' test data; the
+    last round is always tested. start: go on from there. Leaving the loop early stops the workers. Raises
+    :class:`~coterie.engines.workers.EngineError` if training fails.
+    """
+    with seeded(seed, Purpose.INIT):
+        layout = Layout(world.model())
+    federation = Federation(
+        clients=tuple(sorted(world.clients)),
+        draw=lambda i: _draw(world, layout, seed, i),
+        columns=layout.columns,
+    )
+    position = start or Position(round=0, exchange=0, state=method.init(federation))
+    with Fleet(world, layout, workers) as fleet:
+        while position.round < rounds:
+            test = (position.round + 1) % eval_every == 0 or position.round + 1 == rounds
+            done = _round(method, federation, fleet, position, seed, test)
+            position = done.position
+            yield done
+
+
+def _draw(world: World, layout: Layout, seed: int, i: int) -> Tensor:
+    with seeded(seed, Purpose.INIT, i):
+        return layout.row(world.model())
+
+
+def _round(method: Method[Any], federation: Federation, fleet: Fleet, position: Position, seed: int, test: bool) -> Round:
+    """The exchanges of one communication round, then the test."""
+    first, clock = position.exchange, Clock()
+    notes: list[Note] = []
+    refused: dict[Client, str] = {}
+    asked = answered = up = down = 0
+    ends = False
+    while not ends:
+        cohort = Cohort(present=federation.clients, exchange=position.exchange, seed=seed)
+        with clock("server"):
+            plan = method.plan(position.state, cohort)
+        with clock("train"):
+            replies, kept = exchange(fleet, plan, position, seed)
+        with clock("server"):
+            new = method.step(position.state, _needed(plan, replies))
+            notes.extend(method.explain(new))
+        ends = plan.ends_round
+        position = Position(round=position.round + ends, exchange=position.exchange + 1, state=new, kept=kept)
+        asked, answered = asked + len(plan.tasks), answered + len(replies.clients)
+        refused.update(replies.refused)
+        sent_up, sent_down = traffic(plan, fleet.layout)
+        up, down = up + sent_up, down + sent_down
+    assignment = method.assignment(position.state)
+    with clock("evaluate"):
+        scores = fleet.evaluate(assignment, position.kept) if test else None
+    return Round(
+        number=position.round, position=position, assignment=assignment, notes=tuple(notes), refused=refused,
+        exchanges=position.exchange - first, asked=asked, answered=answered, scores=scores,
+        bytes_up=up, bytes_down=down, seconds=clock.seconds,
+    )  # fmt: skip
+
+
+def exchange(fleet: Fleet, plan: Plan, position: Position, seed: int) -> tuple[Replies, Mapping[Client, Tensor]]:
+    """Carry out a plan: every reply's update (rows), and what the clients keep afterwards."""
+    answers = fleet.train(plan, position, seed)
+    taken = {c: a for c, a in answers.items() if a.refused is None}
+    clients = tuple(taken)
+    kept = dict(position.kept)
+    for client, answer in taken.items():
+        task = plan.tasks[client]
+        if task.keep and answer.update is not None:
+            mask = fleet.mask(task.keep)
+            start = fleet.start_row(plan, task, position.kept.get(client), answer.chosen)
+            kept[client] = torch.where(mask, start + answer.update, torch.nan)
+            answer.update[mask] = 0.0
+    replies = Replies(
+        clients=clients,
+        examples=np.array([len(fleet.world.clients[c].train) for c in clients], dtype=np.int64),
+        chosen=tuple(a.chosen for a in taken.values()),
+        losses=tuple(a.losses for a in taken.values()),
+        accuracies=tuple(a.accuracies for a in taken.values()),
+        updates=fleet.updates([a.slot for a in taken.values()]),
+        refused={c: a.refused for c, a in answers.items() if a.refused is not None},
+    )
+    return replies, kept
+
+
+def _needed(plan: Plan, replies: Replies) -> Replies:
+    """What the plan says ``step`` must see: means and Gram matrix made, rows left out unless asked for."""
+    if plan.need == "rows" or replies.updates is None:
+        return replies
+    means = torch.zeros_like(plan.models)
+    heard = np.zeros(len(plan.models), dtype=np.int64)
+    for row in range(len(plan.models)):
+        members = [c for c, chosen in zip(replies.clients, replies.chosen, strict=True) if row in chosen]
+        if members:
+            part = replies if len(members) == len(replies.clients) else replies.of(members)
+            assert part.updates is not None
+            means[row], heard[row] = average(part.updates, weights(part, plan.weighting)), len(members)
+    matrix = gram(replies.updates, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
+    return replace(replies, means=means, heard=heard, gram=matrix, updates=None)
+
+
+NUMBER = 4
+"""Bytes of a float32, and of an index, on the wire."""
+
+
+def traffic(plan: Plan, layout: Layout) -> tuple[int, int]:
+    """(bytes up, bytes down) of an exchange: rows less the layers that stay, losses, choices and example counts."""
+    up = down = 0
+    sizes: dict[tuple[str, ...], int] = {}
+    for task in plan.tasks.values():
+        if task.keep not in sizes:
+            sizes[task.keep] = layout.size - int(layout.mask(task.keep).sum())
+        row = sizes[task.keep]
+        if row or task.measure:
+            up += _reply_numbers(task, row) * NUMBER
+            down += len(task.offered) * row * NUMBER
+    return up, down
+
+
+def _reply_numbers(task: Task, row: int) -> int:
+    """Numbers in a reply: the update if one is asked for, the example count, choices, loss and accuracy per model."""
+    measured = 2 * len(task.offered) if task.measure else 0
+    choice = task.choose if task.choose < len(task.offered) else 0
+    return (row if task.trains else 0) + 1 + measured + choice
+
+
+class Clock:
+    """Adds up seconds by name."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(("train", "server", "evaluate"), 0.0)
+
+    def __call__(self, name: str) -> Clock:
+        self.name = name
+        return self
+
+    def __enter__(self) -> None:
+        self.since = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.name] += time.perf_counter() - self.since

@@ -1,0 +1,12 @@
+"""The methods, one file each. :data:`METHODS` is the one list: a method is a file here and a row in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.methods.cfl import CFL as CFL
+from coterie.methods.fedavg import FedAvg as FedAvg
+from coterie.methods.flhc import FLHC as FLHC
+from coterie.methods.independent import Independent as Independent
+
+METHODS: dict[str, type[Any]] = {method.name: method for method in (FedAvg, Independent, CFL, FLHC)}

@@ -1,0 +1,139 @@
+"""CFL's decision about one group, from its Gram matrix: Algorithm 5, lines 16-20, with the numbers compared in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from coterie.clustering import cosine, gram, norm_of_mean, norms, optimal_bipartition, passes_gamma
+from coterie.core import Client, Groups, Note, Replies, as_groups, average, weights
+from coterie.settings import SettingError
+
+if TYPE_CHECKING:
+    from coterie.methods.cfl import CFL, CFLState, Leaf
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a group said in an exchange. leaf: with peaks and losses brought up to date. clients (n,): who answered.
+
+    gram ``(n, n)``: of their updates, parameters only. mean ``(d,)``: the weighted mean update. complete: all were asked.
+    """
+
+    leaf: Leaf
+    replies: Replies
+    gram: np.ndarray
+    mean: Tensor
+    mean_norm: float
+    client_norm: float
+    complete: bool
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        return self.replies.clients
+
+    def enough(self, quorum: float) -> bool:
+        """Whether so many answered that the group may split."""
+        return len(self.clients) >= max(2.0, quorum * len(self.leaf.clients))
+
+    def parts(self, *sides: tuple[int, ...]) -> Groups:
+        """Sides of a bipartition (positions) as groups of client ids; silent members are a part of their own."""
+        late = [c for c in self.leaf.clients if c not in set(self.clients)]
+        return as_groups([*([self.clients[i] for i in side] for side in sides), *([late] if late else [])])
+
+
+def listen(method: CFL, state: CFLState, leaf: Leaf, replies: Replies) -> Heard | None:
+    """What ``leaf`` said, or None if nobody of it answered."""
+    part = replies.of(leaf.clients)
+    if not part.clients or part.updates is None:
+        return None
+    matrix = gram(part.updates, columns=slice(0, state.parameters))
+    w = weights(part, method.weighting)
+    mean_norm, client_norm = norm_of_mean(matrix, w), float(norms(matrix).max())
+    leaf = replace(
+        leaf,
+        peak=max(leaf.peak, client_norm),
+        losses=_losses(leaf, part) if method.fallback else {},
+    )
+    complete = method.fraction == 1.0 or leaf.ask_all or leaf.gradients or method.split_rounds is not None
+    return Heard(leaf, part, matrix, average(part.updates, w), mean_norm, client_norm, complete)
+
+
+def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
+    """The members' latest validation losses, brought up to date."""
+    new = {client: losses[0] for client, losses in zip(part.clients, part.losses, strict=True)}
+    if any(np.isnan(loss) for loss in new.values()):
+        raise SettingError("CFL.fallback true needs validation data of every client, and this scenario has none for some")
+    return {**leaf.losses, **new}
+
+
+def decide(method: CFL, heard: Heard, round: int) -> Note:
+    """Split, keep, or ask: the criteria in turn. round: the one being decided, from 1."""
+    leaf = heard.leaf
+    relative = method.scale == "relative"
+    eps1 = method.eps1 * (heard.client_norm if relative else 1.0)
+    eps2 = method.eps2 * (leaf.peak if relative else 1.0)
+    if len(leaf.clients) < 2:
+        return note(heard, "keep", "a group of one cannot split")
+    if round <= method.warmup:
+        return note(heard, "keep", f"round {round} is within the warm-up of {method.warmup}")
+    said = f"mean update {heard.mean_norm:.3g} {{}} eps1 {_times(method.eps1, heard.client_norm, relative)}"
+    numbers = {"eps1": eps1, "eps2": eps2}
+    if not heard.mean_norm < eps1:
+        return note(heard, "keep", "not stationary: " + said.format(">="), numbers=numbers)
+    said = "stationary: " + said.format("<")
+    limit = f"eps2 {_times(method.eps2, leaf.peak, relative)}"
+    if not heard.client_norm >= eps2:
+        text = f"{said}; but in agreement: greatest client update {heard.client_norm:.3g} < {limit}"
+        return note(heard, "keep", text, numbers=numbers)
+    said += f"; at odds: greatest client update {heard.client_norm:.3g} >= {limit}"
+    if not heard.complete:
+        return note(heard, "ask", f"{said}; all members are asked next time", numbers=numbers)
+    if not heard.enough(method.quorum):
+        text = f"{said}; but only {len(heard.clients)} of {len(leaf.clients)} members answered, so asked again"
+        return note(heard, "ask", text, numbers=numbers)
+    if method.similarity == "gradients":
+        return note(heard, "ask", f"{said}; gradients are asked for next", numbers=numbers)
+    return separate(method, heard, said, numbers)
+
+
+def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
+    """Algorithm 1 on the members heard, and the test of gamma_max."""
+    sides = optimal_bipartition(cosine(heard.gram))
+    reach = float(np.sqrt(max(1 - sides.cross, 0.0) / 2))
+    numbers = {**numbers, "alpha_cross": sides.cross, "gamma_max": method.gamma_max}
+    test = f"alpha_cross {sides.cross:.3f} gives sqrt((1 - alpha_cross)/2) = {reach:.3f}"
+    if not passes_gamma(sides.cross, method.gamma_max):
+        text = f"{said}; but not separable: {test} <= gamma_max {method.gamma_max:g}"
+        return note(heard, "keep", text, numbers=numbers)
+    if min(len(sides.left), len(sides.right)) < method.min_cluster_size:
+        text = f"{said}; but a side would have fewer than min_cluster_size {method.min_cluster_size} clients"
+        return note(heard, "keep", text, numbers=numbers)
+    text = f"{said}; separable: {test} > gamma_max {method.gamma_max:g}"
+    return note(heard, "split", text, heard.parts(sides.left, sides.right), numbers)
+
+
+def by_schedule(heard: Heard, chosen: int) -> Note:
+    """Split the node ``chosen`` for this round; keep every other."""
+    if heard.leaf.node != chosen:
+        return note(heard, "keep", "not chosen by split_rounds")
+    sides = optimal_bipartition(cosine(heard.gram))
+    text = f"chosen by split_rounds as the least alike group: alpha_cross {sides.cross:.3f}"
+    return note(heard, "split", text, heard.parts(sides.left, sides.right), {"alpha_cross": sides.cross})
+
+
+def note(
+    heard: Heard, kind: str, text: str, parts: Groups = (), numbers: Mapping[str, float] = MappingProxyType({})
+) -> Note:
+    """A note about a group, with its two norms among the numbers."""
+    norms = {"mean_norm": heard.mean_norm, "client_norm": heard.client_norm}
+    return Note(kind=kind, clients=heard.leaf.clients, text=text, parts=parts, numbers={**norms, **numbers})
+
+
+def _times(eps: float, unit: float, relative: bool) -> str:
+    return f"{eps * unit:.3g} ({eps:g} x {unit:.3g})" if relative else f"{eps:g}"

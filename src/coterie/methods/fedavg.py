@@ -1,0 +1,57 @@
+"""FedAvg: one model for all clients, the weighted mean of what they trained.
+
+B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", AISTATS 2017, arXiv 1602.05629, Algorithm 1. The "Global" baseline of HCCT, and the first phase of
+CFL and FL+HC.
+
+Deviation: weights are ``n_k / Σ n_k`` over the clients that answered, so that they sum to one under partial participation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, state, train_from
+from coterie.settings import check, setting
+
+
+@state
+class FedAvgState:
+    """clients: all ids. model ``(d,)``."""
+
+    clients: tuple[Client, ...]
+    model: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """One model for all: what clustered methods are measured against."""
+
+    name: ClassVar[str] = "fedavg"
+
+    fraction: float = setting(1.0, "share of the clients asked in each round (C), at least one", gt=0, le=1)
+    weighting: str = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def init(self, federation: Federation) -> FedAvgState:
+        return FedAvgState(clients=federation.clients, model=federation.draw(0))
+
+    def plan(self, state: FedAvgState, cohort: Cohort) -> Plan:
+        asked = cohort.sample(state.clients, self.fraction)
+        return train_from(state.model[None], dict.fromkeys(asked, 0), need="mean", weighting=self.weighting)
+
+    def step(self, state: FedAvgState, replies: Replies) -> FedAvgState:
+        if replies.means is None or not replies.clients:
+            return state
+        return FedAvgState(clients=state.clients, model=state.model + replies.means[0])
+
+    def assignment(self, state: FedAvgState) -> Assignment:
+        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=(state.clients,))
+
+    def explain(self, state: FedAvgState) -> tuple[Note, ...]:
+        return ()

@@ -1,0 +1,56 @@
+"""Independent: every client trains alone, from the same first model, and nothing is ever sent.
+
+The "Independent" baseline of HCCT (Sun, Kountouris, Zhang, arXiv 2401.13236). Every layer stays at its client, so a round
+costs no bytes. The code published with the paper starts it with one round of FedAvg; this one does not communicate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, state
+from coterie.settings import check
+
+
+@state
+class IndependentState:
+    """clients: all ids. model ``(d,)``: the first model; what became of it is known to the clients alone."""
+
+    clients: tuple[Client, ...]
+    model: Tensor
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Independent:
+    """Every client on its own: no communication, one model per client."""
+
+    name: ClassVar[str] = "independent"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def init(self, federation: Federation) -> IndependentState:
+        return IndependentState(
+            clients=federation.clients, model=federation.draw(0), layers=tuple(federation.columns)
+        )
+
+    def plan(self, state: IndependentState, cohort: Cohort) -> Plan:
+        task = Task(offered=(0,), keep=state.layers)
+        return Plan(models=state.model[None], tasks=dict.fromkeys(cohort.present, task), need="mean")
+
+    def step(self, state: IndependentState, replies: Replies) -> IndependentState:
+        return state
+
+    def assignment(self, state: IndependentState) -> Assignment:
+        return Assignment(
+            models=state.model[None],
+            row=dict.fromkeys(state.clients, 0),
+            groups=tuple((client,) for client in state.clients),
+        )
+
+    def explain(self, state: IndependentState) -> tuple[Note, ...]:
+        return ()
