@@ -1,8 +1,9 @@
 """The papers' nets by name, and any ``nn.Module`` of the user's.
 
 A builder takes the shape of one input and the number of classes and makes a module with fresh parameters from torch's
-global generator; engines call it in a seeded scope. Layers have the names ``conv1``, ``conv2``, ..., ``fc1``, ``fc2``, ...
-(``fc`` where there is one dense layer), which methods that look at single layers go by. No net ends in a softmax.
+global generator; engines call it in a seeded scope. Layers are called ``conv1``, ``conv2``, ... and ``fc1``, ``fc2``, ...
+(``fc`` where there is one dense layer): the names that methods which look at single layers go by. No net ends in a
+softmax.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
+import torch
 from torch import Tensor, nn
 
 from coterie.settings import UserError, nearest
@@ -53,10 +55,10 @@ def convolutional(
     """Convolutions with ReLU, then dense layers; logits ``(b, classes)``.
 
     dropout: before the last dense layer. norm: BatchNorm after every layer but the last. average: the mean over the
-    remaining map takes the place of flattening it. Raises :class:`UserError` for inputs that are no images or too small.
+    remaining map takes the place of flattening it. Raises :class:`UserError` for inputs that are no or too small images.
     """
     if len(shape) != 3:
-        raise UserError(f"a convolutional net needs images (channels, height, width), and the inputs have shape {shape}")
+        raise UserError(f"a convolutional net needs images (channels, height, width), got inputs of shape {shape}")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     (channels, *size) = shape
     for i, conv in enumerate(convs, 1):
@@ -157,13 +159,24 @@ def make(name: str, shape: Shape, classes: int) -> nn.Module:
     return builder(name)(shape, classes)
 
 
+def factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.Module]:
+    """A function that makes a fresh module, after a trial of the shapes; it can be sent to worker processes."""
+    if name in MODELS:
+        with torch.device("meta"):  # no memory, no random number
+            make(name, shape, classes)
+    else:
+        builder(name)
+    return partial(make, name, shape, classes)
+
+
 def builder(name: str) -> Builder:
     """The builder called ``name``; raises :class:`UserError` for an unknown one."""
     if name in MODELS:
         return MODELS[name]
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {', '.join(MODELS)}, or package.module:Name)")
+        known = f"{', '.join(MODELS)}, or package.module:Name"
+        raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {known})")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:

@@ -1,109 +1,257 @@
 """Scenarios: a data set, how it is dealt to clients, how groups of them differ, what they train. All settings.
 
 ``build`` makes the :class:`~coterie.world.World` that an engine runs; it depends on the settings, the seed and the data
-alone.
+alone. :data:`SCENARIOS` are the named ones; clients with data of their own come from :func:`from_lists` or a folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-from coterie import models
+from coterie import catalogue, models
 from coterie.core import Groups, Training, as_groups
-from coterie.data import datasets, partition, shift
+from coterie.data import datasets, own, partition
+from coterie.data import shift as shifting
+from coterie.data.augment import crop_and_flip
+from coterie.data.partition import Parts
 from coterie.data.pool import Dataset, Pool
-from coterie.data.shift import SHIFTS, SWAPS, Shift
+from coterie.data.shift import SHIFTS, SWAPS, Shift, deal
 from coterie.data.splits import TESTS, Tests, Views, check_shares, hold_out
 from coterie.randomness import Purpose, numpy_generator
-from coterie.settings import SettingError, UserError, check, nearest, setting
+from coterie.settings import SettingError, UserError, build, check, nearest, setting
 from coterie.world import ClientData, Objective, World
+
+_PARTITIONS = (
+    "iid", "shards", "half-normal", "dirichlet", "quantity", "classes", "writer", "domain", "topic", "clients",
+)  # fmt: skip
+_TEST = (
+    "share: the rest of its own examples; whole: the test pool (of its domain or topic); classes: those of its classes "
+    "in it; own: as many as match its class proportions"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """One world to be, as settings: who has which data, where groups differ, and what everybody trains."""
 
-    dataset: str = setting("digits", "name of the data set, hub:NAME, NAME of a NAME.npz")
-    partition: str = setting("iid", "how examples are dealt to clients", choices=("iid", "shards", "half-normal", "dirichlet", "quantity", "classes", "writer", "domain", "topic"))  # fmt: skip
+    about: str = setting("", "one sentence for people")
+    dataset: str = setting("digits", "name of the data set, hub:NAME, NAME of a NAME.npz, or folder (a file per client)")
+    partition: str = setting("iid", "how examples are dealt to clients", choices=_PARTITIONS)
     shift: str = setting("none", "what makes groups of clients differ", choices=SHIFTS)
     clients: int = setting(20, "number of clients", ge=1)
-    groups: int = setting(4, "number of groups of clients, where the shift or the partition makes groups", ge=1)
+    groups: int = setting(4, "number of groups, where the shift or the classes partition makes groups", ge=1)
     shuffle: bool = setting(True, "put clients into groups in random order; false deals them out in turn")
     samples: int | None = setting(None, "examples per client at most, before any are held out; none takes all", ge=1)
     train: float = setting(0.8, "share of a client's own examples that it trains on", gt=0, le=1)
     validation: float = setting(0.1, "share of a client's own examples held out for choices", ge=0, lt=1)
-    test: str = setting("share", "share: the rest of its own examples; whole: the test pool; classes: those of its classes there; own: as many there as match its class proportions", choices=TESTS)  # fmt: skip
+    test: str = setting("share", f"what a client is tested on: {_TEST}", choices=TESTS)
     model: str = setting("mlp", "name of the model, or package.module:Name")
-    training: Training = setting(Training(), "local training")
-    alpha: float = setting(0.5, "Dirichlet concentration of the dirichlet and quantity partitions", gt=0)
+    training: Training = setting(Training(), "local training")  # noqa: RUF009  (frozen)
+    augment: bool = setting(False, "shift and mirror training images at random")
+    alpha: float = setting(0.5, "concentration of the dirichlet and quantity partitions", gt=0)
+    least: int = setting(10, "fewest examples of a client (dirichlet, quantity, writer)", ge=1)
+    shards: int = setting(2, "shards per client (shards)", ge=1)
+    total_shards: int = setting(100, "shards in all (half-normal)", ge=1)
+    classes_per_group: int | None = setting(None, "classes of a group; none shares out all (classes)", ge=1)
+    classes_per_client: int | None = setting(None, "classes of its group at a client; none holds all (classes)", ge=1)
+    sizes: tuple[int, ...] = setting((), "lowest and highest size of a client (quantity) or of a class (classes)", ge=1)
     swaps: tuple[tuple[int, ...], ...] = setting(SWAPS, "pairs of labels that the groups exchange (label-swap)")
-    angles: tuple[int, ...] = setting((), "degrees by which the groups' images are turned (rotation); empty spreads evenly")
+    angles: tuple[int, ...] = setting((), "degrees the groups' images are turned by; empty spreads them (rotation)")
     identity: bool = setting(False, "the first group keeps its labels (label-permutation)")
+    vocabulary: int = setting(10_000, "number of words (ag_news)", ge=3)
+    length: int = setting(30, "words of a sequence (ag_news)", ge=1)
+    examples: int = setting(2000, "number of examples (synthetic)", ge=1)
+    features: int = setting(20, "number of features (synthetic)", ge=1)
+    classes: int = setting(4, "number of classes (synthetic)", ge=2)
+    spread: float = setting(1.0, "standard deviation within a class, where class means have 1 (synthetic)", gt=0)
+    input_column: str | None = setting(None, "column of the inputs; none finds it (hub)")
+    label_column: str | None = setting(None, "column of the labels; none finds it (hub)")
 
     def __post_init__(self) -> None:
         check(self)
         check_shares(self.train, self.validation, self.test)
+        if self.sizes and (len(self.sizes) != 2 or self.sizes[0] > self.sizes[1]):
+            raise SettingError(f"Scenario.sizes must be a lowest and a highest number, got {list(self.sizes)}")
+        if (self.dataset == "folder") != (self.partition == "clients"):
+            raise SettingError("the data set folder and the partition clients go together: each file is one client")
+        if self.dataset == "folder" and (self.shift != "none" or self.test != "share"):
+            raise SettingError("clients of a folder keep their own data: shift must be none and test must be share")
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
-        """The world of ``seed``; ``folder`` holds the data set's files (see :func:`coterie.data.datasets.load`)."""
-        data = datasets.load(self.dataset, folder)
-        parts = partition.iid(len(data.train), self.clients, numpy_generator(seed, Purpose.PARTITION))
+        """The world of ``seed``; ``folder`` holds the data (see :func:`coterie.data.datasets.load`).
+
+        Clients are 0, 1, ... The truth is the groups that were made, one group of all where everybody's distribution is
+        the same, and None where everybody has its own. Raises :class:`UserError` for data that do not fit the settings.
+        """
+        if self.dataset == "folder":
+            files = own.folder(datasets.resolve(folder, "folder"))
+            shape, classes = own.common(files, None)
+            world = {"training": self.training, "augment": self._augmentation(shape)}
+            shares = (self.train, self.validation)
+            return own.world(files, models.factory(self.model, shape, classes), shares, seed, self.samples, **world)
+        data = datasets.load(self.dataset, folder, **self._options(seed, folder))
+        parts, kinds = self._parts(data.train, numpy_generator(seed, Purpose.PARTITION))
         rng = numpy_generator(seed, Purpose.SHIFT)
-        groups = shift.deal(self.clients, 1 if self.shift == "none" else self.groups, rng if self.shuffle else None)
         shifts = self._shifts(data, rng)
-        train = Views(data.train, shifts)
-        test = train if self.test == "share" else Views(data.test, shifts)
-        tests = Tests(test.pool)
-        clients = {}
-        for client, part in enumerate(parts):
-            own = numpy_generator(seed, Purpose.DATA, 1, client)
-            cut = hold_out(part[: self.samples], self.train, self.validation, self.test == "share", own, f"client {client}")
-            pieces = [torch.from_numpy(piece) for piece in cut]
-            if self.test != "share":
-                pieces[2] = tests.rows(self.test, data.train.labels[part], None, own)
-            views = (train, train, test)
-            splits = [view.split(piece, int(groups[client])) for view, piece in zip(views, pieces, strict=True)]
-            clients[client] = ClientData(train=splits[0], validation=splits[1], test=splits[2])
+        groups = deal(self.clients, len(shifts), rng if self.shuffle else None)
         return World(
-            clients=clients,
-            model=partial(models.make, self.model, data.shape, data.classes),
+            clients=self._clients(data, parts, kinds, shifts, groups, seed),
+            model=models.factory(self.model, data.shape, data.classes),
             training=self.training,
-            truth=as_groups(np.flatnonzero(groups == g).tolist() for g in range(groups.max() + 1)),
+            objective=Objective(perplexity=bool(data.words)),
+            truth=_truth(kinds, groups if len(shifts) > 1 else None),
+            augment=self._augmentation(data.shape),
         )
 
+    def _augmentation(self, shape: tuple[int, ...]) -> Callable[[Tensor, torch.Generator], Tensor] | None:
+        if self.augment and len(shape) != 3:
+            raise SettingError(f"Scenario.augment needs images, and the inputs have shape {shape}")
+        return crop_and_flip if self.augment else None
+
+    def _options(self, seed: int, folder: Path | str | None) -> dict[str, Any]:
+        """What the data set takes of these settings."""
+        taken = datasets.find(self.dataset, folder).options
+        return {name: seed if name == "seed" else getattr(self, name) for name in taken if name != "per_domain"}
+
+    def _parts(self, pool: Pool, rng: np.random.Generator) -> tuple[Parts, np.ndarray | None]:
+        """Positions of each client, and ``(clients,)`` the true group of each where the partition makes groups."""
+        labels, n, rows = pool.labels, self.clients, len(pool)
+        everyone = np.zeros(n, int)
+        match self.partition:
+            case "iid":
+                return partition.iid(rows, n, rng), everyone
+            case "quantity" if self.sizes:
+                return partition.ranges(rows, n, self.sizes[0], self.sizes[1], rng), everyone
+            case "quantity":
+                return partition.quantity(rows, n, self.alpha, rng, self.least), everyone
+            case "dirichlet":
+                return partition.dirichlet(labels, n, self.alpha, rng, self.least), None
+            case "classes":
+                groups = deal(n, self.groups, rng if self.shuffle else None)
+                wanted = {"per_group": self.classes_per_group, "per_client": self.classes_per_client}
+                return partition.class_groups(labels, groups, rng, sizes=self.sizes, **wanted), groups
+            case "shards":
+                parts = partition.shards(labels, n, self.shards, rng)
+                return parts, partition.same_classes(labels, parts)
+            case "half-normal":
+                return partition.half_normal(labels, n, self.total_shards, rng), None
+        if self.partition not in pool.meta:
+            raise SettingError(f"{self.dataset} does not tell the {self.partition} of an example")
+        values = pool.meta[self.partition].numpy()
+        if self.partition == "writer":
+            return partition.by_owner(values, n, rng, self.least), None
+        groups = deal(n, min(int(values.max()) + 1, n), rng if self.shuffle else None)
+        return partition.by_kind(values, groups, rng), groups
+
     def _shifts(self, data: Dataset, rng: np.random.Generator) -> list[Shift]:
-        if self.shift == "label-permutation":
-            return shift.label_permutations(self.groups, data.classes, rng, self.identity)
-        if self.shift == "label-swap":
-            return shift.label_swaps(self.groups, data.classes, self.swaps)
+        """One shift per group; a single one, which changes nothing, where there is none."""
+        if self.shift == "none":
+            return [Shift()]
         if self.shift == "rotation":
-            return shift.rotations(self.groups, data.shape, self.angles)
-        return [Shift()]
+            return shifting.rotations(self.groups, data.shape, self.angles)
+        if data.words:
+            raise SettingError(f"the shift {self.shift} needs class labels, and {data.name} predicts words")
+        if self.shift == "label-swap":
+            return shifting.label_swaps(self.groups, data.classes, self.swaps)
+        return shifting.label_permutations(self.groups, data.classes, rng, self.identity)
+
+    def _clients(
+        self,
+        data: Dataset,
+        parts: Parts,
+        kinds: np.ndarray | None,
+        shifts: list[Shift],
+        groups: np.ndarray,
+        seed: int,
+    ) -> dict[int, ClientData]:
+        view, share = Views(data.train, shifts), self.test == "share"
+        view.turn_each(parts, groups)
+        if not share and data.test is None:
+            raise SettingError(f"{data.name} has no test pool: Scenario.test must be share, got {self.test!r}")
+        test_view = view if data.test is None or share else Views(data.test, shifts)
+        tests, labels, clients = Tests(test_view.pool), data.train.labels, {}
+        own_kind = self.partition in test_view.pool.meta
+        for client, part in enumerate(parts):
+            mine = numpy_generator(seed, Purpose.DATA, 1, client).permutation(part)[: self.samples]
+            cut = hold_out(mine, self.train, self.validation, share, f"client {client}")
+            train, validation, rest = (torch.from_numpy(rows) for rows in cut)
+            if not share:
+                kind = (self.partition, int(kinds[client])) if kinds is not None and own_kind else None
+                rest = tests.rows(self.test, labels[mine], kind)
+            group = int(groups[client])
+            clients[client] = ClientData(
+                train=view.split(train, group),
+                validation=view.split(validation, group),
+                test=test_view.split(rest, group),
+            )
+        return clients
 
 
-_DIGITS = Training(lr=0.1, batch=10, epochs=3)
-_FLHC = dict(dataset="mnist", clients=100, train=1.0, validation=0.0, test="whole", model="flhc-cnn", training=_DIGITS)
+def _truth(kinds: np.ndarray | None, groups: np.ndarray | None) -> Groups | None:
+    """Groups of clients of one kind (of their partition) and one group (of their shift); None where neither is known."""
+    known = [numbers for numbers in (kinds, groups) if numbers is not None]
+    if not known:
+        return None
+    members: dict[tuple[int, ...], list[int]] = {}
+    for client, key in enumerate(zip(*known, strict=True)):
+        members.setdefault(tuple(map(int, key)), []).append(client)
+    return as_groups(members.values())
+
+
+def from_lists(
+    clients: Sequence[Sequence[Any] | Mapping[str, Any]],
+    *,
+    model: str | Callable[[], nn.Module] = "mlp",
+    classes: int | None = None,
+    train: float = 0.8,
+    validation: float = 0.1,
+    seed: int = 0,
+    **world: Any,
+) -> World:
+    """A world of clients with data of their own, in memory.
+
+    clients: each ``(x, y)``, ``(x, y, x_test, y_test)`` or a mapping with the keys of a client's .npz file (x, y,
+    x_validation, y_validation, x_test, y_test), arrays or tensors; what it does not bring is held out of x, y by the
+    shares ``train`` and ``validation``. model: a name, or a function that makes a fresh module. classes: their number,
+    by default the greatest label + 1. world: ``training``, ``objective``, ``truth``, ``augment`` of the :class:`World`.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> made = from_lists([(rng.random((20, 5), "f"), rng.integers(0, 3, 20)) for _ in range(4)])
+    >>> len(made.clients), len(made.clients[0].train), made.model()[-1]
+    (4, 16, Linear(in_features=64, out_features=3, bias=True))
+    """
+    check_shares(train, validation, "share")
+    named = {}
+    for number, arrays in enumerate(clients):
+        if not isinstance(arrays, Mapping):
+            if len(arrays) not in (2, 4):
+                raise UserError(f"client {number} must be (x, y) or (x, y, x_test, y_test), got {len(arrays)} arrays")
+            arrays = dict(zip(("x", "y", "x_test", "y_test"), arrays, strict=False))
+        named[f"client {number}"] = own.pools(arrays, f"client {number}")
+    if not named:
+        raise UserError("a world needs at least one client")
+    shape, classes = own.common(named, classes)
+    maker = models.factory(model, shape, classes) if isinstance(model, str) else model
+    return own.world(named, maker, (train, validation), seed, **world)
+
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
-    {
-        "digits/iid": Scenario(training=_DIGITS),
-        "digits/label-permutation": Scenario(shift="label-permutation", training=_DIGITS),
-        "digits/label-swap": Scenario(shift="label-swap", training=_DIGITS),
-        "mnist/iid": Scenario(**_FLHC),
-        "mnist/label-swap": Scenario(**_FLHC, shift="label-swap"),
-    }
+    {name: build(Scenario, settings) for name, settings in catalogue.SETTINGS.items()}
 )
+"""The named scenarios: data set / heterogeneity."""
 
 
 def find(name: str) -> Scenario:
     """The scenario called ``name``; raises :class:`UserError` with the nearest known name."""
     if name not in SCENARIOS:
-        raise UserError(f"there is no scenario {name!r}{nearest(name, SCENARIOS)}; coterie scenarios lists them")
+        raise UserError(f"there is no scenario {name!r}{nearest(name, SCENARIOS)} (known: {', '.join(SCENARIOS)})")
     return SCENARIOS[name]

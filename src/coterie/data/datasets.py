@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,8 +39,9 @@ def load(name: str, folder: Path | str | None = None, **options: Any) -> Dataset
     """The data set called ``name``: one of :data:`DATASETS`, ``hub:NAME``, or the ``NAME.npz`` of the folder.
 
     folder: where its files lie; None takes the environment's COTERIE_DATA. Each file is looked for in the folder itself
-    and in upstream's own subfolders. The last data sets read stay in memory and are not read again unless a file has
-    changed. Raises :class:`UserError` for an unknown name, a missing folder or file, and a file that is not what it should be.
+    and in upstream's own subfolders. The last two data sets stay in memory and are not read again unless a file has
+    changed. Raises :class:`UserError` for an unknown name, a missing folder or file, and a file that is not what it
+    should be.
     """
     source = find(name, folder)
     unknown = [option for option in options if option not in source.options]
@@ -57,10 +58,11 @@ def find(name: str, folder: Path | str | None = None) -> Source:
         return DATASETS[name]
     if name.startswith("hub:"):
         return _hub(name)
-    if name.isidentifier() and (folder or os.environ.get("COTERIE_DATA")) and (resolve(folder, name) / f"{name}.npz").is_file():
+    given = folder or os.environ.get("COTERIE_DATA")
+    if given and Path(name).name == name and (resolve(folder, name) / f"{name}.npz").is_file():
         return _npz(name)
-    known = ", ".join(DATASETS)
-    raise UserError(f"there is no data set {name!r}{nearest(name, DATASETS)} (known: {known}, hub:NAME, or NAME.npz in the data folder)")
+    known = f"{', '.join(DATASETS)}, hub:NAME, or the NAME of a NAME.npz in the data folder"
+    raise UserError(f"there is no data set {name!r}{nearest(name, DATASETS)} (known: {known})")
 
 
 def resolve(folder: Path | str | None, name: str) -> Path:
@@ -79,7 +81,7 @@ def _read(source: Source, stamps: tuple[tuple[Path, int, int], ...], options: tu
     return source.read(tuple(path for path, _, _ in stamps), **dict(options))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _npz(name: str, classes: int | None = None) -> Source:
     """A .npz with x_train, y_train, x_test, y_test, or with x and y alone."""
     return Source(
@@ -106,9 +108,10 @@ def npz_pools(path: Path, classes: int | None = None) -> tuple[Pool, Pool | None
     return pool(arrays[x], arrays[y], path, classes), test
 
 
-@lru_cache(maxsize=None)
+@cache
 def _hub(name: str) -> Source:
-    return Source("a data set of the Hugging Face hub", partial(hub.read, name=name), options=("inputs", "labels"))
+    options = ("input_column", "label_column")
+    return Source("a data set of the Hugging Face hub", partial(hub.read, name=name), options=options)
 
 
 def _digits(paths: Paths) -> Dataset:
@@ -123,7 +126,7 @@ def _digits(paths: Paths) -> Dataset:
 def _synthetic(
     paths: Paths, examples: int = 2000, features: int = 20, classes: int = 4, spread: float = 1.0, seed: int = 0
 ) -> Dataset:
-    """Gaussian classes: means drawn from ``N(0, 1)`` per feature, examples around them with standard deviation ``spread``."""
+    """Gaussian classes: means drawn from ``N(0, 1)`` per feature, examples around them, ``spread`` times as wide."""
     del paths
     rng = numpy_generator(seed, Purpose.DATA)
     means = rng.standard_normal((classes, features))
@@ -139,7 +142,8 @@ _FASHION = ("FashionMNIST/raw", "fashion_mnist", "fashion", "")
 def _idx_files(folder: Path, places: tuple[str, ...], name: str, writers: bool = False) -> Paths:
     """The four files of an MNIST-like set, and the two of QMNIST where the writers are wanted."""
     stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    either = [(f"{stem}-ubyte", f"{stem[:-5]}.{stem[-4:]}-ubyte") for stem in stems]
+    # Some copies of the files have a dot where most have a hyphen.
+    either: list[tuple[str, ...]] = [(f"{stem}-ubyte", f"{stem[:-5]}.{stem[-4:]}-ubyte") for stem in stems]
     if writers:
         either += [("qmnist-train-labels-idx2-int",), ("qmnist-test-labels-idx2-int",)]
     return tuple(readers.find(folder, places, names, name) for names in either)
@@ -180,11 +184,13 @@ def _read_cifar(paths: Paths, name: str, classes: int) -> Dataset:
     for path, (_, labels) in read.items():
         if labels.max() >= classes:
             raise UserError(f"{path} is mislabelled: labels must be 0 to {classes - 1}, found {labels.max()}")
-    pools = []
-    for held in (False, True):
-        mine = [read[path] for path in paths if path.name.startswith("test") is held]
-        pools.append(pool(*map(np.concatenate, zip(*mine, strict=True)), name, classes) if mine else None)
-    return Dataset(name=name, train=pools[0], test=pools[1], classes=classes)
+    train, test = ([read[path] for path in paths if path.name.startswith("test") is held] for held in (False, True))
+
+    def joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> Pool:
+        images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return pool(images, labels, name, classes)
+
+    return Dataset(name=name, train=joined(train), test=joined(test) if test else None, classes=classes)
 
 
 _DOMAINS = ("mnist", "usps", "mnist_m", "digits")
@@ -216,27 +222,41 @@ def _one_shape(pools: list[Pool]) -> Pool:
     return Pool(torch.cat(resized), torch.cat([p.targets for p in pools]), {"domain": domain})
 
 
+_SYNTHETIC = ("examples", "features", "classes", "spread", "seed")
+
+
+def _idx_source(about: str, name: str, places: tuple[str, ...], writers: bool = False) -> Source:
+    files = partial(_idx_files, places=places, name=name, writers=writers)
+    return Source(about, partial(_read_idx, name=name), files)
+
+
+def _cifar_source(classes: int, files: Callable[[Path], Paths]) -> Source:
+    read = partial(_read_cifar, name=f"cifar{classes}", classes=classes)
+    return Source(f"colour photographs of {classes} classes, 32x32 (binary version)", read, files)
+
+
 DATASETS: Mapping[str, Source] = MappingProxyType(
     {
         "digits": Source("1,797 handwritten digits, 8x8, that come with scikit-learn", _digits),
-        "synthetic": Source("Gaussian classes of any size", _synthetic, options=("examples", "features", "classes", "spread", "seed")),
-        "mnist": Source(
-            "60,000 + 10,000 handwritten digits, 28x28 (idx files)",
-            partial(_read_idx, name="mnist"), partial(_idx_files, places=_MNIST, name="mnist"),
-        ),
-        "qmnist": Source(
-            "MNIST with the writer of each digit (idx files of MNIST and QMNIST)",
-            partial(_read_idx, name="qmnist"), partial(_idx_files, places=_MNIST, name="qmnist", writers=True),
-        ),
-        "fashion_mnist": Source(
-            "60,000 + 10,000 pictures of clothing, 28x28 (idx files)",
-            partial(_read_idx, name="fashion_mnist"), partial(_idx_files, places=_FASHION, name="fashion_mnist"),
-        ),
-        "cifar10": Source("colour photographs of 10 classes, 32x32 (binary version)", partial(_read_cifar, name="cifar10", classes=10), _cifar10_files),
-        "cifar100": Source("colour photographs of 100 classes, 32x32 (binary version)", partial(_read_cifar, name="cifar100", classes=100), _cifar100_files),
+        "synthetic": Source("Gaussian classes of any size", _synthetic, options=_SYNTHETIC),
+        "mnist": _idx_source("60,000 + 10,000 handwritten digits, 28x28 (idx files)", "mnist", _MNIST),
+        "qmnist": _idx_source("MNIST with each digit's writer (idx files of both)", "qmnist", _MNIST, writers=True),
+        "fashion_mnist": _idx_source("60,000 + 10,000 pictures of clothing, 28x28 (idx)", "fashion_mnist", _FASHION),
+        "cifar10": _cifar_source(10, _cifar10_files),
+        "cifar100": _cifar_source(100, _cifar100_files),
         "usps": _npz("usps", 10),
         "mnist_m": _npz("mnist_m", 10),
-        "digit_domains": Source("digits of four origins as 3x28x28: MNIST, USPS, MNIST-M, scikit-learn's", _read_domains, _domain_files, ("per_domain",)),
-        "ag_news": Source("news articles of four topics, for next-word prediction (csv)", text.read, text.files, ("vocabulary", "length")),
+        "digit_domains": Source(
+            "digits of four origins as 3x28x28: MNIST, USPS, MNIST-M, scikit-learn's",
+            _read_domains,
+            _domain_files,
+            ("per_domain",),
+        ),
+        "ag_news": Source(
+            "news articles of four topics, for next-word prediction (csv)",
+            text.read,
+            text.files,
+            ("vocabulary", "length"),
+        ),
     }
-)  # fmt: skip
+)

@@ -1,7 +1,7 @@
 """Dealing examples to clients: labels in, one array of positions per client out.
 
-Pure functions of their arguments and a NumPy generator. Positions are those of the pool; no example goes to two clients;
-every client gets at least one. Too few examples is a :class:`SettingError`.
+Pure functions of their arguments and a NumPy generator. Positions are those of the pool; no example goes to two
+clients; every client gets at least one. Too few examples are a :class:`SettingError`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Parts = list[np.ndarray]
 
 def _enough(examples: int, clients: int, each: int = 1) -> None:
     if examples < clients * each:
-        raise SettingError(f"{clients} clients of at least {each} examples need {clients * each}, and there are {examples}")
+        wanted = f"{clients} clients of at least {each} examples need {clients * each}"
+        raise SettingError(f"{wanted}, and there are {examples}")
 
 
 def iid(examples: int, clients: int, rng: np.random.Generator) -> Parts:
@@ -39,9 +40,9 @@ def shards(labels: np.ndarray, clients: int, each: int, rng: np.random.Generator
 
 
 def half_normal(labels: np.ndarray, clients: int, total: int, rng: np.random.Generator) -> Parts:
-    """``total`` shards sorted by label; client n gets ``floor(total x_n / Σx)`` of them, at least one, x ~ ``|N(0, 1)|``.
+    """``total`` shards sorted by label; client n gets ``floor(total x_n / Σx)`` of them, x ~ ``|N(0, 1)|``, at least one.
 
-    HCCT's CIFAR-10 experiment (100 shards of 500 images); what the floor leaves over is not used.
+    HCCT's CIFAR-10 experiment (§VII-A; 100 shards of 500 images). What the floor leaves over is not used.
     """
     _enough(len(labels), total)
     if clients > total:
@@ -104,7 +105,7 @@ def class_groups(
     classes, count = rng.permutation(np.unique(labels)), int(groups.max()) + 1
     wanted = count if per_group is None else count * per_group
     if len(classes) < wanted:
-        raise SettingError(f"{count} groups of {per_group or 1} classes need {wanted} classes, and there are {len(classes)}")
+        raise SettingError(f"{count} groups of {per_group or 1} classes need {wanted}, and there are {len(classes)}")
     sets = np.array_split(classes, count) if per_group is None else np.split(classes[:wanted], count)
     dealt: list[list[np.ndarray]] = [[] for _ in groups]
     for group, own in enumerate(sets):

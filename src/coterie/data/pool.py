@@ -77,8 +77,12 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
     if low < 0 or (classes is not None and high >= classes):
         allowed = ">= 0" if classes is None else f"0 to {classes - 1}"
         raise UserError(f"{where} is mislabelled: labels must be {allowed}, found {low} to {high}")
-    long = {name: torch.from_numpy(np.ascontiguousarray(values, np.int64)) for name, values in meta.items()}
-    return Pool(_inputs(inputs, where), torch.from_numpy(np.ascontiguousarray(targets, np.int64)), long)
+    long = {name: _tensor(values, np.int64) for name, values in meta.items()}
+    return Pool(_inputs(inputs, where), _tensor(targets, np.int64), long)
+
+
+def _tensor(array: np.ndarray, dtype: type) -> Tensor:
+    return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
 
 
 def _inputs(array: np.ndarray, where: Path | str) -> Tensor:
@@ -89,7 +93,7 @@ def _inputs(array: np.ndarray, where: Path | str) -> Tensor:
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             raise UserError(f"{where} holds inputs that are not finite numbers")
-        return torch.from_numpy(np.ascontiguousarray(array, np.float32))
+        return _tensor(array, np.float32)
     if array.dtype == np.uint8 or array.ndim == 4:
-        return torch.from_numpy(np.ascontiguousarray(array, np.float32)).div_(255)
-    return torch.from_numpy(np.ascontiguousarray(array, np.int64))
+        return _tensor(array, np.float32).div_(255)
+    return _tensor(array, np.int64)

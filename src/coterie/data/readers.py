@@ -46,14 +46,14 @@ _IDX = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f
 
 
 def idx(path: Path, dimensions: int) -> np.ndarray:
-    """An array in the idx format of MNIST: two zero bytes, type, number of dimensions, their sizes (big-endian), data."""
+    """An array in MNIST's idx format: two zero bytes, type, number of dimensions, their sizes (big-endian), data."""
     raw = content(path)
     if not raw:
         raise UserError(f"{path} is empty")
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX:
         raise UserError(f"{path} is not an idx file: it starts with the bytes {raw[:4].hex(' ')}")
     if raw[3] != dimensions:
-        raise UserError(f"{path} has {raw[3]} dimensions where {dimensions} were expected; is it another file, renamed?")
+        raise UserError(f"{path} has {raw[3]} dimensions where {dimensions} were expected; is it another file?")
     head, dtype = 4 + 4 * dimensions, np.dtype(_IDX[raw[2]])
     if len(raw) < head:
         raise UserError(f"{path} is incomplete: it ends inside its header")

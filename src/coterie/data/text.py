@@ -20,14 +20,15 @@ _WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
 
 def files(folder: Path) -> tuple[Path, ...]:
     """train.csv and test.csv of AG News under ``folder``."""
-    return tuple(readers.find(folder, ("ag_news_csv", "ag_news", ""), (name,), "ag_news") for name in ("train.csv", "test.csv"))
+    places = ("ag_news_csv", "ag_news", "")
+    return tuple(readers.find(folder, places, (name,), "ag_news") for name in ("train.csv", "test.csv"))
 
 
 def read(paths: tuple[Path, ...], vocabulary: int = 10_000, length: int = 30) -> Dataset:
     """Rows of class (1-4), title, description -> inputs and targets ``(N, length)``, targets one word ahead.
 
     The vocabulary is the most frequent lower-case words of the training articles, after ``<unknown>`` and ``<end>``. A
-    topic's articles, each closed by ``<end>``, are joined and cut every ``length`` words, so that no sequence is padded.
+    topic's articles, each closed by ``<end>``, are joined and cut every ``length`` words, so no sequence is padded.
     meta ``topic``: 0 World, 1 Sports, 2 Business, 3 Sci/Tech.
     """
     articles = [_articles(path) for path in paths]
