@@ -1,0 +1,138 @@
+"""The command line's words: every command, option and help text. Light, so that ``coterie --help`` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from coterie import __version__
+from coterie.settings import UserError, nearest
+
+
+class UsageError(UserError):
+    """A call of the command line that cannot be understood."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells mistakes by :class:`UsageError`, in one sentence."""
+
+    def __init__(self, **options: Any) -> None:
+        form = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
+        super().__init__(allow_abbrev=False, formatter_class=form, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(re.sub(r"^argument (\S+): ", r"\1: ", message))
+
+    def options(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings]
+
+
+def whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+
+
+def real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
+
+
+def parser() -> tuple[Parser, dict[str, Parser]]:
+    """The parser, and each command's own."""
+    top = Parser(
+        prog="coterie",
+        description="Clustered federated learning: find which clients should learn together, and train them that way.",
+        epilog="coterie COMMAND --help says more. A bare coterie run is a demonstration.",
+    )
+    top.add_argument("--version", action="version", version=f"coterie {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    own = {
+        name: commands.add_parser(name, help=about, description=text)
+        for name, about, text in (
+            ("run", "run methods in a scenario", RUN),
+            ("resume", "go on with an interrupted run", RESUME),
+            ("compare", "methods side by side, over seeds", COMPARE),
+            ("methods", "list the methods, or the settings of one", METHODS),
+            ("scenarios", "list the scenarios, or the settings of one", SCENARIOS),
+        )
+    }
+    _run(own["run"])
+    own["resume"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
+    _common(own["resume"])
+    own["compare"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
+    _json(own["compare"])
+    own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
+    own["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
+    return top, own
+
+
+RUN = """\
+Run methods in a scenario, each with each seed, and record every round.
+What is not said is the demonstration's: FedAvg and CFL on digits/label-permutation.
+
+  coterie run
+  coterie run --scenario digits/label-swap --method cfl --set eps1=0.3 --seeds 3
+  coterie run experiment.toml --set training.lr=0.05 --out runs/slow"""
+RESUME = """\
+Go on with a run, or with all runs of a folder, from the last checkpoint. The result is, bit for bit, that of a run
+that was never interrupted. A finished run is left as it is."""
+COMPARE = """\
+Methods side by side: means over the seeds of the given runs, with 95% intervals (Student's t)."""
+METHODS = "List the methods, or the settings of one."
+SCENARIOS = "List the scenarios, or the settings of one."
+
+
+def _run(own: Parser) -> None:
+    own.add_argument("file", metavar="FILE.toml", nargs="?", help="an experiment; options below change it")
+    own.add_argument("--scenario", metavar="S", help="coterie scenarios lists them")
+    own.add_argument("--method", metavar="M", action="append", help="coterie methods lists them; may be repeated")
+    own.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[],
+        help="a setting: eps1=0.3, cfl.eps1=0.3, training.lr=0.05, scenario.clients=50; may be repeated",
+    )  # fmt: skip
+    own.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
+    own.add_argument("--seed", metavar="N", type=whole, help="the one seed to run with (0)")
+    own.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
+    own.add_argument("--target", metavar="A", type=real, help="stop a run when its mean accuracy reaches this")
+    own.add_argument("--eval-every", metavar="N", type=whole, help="rounds between tests (1)")
+    own.add_argument("--data", metavar="DIR", help="folder of the data set's files (COTERIE_DATA)")
+    own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
+    _common(own)
+
+
+def _common(own: Parser) -> None:
+    own.add_argument("--workers", metavar="W", type=whole, help="processes that train (one per core); changes no result")
+    _json(own)
+
+
+def _json(own: Parser) -> None:
+    own.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The call's arguments; raises :class:`UsageError`, naming the nearest command or option. ``--help`` exits."""
+    top, own = parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in own:
+        raise UsageError(f"there is no command {argv[0]!r}{nearest(argv[0], own)} (known: {', '.join(own)})")
+    found, extra = top.parse_known_args(argv)
+    if extra:
+        options = own[found.command].options() if found.command else top.options()
+        where = f"coterie {found.command}" if found.command else "coterie"
+        first = extra[0].partition("=")[0]
+        if first.startswith("-"):
+            raise UsageError(f"{where} has no option {first}{nearest(first, options)}")
+        raise UsageError(f"{where} takes no {first!r} here; {where} --help says what it takes")
+    if getattr(found, "seed", None) is not None and getattr(found, "seeds", None) is not None:
+        raise UsageError("use just one of --seed and --seeds")
+    for option in ("rounds", "seeds", "workers", "eval_every"):
+        value = getattr(found, option, None)
+        if value is not None and value < 1:
+            raise UsageError(f"--{option.replace('_', '-')} must be at least 1, got {value}")
+    return found

@@ -1,0 +1,224 @@
+"""The command line: parses, calls, prints. Every command has a twin in Python:
+
+``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`; ``compare``:
+:func:`coterie.compare`; ``--json``: :func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and
+:data:`coterie.SCENARIOS`.
+
+Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.arguments import parse, parser
+from coterie.settings import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coterie.experiment import Spec
+    from coterie.runs import Run
+
+TREES = 4
+"""Trees are drawn for so many runs at most; more are compared only."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    try:
+        arguments = parse(sys.argv[1:] if argv is None else argv)
+        command = {"run": run, "resume": resume, "compare": compare, "methods": methods, "scenarios": scenarios}
+        if arguments.command is None:
+            print(parser()[0].format_help(), end="")
+            return 0
+        status = command[arguments.command](arguments)
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        return _fail(str(error), 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _fail(f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}", 2)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"coterie: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from coterie import overrides
+    from coterie.experiment import make, normal, read
+    from coterie.runs import begin
+
+    spec = _options(arguments, read(arguments.file) if arguments.file else normal({}))
+    for text in arguments.set:
+        spec = overrides.assign(spec, text)
+    experiment = make(spec)
+    out = Path(arguments.out) if arguments.out else _new_folder(experiment.scenario)
+    return _carry_out(begin(experiment, out), out, arguments)
+
+
+def _options(arguments: argparse.Namespace, spec: Spec) -> Spec:
+    """``spec`` as the options change it. A method or scenario that it has already keeps the settings it has there."""
+    spec = dict(spec)
+    if arguments.scenario and arguments.scenario != spec["scenario"]["name"]:
+        spec["scenario"] = {"name": arguments.scenario}
+    if arguments.method:
+        known = {table["name"]: table for table in spec["methods"]}
+        spec["methods"] = [known.get(name, {"name": name}) for name in dict.fromkeys(arguments.method)]
+    for name in ("rounds", "target", "eval_every", "workers", "data"):
+        if getattr(arguments, name) is not None:
+            spec[name] = getattr(arguments, name)
+    if arguments.seeds is not None:
+        spec["seeds"] = list(range(arguments.seeds))
+    if arguments.seed is not None:
+        spec["seeds"] = [arguments.seed]
+    return spec
+
+
+def _new_folder(scenario: str) -> Path:
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.replace('/', '-').replace(':', '-')}"
+    folder, number = Path("runs", name), 2
+    while folder.exists():
+        folder, number = Path("runs", f"{name}-{number}"), number + 1
+    return folder
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    from coterie.runs import changed_versions, reopen
+
+    runs = reopen(arguments.run)
+    if all(one.finished for one in runs):
+        if arguments.json:
+            _print_json(runs)
+        else:
+            rounds = max(one.record.lines()[-1]["round"] for one in runs)
+            print(f"{arguments.run} is finished ({rounds} rounds); there is nothing to do")
+        return 0
+    for change in dict.fromkeys(text for one in runs if not one.finished for text in changed_versions(one)):
+        print(f"coterie: {change}; the last digits of further rounds may differ", file=sys.stderr)
+    return _carry_out(runs, Path(arguments.run), arguments)
+
+
+def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace) -> int:
+    """Run what is unfinished, then print the result."""
+    from coterie.engines.workers import EngineError
+    from coterie.report.live import Live
+
+    watched = sys.stderr.isatty() and sys.stdout.isatty() and not arguments.json
+    names = [f"{one.folder.name}" if len(runs) > 1 else one.method.name for one in runs]
+    try:
+        with Live(_console(sys.stderr) if watched else None, names, runs[0].experiment.rounds) as live:
+            for number, one in enumerate(runs):
+                live.begin(number, len(one.record.lines()))
+                for _ in one.rounds(arguments.workers):
+                    if watched:
+                        live.show(number, one.record.lines()[-1])
+                live.end(number)
+    except KeyboardInterrupt:
+        return _fail(f"interrupted; coterie resume {folder} goes on where it stands", 130)
+    except EngineError as error:
+        return _fail(f"{one.folder}: {error}{_keep_details(one, error.details)}", 1)
+    except OSError as error:
+        return _fail(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}", 1)
+    _print_json(runs) if arguments.json else _print_report(runs, folder)
+    return 0
+
+
+def _keep_details(one: Run, details: str) -> str:
+    """Where the traceback of a failed run is kept, in words."""
+    if not details:
+        return ""
+    (one.folder / "failure.txt").write_text(details)
+    return f"; details in {one.folder / 'failure.txt'}"
+
+
+def _print_json(runs: Sequence[Run]) -> None:
+    from coterie.record import to_json
+    from coterie.report.summary import summary
+
+    results = [summary(one.folder) for one in runs]
+    print(to_json(results if len(results) > 1 else results[0]))
+
+
+def _print_report(runs: Sequence[Run], folder: Path) -> None:
+    from coterie.report import terminal
+    from coterie.report.summary import compare, summary
+
+    console = _console(sys.stdout)
+    if len(runs) <= TREES:
+        for one in runs:
+            console.print(f"[bold]{one.method.name}[/bold] seed {one.seed}", highlight=False)
+            console.print(terminal.tree(one.record.lines()))
+            console.print()
+    several = len({one.seed for one in runs}) > 1
+    if several:
+        console.print(terminal.comparison(compare(one.folder for one in runs)))
+    else:
+        console.print(terminal.table([summary(one.folder) for one in runs]))
+    print(f"\nrecorded in {folder}")
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    from coterie.record import to_json
+    from coterie.report import terminal
+    from coterie.report.summary import compare as compared
+
+    results = compared(arguments.runs)
+    if arguments.json:
+        print(to_json(results))
+    else:
+        _console(sys.stdout).print(terminal.comparison(results))
+    return 0
+
+
+def methods(arguments: argparse.Namespace) -> int:
+    from coterie.experiment import method_class
+    from coterie.methods import METHODS
+    from coterie.report import listing
+
+    console = _console(sys.stdout)
+    if arguments.name is None:
+        console.print(listing.names({name: listing.first_line(cls) for name, cls in METHODS.items()}))
+        return 0
+    cls = method_class(arguments.name)
+    print(f"{arguments.name}: {listing.first_line(cls)}\n")
+    console.print(listing.settings(cls))
+    return 0
+
+
+def scenarios(arguments: argparse.Namespace) -> int:
+    from coterie.report import listing
+    from coterie.scenario import SCENARIOS, find
+
+    console = _console(sys.stdout)
+    if arguments.name is None:
+        console.print(listing.names({name: scenario.about for name, scenario in SCENARIOS.items()}))
+        return 0
+    scenario = find(arguments.name)
+    print(f"{arguments.name}: {scenario.about}\n")
+    console.print(listing.settings(scenario, hidden=("training", "about")))
+    print("\ntraining")
+    console.print(listing.settings(scenario.training))
+    return 0
+
+
+def _console(stream: Any) -> Console:
+    """Wide where nobody looks at it, so that rows stay on one line."""
+    from rich.console import Console
+
+    return Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
+
+

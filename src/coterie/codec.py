@@ -1,0 +1,150 @@
+"""Values as JSON and safetensors, and back, bit for bit; nothing is ever unpickled.
+
+What a :func:`coterie.core.state` class may hold: tensors, NumPy arrays, numbers, strings, ``None``, tuples,
+frozensets, mappings, and other such classes. Numbers, strings, booleans and ``None`` stand for themselves in JSON, a
+tuple is a JSON list, everything else is an object whose ``"is"`` says what. Arrays are blobs, named by the hash of their
+bytes, so equal ones are stored once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+from coterie import core
+from coterie.settings import UserError
+
+Json = Any
+"""What ``json.dumps`` takes: dicts, lists, texts, numbers, booleans, None."""
+
+VALUES: Mapping[str, type[Any]] = {
+    f"{cls.__module__}.{cls.__qualname__}": cls
+    for cls in (core.Assignment, core.Note, core.Plan, core.Replies, core.Task, core.Training)
+}
+"""The contract's own value classes, which a state may hold as well."""
+
+
+class DamagedError(UserError):
+    """What was read is not what was written."""
+
+
+class UnknownClassError(UserError):
+    """A stored class that this version of Coterie does not know, or knows with other fields."""
+
+
+def blob(data: bytes) -> str:
+    """The name of a blob: the hash of its bytes.
+
+    >>> len(blob(b""))
+    40
+    """
+    return hashlib.sha256(data).hexdigest()[:40]
+
+
+def encode(value: Any, put: Callable[[bytes], str]) -> Json:
+    """``value`` as JSON; ``put`` stores an array's bytes and returns their name.
+
+    Raises ``TypeError`` for a value that a state may not hold.
+    """
+    if isinstance(value, np.generic):
+        array = _plain(np.asarray(value))
+        return {"is": "scalar", "dtype": array.dtype.str, "bits": array.tobytes().hex()}
+    if value is None or type(value) in (bool, str, int):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"is": "float", "bits": struct.pack(">d", value).hex()}
+    if isinstance(value, torch.Tensor):
+        return {"is": "tensor", "blob": put(safetensors.torch.save({"": value.detach().cpu().contiguous()}))}
+    if isinstance(value, np.ndarray):
+        return {"is": "array", "blob": put(safetensors.numpy.save({"": _plain(value)}))}
+    if type(value) is tuple:
+        return [encode(v, put) for v in value]
+    if isinstance(value, frozenset):
+        return {"is": "frozenset", "items": sorted((encode(v, put) for v in value), key=json.dumps)}
+    if isinstance(value, Mapping):
+        return {"is": "mapping", "items": [[encode(k, put), encode(v, put)] for k, v in value.items()]}
+    if _known(_name(type(value))) is type(value):
+        fields = {f.name: encode(getattr(value, f.name), put) for f in dataclasses.fields(value) if f.init}
+        return {"is": _name(type(value)), "fields": fields}
+    raise TypeError(
+        f"a stored state holds tensors, arrays, numbers, texts, tuples, frozensets, mappings and classes marked "
+        f"with coterie.core.state; it cannot hold {type(value).__name__} {value!r:.60}"
+    )
+
+
+def decode(value: Json, get: Callable[[str], bytes]) -> Any:
+    """The inverse of :func:`encode`; ``get`` returns a blob's bytes by name.
+
+    Mappings come back as dicts in their order. Raises :class:`UnknownClassError` for a class that is not in
+    :data:`coterie.core.STATES`, :class:`DamagedError` for JSON that :func:`encode` does not write.
+    """
+    if isinstance(value, list):
+        return tuple(decode(v, get) for v in value)
+    if not isinstance(value, dict):
+        return value
+    try:
+        return _decode_object(value, get)
+    except (KeyError, ValueError, TypeError, struct.error, safetensors.SafetensorError) as error:
+        raise DamagedError(f"a stored {value.get('is', 'value')} is damaged ({error})") from error
+
+
+def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
+    kind = value["is"]
+    if kind == "float":
+        return struct.unpack(">d", bytes.fromhex(value["bits"]))[0]
+    if kind == "scalar":
+        return np.frombuffer(bytes.fromhex(value["bits"]), dtype=np.dtype(value["dtype"]))[0]
+    if kind == "tensor":
+        return safetensors.torch.load(get(value["blob"]))[""]
+    if kind == "array":
+        return safetensors.numpy.load(get(value["blob"]))[""]
+    if kind == "frozenset":
+        return frozenset(decode(v, get) for v in value["items"])
+    if kind == "mapping":
+        return {decode(k, get): decode(v, get) for k, v in value["items"]}
+    cls = _known(kind)
+    if cls is None:
+        raise UnknownClassError(f"the checkpoint holds a {kind}, which this version of Coterie does not know")
+    fields = {k: decode(v, get) for k, v in value["fields"].items()}
+    strange = set(fields) ^ {f.name for f in dataclasses.fields(cls) if f.init}
+    if strange:
+        differs = sorted(strange)[0]
+        raise UnknownClassError(f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs")
+    return cls(**fields)
+
+
+def blobs(value: Json) -> Iterator[str]:
+    """The names of all blobs that an encoded value refers to."""
+    if isinstance(value, list):
+        for item in value:
+            yield from blobs(item)
+    elif isinstance(value, dict):
+        if "blob" in value and isinstance(value["blob"], str):
+            yield value["blob"]
+        for item in value.values():
+            yield from blobs(item)
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """``array`` in little-endian bytes and C order."""
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise TypeError(f"a stored array holds numbers or booleans, not {array.dtype}")
+    return array.astype(array.dtype.newbyteorder("<"), order="C")
+
+
+def _known(name: str) -> type[Any] | None:
+    return core.STATES.get(name) or VALUES.get(name)
+
+
+def _name(cls: type[Any]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

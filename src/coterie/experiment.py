@@ -1,0 +1,186 @@
+"""An experiment as one value: which methods, in which scenario, with which seeds, for how long.
+
+As TOML, everything but the name of the scenario may be left out::
+
+    scenario = "digits/label-permutation"    # or a table: [scenario] name = "...", and settings of it
+    methods = ["fedavg", "cfl"]              # or tables: [[methods]] name = "cfl", and settings of it
+    rounds = 40
+    seeds = [0, 1, 2]                        # or a number of seeds, 3; or seed = 0
+    target = 0.95                            # stop a run when its mean accuracy gets there
+    eval_every = 1                           # rounds between tests
+    checkpoint_every = 1                     # rounds between checkpoints
+    workers = 2                              # processes that train; changes no result
+    data = "data"                            # folder of the data set's files
+
+    [training]                               # local training; what is not said is the scenario's
+    lr = 0.05
+
+The ``run.toml`` of a run directory is such a file too, with everything said.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coterie.core import Training
+from coterie.methods import METHODS
+from coterie.record import read_toml
+from coterie.scenario import Scenario, find
+from coterie.settings import SettingError, UserError, build, check, nearest, setting
+from coterie.store import check_schema
+from coterie.world import World
+
+DEMO = "digits/label-permutation"
+DEMO_METHODS = ("fedavg", "cfl")
+
+Spec = dict[str, Any]
+"""An experiment as plain tables, in one form: ``scenario`` a table with ``name``, ``methods`` a list of such."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Several methods and seeds in one scenario. ``setup`` holds the scenario's settings, ``methods`` the methods'."""
+
+    scenario: str
+    setup: Scenario
+    methods: tuple[Any, ...]
+    training: Training
+    rounds: int = setting(40, "communication rounds", ge=1)
+    seeds: tuple[int, ...] = setting((0,), "one run of each method per seed", ge=0)
+    target: float | None = setting(None, "stop a run when its mean accuracy reaches this", gt=0)
+    eval_every: int = setting(1, "rounds between tests; the last is always tested", ge=1)
+    checkpoint_every: int = setting(1, "rounds between checkpoints; the last always has one", ge=1)
+    workers: int | None = setting(None, "processes that train; none is one per core", ge=1)
+    data: str | None = setting(None, "folder of the data set's files")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise SettingError(f"Experiment.seeds must be at least one, all different, got {list(self.seeds)}")
+        if not self.methods:
+            raise SettingError("Experiment.methods must name at least one method")
+
+    def world(self, seed: int) -> World:
+        """The scenario's clients and data for ``seed``."""
+        return replace(self.setup, training=self.training).build(seed, self.data)
+
+    def spec(self) -> Spec:
+        """Everything said: :func:`make` of it is this experiment again."""
+        out: Spec = {"scenario": {"name": self.scenario, **_plain(self.setup, without=("training",))}}
+        out["methods"] = [{"name": method.name, **_plain(method)} for method in self.methods]
+        out |= {name: value for name in PLAIN if (value := getattr(self, name)) is not None}
+        out["seeds"] = list(self.seeds)
+        out["training"] = _plain(self.training)
+        return out
+
+
+PLAIN = ("rounds", "target", "eval_every", "checkpoint_every", "workers", "data")
+TABLES = ("scenario", "methods", "training")
+KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training")
+
+
+def read(path: Path | str) -> Spec:
+    """The experiment in a TOML file, as tables: for :func:`make`, or to be changed first."""
+    document = read_toml(Path(path))
+    if "schema" in document:  # a run's own file, with what else is known of it
+        check_schema(document.pop("schema"), Path(path))
+        document = {k: v for k, v in document.items() if k not in ("world", "versions")}
+    try:
+        return normal(document)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def normal(document: Mapping[str, Any]) -> Spec:
+    """The one form of an experiment's tables; raises :class:`SettingError` for an unknown key, naming the nearest."""
+    for key in document:
+        if key not in KNOWN:
+            raise SettingError(f"an experiment has no setting {key!r}{nearest(key, KNOWN)} (known: {', '.join(KNOWN)})")
+    spec: Spec = dict(document)
+    spec["scenario"] = _named("scenario", document.get("scenario", DEMO))
+    methods = document.get("methods", list(DEMO_METHODS))
+    if not isinstance(methods, Sequence) or isinstance(methods, str):
+        raise SettingError(f"methods must be a list of names or tables, got {methods!r}")
+    spec["methods"] = [_named("methods", method) for method in methods]
+    spec["training"] = document.get("training", {})
+    if not isinstance(spec["training"], Mapping):
+        raise SettingError(f"training must be a table of settings, got {spec['training']!r}")
+    spec["training"] = dict(spec["training"])
+    if "seed" in spec and "seeds" in spec:
+        raise SettingError("use just one of seed and seeds")
+    if "seed" in spec:
+        spec["seeds"] = [spec.pop("seed")]
+    seeds = spec.get("seeds", [0])
+    spec["seeds"] = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
+    return spec
+
+
+def _named(key: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"name": value}
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise SettingError(f"{key} must be a name or a table with a name, got {value!r}")
+    return dict(value)
+
+
+def make(spec: Mapping[str, Any]) -> Experiment:
+    """The experiment of ``spec``, every setting checked; raises :class:`~coterie.settings.UserError`."""
+    spec = normal(spec)
+    name = spec["scenario"].pop("name")
+    preset = find(name)
+    setup = changed(preset, spec["scenario"], "scenario", hidden=("training",))
+    methods = []
+    for table in spec["methods"]:
+        cls = method_class(table["name"])
+        methods.append(build(cls, {key: value for key, value in table.items() if key != "name"}))
+    return Experiment(
+        scenario=name,
+        setup=setup,
+        methods=tuple(methods),
+        training=changed(setup.training, spec["training"], "training"),
+        **{key: spec[key] for key in (*PLAIN, "seeds") if key in spec},
+    )
+
+
+def method_class(name: str) -> type[Any]:
+    """The method called ``name``; raises :class:`~coterie.settings.UserError` with the nearest known name."""
+    if name not in METHODS:
+        raise UserError(f"there is no method {name!r}{nearest(name, METHODS)} (known: {', '.join(METHODS)})")
+    return METHODS[name]
+
+
+def settings_of(cls: type[Any], hidden: Sequence[str] = ()) -> list[str]:
+    """The names of the settings of ``cls``."""
+    return [f.name for f in dataclasses.fields(cls) if f.init and f.name not in hidden]
+
+
+def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[str] = ()) -> Any:
+    """``base`` with other ``values``; raises :class:`SettingError` for a name that is no setting of it."""
+    known = settings_of(type(base), hidden)
+    for key in values:
+        if key not in known:
+            hint = f"; it has a table of its own, [{key}]" if key in hidden else nearest(key, known)
+            raise SettingError(f"{table} has no setting {key!r}{hint} (known: {', '.join(known)})")
+    return replace(base, **values)
+
+
+def data_folder(data: str | os.PathLike[str] | None) -> str | None:
+    """``data``, or the environment's COTERIE_DATA, as a whole path, so that a run can go on from another folder."""
+    data = data or os.environ.get("COTERIE_DATA")
+    return str(Path(data).expanduser().absolute()) if data else None
+
+
+def _plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:
+    """All fields for TOML: None is written as ``"none"``, so that nothing depends on what defaults come to be."""
+    return {name: _value(getattr(settings, name)) for name in settings_of(type(settings), without)}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_value(v) for v in value]
+    return "none" if value is None else value

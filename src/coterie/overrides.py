@@ -1,0 +1,90 @@
+"""``--set key=value``: which setting a name means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from coterie.core import Training
+from coterie.experiment import PLAIN, Spec, method_class, settings_of
+from coterie.methods import METHODS
+from coterie.scenario import find
+from coterie.settings import SettingError, nearest, parse
+
+
+class Place(NamedTuple):
+    """Where a setting is: ``kind`` of table, the ``table``'s own name, the ``key``, the ``values`` to write into."""
+
+    kind: str
+    table: str
+    key: str
+    values: dict[str, Any]
+
+    @property
+    def dotted(self) -> str:
+        return f"{self.table}.{self.key}"
+
+
+def assign(spec: Spec, text: str) -> Spec:
+    """``spec`` with the setting of ``text``, ``key=value``, changed.
+
+    key: ``method.KEY`` (of each method that has it), ``NAME.KEY`` of one method, ``training.KEY``, ``scenario.KEY``,
+    ``experiment.KEY``; or a bare KEY where only one kind of these has it. Raises
+    :class:`~coterie.settings.SettingError` for an unknown key, naming the nearest, and for an ambiguous one.
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not key:
+        raise SettingError(f"--set takes key=value, got {text!r}")
+    spec = {
+        **spec,
+        "scenario": dict(spec["scenario"]),
+        "training": dict(spec["training"]),
+        "methods": [dict(m) for m in spec["methods"]],
+    }
+    # A text may be called "none" (a shift), and an optional setting takes "none" for None.
+    parsed = "none" if parse(value) is None else parse(value)
+    places = list(_places(spec))
+    for place in _dotted(places, key) if "." in key else _bare(places, key):
+        place.values[place.key] = parsed
+    return spec
+
+
+def _places(spec: Spec) -> Iterator[Place]:
+    for table in spec["methods"]:
+        for key in settings_of(method_class(table["name"])):
+            yield Place("method", table["name"], key, table)
+    for key in settings_of(Training):
+        yield Place("training", "training", key, spec["training"])
+    for key in settings_of(type(find(spec["scenario"]["name"])), hidden=("training",)):
+        yield Place("scenario", "scenario", key, spec["scenario"])
+    for key in (*PLAIN, "seeds"):
+        yield Place("experiment", "experiment", key, spec)
+
+
+def _dotted(places: list[Place], key: str) -> list[Place]:
+    table, _, name = key.rpartition(".")
+    there = [place for place in places if table in (place.table, place.kind)]
+    if not there:
+        tables = dict.fromkeys([*(p.table for p in places), "method"])
+        if table in METHODS:
+            raise SettingError(f"--set {key}: {table} is not among the methods of this run")
+        raise SettingError(f"--set {key}: there is no {table!r}{nearest(table, tables)} (known: {', '.join(tables)})")
+    found = [place for place in there if place.key == name]
+    if not found:
+        known = dict.fromkeys(place.key for place in there)
+        hint = f"{nearest(name, known)} (known: {', '.join(known)})"
+        raise SettingError(f"--set {key}: {table} has no setting {name!r}{hint}")
+    return found
+
+
+def _bare(places: list[Place], key: str) -> list[Place]:
+    found = [place for place in places if place.key == key]
+    if not found:
+        hint = nearest(key, {place.key for place in places})
+        if not hint:
+            hint = "; coterie methods NAME and coterie scenarios NAME list them"
+        raise SettingError(f"--set {key}: no method of this run, training or scenario has a setting {key!r}{hint}")
+    if len({place.kind for place in found}) > 1:
+        names = " or ".join(dict.fromkeys(place.dotted for place in found))
+        raise SettingError(f"--set {key} is ambiguous: write {names}")
+    return found

@@ -1,0 +1,187 @@
+"""A run directory: what was run (``run.toml``), what happened (``rounds.jsonl``), where it stands (``state/``).
+
+A round is recorded before its checkpoint is stored, and both survive a killed process. So a run goes on from its newest
+checkpoint: records past it are cut off and made again, the same but for the seconds.
+
+Numbers that are not finite are ``null`` in every JSON that Coterie writes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.codec import DamagedError
+from coterie.settings import UserError
+from coterie.store import SCHEMA, Checkpoints, check_schema, write_whole
+
+if TYPE_CHECKING:
+    from coterie.engines.inprocess import Round
+
+RUN = "run.toml"
+ROUNDS = "rounds.jsonl"
+
+Line = dict[str, Any]
+"""One round as it is recorded: see :func:`line`."""
+
+
+class Record:
+    """The files of one run, in ``folder``."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.checkpoints = Checkpoints(self.folder / "state")
+
+    @property
+    def begun(self) -> bool:
+        return (self.folder / RUN).is_file()
+
+    def describe(self, document: Mapping[str, Any]) -> None:
+        """Write ``run.toml``, once, before the first round."""
+        write_whole(self.folder / RUN, to_toml({"schema": SCHEMA, **document}).encode())
+
+    def description(self) -> dict[str, Any]:
+        """What ``run.toml`` says. Raises :class:`~coterie.settings.UserError` where there is none, or a newer one."""
+        if not self.begun:
+            raise UserError(f"{self.folder} is no run directory: it has no {RUN}")
+        document = read_toml(self.folder / RUN)
+        check_schema(document.get("schema"), self.folder / RUN)
+        return document
+
+    def lines(self) -> list[Line]:
+        """The recorded rounds in order; a last line that was cut short by a killed process is left out."""
+        return [parsed for parsed, _ in self._parsed()]
+
+    def append(self, line: Line) -> None:
+        """Record a round; it is on the disk when this returns."""
+        new = not self._path.exists()
+        with open(self._path, "ab") as file:
+            file.write(to_json(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            from coterie.store import sync_folder
+
+            sync_folder(self.folder)
+
+    def rewind(self, round: int) -> None:
+        """Cut off what was recorded after ``round``. Raises ``DamagedError`` if the records do not reach it."""
+        end = reached = 0
+        for parsed, stop in self._parsed():
+            if parsed["round"] > round:
+                break
+            end, reached = stop, parsed["round"]
+        if reached != round:
+            raise DamagedError(f"{self._path} ends at round {reached}, but the checkpoint stands at round {round}")
+        if self._path.exists() and self._path.stat().st_size != end:
+            with open(self._path, "r+b") as file:
+                file.truncate(end)
+                os.fsync(file.fileno())
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / ROUNDS
+
+    def _parsed(self) -> list[tuple[Line, int]]:
+        """(record, where in the file it ends) of each whole line."""
+        data = self._path.read_bytes() if self._path.exists() else b""
+        out: list[tuple[Line, int]] = []
+        end = 0
+        for number, raw in enumerate(data.splitlines(keepends=True), start=1):
+            if not raw.endswith(b"\n"):
+                break
+            end += len(raw)
+            try:
+                parsed = json.loads(raw)
+                following = parsed["round"] == number
+            except (ValueError, TypeError, KeyError) as error:
+                if end == len(data):  # torn: the length reached the disk before the words
+                    break
+                raise DamagedError(f"line {number} of {self._path} is damaged ({error})") from error
+            if not following:
+                raise DamagedError(f"line {number} of {self._path} is of round {parsed['round']}")
+            out.append((parsed, end))
+        return out
+
+
+def line(done: Round) -> Line:
+    """A round as one JSON object.
+
+    round, exchange: how many are completed. clients: id -> ``group`` (its place in ``groups``) and, where the round was
+    tested, ``loss``, ``accuracy`` and the other metrics on its test data. notes: why the method did or did not act.
+    """
+    groups = [list(group) for group in done.assignment.groups]
+    clients: dict[str, dict[str, Any]] = {
+        str(client): {"group": number, **(done.scores[client] if done.scores is not None else {})}
+        for client, number in sorted((c, i) for i, group in enumerate(groups) for c in group)
+    }
+    notes = [
+        {
+            "kind": note.kind,
+            "clients": list(note.clients),
+            "parts": [list(part) for part in note.parts],
+            "text": note.text,
+            "numbers": dict(note.numbers),
+        }
+        for note in done.notes
+    ]
+    plain: Line = {
+        "round": done.number,
+        "exchange": done.position.exchange,
+        "exchanges": done.exchanges,
+        "tested": done.scores is not None,
+        "groups": groups,
+        "clients": clients,
+        "notes": notes,
+        "asked": done.asked,
+        "answered": done.answered,
+        "refused": {str(client): why for client, why in done.refused.items()},
+        "bytes_up": done.bytes_up,
+        "bytes_down": done.bytes_down,
+        "seconds": dict(done.seconds),
+    }
+    result = finite(plain)
+    assert isinstance(result, dict)
+    return result
+
+
+def finite(value: Any) -> Any:
+    """``value`` for JSON: numbers that are not finite become None, NumPy's numbers Python's, tuples lists.
+
+    >>> finite({"loss": float("nan"), "groups": ((0, 1),)})
+    {'loss': None, 'groups': [[0, 1]]}
+    """
+    if isinstance(value, Mapping):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [finite(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Strict JSON text: see :func:`finite`."""
+    return json.dumps(finite(value), allow_nan=False, indent=indent, ensure_ascii=False)
+
+
+def to_toml(document: Mapping[str, Any]) -> str:
+    """TOML text; keys that are None are left out."""
+    import tomli_w
+
+    return tomli_w.dumps({key: value for key, value in document.items() if value is not None})
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The document in a TOML file. Raises :class:`~coterie.settings.UserError` if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no TOML file: {error}") from error

@@ -1,0 +1,1 @@
+"""Reports: pure functions of run directories, made again at any time without training."""

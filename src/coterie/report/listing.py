@@ -1,0 +1,66 @@
+"""What there is to choose from: names with a sentence, settings with their values and limits. As rich tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from coterie.settings import documented
+
+_SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+
+
+def names(about: Mapping[str, str]) -> Table:
+    """One row per name and its sentence."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, text in about.items():
+        table.add_row(Text(name, style="bold"), Text(text))
+    return table
+
+
+def settings(source: Any, hidden: Sequence[str] = ()) -> Table:
+    """One row per setting: value (an instance's, or the class's default), what is allowed, what it means."""
+    cls = source if isinstance(source, type) else type(source)
+    limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("setting", "value", "allowed", ""):
+        table.add_column(name, overflow="fold")
+    for name, words, _, about in documented(cls):
+        if name not in hidden:
+            value = plain(getattr(source, name))
+            table.add_row(Text(name, style="bold"), Text(value), Text(allowed(words, limits[name])), Text(about))
+    return table
+
+
+def allowed(words: str, limits: Mapping[str, Any]) -> str:
+    """A setting's type and limits in words.
+
+    >>> allowed("a number", {"ge": 0, "lt": 1}), allowed("a text", {"choices": ("l1", "l2")})
+    ('a number >= 0, < 1', 'l1, l2')
+    """
+    if "choices" in limits:
+        return ", ".join(limits["choices"])
+    bounds = ", ".join(f"{_SYMBOLS[key]} {bound:g}" for key, bound in limits.items())
+    return f"{words} {bounds}" if bounds else words
+
+
+def plain(value: Any) -> str:
+    """A value as a TOML file or --set takes it.
+
+    >>> plain(None), plain(True), plain(((1, 7),))
+    ('none', 'true', '[[1, 7]]')
+    """
+    if isinstance(value, tuple):
+        return f"[{', '.join(plain(v) for v in value)}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
+
+
+def first_line(cls: type[Any]) -> str:
+    """The first line of a class's docstring."""
+    return (cls.__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,158 @@
+"""What came out of a run, and of several with other seeds: from run directories alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from coterie.clustering import adjusted_rand
+from coterie.record import RUN, Line, Record, finite
+from coterie.settings import UserError
+
+Summary = dict[str, Any]
+"""One run as ``--json`` prints it: see :func:`summary`."""
+
+
+def summary(run: Path | str) -> Summary:
+    """What came out of the run in directory ``run``, after as many rounds as it has.
+
+    method, settings, scenario, training, seed, rounds, finished; groups and true_groups (lists of lists of client ids;
+    or None); ari, their adjusted Rand index (or None); accuracy: mean, std, min over clients and per_client, in the last
+    tested round; loss and each other metric: mean over clients; bytes_up, bytes_down, exchanges, seconds: of all
+    rounds; run_dir. Numbers that are not finite are None. Raises :class:`~coterie.settings.UserError` if there is no
+    round yet.
+    """
+    record = Record(run)
+    description, lines = record.description(), record.lines()
+    if not lines:
+        raise UserError(f"{run} has no completed round yet; coterie resume {run} goes on with it")
+    method, scenario = dict(description["methods"][0]), dict(description["scenario"])
+    groups, truth = lines[-1]["groups"], description["world"].get("true_groups")
+    out: Summary = {
+        "method": method.pop("name"),
+        "settings": method,
+        "scenario": scenario["name"],
+        "training": description["training"],
+        "seed": description["seeds"][0],
+        "rounds": lines[-1]["round"],
+        "finished": _finished(description, lines[-1]),
+        "groups": groups,
+        "true_groups": truth,
+        "ari": agreement(groups, truth),
+        **scores(lines),
+        **{key: sum(line[key] for line in lines) for key in ("bytes_up", "bytes_down", "exchanges")},
+        "seconds": sum(sum(line["seconds"].values()) for line in lines),
+        "run_dir": str(run),
+    }
+    result: Summary = finite(out)
+    return result
+
+
+def _finished(description: Mapping[str, Any], last: Line) -> bool:
+    target = description.get("target")
+    reached = target is not None and last["tested"] and spread(last, "accuracy")["mean"] >= target
+    return bool(last["round"] >= description["rounds"] or reached)
+
+
+def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | None) -> float | None:
+    """The adjusted Rand index of two partitions of the same clients; None where there is no truth about them."""
+    if truth is None:
+        return None
+    mine = {client: i for i, group in enumerate(groups) for client in group}
+    true = {client: i for i, group in enumerate(truth) for client in group}
+    if mine.keys() != true.keys():
+        return None
+    return adjusted_rand([mine[c] for c in sorted(mine)], [true[c] for c in sorted(mine)])
+
+
+def scores(lines: Sequence[Line]) -> Summary:
+    """accuracy, loss and each other metric of the last tested round of ``lines``."""
+    tested = next((line for line in reversed(lines) if line["tested"]), None)
+    if tested is None:
+        return {"accuracy": None, "loss": None}
+    names = dict.fromkeys(name for client in tested["clients"].values() for name in client if name != "group")
+    return {
+        "accuracy": None,
+        **{name: spread(tested, name) if name == "accuracy" else spread(tested, name)["mean"] for name in names},
+    }
+
+
+def spread(line: Line, metric: str) -> dict[str, Any]:
+    """mean, std (of these clients, not an estimate), min of a metric over clients, and per_client."""
+    values = {client: entry.get(metric) for client, entry in line["clients"].items()}
+    row = np.array([np.nan if value is None else value for value in values.values()], dtype=np.float64)
+    return {"mean": float(row.mean()), "std": float(row.std()), "min": float(row.min()), "per_client": values}
+
+
+def expand(folders: Iterable[Path | str]) -> list[Path]:
+    """The run directories among and directly inside ``folders``."""
+    out: list[Path] = []
+    for folder in map(Path, folders):
+        inside = [folder] if (folder / RUN).is_file() else sorted(p.parent for p in folder.glob(f"*/{RUN}"))
+        if not inside:
+            raise UserError(f"{folder} is no run directory and has none inside: there is no {RUN}")
+        out += [path for path in inside if path not in out]
+    return out
+
+
+COMPARED = ("accuracy", "worst", "loss", "ari", "groups", "bytes_up", "bytes_down", "seconds")
+
+
+def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
+    """Methods side by side, each over its seeds: one entry per method, its settings, scenario, training and rounds.
+
+    Each of accuracy (mean over clients), worst (client's accuracy), loss, ari, groups (how many), bytes_up, bytes_down
+    and seconds is ``{mean, low, high}``, the mean over seeds and its 95% interval by Student's t; low and high are None
+    for one seed. Raises :class:`~coterie.settings.UserError` for a folder without runs.
+    """
+    alike: list[tuple[Any, list[Summary]]] = []
+    for one in map(summary, expand(runs)):
+        key = [one[name] for name in ("method", "settings", "scenario", "training")]
+        for known, members in alike:
+            if known == key and one["seed"] not in [m["seed"] for m in members]:
+                members.append(one)
+                break
+        else:
+            alike.append((key, [one]))
+    return [_compared(members) for _, members in alike]
+
+
+def _compared(members: list[Summary]) -> dict[str, Any]:
+    first = members[0]
+    out: dict[str, Any] = {name: first[name] for name in ("method", "settings", "scenario", "training")}
+    out |= {
+        "rounds": sorted({m["rounds"] for m in members}),
+        "seeds": [m["seed"] for m in members],
+        "run_dirs": [m["run_dir"] for m in members],
+    }
+    for name in COMPARED:
+        out[name] = interval([_number(m, name) for m in members])
+    result: dict[str, Any] = finite(out)
+    return result
+
+
+def _number(one: Summary, name: str) -> float | None:
+    if name in ("accuracy", "worst"):
+        return one["accuracy"] and one["accuracy"]["mean" if name == "accuracy" else "min"]
+    value: float | None = len(one["groups"]) if name == "groups" else one.get(name)
+    return value
+
+
+def interval(values: Sequence[float | None], confidence: float = 0.95) -> dict[str, float | None]:
+    """mean, low, high: the mean and its confidence interval by Student's t; None where it has no meaning.
+
+    >>> interval([0.8, 0.9, 1.0])["low"].__round__(4)  # 0.9 - 4.3027 * 0.1 / sqrt(3)
+    0.6516
+    """
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return {"mean": None, "low": None, "high": None}
+    mean = float(np.mean(known))
+    if len(known) == 1:
+        return {"mean": mean, "low": None, "high": None}
+    half = float(stats.t.ppf((1 + confidence) / 2, len(known) - 1) * np.std(known, ddof=1) / np.sqrt(len(known)))
+    return {"mean": mean, "low": mean - half, "high": mean + half}

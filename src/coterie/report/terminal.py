@@ -1,0 +1,209 @@
+"""Runs for the eye, in a terminal: the tree of groups, tables, one line per event. Functions of records, as rich values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from coterie.record import Line
+from coterie.report.summary import Summary
+
+Members = tuple[int, ...]
+
+
+@dataclass
+class Group:
+    """A group as it once was: its members, and what became of it (when, why, which parts), if anything did."""
+
+    clients: Members
+    round: int | None = None
+    why: str = ""
+    parts: list[Group] = field(default_factory=list)
+
+    def leaves(self) -> list[Group]:
+        return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
+
+
+def history(lines: Sequence[Line]) -> Group:
+    """The groups of the last round as the leaves of what was together before, by the notes of each round.
+
+    Where the notes do not lead to these groups, they hang directly below all clients.
+    """
+    groups = sorted(tuple(group) for group in lines[-1]["groups"])
+    root = Group(clients=tuple(sorted(c for group in groups for c in group)))
+    for line in lines:
+        for note in line["notes"]:
+            parts = sorted(tuple(part) for part in note["parts"])
+            if parts:
+                _divide(root, tuple(sorted(note["clients"])), parts, line["round"], note["text"])
+            elif root.clients == tuple(note["clients"]) and not root.parts:
+                root.why = note["text"]
+    if sorted(leaf.clients for leaf in root.leaves()) != groups:
+        root = Group(clients=root.clients, round=lines[-1]["round"], parts=[Group(clients=group) for group in groups])
+    return root
+
+
+def _divide(group: Group, clients: Members, parts: list[Members], round: int, why: str) -> None:
+    """Hang ``parts`` below the group that has just these ``clients``."""
+    if group.clients != clients:
+        for part in group.parts:
+            _divide(part, clients, parts, round, why)
+    elif len(parts) == 1:
+        group.parts, group.round, group.why = [], None, why
+    elif sorted(part.clients for part in group.parts) != parts:  # made anew, not merely confirmed
+        group.parts = [Group(clients=part) for part in parts]
+        group.round, group.why = round, why
+
+
+def tree(lines: Sequence[Line]) -> Tree:
+    """The groups of a run as a tree of splits: members, mean accuracy, and in which round and why a group divided."""
+    tested = next((line for line in reversed(lines) if line["tested"]), None)
+    return _branch(history(lines), tested, None)
+
+
+def _branch(group: Group, tested: Line | None, parent: Tree | None) -> Tree:
+    label = Text(members(group.clients), style="bold" if not group.parts else "")
+    values = [tested["clients"][str(c)].get("accuracy") for c in group.clients] if tested else []
+    known = [value for value in values if value is not None]
+    if known:
+        label.append(f"  accuracy {sum(known) / len(known):.3f}", style="cyan")
+    if group.parts and group.round is not None:
+        label.append(f"\nround {group.round}: ", style="yellow")
+        label.append(group.why or "groups of the last round", style="dim")
+    elif group.why:
+        label.append(f"\n{group.why}", style="dim")
+    branch = Tree(label, guide_style="dim") if parent is None else parent.add(label)
+    for part in group.parts:
+        _branch(part, tested, branch)
+    return branch
+
+
+def members(clients: Iterable[int], most: int = 12) -> str:
+    """A list of clients in words: runs of ids joined, long lists cut.
+
+    >>> members([0, 1, 2, 3, 4, 7, 9])
+    '0-4, 7, 9 (7 clients)'
+    >>> members(range(0, 100, 2), most=3)
+    '0, 2, 4, ... 98 (50 clients)'
+    """
+    ids = sorted(clients)
+    spans: list[list[int]] = []
+    for client in ids:
+        if spans and client == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], client]
+        else:
+            spans.append([client, client])
+    texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
+    if len(texts) > most:
+        texts = [*texts[:most], f"... {texts[-1]}"]
+    return f"{', '.join(texts)} ({len(ids)} client{'' if len(ids) == 1 else 's'})"
+
+
+def event(note: Mapping[str, Any], round: int) -> Text | None:
+    """One line about a note under which groups changed; None for any other."""
+    if len(note["parts"]) < 2:
+        return None
+    became = " | ".join(members(part, most=4) for part in note["parts"][:4])
+    more = f" | and {len(note['parts']) - 4} more" if len(note["parts"]) > 4 else ""
+    return Text.assemble((f"round {round} ", "yellow"), (f"{note['kind']}: ", "bold"), f"{became}{more}")
+
+
+def table(summaries: Sequence[Summary]) -> Table:
+    """One row per run: accuracy over clients and of the worst, groups, agreement with the truth, traffic, time."""
+    out = Table(box=None, pad_edge=False, header_style="bold")
+    seeds = len({one["seed"] for one in summaries}) > 1
+    others = _other_metrics(summaries)
+    for name in ("method", *(["seed"] if seeds else []), "rounds", "accuracy", "worst client", *others, "groups"):
+        out.add_column(name, justify="left" if name == "method" else "right")
+    for name in ("adjusted Rand", "up", "down", "seconds"):
+        out.add_column(name, justify="right")
+    for one in summaries:
+        accuracy = one["accuracy"] or {}
+        out.add_row(
+            one["method"], *([str(one["seed"])] if seeds else []), str(one["rounds"]),
+            number(accuracy.get("mean")), number(accuracy.get("min")), *(number(one.get(name)) for name in others),
+            str(len(one["groups"])), number(one["ari"], 2), size(one["bytes_up"]), size(one["bytes_down"]),
+            number(one["seconds"], 1),
+        )  # fmt: skip
+    return out
+
+
+def _other_metrics(summaries: Sequence[Summary]) -> list[str]:
+    """Metrics of the scenario beside loss and accuracy: they follow loss in a summary, before the bytes."""
+    names: dict[str, None] = {}
+    for one in summaries:
+        keys = list(one)
+        names |= dict.fromkeys(k for k in keys[keys.index("accuracy") : keys.index("bytes_up")])
+    return [name for name in names if name not in ("accuracy", "loss")]
+
+
+def comparison(compared: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per method: mean over seeds, and half the width of its 95% interval where there is more than one."""
+    out = Table(box=None, pad_edge=False, header_style="bold")
+    differing = differences(compared)
+    shown = ("method", "scenario", *(["settings"] if any(differing) else []))
+    for name in shown:
+        out.add_column(name)
+    for name in ("seeds", "rounds", "accuracy", "worst client", "groups", "adjusted Rand", "up", "down", "seconds"):
+        out.add_column(name, justify="right", no_wrap=True)
+    for one, settings in zip(compared, differing, strict=True):
+        rounds = one["rounds"]
+        out.add_row(
+            *(one["method"], one["scenario"], settings)[: len(shown)], str(len(one["seeds"])),
+            str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}",
+            plus_minus(one["accuracy"]), plus_minus(one["worst"]), plus_minus(one["groups"], 1),
+            plus_minus(one["ari"], 2), size(one["bytes_up"]["mean"]), size(one["bytes_down"]["mean"]),
+            number(one["seconds"]["mean"], 1),
+        )  # fmt: skip
+    return out
+
+
+def differences(compared: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What sets entries of the same method and scenario apart: the settings in which they differ, in words."""
+    out = []
+    for one in compared:
+        alike = [c for c in compared if (c["method"], c["scenario"]) == (one["method"], one["scenario"])]
+        words = [
+            f"{key} {value}"
+            for table in ("settings", "training")
+            for key, value in one[table].items()
+            if any(other[table].get(key) != value for other in alike)
+        ]
+        out.append(", ".join(words))
+    return out
+
+
+def plus_minus(value: Mapping[str, float | None], digits: int = 3) -> str:
+    """A mean with half its interval.
+
+    >>> plus_minus({"mean": 0.9, "low": 0.85, "high": 0.95}), plus_minus({"mean": 0.9, "low": None, "high": None})
+    ('0.900 ± 0.050', '0.900')
+    """
+    if value["mean"] is None or value["high"] is None:
+        return number(value["mean"], digits)
+    return f"{value['mean']:.{digits}f} ± {value['high'] - value['mean']:.{digits}f}"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def size(count: float | None) -> str:
+    """Bytes in words.
+
+    >>> size(999), size(1_234_567)
+    ('999 B', '1.2 MB')
+    """
+    if count is None:
+        return "-"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            break
+        count, unit = count / 1000, "TB"
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
