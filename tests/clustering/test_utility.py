@@ -58,7 +58,7 @@ def case(seed, vector=True):
     return g, sizes, scale * (rng.uniform(0.2, 2, size=n) if vector else np.ones(n))
 
 
-@settings(max_examples=150)
+@settings(max_examples=120)
 @given(st.integers(0, 100_000), st.booleans(), st.booleans())
 def test_merging_is_that_of_the_definition(seed, vector, fix):
     g, sizes, tradeoff = case(seed, vector)
@@ -129,6 +129,7 @@ def test_two_orthogonal_blocks():
     assert sum(utility(g, [100] * 6, 10, group).sum() for group in groups) == pytest.approx(5.8)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.floats(1e-3, 1e3))
 def test_scale_of_gradients_and_unit_of_data_do_not_matter(seed, factor):
     g, sizes, tradeoff = case(seed)
@@ -138,6 +139,7 @@ def test_scale_of_gradients_and_unit_of_data_do_not_matter(seed, factor):
     assert utility_merge(gram(g), sizes * factor, tradeoff * factor) == groups
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.randoms())
 def test_relabelled_clients_are_the_same_groups(seed, random):
     g, sizes, tradeoff = case(seed)
