@@ -24,7 +24,7 @@ from coterie.data.augment import crop_and_flip
 from coterie.data.partition import Parts
 from coterie.data.pool import Dataset, Pool
 from coterie.data.shift import SHIFTS, SWAPS, Shift, deal
-from coterie.data.splits import TESTS, Tests, Views, check_shares, hold_out
+from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, UserError, build, check, nearest, setting
 from coterie.world import ClientData, Objective, World
@@ -177,7 +177,7 @@ class Scenario:
         if not share and data.test is None:
             raise SettingError(f"{data.name} has no test pool: Scenario.test must be share, got {self.test!r}")
         test_view = view if data.test is None or share else Views(data.test, shifts)
-        tests, labels, clients = Tests(test_view.pool), data.train.labels, {}
+        tests, labels, clients = Selections(test_view.pool), data.train.labels, {}
         own_kind = self.partition in test_view.pool.meta
         for client, part in enumerate(parts):
             mine = numpy_generator(seed, Purpose.DATA, 1, client).permutation(part)[: self.samples]

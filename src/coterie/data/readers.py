@@ -83,9 +83,13 @@ def cifar(path: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
 def npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a NumPy .npz file; Python objects in it are refused."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error, AttributeError, TypeError) as error:
+        with path.open("rb") as raw:
+            if raw.read(2) != b"PK":  # NumPy takes anything else for a pickle or a single array
+                raise zipfile.BadZipFile
+            raw.seek(0)
+            with np.load(raw, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error) as error:
         kind = "holds Python objects, which are never loaded" if "pickle" in str(error) else "is no readable .npz file"
         raise UserError(f"{path} {kind}; write plain arrays with numpy.savez") from error
     except OSError as error:

@@ -42,7 +42,7 @@ def hold_out(
 
 
 @dataclass
-class Tests:
+class Selections:
     """Finds clients' examples in a test pool; equal selections are one and the same index tensor."""
 
     pool: Pool

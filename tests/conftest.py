@@ -1,0 +1,19 @@
+"""What all tests share: Hypothesis without a clock, and the folder of real data sets."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("coterie", deadline=None)  # a busy machine is no failure
+settings.load_profile("coterie")
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of real data sets; tests that need it are skipped where there is none."""
+    folder = os.environ.get("COTERIE_DATA")
+    if not folder:
+        pytest.skip("COTERIE_DATA is not set: it names the folder of real data sets")
+    return Path(folder)

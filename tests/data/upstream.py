@@ -1,0 +1,51 @@
+"""Writes small data sets in the layouts that upstream tools use."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+
+CODES = {"uint8": 0x08, "int32": 0x0C}
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    """``array`` in the idx format."""
+    head = struct.pack(">BBBB", 0, 0, CODES[array.dtype.name], array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    return head + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """As an idx file, gzipped where the name says so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    raw = idx_bytes(array)
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+
+
+def pictures(count: int, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def write_mnist(folder: Path, train: int = 40, test: int = 20, suffix: str = ".gz") -> None:
+    """An MNIST of 28 x 28 noise; labels go round from 0 to 9."""
+    for stem, count in (("train", train), ("t10k", test)):
+        write_idx(folder / f"{stem}-images-idx3-ubyte{suffix}", pictures(count, (28, 28)))
+        write_idx(folder / f"{stem}-labels-idx1-ubyte{suffix}", (np.arange(count) % 10).astype(np.uint8))
+
+
+def write_writers(folder: Path, train: int = 40, test: int = 20) -> None:
+    """QMNIST's tables for :func:`write_mnist`, with two rows more in the test table; image i is by writer i mod 4."""
+    for stem, count in (("train", train), ("test", test + 2)):
+        rows = np.arange(count)
+        table = np.stack([rows % 10, rows * 0, rows % 4, *[rows * 0] * 5], axis=1).astype(np.int32)
+        write_idx(folder / f"qmnist-{stem}-labels-idx2-int.gz", table)
+
+
+def write_cifar(path: Path, labels: np.ndarray, columns: int) -> np.ndarray:
+    """Rows of ``columns`` label bytes and 3,072 pixels; returns the pixels ``(N, 3, 32, 32)``."""
+    images = pictures(len(labels), (3, 32, 32), seed=len(labels))
+    head = np.zeros((len(labels), columns), np.uint8)
+    head[:, -1] = labels
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.hstack([head, images.reshape(len(labels), -1)]).tofile(path)
+    return images

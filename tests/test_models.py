@@ -1,0 +1,92 @@
+"""The papers' nets: parameter counts as printed, shapes, names of layers, and what cannot be built."""
+
+import pickle
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from coterie import models
+from coterie.layout import Layout
+from coterie.settings import UserError
+
+PRINTED = [
+    ("linear", (20,), 4, 20 * 4 + 4),
+    ("mlp", (1, 8, 8), 10, 64 * 64 + 64 + 64 * 10 + 10),
+    ("hcct-mlp", (1, 28, 28), 10, 50_890),
+    ("hcct-cnn", (3, 32, 32), 10, 1_126_950),
+    ("fedbn-cnn", (3, 28, 28), 10, 14_219_210),
+    ("flhc-cnn", (1, 28, 28), 10, 1_663_370),
+    ("flhc-cnn", (1, 28, 28), 62, 1_690_046),
+    ("flhc-cnn-valid", (1, 28, 28), 10, 582_026),
+    ("flhc-cnn-valid", (1, 28, 28), 62, 608_702),
+    ("cfl-convnet", (1, 28, 28), 62, 18_506),
+    ("ifca-mlp", (1, 28, 28), 10, 159_010),
+    ("acfl-cnn", (3, 32, 32), 10, 130_826),
+    # Ours, where the paper prints none.
+    ("cfl-cnn", (1, 28, 28), 10, 29_066),
+    ("cfl-cifar-cnn", (3, 32, 32), 10, 2_193_226),
+    ("cfl-lstm", (30,), 10_000, 4_771_600),
+]
+
+
+def inputs(shape: tuple[int, ...], classes: int) -> torch.Tensor:
+    tokens = len(shape) == 1 and classes > 100
+    return torch.zeros(2, *shape, dtype=torch.int64 if tokens else torch.float32)
+
+
+@pytest.mark.parametrize(("name", "shape", "classes", "count"), PRINTED)
+def test_parameters_are_as_many_as_printed(name: str, shape: tuple[int, ...], classes: int, count: int) -> None:
+    module = models.make(name, shape, classes).eval()
+    assert Layout(module).trainable == count
+    outputs = module(inputs(shape, classes))
+    assert outputs.shape == ((2, 30, classes) if name == "cfl-lstm" else (2, classes))
+    # No softmax at the end: logits are free to be negative and sum to anything.
+    assert not torch.allclose(outputs.sum(-1), torch.ones(()), atol=1e-3)
+
+
+def test_every_model_is_counted() -> None:
+    assert set(models.MODELS) == {name for name, *_ in PRINTED}
+
+
+def test_layers_have_the_names_that_methods_go_by() -> None:
+    layers = {name: list(Layout(models.make(name, shape, classes)).columns) for name, shape, classes, _ in PRINTED}
+    assert layers["linear"] == ["fc"]
+    assert layers["acfl-cnn"] == ["conv1", "conv2", "conv3", "conv4", "conv5", "fc"]
+    assert layers["flhc-cnn"] == ["conv1", "conv2", "fc1", "fc2"]
+    assert layers["cfl-lstm"] == ["embedding", "lstm", "fc"]
+    assert layers["fedbn-cnn"][:2] == ["conv1", "norm1"]
+    assert layers["fedbn-cnn"][-1] == "fc3"
+
+
+def test_a_factory_makes_fresh_models_and_can_be_sent() -> None:
+    before = torch.get_rng_state()
+    make = pickle.loads(pickle.dumps(models.factory("mlp", (1, 8, 8), 10)))
+    assert torch.equal(before, torch.get_rng_state())  # the trial of the shapes draws nothing
+    a, b = Layout(make()).row(make()), Layout(make()).row(make())
+    assert not torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "sentence"),
+    [
+        ("flhc-cn", (1, 28, 28), "there is no model 'flhc-cn'; did you mean flhc-cnn?"),
+        ("flhc-cnn", (20,), r"needs images \(channels, height, width\), got inputs of shape \(20,\)"),
+        ("cfl-convnet", (1, 8, 8), "images of 8 x 8 are too small for this net"),
+        ("cfl-lstm", (1, 8, 8), "needs sequences of tokens"),
+        ("nowhere:Net", (20,), "the model 'nowhere:Net' cannot be imported"),
+        ("math:Net", (20,), "the model 'math:Net' cannot be imported"),
+    ],
+)
+def test_models_that_cannot_be_built(name: str, shape: tuple[int, ...], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        models.factory(name, shape, 10)
+
+
+def test_a_net_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("users_own")
+    module.Net = lambda shape, classes: nn.Linear(*shape, classes)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "users_own", module)
+    assert models.factory("users_own:Net", (3,), 2)().weight.shape == (2, 3)
