@@ -100,14 +100,14 @@ def resume(arguments: argparse.Namespace) -> int:
     from coterie.runs import changed_versions, reopen
 
     runs = reopen(arguments.run)
-    if all(one.finished for one in runs):
+    if all(one.finished() for one in runs):
         if arguments.json:
             _print_json(runs)
         else:
             rounds = max(one.record.lines()[-1]["round"] for one in runs)
             print(f"{arguments.run} is finished ({rounds} rounds); there is nothing to do")
         return 0
-    for change in dict.fromkeys(text for one in runs if not one.finished for text in changed_versions(one)):
+    for change in dict.fromkeys(text for one in runs if not one.finished() for text in changed_versions(one)):
         print(f"coterie: {change}; the last digits of further rounds may differ", file=sys.stderr)
     return _carry_out(runs, Path(arguments.run), arguments)
 
@@ -115,6 +115,7 @@ def resume(arguments: argparse.Namespace) -> int:
 def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace) -> int:
     """Run what is unfinished, then print the result."""
     from coterie.engines.workers import EngineError
+    from coterie.record import line
     from coterie.report.live import Live
 
     watched = sys.stderr.isatty() and sys.stdout.isatty() and not arguments.json
@@ -123,9 +124,8 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
         with Live(_console(sys.stderr) if watched else None, names, runs[0].experiment.rounds) as live:
             for number, one in enumerate(runs):
                 live.begin(number, len(one.record.lines()))
-                for _ in one.rounds(arguments.workers):
-                    if watched:
-                        live.show(number, one.record.lines()[-1])
+                for done in one.rounds(arguments.workers):
+                    live.show(number, line(done))
                 live.end(number)
     except KeyboardInterrupt:
         return _fail(f"interrupted; coterie resume {folder} goes on where it stands", 130)

@@ -16,9 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from coterie.codec import DamagedError
 from coterie.settings import UserError
-from coterie.store import SCHEMA, Checkpoints, check_schema, write_whole
+from coterie.store import SCHEMA, Checkpoints, check_schema, sync_folder, write_whole
 
 if TYPE_CHECKING:
     from coterie.engines.inprocess import Round
@@ -65,8 +67,6 @@ class Record:
             file.flush()
             os.fsync(file.fileno())
         if new:
-            from coterie.store import sync_folder
-
             sync_folder(self.folder)
 
     def rewind(self, round: int) -> None:
@@ -148,6 +148,19 @@ def line(done: Round) -> Line:
     result = finite(plain)
     assert isinstance(result, dict)
     return result
+
+
+def spread(line: Line, metric: str = "accuracy") -> dict[str, Any]:
+    """mean, std (of these clients, not an estimate), min of a metric over clients, and per_client, in a tested round."""
+    values = {client: entry.get(metric) for client, entry in line["clients"].items()}
+    row = np.array([np.nan if value is None else value for value in values.values()], dtype=np.float64)
+    return {"mean": float(row.mean()), "std": float(row.std()), "min": float(row.min()), "per_client": values}
+
+
+def ends(line: Line, rounds: int, target: float | None) -> bool:
+    """Whether a run ends with this round: it is the last, or its mean accuracy has reached the target."""
+    reached = target is not None and line["tested"] and spread(line)["mean"] >= target
+    return bool(line["round"] >= rounds or reached)
 
 
 def finite(value: Any) -> Any:

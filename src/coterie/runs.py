@@ -22,7 +22,7 @@ from coterie.core import Method, Training
 from coterie.engines import inprocess
 from coterie.engines.inprocess import Position, Round
 from coterie.experiment import Experiment, data_folder, make, method_class, read
-from coterie.record import RUN, Line, Record, line, to_toml
+from coterie.record import RUN, Line, Record, ends, line, to_toml
 from coterie.scenario import Scenario, find
 from coterie.settings import SettingError, UserError
 from coterie.store import SCHEMA, held, write_whole
@@ -84,7 +84,6 @@ class Run:
     def seed(self) -> int:
         return self.experiment.seeds[0]
 
-    @property
     def finished(self) -> bool:
         """Whether the last round, or the target, is recorded and stored."""
         lines = self.record.lines()
@@ -96,12 +95,14 @@ class Run:
         Raises :class:`~coterie.store.BusyError` if another process writes this run, and
         :class:`~coterie.settings.UserError` if it cannot go on: files of a newer Coterie, data that have changed.
         """
-        if self.finished:
+        if self.finished():
             return
         world = self.experiment.world(self.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         with held(self.folder):
             stored = self._prepare(world)
+            if self.finished():  # another process may have been faster
+                return
             engine = inprocess.rounds(
                 self.method, world, rounds=self.experiment.rounds, seed=self.seed,
                 workers=workers or self.experiment.workers, eval_every=self.experiment.eval_every, start=stored,
@@ -134,14 +135,7 @@ class Run:
         return last
 
     def _last(self, recorded: Line) -> bool:
-        target = self.experiment.target
-        return recorded["round"] >= self.experiment.rounds or (target is not None and mean_accuracy(recorded) >= target)
-
-
-def mean_accuracy(recorded: Line) -> float:
-    """The mean of the clients' test accuracies in a recorded round; NaN where it was not tested."""
-    scores = [client.get("accuracy") for client in recorded["clients"].values()]
-    return float(np.mean([np.nan if score is None else score for score in scores]))
+        return ends(recorded, self.experiment.rounds, self.experiment.target)
 
 
 def world_facts(world: World) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from coterie.record import Line
+from coterie.record import Line, spread
 from coterie.report import terminal
-from coterie.report.summary import spread
 
 
 class Live:
@@ -53,7 +52,7 @@ class Live:
                 self.progress.console.print("  ", text, sep="")
         now = f"{len(line['groups'])} group{'' if len(line['groups']) == 1 else 's'}"
         if line["tested"]:
-            now = f"accuracy {terminal.number(spread(line, 'accuracy')['mean'])}  {now}"
+            now = f"accuracy {terminal.number(spread(line)['mean'])}  {now}"
         self.progress.update(self.tasks[number], completed=line["round"], now=now)
         self.progress.refresh()
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from coterie.clustering import adjusted_rand
-from coterie.record import RUN, Line, Record, finite
+from coterie.record import RUN, Line, Record, ends, finite, spread
 from coterie.settings import UserError
 
 Summary = dict[str, Any]
@@ -39,7 +39,7 @@ def summary(run: Path | str) -> Summary:
         "training": description["training"],
         "seed": description["seeds"][0],
         "rounds": lines[-1]["round"],
-        "finished": _finished(description, lines[-1]),
+        "finished": ends(lines[-1], description["rounds"], description.get("target")),
         "groups": groups,
         "true_groups": truth,
         "ari": agreement(groups, truth),
@@ -50,12 +50,6 @@ def summary(run: Path | str) -> Summary:
     }
     result: Summary = finite(out)
     return result
-
-
-def _finished(description: Mapping[str, Any], last: Line) -> bool:
-    target = description.get("target")
-    reached = target is not None and last["tested"] and spread(last, "accuracy")["mean"] >= target
-    return bool(last["round"] >= description["rounds"] or reached)
 
 
 def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | None) -> float | None:
@@ -79,13 +73,6 @@ def scores(lines: Sequence[Line]) -> Summary:
         "accuracy": None,
         **{name: spread(tested, name) if name == "accuracy" else spread(tested, name)["mean"] for name in names},
     }
-
-
-def spread(line: Line, metric: str) -> dict[str, Any]:
-    """mean, std (of these clients, not an estimate), min of a metric over clients, and per_client."""
-    values = {client: entry.get(metric) for client, entry in line["clients"].items()}
-    row = np.array([np.nan if value is None else value for value in values.values()], dtype=np.float64)
-    return {"mean": float(row.mean()), "std": float(row.std()), "min": float(row.min()), "per_client": values}
 
 
 def expand(folders: Iterable[Path | str]) -> list[Path]:
@@ -154,5 +141,5 @@ def interval(values: Sequence[float | None], confidence: float = 0.95) -> dict[s
     mean = float(np.mean(known))
     if len(known) == 1:
         return {"mean": mean, "low": None, "high": None}
-    half = float(stats.t.ppf((1 + confidence) / 2, len(known) - 1) * np.std(known, ddof=1) / np.sqrt(len(known)))
+    half = float(stdtrit(len(known) - 1, (1 + confidence) / 2) * np.std(known, ddof=1) / np.sqrt(len(known)))
     return {"mean": mean, "low": mean - half, "high": mean + half}
