@@ -111,7 +111,7 @@ def _round(method: Method[Any], federation: Federation, fleet: Fleet, position: 
         with clock("train"):
             replies, kept = exchange(fleet, plan, position, seed)
         with clock("server"):
-            new = method.step(position.state, _needed(plan, replies))
+            new = method.step(position.state, needed(plan, replies))
             notes.extend(method.explain(new))
         ends = plan.ends_round
         position = Position(round=position.round + ends, exchange=position.exchange + 1, state=new, kept=kept)
@@ -154,7 +154,7 @@ def exchange(fleet: Fleet, plan: Plan, position: Position, seed: int) -> tuple[R
     return replies, kept
 
 
-def _needed(plan: Plan, replies: Replies) -> Replies:
+def needed(plan: Plan, replies: Replies) -> Replies:
     """What the plan says ``step`` must see: means and Gram matrix made, rows left out unless asked for."""
     if plan.need == "rows" or replies.updates is None:
         return replies

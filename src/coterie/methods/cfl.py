@@ -12,6 +12,8 @@ Deviations
 - eps1 and eps2 are relative by default (``scale``): absolute norms grow with the learning rate, the local steps and the
   model. eps1 is then a share of ``max_i ‖Δ_i‖`` in the same exchange, eps2 a share of the greatest ``‖Δ_i‖`` so far on the
   group's path from the root: the updates of clients that agree shrink, those of clients at odds do not.
+- All criteria must hold ``persistence`` rounds in a row: the greatest of many client norms is a noisy number, and a split
+  is for ever.
 - Algorithm 5 does not say what the children apply in the round of the split. ``child-mean`` (default, as the authors' code):
   each child the mean of its own members' updates; ``parent-mean`` (Algorithm 3): both the parent's.
 - Members that are silent in the exchange of a split are a third part, with the parent's next model.
@@ -41,8 +43,8 @@ from coterie.tree import Tree, root
 @state
 class Leaf:
     """A group of now. node: its place in the tree. model ``(d,)``. peak: the greatest norm of a client's update so far, on
-    the path from the root. ask_all: hear everyone next time. gradients: ask for gradients next time. losses: each
-    client's validation loss of the model it was last offered."""
+    the path from the root. ask_all: hear everyone next time. gradients: ask for gradients next time. held: for how
+    many rounds in a row it was about to split. losses: each client's validation loss of the model it was last offered."""
 
     node: int
     clients: tuple[Client, ...]
@@ -50,6 +52,7 @@ class Leaf:
     peak: float = 0.0
     ask_all: bool = False
     gradients: bool = False
+    held: int = 0
     losses: Mapping[Client, float] = field(default_factory=dict)
 
 
@@ -70,11 +73,12 @@ class CFL:
 
     name: ClassVar[str] = "cfl"
 
-    eps1: float = setting(0.4, "a group is stationary if its mean update's norm is below this (ε1)", ge=0)
-    eps2: float = setting(0.65, "it is at odds if a member's update has at least this norm (ε2)", ge=0)
+    eps1: float = setting(0.5, "a group is stationary if its mean update's norm is below this (ε1)", ge=0)
+    eps2: float = setting(0.5, "it is at odds if a member's update has at least this norm (ε2)", ge=0)
     scale: str = setting("relative", "eps1, eps2 are shares of client norms (ours), or absolute norms",
                          choices=("relative", "absolute"))  # fmt: skip
-    gamma_max: float = setting(0.68, "relative noise of gradients that is reckoned with (γ_max)", ge=0, lt=1)
+    gamma_max: float = setting(0.67, "relative noise of gradients that is reckoned with (γ_max)", ge=0, lt=1)
+    persistence: int = setting(3, "rounds in a row in which all criteria must hold; 1 in the paper, 3 is ours", ge=1)
     split_rounds: tuple[int, ...] | None = setting(
         None, "split the least alike group in each of these rounds, and never by criteria (the papers' figures)", ge=1
     )
@@ -132,16 +136,12 @@ class CFL:
                 continue
             leaf = heard.leaf
             note = decide(self, heard, state.round + 1) if chosen is None else by_schedule(heard, chosen)
-            if note.kind != "split":
-                asks = note.kind == "ask"
-                by_gradient = asks and self.similarity == "gradients"
-                leaves.append(replace(
-                    leaf, model=leaf.model + heard.mean, ask_all=asks and not by_gradient, gradients=by_gradient
-                ))  # fmt: skip
-            else:
+            if note.kind == "split":
                 means = {part: self._child_mean(heard, part) for part in note.parts}
                 tree, children = _split(tree, leaf, means)
                 leaves += children
+            else:
+                leaves.append(_next(leaf, heard.mean, note.kind))
             notes.append(note)
         return CFLState(
             parameters=state.parameters, round=state.round + 1, tree=tree, notes=tuple(notes), leaves=_ordered(leaves)
@@ -204,11 +204,19 @@ def _ordered(leaves: list[Leaf]) -> tuple[Leaf, ...]:
     return tuple(sorted(leaves, key=lambda leaf: leaf.clients))
 
 
+def _next(leaf: Leaf, mean: Tensor, verdict: str) -> Leaf:
+    """A leaf that stays: its model moved, and what to ask of it next."""
+    return replace(
+        leaf, model=leaf.model + mean, ask_all=verdict in ("ask", "hold"), gradients=verdict == "gradients",
+        held=leaf.held + 1 if verdict == "hold" else 0,
+    )  # fmt: skip
+
+
 def _split(tree: Tree, leaf: Leaf, means: Mapping[tuple[Client, ...], Tensor]) -> tuple[Tree, list[Leaf]]:
     """The tree with a split leaf, and its children: part -> what it adds to the leaf's model. Peaks are inherited."""
     tree, ids = tree.split(leaf.node, tuple(means), leaf.model, leaf.losses)
     children = [
-        replace(leaf, node=id, clients=part, model=leaf.model + mean, ask_all=False, gradients=False, losses={})
+        replace(leaf, node=id, clients=part, model=leaf.model + mean, ask_all=False, gradients=False, held=0, losses={})
         for id, (part, mean) in zip(ids, means.items(), strict=True)
     ]
     return tree, children

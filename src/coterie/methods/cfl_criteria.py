@@ -97,9 +97,14 @@ def decide(method: CFL, heard: Heard, round: int) -> Note:
     if not heard.enough(method.quorum):
         text = f"{said}; but only {len(heard.clients)} of {len(leaf.clients)} members answered, so asked again"
         return note(heard, "ask", text, numbers=numbers)
-    if method.similarity == "gradients":
-        return note(heard, "ask", f"{said}; gradients are asked for next", numbers=numbers)
-    return separate(method, heard, said, numbers)
+    if method.similarity == "updates":
+        found = separate(method, heard, said, numbers)
+    else:
+        found = note(heard, "gradients", f"{said}; gradients are asked for next", numbers=numbers)
+    if found.kind != "keep" and leaf.held + 1 < method.persistence:
+        text = f"{found.text}; this has held for {leaf.held + 1} of persistence {method.persistence} rounds"
+        return replace(found, kind="hold", text=text, parts=())
+    return found
 
 
 def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:

@@ -1,0 +1,104 @@
+"""FL+HC against its paper: one clustering exchange, strict thresholds, client fractions, and FedAvg at its limits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from worlds import THREE, TRUTH, Pull, grouped, last, play
+
+from coterie.core import as_groups
+from coterie.methods import FLHC, FedAvg
+from coterie.settings import SettingError
+
+
+def line(*places: float) -> Pull:
+    """Clients 10, 20, ... whose first update from 0 moves the first parameter to their place."""
+    return Pull(targets={10 * (i + 1): torch.tensor([p, 0.0]) for i, p in enumerate(places)}, rate=1.0)
+
+
+def test_the_clustering_exchange_asks_all_and_moves_nothing() -> None:
+    method = FLHC(warmup=4, fraction=0.25, threshold=1.0)
+    history = list(play(method, grouped(THREE), 8))
+    before, clustering, after = history[3:6]
+    assert [p.plan.ends_round for p in history] == [True, True, True, True, False, True, True, True]
+    assert len(before.plan.tasks) == 3  # a quarter of 12
+    assert len(clustering.plan.tasks) == 12
+    for model in clustering.assignment.models:
+        assert torch.equal(model, before.assignment.models[0])
+    assert clustering.groups == TRUTH
+    assert len(after.plan.tasks) == 3  # one of each group of four
+    assert {len(set(after.plan.tasks) & set(group)) for group in TRUTH} == {1}
+    assert clustering.notes[0].kind == "cluster"
+    assert "3 groups" in clustering.notes[0].text
+
+
+@pytest.mark.parametrize(("threshold", "groups"), [(3.0, 2), (3.001, 1)])
+def test_the_threshold_is_strict(threshold: float, groups: int) -> None:
+    method = FLHC(warmup=0, threshold=threshold, linkage="single", fraction=1.0)
+    assert len(last(method, line(0.0, 3.0), 1).groups) == groups
+
+
+@pytest.mark.parametrize(("threshold", "groups"), [(4.2426, 2), (4.2427, 1)])
+def test_ward_as_scipy_and_scikit_learn_have_it(threshold: float, groups: int) -> None:
+    # Two pairs at distance 3: sqrt(2 * 2 * 2 / (2 + 2)) * 3 = 4.24264.
+    method = FLHC(warmup=0, threshold=threshold)
+    assert len(last(method, line(0.0, 0.0, 3.0, 3.0), 1).groups) == groups
+
+
+@pytest.mark.parametrize("metric", ["l1", "l2", "cosine"])
+@pytest.mark.parametrize("linkage", ["single", "complete", "average", "ward"])
+def test_every_metric_and_linkage_finds_the_groups(metric: str, linkage: str) -> None:
+    if linkage == "ward" and metric != "l2":
+        with pytest.raises(SettingError, match="ward needs metric l2"):
+            FLHC(metric=metric, linkage=linkage)
+        return
+    method = FLHC(metric=metric, linkage=linkage, threshold=None, groups=3, warmup=2)
+    assert last(method, grouped(THREE), 4).groups == TRUTH
+
+
+def test_a_mean_is_renormalised_over_those_who_answered() -> None:
+    world = Pull(targets={1: torch.tensor([8.0, 0.0]), 2: torch.tensor([2.0, 0.0]), 3: torch.tensor([100.0, 0.0])},
+                 examples={1: 10, 2: 30, 3: 1000}, rate=1.0)  # fmt: skip
+    end = last(FLHC(warmup=5, fraction=1.0), world, 1, silent=lambda e, c: c == 3)
+    assert end.assignment.models[0, 0].item() == pytest.approx((10 * 8 + 30 * 2) / 40)
+
+
+def test_silent_clients_wait_in_a_group_of_their_own_with_the_global_model() -> None:
+    method = FLHC(warmup=2, threshold=1.0, fraction=1.0)
+    history = list(play(method, grouped(THREE), 6, silent=lambda e, c: e >= 2 and c in (2, 99)))
+    assert history[2].groups == as_groups([[17, 31, 40], [3, 5, 50, 51], [8, 19, 29], [2, 99]])
+    end = history[-1].assignment
+    assert torch.equal(end.models[end.row[2]], history[1].assignment.models[0])
+
+
+def test_clustering_is_asked_again_below_the_quorum() -> None:
+    few = lambda e, c: e < 5 and c > 10  # noqa: E731
+    history = list(play(FLHC(warmup=1, threshold=1.0, fraction=1.0), grouped(THREE), 8, silent=few))
+    assert "asked again: 4 of 12 clients answered" in history[2].notes[0].text
+    assert [len(p.groups) for p in history] == [1, 1, 1, 1, 1, 3, 3, 3]
+
+
+@pytest.mark.parametrize("whole", [{"threshold": math.inf}, {"threshold": None, "groups": 1}, {"warmup": 10**6}])
+def test_one_cluster_is_fedavg(whole: dict[str, float]) -> None:
+    world = grouped(THREE, examples={2: 9, 51: 4}, fresh=False)
+    method = FLHC(**{"warmup": 3, "fraction": 1.0, **whole})  # type: ignore[arg-type]
+    exchanges = 10 + (method.warmup == 3)  # the clustering exchange is no round
+    flhc, fedavg = last(method, world, exchanges).assignment, last(FedAvg(), world, 10).assignment
+    assert torch.equal(flhc.models, fedavg.models)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"groups": 3}, r"exactly one of FLHC\.threshold and FLHC\.groups must be set"),
+        ({"threshold": None}, r"exactly one of FLHC\.threshold and FLHC\.groups must be set"),
+        ({"threshold": 0.0}, r"FLHC\.threshold must be > 0"),
+        ({"fraction": 1.5}, r"FLHC\.fraction must be > 0 and <= 1, got 1\.5"),
+        ({"linkage": "centroid"}, "must be one of single, complete, average, ward"),
+    ],
+)
+def test_contradictions_are_refused_at_birth(settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(SettingError, match=sentence):
+        FLHC(**settings)  # type: ignore[arg-type]

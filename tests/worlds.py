@@ -1,0 +1,130 @@
+"""Tiny worlds of arithmetic for testing methods without data or networks: every client pulls towards a target of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core import Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, as_groups
+from coterie.engines.inprocess import needed
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Client i's loss is ``|w - target_i|² / 2``; its update from w is ``rate * (target_i - w) + noise_i``.
+
+    noise: scale of a term that depends on the client, and on the exchange where ``fresh``.
+    """
+
+    targets: Mapping[Client, Tensor]
+    examples: Mapping[Client, int] = field(default_factory=dict)
+    rate: float = 0.5
+    noise: float = 0.0
+    fresh: bool = True
+    buffers: int = 0
+    """How many of the last entries of a row are buffers, which similarity must not see."""
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        return tuple(sorted(self.targets))
+
+    @property
+    def size(self) -> int:
+        return len(next(iter(self.targets.values())))
+
+    def federation(self) -> Federation:
+        return Federation(
+            clients=self.clients,
+            draw=lambda i: torch.full((self.size,), 0.01 * i),
+            columns={"first": (0, 1), "rest": (1, self.size - self.buffers)},
+        )
+
+    def replies(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:
+        rows, clients, losses, chosen = [], [], [], []
+        for client, task in sorted(plan.tasks.items()):
+            if silent(exchange, client):
+                continue
+            offered = [plan.models[r] for r in task.offered]
+            loss = [float(((w - self.targets[client]) ** 2).sum()) / 2 for w in offered]
+            best = sorted(range(len(offered)), key=lambda i: loss[i])[: task.choose]
+            start = torch.stack([offered[i] for i in best]).mean(0)
+            gen = torch.Generator().manual_seed(1000 * client + (exchange if self.fresh else 0))
+            noise = self.noise * torch.randn(self.size, generator=gen)
+            pull = self.targets[client] - start
+            rows.append(-pull if task.gradient else self.rate * pull + noise)
+            clients.append(client)
+            chosen.append(tuple(task.offered[i] for i in best))
+            losses.append(tuple(loss) if task.measure else ())
+        full = Replies(
+            clients=tuple(clients),
+            examples=np.array([self.examples.get(c, 1) for c in clients], dtype=np.int64),
+            chosen=tuple(chosen),
+            losses=tuple(losses),
+            accuracies=tuple(losses),
+            updates=torch.stack(rows) if rows else torch.zeros(0, self.size),
+        )
+        return needed(plan, full)
+
+
+@dataclass(frozen=True)
+class Played:
+    """An exchange that was played, and what stood after it."""
+
+    plan: Plan
+    replies: Replies
+    state: Any
+    notes: tuple[Note, ...]
+    assignment: Assignment
+
+    @property
+    def groups(self) -> Groups:
+        return self.assignment.groups
+
+
+def never(exchange: int, client: Client) -> bool:
+    return False
+
+
+def play(
+    method: Any,
+    world: Pull,
+    exchanges: int,
+    *,
+    seed: int = 0,
+    silent: Callable[[int, Client], bool] = never,
+    state: Any = None,
+    first: int = 0,
+) -> Iterator[Played]:
+    """Run a method over a world, exchange by exchange, as an engine would."""
+    state = method.init(world.federation()) if state is None else state
+    for exchange in range(first, first + exchanges):
+        plan = method.plan(state, Cohort(present=world.clients, exchange=exchange, seed=seed))
+        replies = world.replies(plan, exchange, silent)
+        state = method.step(state, replies)
+        yield Played(plan, replies, state, method.explain(state), method.assignment(state))
+
+
+def last(method: Any, world: Pull, exchanges: int, **how: Any) -> Played:
+    """What stands after so many exchanges."""
+    *_, end = play(method, world, exchanges, **how)
+    return end
+
+
+def grouped(groups: Sequence[Sequence[Client]], *, d: int = 12, noise: float = 0.02, seed: int = 0, **world: Any) -> Pull:
+    """Clients of a group share a target; targets of groups are random directions of length 3."""
+    gen = torch.Generator().manual_seed(seed)
+    targets = {}
+    for group in groups:
+        direction = torch.randn(d, generator=gen)
+        targets.update(dict.fromkeys(group, 3 * direction / direction.norm()))
+    return Pull(targets=targets, noise=noise, **world)
+
+
+# Ids that are no positions: neither contiguous nor in the order of the groups.
+THREE = ((2, 17, 31, 40), (3, 5, 50, 51), (8, 19, 29, 99))
+TRUTH = as_groups(THREE)
