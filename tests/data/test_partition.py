@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.data import partition
@@ -40,6 +40,7 @@ COVERS = {"iid", "shards", "dirichlet", "dirichlet-least", "quantity", "classes"
 
 
 @pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), n=st.integers(4, 12), classes=st.integers(4, 10), extra=st.integers(0, 50))
 def test_every_way_deals_examples_once(way: str, seed: int, n: int, classes: int, extra: int) -> None:
     labels = labels_of(5 * n * classes + extra, classes, seed)
