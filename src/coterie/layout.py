@@ -45,6 +45,8 @@ class Layout:
                 continue
             pieces.append(Piece(name, tuple(tensor.shape), start))
             start = pieces[-1].stop
+        if any(p.is_complex() for p in module.parameters()):
+            raise ValueError(f"{type(module).__name__} has a complex parameter, and a row is of real numbers")
         if not trainable:
             raise ValueError(f"{type(module).__name__} has no trainable parameter")
         self.pieces: tuple[Piece, ...] = tuple(pieces)

@@ -6,6 +6,7 @@ parameters and gradients are views of two flat buffers, so loading a row is one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -42,8 +43,15 @@ class Learner:
         self.row = self.layout.row(module)
         self.grad = torch.zeros(self.layout.trainable)
         self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
-        self.counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
+        self.views: list[tuple[nn.Module, str, Tensor]] = []
         self._bind()
+        bound = {id(view) for _, _, view in self.views}
+        self.others = [
+            (owner, name, buffer.clone())
+            for owner in module.modules()
+            for name, buffer in owner._buffers.items()
+            if buffer is not None and id(buffer) not in bound
+        ]
 
     def _bind(self) -> None:
         """Make every float tensor of the module a view of ``row``, and every gradient one of ``grad``."""
@@ -56,14 +64,18 @@ class Learner:
                 if parameter.requires_grad:
                     parameter.grad = self.grad[piece.start : piece.stop].view(piece.shape)
             else:
-                owner, _, name = piece.name.rpartition(".")
-                self.module.get_submodule(owner)._buffers[name] = view
+                path, _, name = piece.name.rpartition(".")
+                owner = self.module.get_submodule(path)
+                owner._buffers[name] = view
+                self.views.append((owner, name, view))
 
     def load(self, row: Tensor) -> None:
-        """Take over a model; integer buffers go back to what they were, as no row carries them."""
+        """Take over a model; buffers that no row carries (integers, say) go back to what they were."""
         self.row.copy_(row)
-        for buffer, first in self.counters:
-            buffer.copy_(first)
+        for owner, name, view in self.views:
+            owner._buffers[name] = view
+        for owner, name, first in self.others:
+            owner._buffers[name] = first.clone()
 
     def backward(self, x: Tensor, y: Tensor) -> None:
         """Put the gradient of the batch's mean loss into ``grad``."""
@@ -115,6 +127,10 @@ class Learner:
             if training.clip is not None:
                 self.grad.mul_((training.clip / (self.grad.norm() + 1e-6)).clamp(max=1.0))
             step()
+        for owner, name, view in self.views:
+            now = owner._buffers[name]
+            if now is not view and now is not None:  # ``self.seen = self.seen + 1`` makes a new tensor
+                view.copy_(now)
         return self.row
 
     def _stepper(self, weights: Tensor, training: Training, lr: float) -> Callable[[], object]:
@@ -134,7 +150,8 @@ class Learner:
         least = 2 if self.has_batchnorm else 1
         per_pass = sum(min(size, len(data) - start) >= least for start in range(0, len(data), size))
         if not per_pass:
-            raise ValueError("a client with one training example cannot train a model with BatchNorm")
+            kind = "a batch of 1" if len(data) > 1 else "a client with one training example"
+            raise ValueError(f"{kind} cannot train a model with BatchNorm")
         left = training.steps if training.steps is not None else training.epochs * per_pass
         while left > 0:
             order = torch.randperm(len(data), generator=gen)
@@ -165,19 +182,17 @@ class Learner:
 
         The reply's row is the update (trained - start), or the gradient where the task asks for it.
         """
-        scores = []
-        if task.measure is not None:
-            part = data.train if task.measure == "train" else data.validation
-            scores = [self.measure(row, part) for row in offered]
-        best = list(range(len(offered)))
-        if task.choose < len(offered):  # least loss first, ties to the first offered; a NaN loss is never the least
-            best = sorted(best, key=lambda i: (scores[i]["loss"] != scores[i]["loss"], scores[i]["loss"]))[: task.choose]
-        start = offered[best[0]] if len(best) == 1 else torch.stack([offered[i] for i in best]).mean(0)
-        row = None
-        if task.gradient:
-            row = self.gradient(start, data.train)
-        elif task.trains:
-            with seeded(*key):
+        with seeded(*key, 1):  # a key of its own: dropout and the order of batches are draws apart
+            scores = []
+            if task.measure is not None:
+                part = data.train if task.measure == "train" else data.validation
+                scores = [self.measure(row, part) for row in offered]
+            best = _least(scores, task.choose) if task.choose < len(offered) else list(range(len(offered)))
+            start = offered[best[0]] if len(best) == 1 else torch.stack([offered[i] for i in best]).mean(0)
+            row = None
+            if task.gradient:
+                row = self.gradient(start, data.train)
+            elif task.trains:
                 row = self.train(start, data.train, training, lr, generator(*key)) - start
         return Reply(
             chosen=tuple(task.offered[i] for i in best),
@@ -185,6 +200,11 @@ class Learner:
             accuracies=tuple(s.get("accuracy", float("nan")) for s in scores),
             row=row,
         )
+
+
+def _least(scores: Sequence[Scores], count: int) -> list[int]:
+    """The ``count`` positions of least loss; ties to the first, and a NaN loss is never the least."""
+    return sorted(range(len(scores)), key=lambda i: (math.isnan(scores[i]["loss"]), scores[i]["loss"]))[:count]
 
 
 def _add(totals: dict[str, tuple[float, int]], name: str, value: float, count: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import numbers
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -74,16 +75,16 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
 
 
 def _coerce(name: str, value: Any, hint: Any) -> Any:
-    """``value`` as the annotated type: ints pass as floats, lists as tuples, nothing else is converted."""
+    """``value`` as the annotated type: ints pass as floats, NumPy's numbers as Python's, lists as tuples, nothing else."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
     for option in sorted(options, key=lambda o: o is not type(None)):
         origin = typing.get_origin(option) or option
         if option is type(None) and value in (None, "none"):
             return None
-        if origin is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if origin is float and isinstance(value, numbers.Real) and value is not True and value is not False:
             return float(value)
-        if origin is int and isinstance(value, int) and not isinstance(value, bool):
-            return value
+        if origin is int and isinstance(value, numbers.Integral) and value is not True and value is not False:
+            return int(value)
         if origin is tuple and isinstance(value, (list, tuple)):
             inner = typing.get_args(option)[0]
             return tuple(_coerce(f"{name}[{i}]", v, inner) for i, v in enumerate(value))
@@ -148,10 +149,12 @@ def as_dict(settings: Any) -> dict[str, Any]:
             if field.default is None:
                 continue
             value = "none"
-        if dataclasses.is_dataclass(value):
-            value = as_dict(value)
-        out[field.name] = list(value) if isinstance(value, tuple) else value
+        out[field.name] = as_dict(value) if dataclasses.is_dataclass(value) else _lists(value)
     return out
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(v) for v in value] if isinstance(value, tuple) else value
 
 
 def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:

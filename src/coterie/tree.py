@@ -35,9 +35,11 @@ class Tree:
     def split(
         self, id: int, parts: tuple[tuple[Client, ...], ...], model: Tensor, losses: Mapping[Client, float]
     ) -> tuple[Tree, tuple[int, ...]]:
-        """The tree in which node ``id`` has become ``parts``, and their ids. Raises ValueError if they are no partition."""
+        """The tree in which node ``id`` has become ``parts``, and their ids. ValueError if they are no partition of it."""
         parent = self.nodes[id]
-        if sorted(c for part in parts for c in part) != sorted(parent.clients):
+        if parent.model is not None:
+            raise ValueError(f"node {id} is split already")
+        if not all(parts) or sorted(c for part in parts for c in part) != sorted(parent.clients):
             raise ValueError(f"the parts of node {id} must hold each of its clients once")
         closed = replace(parent, model=model, losses=dict(losses))
         first = len(self.nodes)
@@ -47,8 +49,10 @@ class Tree:
 
     def path(self, id: int) -> tuple[Node, ...]:
         """The nodes from the root down to ``id``."""
-        node = self.nodes[id]
-        return (node,) if node.parent is None else (*self.path(node.parent), node)
+        nodes = [self.nodes[id]]
+        while nodes[0].parent is not None:
+            nodes.insert(0, self.nodes[nodes[0].parent])
+        return tuple(nodes)
 
 
 def root(clients: tuple[Client, ...]) -> Tree:

@@ -94,5 +94,7 @@ class World:
         if not self.clients:
             raise ValueError("a world needs at least one client")
         for client, data in self.clients.items():
+            if not isinstance(client, int) or client < 0:
+                raise ValueError(f"a client's id must be a whole number >= 0, got {client!r}")
             if not len(data.train):
                 raise ValueError(f"client {client} has no training data")

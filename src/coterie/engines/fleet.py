@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import Assignment, Client, Plan, Task
-from coterie.engines.workers import EngineError, Workers, default_workers, shared_matrix
+from coterie.engines.workers import EngineError, Workers, default_workers, sentence, shared_matrix
 from coterie.layout import Layout
 from coterie.local import Learner
 from coterie.randomness import Purpose, seeded
@@ -95,9 +95,10 @@ class Fleet:
         jobs = []
         for slot, (client, task) in enumerate(sorted(plan.tasks.items())):
             rows = task.offered
-            if client in position.kept:
+            own = self._own(task, position.kept.get(client))
+            if own is not None:
                 rows = tuple(range(len(plan.models) + len(personal), len(plan.models) + len(personal) + len(rows)))
-                personal += [own_layers(plan.models[r], position.kept[client]) for r in task.offered]
+                personal += [own_layers(plan.models[r], own) for r in task.offered]
             training = task.training or self.world.training
             lr = training.lr * training.lr_decay**position.round
             jobs.append(("train", slot, client, task, rows, lr, (seed, Purpose.TRAIN, position.exchange, client)))
@@ -114,8 +115,13 @@ class Fleet:
 
     def start_row(self, plan: Plan, task: Task, kept: Tensor | None, chosen: Sequence[int]) -> Tensor:
         """The row ``(d,)`` a client trained from: the mean of the models it chose, with its own layers in them."""
-        rows = [own_layers(plan.models[r], kept) for r in chosen]
+        own = self._own(task, kept)
+        rows = [own_layers(plan.models[r], own) for r in chosen]
         return rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
+
+    def _own(self, task: Task, kept: Tensor | None) -> Tensor | None:
+        """Those of a client's own values that count in a task: of the layers it keeps; NaN in the other columns."""
+        return None if kept is None or not task.keep else torch.where(self.mask(task.keep), kept, torch.nan)
 
     # -- testing ------------------------------------------------------------------------------------------------------
 
@@ -147,7 +153,7 @@ class Fleet:
         for (row, _, _), by_targets in tests.items():
             for clients in by_targets.values():
                 score = self._scores(sums.get((row, clients[0]), {}))
-                scores.update({client: score for client in clients})
+                scores.update(dict.fromkeys(clients, score))
         return dict(sorted(scores.items()))
 
     def _scores(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
@@ -174,9 +180,11 @@ class Fleet:
                 task, [self.models[r] for r in rows], self.world.clients[client], task.training or self.world.training, lr, key
             )
         except Exception as error:
-            raise EngineError(f"client {client} failed in its task: {type(error).__name__}: {error}") from error
+            raise EngineError(f"client {client} failed in its task: {sentence(error)}") from error
         refused = None
-        if reply.row is not None:
+        if reply.row is None:
+            self.replies[slot] = 0.0  # of an earlier exchange
+        else:
             self.replies[slot] = reply.row
             if not torch.isfinite(reply.row).all():
                 refused = "its update has a NaN or infinite entry (a smaller lr, or clip, may help)"
@@ -186,8 +194,12 @@ class Fleet:
         assert self._learner is not None
         tests = [self.world.clients[c].test for c in clients]
         part = slice(start, start + EXAMPLES_PER_TEST)
-        self._learner.load(self.models[row])
-        return self._learner.sums(tests[0].inputs, tests[0].index[part], [t.targets[part] for t in tests])
+        try:
+            with seeded(0):  # a module may draw random numbers in tests as well
+                self._learner.load(self.models[row])
+                return self._learner.sums(tests[0].inputs, tests[0].index[part], [t.targets[part] for t in tests])
+        except Exception as error:
+            raise EngineError(f"client {clients[0]} failed in its test: {sentence(error)}") from error
 
 
 def own_layers(row: Tensor, kept: Tensor | None) -> Tensor:

@@ -18,9 +18,13 @@ from torch import Tensor
 from coterie.clustering.geometry import gram
 from coterie.core import Assignment, Client, Cohort, Federation, Method, Note, Plan, Replies, Task, average, state, weights
 from coterie.engines.fleet import Fleet
+from coterie.engines.workers import EngineError
 from coterie.layout import Layout
 from coterie.randomness import Purpose, seeded
 from coterie.world import World
+
+EXCHANGES = 50
+"""More in one round are no progress: a method that asks again, and clients whose replies are no use."""
 
 
 @state
@@ -105,6 +109,8 @@ def _round(method: Method[Any], federation: Federation, fleet: Fleet, position: 
     asked = answered = up = down = 0
     ends = False
     while not ends:
+        if position.exchange - first == EXCHANGES:
+            raise EngineError(_endless(position.round + 1, asked, answered, refused))
         cohort = Cohort(present=federation.clients, exchange=position.exchange, seed=seed)
         with clock("server"):
             plan = method.plan(position.state, cohort)
@@ -129,18 +135,27 @@ def _round(method: Method[Any], federation: Federation, fleet: Fleet, position: 
     )  # fmt: skip
 
 
+def _endless(number: int, asked: int, answered: int, refused: Mapping[Client, str]) -> str:
+    text = f"round {number} has not ended after {EXCHANGES} exchanges, in which {answered} of {asked} tasks were answered"
+    if refused:
+        client, why = next(iter(refused.items()))
+        text += f"; {len(refused)} clients were refused, as client {client}: {why}"
+    return text
+
+
 def exchange(fleet: Fleet, plan: Plan, position: Position, seed: int) -> tuple[Replies, Mapping[Client, Tensor]]:
     """Carry out a plan: every reply's update (rows), and what the clients keep afterwards."""
     answers = fleet.train(plan, position, seed)
     taken = {c: a for c, a in answers.items() if a.refused is None}
-    clients = tuple(taken)
+    clients, trained = tuple(taken), not taken or any(a.update is not None for a in taken.values())
     kept = dict(position.kept)
     for client, answer in taken.items():
         task = plan.tasks[client]
         if task.keep and answer.update is not None:
-            mask = fleet.mask(task.keep)
-            start = fleet.start_row(plan, task, position.kept.get(client), answer.chosen)
-            kept[client] = torch.where(mask, start + answer.update, torch.nan)
+            mask, before = fleet.mask(task.keep), position.kept.get(client)
+            if not task.gradient:
+                start = fleet.start_row(plan, task, before, answer.chosen)
+                kept[client] = torch.where(mask, start + answer.update, torch.nan if before is None else before)
             answer.update[mask] = 0.0
     replies = Replies(
         clients=clients,
@@ -148,7 +163,7 @@ def exchange(fleet: Fleet, plan: Plan, position: Position, seed: int) -> tuple[R
         chosen=tuple(a.chosen for a in taken.values()),
         losses=tuple(a.losses for a in taken.values()),
         accuracies=tuple(a.accuracies for a in taken.values()),
-        updates=fleet.updates([a.slot for a in taken.values()]),
+        updates=fleet.updates([a.slot for a in taken.values()]) if trained else None,
         refused={c: a.refused for c, a in answers.items() if a.refused is not None},
     )
     return replies, kept
@@ -161,7 +176,8 @@ def needed(plan: Plan, replies: Replies) -> Replies:
     means = torch.zeros_like(plan.models)
     heard = np.zeros(len(plan.models), dtype=np.int64)
     for row in range(len(plan.models)):
-        members = [c for c, chosen in zip(replies.clients, replies.chosen, strict=True) if row in chosen]
+        pairs = zip(replies.clients, replies.chosen, strict=True)
+        members = [c for c, chosen in pairs if row in chosen and plan.tasks[c].trains]
         if members:
             part = replies if len(members) == len(replies.clients) else replies.of(members)
             assert part.updates is not None

@@ -11,10 +11,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
@@ -30,13 +32,16 @@ class EngineError(RuntimeError):
 
 
 def default_workers() -> int:
-    """Cores this process may use; 1 where processes cannot be forked safely."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    """Cores this process may use; 1 where processes cannot be forked safely, or at all (in a pool's worker)."""
+    forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
+    return len(os.sched_getaffinity(0)) if forks else 1
 
 
 def shared_matrix(rows: int, columns: int) -> Tensor:
     """An uninitialised float32 matrix that forked processes see too; memory is taken as it is touched."""
-    memory = mmap.mmap(-1, max(rows * columns * 4, 4))
+    if not rows:
+        return torch.empty(0, columns)
+    memory = mmap.mmap(-1, rows * columns * 4)
     return torch.frombuffer(memory, dtype=torch.float32, count=rows * columns).view(rows, columns)
 
 
@@ -48,7 +53,7 @@ class Workers:
     """
 
     def __init__(self, work: Callable[[Any], Any], count: int) -> None:
-        self.work, self.count = work, count
+        self.work, self.count, self.owner = work, count, os.getpid()
         self.processes: list[multiprocessing.process.BaseProcess] = []
         self.pipes: list[Connection] = []
         if count > 1:
@@ -69,23 +74,26 @@ class Workers:
             self.pipes.append(ours)
 
     def _serve(self, pipe: Connection, parents: list[Connection]) -> None:
-        """A worker's life: take the next job of the list until none is left; end when the parent does."""
+        """A worker's life: lists of jobs, until it is told to end or the parent is gone."""
         for other in parents:  # with these open, the pipe would not notice the parent's death
             other.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not by a handler of the parent's
         torch.set_num_threads(1)
-        while True:
-            try:
-                jobs = pipe.recv()
-            except EOFError:
-                return
-            results = []
-            try:
-                while (i := self._take()) < len(jobs):
-                    results.append((i, self.work(jobs[i])))
-                pipe.send((results, None))
-            except Exception as error:
-                pipe.send(([], (str(error), traceback.format_exc())))
+        with suppress(EOFError, OSError):
+            while (jobs := pipe.recv()) is not None:
+                pipe.send(self._share(jobs))
+
+    def _share(self, jobs: Sequence[Any]) -> tuple[list[tuple[int, Any]], tuple[str, str] | None]:
+        """Do the next job of the list until none is left; ((position, result)s, None), or what went wrong."""
+        results = []
+        try:
+            while os.getppid() == self.owner and (i := self._take()) < len(jobs):
+                results.append((i, self.work(jobs[i])))
+        except Exception as error:
+            self.next.value = len(jobs)  # the others need not go on
+            return [], (sentence(error), traceback.format_exc())
+        return results, None
 
     def _take(self) -> int:
         with self.next.get_lock():
@@ -97,22 +105,25 @@ class Workers:
         if self.count == 1:
             return self._run_here(jobs)
         self.next.value = 0
-        for pipe in self.pipes:
-            pipe.send(list(jobs))
         results: list[Any] = [None] * len(jobs)
         failure = None
-        for pipe, process in zip(self.pipes, self.processes, strict=True):
+        waiting = dict(zip(self.pipes, self.processes, strict=True))
+        for pipe, process in waiting.items():
             try:
-                done, failed = pipe.recv()
-            except (EOFError, ConnectionResetError):
-                process.join()
-                raise EngineError(
-                    f"a worker process ended with exit code {process.exitcode}"
-                    + (" (killed; was there enough memory? fewer --workers need less)" if process.exitcode == -9 else "")
-                ) from None
-            failure = failure or failed
-            for i, result in done:
-                results[i] = result
+                pipe.send(list(jobs))
+            except OSError:
+                raise _death(process) from None
+        while waiting:
+            ready = wait(list(waiting))
+            for pipe in [p for p in waiting if p in ready]:
+                process = waiting.pop(pipe)
+                try:
+                    done, failed = pipe.recv()
+                except (EOFError, OSError):
+                    raise _death(process) from None
+                failure = failure or failed
+                for i, result in done:
+                    results[i] = result
         if failure:
             raise EngineError(*failure)
         return results
@@ -123,16 +134,33 @@ class Workers:
         try:
             return [self.work(job) for job in jobs]
         except Exception as error:
-            raise EngineError(str(error), traceback.format_exc()) from error
+            raise EngineError(sentence(error), traceback.format_exc()) from error
         finally:
             torch.set_num_threads(threads)
 
     def close(self) -> None:
+        """End the processes; one that is busy is killed."""
+        if os.getpid() != self.owner:  # a copy of this object in a process that was forked later
+            return
         for pipe in self.pipes:
+            with suppress(OSError):
+                pipe.send(None)
             pipe.close()
+        deadline = time.monotonic() + 1.0
         for process in self.processes:
-            process.join(timeout=1)
+            process.join(timeout=max(deadline - time.monotonic(), 0.0))
             if process.is_alive():
                 process.kill()
                 process.join()
         self.pipes, self.processes = [], []
+
+
+def sentence(error: Exception) -> str:
+    """What an error says; with its kind, unless it is one made for people."""
+    return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+
+
+def _death(process: multiprocessing.process.BaseProcess) -> EngineError:
+    process.join(timeout=1)
+    hint = " (killed; was there enough memory? fewer --workers need less)" if process.exitcode == -signal.SIGKILL else ""
+    return EngineError(f"a worker process ended with exit code {process.exitcode}{hint}")
