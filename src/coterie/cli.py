@@ -15,14 +15,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coterie.arguments import parse, parser
 from coterie.settings import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from coterie.experiment import Spec
     from coterie.runs import Run
 
@@ -116,12 +114,13 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
     """Run what is unfinished, then print the result."""
     from coterie.engines.workers import EngineError
     from coterie.record import line
+    from coterie.report import terminal
     from coterie.report.live import Live
 
     watched = sys.stderr.isatty() and sys.stdout.isatty() and not arguments.json
     names = [f"{one.folder.name}" if len(runs) > 1 else one.method.name for one in runs]
     try:
-        with Live(_console(sys.stderr) if watched else None, names, runs[0].experiment.rounds) as live:
+        with Live(terminal.console(sys.stderr) if watched else None, names, runs[0].experiment.rounds) as live:
             for number, one in enumerate(runs):
                 live.begin(number, len(one.record.lines()))
                 for done in one.rounds(arguments.workers):
@@ -157,7 +156,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     from coterie.report import terminal
     from coterie.report.summary import compare, summary
 
-    console = _console(sys.stdout)
+    console = terminal.console(sys.stdout)
     if len(runs) <= TREES:
         for one in runs:
             console.print(f"[bold]{one.method.name}[/bold] seed {one.seed}", highlight=False)
@@ -180,16 +179,16 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json(results))
     else:
-        _console(sys.stdout).print(terminal.comparison(results))
+        terminal.console(sys.stdout).print(terminal.comparison(results))
     return 0
 
 
 def methods(arguments: argparse.Namespace) -> int:
     from coterie.experiment import method_class
     from coterie.methods import METHODS
-    from coterie.report import listing
+    from coterie.report import listing, terminal
 
-    console = _console(sys.stdout)
+    console = terminal.console(sys.stdout)
     if arguments.name is None:
         console.print(listing.names({name: listing.first_line(cls) for name, cls in METHODS.items()}))
         return 0
@@ -200,10 +199,10 @@ def methods(arguments: argparse.Namespace) -> int:
 
 
 def scenarios(arguments: argparse.Namespace) -> int:
-    from coterie.report import listing
+    from coterie.report import listing, terminal
     from coterie.scenario import SCENARIOS, find
 
-    console = _console(sys.stdout)
+    console = terminal.console(sys.stdout)
     if arguments.name is None:
         console.print(listing.names({name: scenario.about for name, scenario in SCENARIOS.items()}))
         return 0
@@ -213,12 +212,3 @@ def scenarios(arguments: argparse.Namespace) -> int:
     print("\ntraining")
     console.print(listing.settings(scenario.training))
     return 0
-
-
-def _console(stream: Any) -> Console:
-    """Wide where nobody looks at it, so that rows stay on one line."""
-    from rich.console import Console
-
-    return Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
-
-

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any, NoReturn
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -14,6 +15,16 @@ from coterie.record import Line
 from coterie.report.summary import Summary
 
 Members = tuple[int, ...]
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError  # rich would end the process, as failed
+
+
+def console(stream: IO[str]) -> Console:
+    """A console on ``stream``, wide where nobody looks at it, so that rows stay on one line."""
+    return _Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
 
 
 @dataclass

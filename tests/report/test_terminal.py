@@ -1,0 +1,143 @@
+"""The tree of groups by the notes of a run, and tables that say what summaries say."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from coterie.report import listing, terminal
+from coterie.report.live import Live
+
+
+def shown(renderable: Any, width: int = 200) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(renderable)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def note(kind: str, clients: list[int], parts: list[list[int]], text: str = "why") -> dict[str, Any]:
+    return {"kind": kind, "clients": clients, "parts": parts, "text": text, "numbers": {}}
+
+
+def line(round: int, groups: list[list[int]], *notes: dict[str, Any], **scores: Any) -> dict[str, Any]:
+    """A round in which client ``c`` of the ``g``-th group has accuracy ``c / 10``, unless ``accuracy`` says otherwise."""
+    accuracy = scores.get("accuracy", lambda client: client / 10)
+    clients = {str(c): {"group": g, "accuracy": accuracy(c)} for g, group in enumerate(groups) for c in group}
+    return {"round": round, "groups": groups, "notes": list(notes), "clients": clients, "tested": True}
+
+
+def test_splits_of_splits_are_a_tree() -> None:
+    lines = [
+        line(1, [[0, 1, 2, 3]], note("keep", [0, 1, 2, 3], [])),
+        line(2, [[0, 1], [2, 3]], note("split", [0, 1, 2, 3], [[0, 1], [2, 3]], "at odds [0.9 >= 0.5]")),
+        line(5, [[0, 1], [2], [3]], note("split", [2, 3], [[3], [2]], "again"), note("keep", [0, 1], [])),
+    ]
+    assert shown(terminal.tree(lines)) == "\n".join([
+        "0-3 (4 clients)  accuracy 0.150",
+        "round 2: at odds [0.9 >= 0.5]",
+        "├── 0, 1 (2 clients)  accuracy 0.050",
+        "└── 2, 3 (2 clients)  accuracy 0.250",
+        "    round 5: again",
+        "    ├── 2 (1 client)  accuracy 0.200",
+        "    └── 3 (1 client)  accuracy 0.300",
+    ])  # fmt: skip
+
+
+def test_without_a_split_the_last_reason_stands() -> None:
+    lines = [line(r, [[0, 1]], note("keep", [0, 1], [], f"not in round {r}")) for r in (1, 2)]
+    assert shown(terminal.tree(lines)) == "0, 1 (2 clients)  accuracy 0.050\nnot in round 2"
+
+
+def test_a_partition_made_anew_replaces_the_old_one_and_a_confirmed_one_keeps_its_round() -> None:
+    def everyone(parts: list[list[int]], text: str) -> dict[str, Any]:
+        return note("cluster", [0, 1, 2], parts, text)
+
+    old, new = [[0], [1, 2]], [[0, 1], [2]]
+    lines = [line(1, old, everyone(old, "a")), line(2, new, everyone(new, "b")), line(3, new, everyone(new, "c"))]
+    found = terminal.history(lines)
+    assert (found.round, found.why) == (2, "b")
+    assert [leaf.clients for leaf in found.leaves()] == [(0, 1), (2,)]
+    one = [[0, 1, 2]]
+    assert terminal.history([*lines, line(4, one, everyone(one, "d"))]).leaves()[0].clients == (0, 1, 2)
+
+
+def test_groups_that_no_note_explains_are_shown_flat() -> None:
+    lines = [line(1, [[0, 1], [2]]), line(2, [[0], [1], [2]], note("split", [0, 1], [[0], [1]]))]
+    assert [leaf.clients for leaf in terminal.history(lines).leaves()] == [(0,), (1,), (2,)]
+    assert "groups of the last round" in shown(terminal.tree(lines))
+
+
+def test_what_was_not_measured_is_not_shown() -> None:
+    assert shown(terminal.tree([line(1, [[0, 1]], accuracy=lambda client: None)])) == "0, 1 (2 clients)"
+
+
+def test_words_of_a_text_are_no_markup() -> None:
+    assert "[bold]" in shown(terminal.tree([line(1, [[0]], note("keep", [0], [], "[bold] and [/]"))]))
+
+
+def test_events_are_changes_of_groups() -> None:
+    assert terminal.event(note("keep", [0, 1], []), 3) is None
+    assert terminal.event(note("cluster", [0, 1], [[0, 1]]), 3) is None
+    text = terminal.event(note("split", [0, 1, 2], [[0, 1], [2]]), 3)
+    assert text is not None
+    assert text.plain == "round 3 split: 0, 1 (2 clients) | 2 (1 client)"
+
+
+@pytest.mark.parametrize(
+    ("clients", "text"),
+    [([3], "3 (1 client)"), ([4, 3], "3, 4 (2 clients)"), ([1, 2, 3, 9], "1-3, 9 (4 clients)"), ([], " (0 clients)")],
+)
+def test_members(clients: list[int], text: str) -> None:
+    assert terminal.members(clients) == text
+
+
+SUMMARY: dict[str, Any] = {
+    "method": "cfl", "seed": 0, "rounds": 9, "groups": [[0], [1]], "ari": None,
+    "accuracy": {"mean": 0.91, "std": 0.1, "min": 0.75, "per_client": {}}, "loss": 0.3, "perplexity": 12.5,
+    "bytes_up": 2_000_000, "bytes_down": 3_000, "exchanges": 9, "seconds": 1.25,
+}  # fmt: skip
+
+
+def test_a_row_per_run() -> None:
+    header, row = shown(terminal.table([SUMMARY])).splitlines()
+    names = ["method", "rounds", "accuracy", "worst client", "perplexity", "groups", "adjusted Rand", "up", "down", "seconds"]
+    assert [name for name in names if name in header] == names
+    assert row.split() == ["cfl", "9", "0.910", "0.750", "12.500", "2", "-", "2.0", "MB", "3.0", "kB", "1.2"]
+    assert "seed" in shown(terminal.table([SUMMARY, {**SUMMARY, "seed": 1}]))
+    assert "-" in shown(terminal.table([{**SUMMARY, "accuracy": None}]))
+
+
+def test_a_comparison_says_what_sets_entries_apart() -> None:
+    value = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    entry = {
+        "method": "cfl", "scenario": "digits/iid", "training": {"lr": 0.1}, "seeds": [0, 1], "rounds": [9],
+        **dict.fromkeys(("accuracy", "worst", "groups", "ari", "bytes_up", "bytes_down", "seconds"), value),
+    }  # fmt: skip
+    one, two = {**entry, "settings": {"eps1": 0.1, "eps2": 1}}, {**entry, "settings": {"eps1": 0.2, "eps2": 1}}
+    assert terminal.differences([one, two]) == ["eps1 0.1", "eps1 0.2"]
+    text = shown(terminal.comparison([one, two]))
+    assert "eps1 0.2" in text
+    assert "0.500 ± 0.100" in text
+    assert "settings" not in shown(terminal.comparison([one]))
+
+
+def test_live_shows_rounds_and_events_and_is_silent_without_a_console() -> None:
+    stream = io.StringIO()
+    recorded = {**line(2, [[0], [1]], note("split", [0, 1], [[0], [1]]))}
+    for console in (Console(file=stream, force_terminal=True, width=120), None):
+        with Live(console, ["cfl"], 4) as live:
+            live.begin(0, 1)
+            live.show(0, recorded)
+            live.end(0)
+    assert "round 2 " in stream.getvalue()
+    assert "accuracy 0.050  2 groups" in stream.getvalue()
+
+
+def test_settings_are_listed_with_their_limits() -> None:
+    from coterie.methods import FLHC
+
+    text = shown(listing.settings(FLHC))
+    assert "single, complete, average, ward" in text
+    assert "a whole number >= 0" in text
+    assert "none" in text

@@ -1,0 +1,271 @@
+"""The command line: what it prints, how it exits, and that a mistake costs one sentence."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coterie
+from coterie.arguments import parser
+from coterie.cli import main
+from coterie.engines import inprocess
+from coterie.engines.workers import EngineError
+from coterie.report.summary import summary
+
+SMALL = ("--set", "scenario.clients=4", "--set", "scenario.groups=2", "--set", "training.epochs=1", "--workers", "1")
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Calls the command line in an empty folder: (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        status = main(arguments)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def run_small(call: Call, *more: str) -> tuple[int, str, str]:
+    return call("run", "--rounds", "2", *SMALL, *more)
+
+
+# -- results --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bare_run_is_the_demonstration_recorded_and_drawn(call: Call) -> None:
+    status, out, err = run_small(call)
+    assert (status, err) == (0, "")
+    assert "fedavg seed 0" in out
+    assert "0-3 (4 clients)  accuracy" in out
+    assert "adjusted Rand" in out
+    (folder,) = Path("runs").iterdir()
+    assert out.endswith(f"recorded in {folder}\n")
+    assert folder.name.endswith("-digits-label-permutation")
+    assert sorted(path.name for path in folder.iterdir()) == ["cfl-seed0", "experiment.toml", "fedavg-seed0"]
+    assert sorted(path.name for path in (folder / "cfl-seed0").iterdir()) == ["rounds.jsonl", "run.toml", "state"]
+
+
+def test_one_run_in_json(call: Call) -> None:
+    status, out, err = run_small(call, "--method", "cfl", "--out", "here", "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert found == summary("here")
+    assert set(found) >= {
+        "method", "scenario", "seed", "rounds", "groups", "true_groups", "ari", "accuracy", "loss", "bytes_up",
+        "bytes_down", "exchanges", "seconds", "run_dir",
+    }  # fmt: skip
+    assert set(found["accuracy"]) == {"mean", "std", "min", "per_client"}
+    assert found["run_dir"] == "here"
+
+
+def test_several_runs_in_json_are_one_list(call: Call) -> None:
+    _, out, _ = run_small(call, "--method", "independent", "--seeds", "2", "--json")
+    found = json.loads(out)
+    assert [(one["method"], one["seed"]) for one in found] == [("independent", 0), ("independent", 1)]
+
+
+def test_a_file_and_options_that_change_it(call: Call) -> None:
+    Path("study.toml").write_text("""
+        methods = [{name = "cfl", eps1 = 0.25}, "fedavg"]
+        rounds = 9
+        seed = 5
+        [scenario]
+        name = "digits/label-permutation"
+        clients = 4
+        groups = 2
+    """)
+    _, out, err = call("run", "study.toml", "--method", "cfl", "--rounds", "1", "--set", "eps2=0.75", "--json", *SMALL[4:])
+    assert err == ""
+    found = json.loads(out)
+    assert (found["settings"]["eps1"], found["settings"]["eps2"]) == (0.25, 0.75)
+    assert (found["rounds"], found["seed"], len(found["accuracy"]["per_client"])) == (1, 5, 4)
+
+
+def test_resume_of_what_is_finished_changes_nothing(call: Call) -> None:
+    run_small(call, "--method", "cfl", "--out", "here")
+    before = Path("here/rounds.jsonl").read_bytes()
+    assert call("resume", "here") == (0, "here is finished (2 rounds); there is nothing to do\n", "")
+    status, out, _ = call("resume", "here", "--json")
+    assert status == 0
+    assert json.loads(out) == summary("here")
+    assert Path("here/rounds.jsonl").read_bytes() == before
+
+
+def test_resume_tells_of_other_versions(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(call, monkeypatch, 1)
+    path = Path("here/run.toml")
+    path.write_text(path.read_text().replace(f'coterie = "{coterie.__version__}"', 'coterie = "0.0.1"'))
+    status, _, err = call("resume", "here")
+    assert status == 0
+    assert err.startswith(f"coterie: the run began with coterie 0.0.1, this is {coterie.__version__}; the last digits")
+
+
+def test_compare(call: Call) -> None:
+    run_small(call, "--seeds", "2", "--out", "all")
+    status, out, _ = call("compare", "all")
+    assert status == 0
+    assert "±" in out
+    _, out, _ = call("compare", "all/cfl-seed0", "all/cfl-seed1", "--json")
+    (found,) = json.loads(out)
+    assert found["seeds"] == [0, 1]
+
+
+def test_several_seeds_end_in_a_comparison(call: Call) -> None:
+    _, out, _ = run_small(call, "--seeds", "3")
+    assert "±" in out
+    assert "└" not in out  # six trees would bury it
+
+
+# -- lists and help -------------------------------------------------------------------------------------------------------
+
+
+def test_lists(call: Call) -> None:
+    status, out, _ = call("methods")
+    assert status == 0
+    assert {text.split()[0] for text in out.splitlines()} == set(coterie.METHODS)
+    _, out, _ = call("scenarios")
+    assert set(coterie.SCENARIOS) <= set(out.split())
+    for name in coterie.METHODS:
+        status, out, _ = call("methods", name)
+        assert status == 0
+        assert out.startswith(f"{name}: ")
+    status, out, _ = call("scenarios", "digits/label-swap")
+    assert status == 0
+    assert "label-swap" in out
+    assert "learning rate" in out
+
+
+@pytest.mark.parametrize("command", sorted(parser()[1]))
+def test_every_command_has_help(call: Call, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: coterie {command}")
+    own = parser()[1][command]
+    assert all(action.help for action in own._actions)
+    assert own.description
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "COMMAND" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"coterie {coterie.__version__}\n"
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys; from coterie.arguments import parser; import coterie.cli; parser(); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_reader_who_has_seen_enough() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", "coterie", "scenarios"], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- mistakes -------------------------------------------------------------------------------------------------------------
+
+MISTAKES = [
+    (("rn",), "there is no command 'rn'; did you mean run?"),
+    (("run", "--metod", "cfl"), "coterie run has no option --metod; did you mean --method?"),
+    (("run", "--rounds"), "--rounds: expected one argument"),
+    (("run", "--rounds", "many"), "--rounds: must be a whole number, got 'many'"),
+    (("run", "--rounds", "0"), "--rounds must be at least 1, got 0"),
+    (("run", "--workers", "-2"), "--workers must be at least 1, got -2"),
+    (("run", "--seed", "1", "--seeds", "2"), "use just one of --seed and --seeds"),
+    (("run", "--seed", "-1"), "Experiment.seeds must be >= 0, got -1"),
+    (("run", "--target", "high"), "--target: must be a number, got 'high'"),
+    (("run", "--target", "0"), "Experiment.target must be > 0, got 0.0"),
+    (("run", "a.toml", "b.toml"), "coterie run takes no 'b.toml' here"),
+    (("run", "absent.toml"), "absent.toml cannot be read: no such file or directory"),
+    (("run", "--scenario", "digits/idd"), "there is no scenario 'digits/idd'; did you mean digits/iid?"),
+    (("run", "--method", "cf1"), "there is no method 'cf1'; did you mean cfl?"),
+    (("run", "--set", "esp1=1"), "has a setting 'esp1'; did you mean eps1?"),
+    (("run", "--set", "eps1=high"), "CFL.eps1 must be a number, got 'high'"),
+    (("run", "--set", "eps1"), "--set takes key=value, got 'eps1'"),
+    (("run", "--set", "method.fraction=2"), "FedAvg.fraction must be > 0 and <= 1, got 2.0"),
+    (("run", "--scenario", "mnist/iid", "--data", "absent"), "absent"),
+    (("resume",), "the following arguments are required: RUN"),
+    (("resume", "absent"), "absent does not exist"),
+    (("resume", "."), ". is no run directory"),
+    (("compare", "absent"), "absent is no run directory and has none inside"),
+    (("methods", "clf"), "there is no method 'clf'; did you mean cfl?"),
+    (("scenarios", "digits/idd"), "there is no scenario 'digits/idd'; did you mean digits/iid?"),
+    (("--verison",), "coterie has no option --verison; did you mean --version?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES, ids=lambda value: " ".join(value) if type(value) is tuple else "")
+def test_a_mistake_costs_one_sentence_and_leaves_nothing(call: Call, arguments: tuple[str, ...], sentence: str) -> None:
+    status, out, err = call(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("coterie: ")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert list(Path().iterdir()) == []
+
+
+def test_a_run_directory_of_a_newer_version_is_refused(call: Call) -> None:
+    run_small(call, "--method", "cfl", "--out", "here")
+    path = Path("here/run.toml")
+    path.write_text(path.read_text().replace("schema = 1", "schema = 99"))
+    for command in ("resume", "compare"):
+        status, _, err = call(command, "here")
+        assert status == 2
+        assert "schema version 99, this version of Coterie reads up to 1" in err
+
+
+# -- runs that do not end -------------------------------------------------------------------------------------------------
+
+
+def interrupted(call: Call, monkeypatch: pytest.MonkeyPatch, after: int, error: BaseException | None = None) -> Any:
+    """A run of two rounds in ``here`` that meets ``error``, or Ctrl-C, after some rounds."""
+    original = inprocess.rounds
+
+    def rounds(*args: Any, **named: Any) -> Iterator[inprocess.Round]:
+        for done in original(*args, **named):
+            if done.number > after:
+                raise error or KeyboardInterrupt
+            yield done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inprocess, "rounds", rounds)
+        return run_small(call, "--method", "cfl", "--out", "here")
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_ctrl_c_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    status, out, err = interrupted(call, monkeypatch, after)
+    assert (status, out) == (130, "")
+    assert err == "coterie: interrupted; coterie resume here goes on where it stands\n"
+    status, out, _ = call("resume", "here", "--json")
+    assert status == 0
+    run_small(call, "--method", "cfl", "--out", "whole")
+    assert json.loads(out)["accuracy"] == summary("whole")["accuracy"]
+
+
+def test_a_run_that_fails_keeps_the_details(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, out, err = interrupted(call, monkeypatch, 1, EngineError("client 2 failed: no", "Traceback: deep inside"))
+    assert (status, out) == (1, "")
+    assert err == "coterie: here: client 2 failed: no; details in here/failure.txt\n"
+    assert Path("here/failure.txt").read_text() == "Traceback: deep inside"
+
+
+def test_a_full_disk_is_a_run_that_failed(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, err = interrupted(call, monkeypatch, 1, OSError(28, "No space left on device"))
+    assert status == 1
+    assert err == "coterie: here: no space left on device\n"

@@ -1,0 +1,350 @@
+"""Experiments as values and as files; ``run`` in Python; what is said about mistakes; summaries and comparisons."""
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import coterie
+from coterie.core import Training
+from coterie.experiment import Experiment, make, normal, read
+from coterie.methods import CFL, FLHC, FedAvg
+from coterie.overrides import assign
+from coterie.record import Record, to_toml
+from coterie.report.summary import agreement, compare, interval, summary
+from coterie.runs import begin, reopen, run
+from coterie.scenario import SCENARIOS
+from coterie.settings import SettingError, UserError
+
+SMALL: dict[str, Any] = {
+    "scenario": {"name": "digits/label-permutation", "clients": 4, "groups": 2},
+    "training": {"epochs": 1},
+    "rounds": 2,
+    "workers": 1,
+}
+
+
+# -- files ----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_file_is_the_demonstration() -> None:
+    experiment = make({})
+    assert experiment.scenario == "digits/label-permutation"
+    assert [method.name for method in experiment.methods] == ["fedavg", "cfl"]
+    assert experiment.setup == SCENARIOS["digits/label-permutation"]
+    assert experiment.training == experiment.setup.training
+    assert (experiment.rounds, experiment.seeds) == (40, (0,))
+
+
+def test_a_file_with_everything(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text("""
+        methods = ["fedavg", {name = "flhc", groups = 4, threshold = "none"}]
+        rounds = 7
+        seeds = 3
+        target = 0.9
+        [scenario]
+        name = "digits/label-swap"
+        clients = 10
+        [training]
+        lr = 1
+    """)
+    experiment = make(read(path))
+    assert experiment.methods == (FedAvg(), FLHC(groups=4, threshold=None))
+    assert experiment.setup == dataclasses.replace(SCENARIOS["digits/label-swap"], clients=10)
+    assert experiment.training == dataclasses.replace(SCENARIOS["digits/label-swap"].training, lr=1.0)
+    assert (experiment.rounds, experiment.seeds, experiment.target) == (7, (0, 1, 2), 0.9)
+
+
+@given(
+    eps1=st.floats(0, 1e300), rounds=st.none() | st.lists(st.integers(1, 99), min_size=1).map(tuple),
+    clip=st.none() | st.floats(1e-300, 1e300), clients=st.integers(1, 10**9), samples=st.none() | st.integers(1, 50),
+    seeds=st.sets(st.integers(0, 2**60), min_size=1).map(tuple), target=st.none() | st.floats(0.1, 1),
+)  # fmt: skip
+def test_what_is_written_reads_as_the_same_experiment(
+    eps1: float, rounds: Any, clip: Any, clients: int, samples: Any, seeds: Any, target: Any
+) -> None:
+    experiment = make(
+        {
+            "scenario": {"name": "digits/label-swap", "clients": clients, "samples": "none" if samples is None else samples},
+            "methods": [{"name": "cfl", "eps1": eps1, "split_rounds": rounds}, "independent"],
+            "training": {"clip": clip},
+            "seeds": list(seeds),
+            **({} if target is None else {"target": target}),
+        }
+    )
+    assert make(tomllib.loads(to_toml(experiment.spec()))) == experiment
+
+
+def test_every_preset_and_every_method_survives_being_written() -> None:
+    for name in SCENARIOS:
+        experiment = make({"scenario": name, "methods": list(coterie.METHODS)})
+        assert make(tomllib.loads(to_toml(experiment.spec()))) == experiment
+
+
+def test_a_runs_own_file_is_an_experiment_file(tmp_path: Path) -> None:
+    experiment = make({**SMALL, "methods": [{"name": "cfl", "eps1": 0.25}], "seed": 3})
+    (run,) = begin(experiment, tmp_path / "run")
+    assert make(read(tmp_path / "run" / "run.toml")) == run.experiment == experiment
+    description = Record(tmp_path / "run").description()
+    assert set(description["versions"]) == {"coterie", "torch", "numpy", "python"}
+    assert description["world"]["clients"] == [0, 1, 2, 3]
+    assert sorted(c for group in description["world"]["true_groups"] for c in group) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ({"roundz": 3}, "no setting 'roundz'; did you mean rounds?"),
+        ({"scenario": "digits/label-permutations"}, "no scenario 'digits/label-permutations'; did you mean"),
+        ({"scenario": {"name": "digits/iid", "client": 3}}, "scenario has no setting 'client'; did you mean clients?"),
+        ({"scenario": {"name": "digits/iid", "training": {}}}, r"it has a table of its own, \[training\]"),
+        ({"scenario": {"clients": 3}}, "scenario must be a name or a table with a name"),
+        ({"methods": ["fedavgg"]}, "no method 'fedavgg'; did you mean fedavg?"),
+        ({"methods": "fedavg"}, "methods must be a list"),
+        ({"methods": []}, "at least one method"),
+        ({"methods": [{"name": "cfl", "esp1": 1}]}, "CFL has no setting 'esp1'; did you mean eps1?"),
+        ({"methods": [{"name": "cfl", "eps1": "big"}]}, "CFL.eps1 must be a number, got 'big'"),
+        ({"methods": [{"name": "cfl", "eps1": -0.1}]}, "CFL.eps1 must be >= 0, got -0.1"),
+        ({"training": {"lr_": 1}}, "training has no setting 'lr_'; did you mean lr"),
+        ({"training": {"batch": 1.5}}, "Training.batch must be a whole number, got 1.5"),
+        ({"training": 3}, "training must be a table"),
+        ({"rounds": 0}, "Experiment.rounds must be >= 1, got 0"),
+        ({"rounds": "many"}, "Experiment.rounds must be a whole number, got 'many'"),
+        ({"seeds": [1, 1]}, "must be at least one, all different"),
+        ({"seeds": 0}, "must be at least one"),
+        ({"seed": 1, "seeds": 2}, "use just one of seed and seeds"),
+        ({"target": True}, "Experiment.target must be a number or none, got True"),
+    ],
+)
+def test_mistakes_in_a_file_get_one_sentence(document: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as told:
+        make(document)
+    assert "\n" not in str(told.value)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent\.toml cannot be read: no such file"):
+        read(tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("rounds = = 3")
+    with pytest.raises(UserError, match=r"bad\.toml is no TOML file"):
+        read(tmp_path / "bad.toml")
+    (tmp_path / "bad.toml").write_text("schema = 99")
+    with pytest.raises(UserError, match="schema version 99"):
+        read(tmp_path / "bad.toml")
+
+
+# -- --set ----------------------------------------------------------------------------------------------------------------
+
+
+def changed(text: str, **spec: Any) -> Experiment:
+    return make(assign(normal(spec), text))
+
+
+def test_a_setting_is_found_by_its_bare_name() -> None:
+    assert changed("eps1=0.3").methods == (FedAvg(), CFL(eps1=0.3))
+    assert changed("lr=0.5").training.lr == 0.5
+    assert changed("shift=none").setup.shift == "none"
+    assert changed("split_rounds=[3, 5]").methods[1].split_rounds == (3, 5)
+    assert changed("clip=none", training={"clip": 1.0}).training.clip is None
+    assert changed("eval_every = 5").eval_every == 5
+
+
+def test_a_setting_is_found_by_its_dotted_name() -> None:
+    assert [m.fraction for m in changed("method.fraction=0.5").methods] == [0.5, 0.5]
+    assert [m.fraction for m in changed("cfl.fraction=0.5").methods] == [1.0, 0.5]
+    assert changed("scenario.clients=8").setup.clients == 8
+    assert changed("training.steps=9").training.steps == 9
+    assert changed("experiment.rounds=2").rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("eps1", "--set takes key=value, got 'eps1'"),
+        ("=3", "--set takes key=value"),
+        ("esp1=1", "has a setting 'esp1'; did you mean eps1?"),
+        ("cfl.esp1=1", "cfl has no setting 'esp1'; did you mean eps1?"),
+        ("clf.eps1=1", "there is no 'clf'; did you mean cfl?"),
+        ("flhc.warmup=1", "flhc is not among the methods of this run"),
+        ("qqqq=1", "coterie methods NAME and coterie scenarios NAME list them"),
+    ],
+)
+def test_mistakes_in_set_get_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(SettingError, match=sentence):
+        changed(text)
+
+
+def test_a_name_of_two_kinds_is_ambiguous() -> None:
+    with pytest.raises(SettingError, match=r"groups is ambiguous: write flhc\.groups or scenario\.groups"):
+        changed("groups=4", methods=["fedavg", "flhc"])
+
+
+# -- running --------------------------------------------------------------------------------------------------------------
+
+
+def test_run_takes_names_or_objects() -> None:
+    scenario = dataclasses.replace(SCENARIOS["digits/label-permutation"], clients=4, groups=2)
+    training = Training(lr=0.1, batch=10)
+    by_scenario = list(run("cfl", scenario, rounds=2, workers=1, training=training))
+    by_world = list(run(CFL(), scenario.build(0), rounds=2, workers=1, training=training))
+    assert [r.number for r in by_scenario] == [1, 2]
+    assert [r.scores for r in by_scenario] == [r.scores for r in by_world]
+    start = by_scenario[0].position
+    (last,) = run("cfl", scenario, rounds=2, workers=1, training=training, start=start)
+    assert last.scores == by_scenario[1].scores
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"method": "clf"}, "no method 'clf'; did you mean cfl?"),
+        ({"scenario": "digits/idd"}, "no scenario 'digits/idd'; did you mean digits/iid?"),
+        ({"rounds": 0}, "rounds must be a whole number >= 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+    ],
+)
+def test_run_tells_mistakes_before_the_first_round(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        run(**{"method": "cfl", "scenario": "digits/iid", "rounds": 1, **arguments})
+
+
+def test_public_names() -> None:
+    for name in coterie.__all__:
+        assert getattr(coterie, name) is not None
+    assert set(coterie.__all__) <= set(dir(coterie))
+    with pytest.raises(AttributeError, match="no attribute 'runn'"):
+        coterie.runn  # noqa: B018
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"not an empty folder; name another$"):
+        begin(make(SMALL), tmp_path)
+    begin(make(SMALL), tmp_path / "run")
+    with pytest.raises(UserError, match=r"coterie resume .* goes on with what is there"):
+        begin(make(SMALL), tmp_path / "run")
+
+
+def test_a_mistake_that_only_the_data_show_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        begin(make({**SMALL, "scenario": {"name": "digits/iid", "clients": 100_000}}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_run_directory(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has neither run\.toml nor experiment\.toml"):
+        reopen(tmp_path)
+    with pytest.raises(UserError, match="does not exist"):
+        reopen(tmp_path / "absent")
+    with pytest.raises(UserError, match="is no run directory"):
+        summary(tmp_path)
+    with pytest.raises(UserError, match="is no run directory and has none inside"):
+        compare([tmp_path])
+
+
+# -- results --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods with two seeds each."""
+    folder = tmp_path_factory.mktemp("experiment") / "all"
+    methods = ["fedavg", {"name": "cfl", "split_rounds": [2]}]
+    for one in begin(make({**SMALL, "methods": methods, "seeds": 2, "eval_every": 2}), folder):
+        for _ in one.rounds():
+            pass
+    return folder
+
+
+def test_a_summary_is_a_fold_over_the_records(folder: Path) -> None:
+    found = summary(folder / "cfl-seed1")
+    first, last = Record(folder / "cfl-seed1").lines()
+    assert (first["tested"], last["tested"]) == (False, True)
+    assert {k: found[k] for k in ("method", "scenario", "seed", "rounds", "finished")} == {
+        "method": "cfl", "scenario": "digits/label-permutation", "seed": 1, "rounds": 2, "finished": True,
+    }  # fmt: skip
+    assert found["settings"]["split_rounds"] == [2]
+    assert len(found["groups"]) == len(found["true_groups"]) == 2
+    assert found["ari"] == agreement(found["groups"], found["true_groups"])
+    values = [last["clients"][str(client)]["accuracy"] for client in range(4)]
+    assert found["accuracy"]["per_client"] == dict(zip("0123", values, strict=True))
+    assert found["accuracy"]["mean"] == pytest.approx(sum(values) / 4)
+    assert found["accuracy"]["std"] == pytest.approx(np.std(values))
+    assert found["accuracy"]["min"] == min(values)
+    assert found["bytes_up"] == first["bytes_up"] + last["bytes_up"] > 0
+    assert found["exchanges"] == 2
+    assert found["seconds"] > 0
+    assert found["run_dir"] == str(folder / "cfl-seed1")
+
+
+def test_seeds_are_compared_by_method(folder: Path) -> None:
+    cfl, fedavg = compare([folder, folder / "cfl-seed0"])
+    assert (cfl["method"], fedavg["method"]) == ("cfl", "fedavg")
+    assert cfl["seeds"] == fedavg["seeds"] == [0, 1]
+    means = [summary(folder / f"cfl-seed{seed}")["accuracy"]["mean"] for seed in (0, 1)]
+    # Student's t for one degree of freedom: 12.7062; the standard error of two values is half their distance.
+    assert cfl["accuracy"]["mean"] == pytest.approx(sum(means) / 2)
+    assert cfl["accuracy"]["high"] - cfl["accuracy"]["mean"] == pytest.approx(12.7062 * abs(means[0] - means[1]) / 2, rel=1e-5)
+    assert cfl["groups"] == {"mean": 2.0, "low": 2.0, "high": 2.0}
+
+
+def test_other_settings_are_not_averaged_with_each_other(tmp_path: Path) -> None:
+    for name, eps1 in (("a", 0.1), ("b", 0.2)):
+        (one,) = begin(make({**SMALL, "rounds": 1, "methods": [{"name": "cfl", "eps1": eps1}]}), tmp_path / name)
+        list(one.rounds())
+    assert [c["settings"]["eps1"] for c in compare([tmp_path / "a", tmp_path / "b"])] == [0.1, 0.2]
+
+
+def test_a_run_stops_at_its_target(tmp_path: Path) -> None:
+    (one,) = begin(make({**SMALL, "methods": ["independent"], "rounds": 50, "target": 0.3}), tmp_path / "run")
+    rounds = list(one.rounds())
+    found = summary(tmp_path / "run")
+    assert 1 <= len(rounds) < 50
+    assert found["accuracy"]["mean"] >= 0.3
+    assert found["finished"]
+    assert one.finished()
+    assert list(one.rounds()) == []
+
+
+def test_a_run_without_rounds_has_no_summary(tmp_path: Path) -> None:
+    begin(make({**SMALL, "methods": ["cfl"]}), tmp_path / "run")
+    with pytest.raises(UserError, match="no completed round yet; coterie resume"):
+        summary(tmp_path / "run")
+
+
+def test_intervals() -> None:
+    assert interval([0.5]) == {"mean": 0.5, "low": None, "high": None}
+    assert interval([0.5, None])["mean"] is None
+    assert interval([])["mean"] is None
+    found = interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    half = 2.7764451 * math.sqrt(2.5) / math.sqrt(5)  # t of 4 degrees of freedom, s² = 10 / 4
+    assert found["low"] == pytest.approx(3 - half)
+    assert found["high"] == pytest.approx(3 + half)
+
+
+def test_agreement_needs_the_truth_about_the_same_clients() -> None:
+    assert agreement([[5, 3], [9]], [[9], [3, 5]]) == 1.0
+    assert agreement([[0, 1]], None) is None
+    assert agreement([[0, 1]], [[0, 1, 2]]) is None
+
+
+def test_records_are_mappings_of_plain_values(folder: Path) -> None:
+    def plain(value: Any) -> bool:
+        if isinstance(value, Mapping):
+            return all(isinstance(k, str) and plain(v) for k, v in value.items())
+        return all(map(plain, value)) if isinstance(value, list) else isinstance(value, (str, int, float, bool, type(None)))
+
+    for line in Record(folder / "cfl-seed0").lines():
+        assert plain(line)
+        assert set(line) == {
+            "round", "exchange", "exchanges", "tested", "groups", "clients", "notes", "asked", "answered", "refused",
+            "bytes_up", "bytes_down", "seconds",
+        }  # fmt: skip
