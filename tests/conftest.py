@@ -4,10 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 settings.register_profile("coterie", deadline=None)  # a busy machine is no failure
 settings.load_profile("coterie")
+
+# Tests run side by side, and their tensors are small: threads would only wait for each other.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

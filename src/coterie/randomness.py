@@ -31,11 +31,16 @@ def numpy_generator(*key: int) -> np.random.Generator:
     >>> float(numpy_generator(0, 1).random()) == float(numpy_generator(0, 1).random())
     True
     """
-    return np.random.default_rng(np.random.SeedSequence(key))
+    return np.random.default_rng(_sequence(key))
+
+
+def _sequence(key: tuple[int, ...]) -> np.random.SeedSequence:
+    # With its length in front: NumPy takes (7, 1) and (7, 1, 0) for the same seed.
+    return np.random.SeedSequence((len(key), *key))
 
 
 def _word(key: tuple[int, ...]) -> int:
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return int(_sequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def generator(*key: int) -> torch.Generator:

@@ -73,10 +73,12 @@ def test_silent_clients_wait_in_a_group_of_their_own_with_the_global_model() -> 
     assert torch.equal(end.models[end.row[2]], history[1].assignment.models[0])
 
 
-def test_clustering_is_asked_again_below_the_quorum() -> None:
+def test_below_the_quorum_a_round_is_one_more_of_fedavg() -> None:
     few = lambda e, c: e < 5 and c > 10  # noqa: E731
     history = list(play(FLHC(warmup=1, threshold=1.0, fraction=1.0), grouped(THREE), 8, silent=few))
-    assert "asked again: 4 of 12 clients answered" in history[2].notes[0].text
+    # FedAvg; asked in vain and FedAvg, twice; heard at last; then the clusters' rounds.
+    assert [p.plan.ends_round for p in history] == [True, False, True, False, True, False, True, True]
+    assert "not clustered yet: 4 of 12 clients answered" in history[1].notes[0].text
     assert [len(p.groups) for p in history] == [1, 1, 1, 1, 1, 3, 3, 3]
 
 

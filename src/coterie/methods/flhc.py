@@ -10,8 +10,8 @@ Deviations
   model and all look alike. L1, L2 and Ward do not tell the two apart.
 - Average linkage is the mean pairwise distance (UPGMA), which is monotone as the paper demands; the centroid linkage that
   its text describes is not.
-- Clients silent in the clustering exchange are a group of their own, with the global model. The exchange is repeated while
-  fewer than ``quorum`` of the clients answer.
+- Clients silent in the clustering exchange are a group of their own, with the global model. Where fewer than ``quorum`` of
+  the clients answer, the round is one more of FedAvg and they are asked again in the next.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from coterie.settings import SettingError, check, setting
 
 @state
 class FLHCState:
-    """round: completed. models ``(k, d)``: one per group. clustered: whether the clustering exchange has been held."""
+    """round: completed. models ``(k, d)``: one per group. clustered: whether the clustering exchange has been held.
+    missed: the last round in which too few answered it."""
 
     clients: tuple[Client, ...]
     parameters: int
@@ -39,6 +40,7 @@ class FLHCState:
     groups: Groups
     models: Tensor
     clustered: bool = False
+    missed: int = -1
     notes: tuple[Note, ...] = ()
 
 
@@ -73,7 +75,7 @@ class FLHC:
         )  # fmt: skip
 
     def _clusters_now(self, state: FLHCState) -> bool:
-        return not state.clustered and state.round >= self.warmup
+        return not state.clustered and state.round >= self.warmup and state.missed != state.round
 
     def plan(self, state: FLHCState, cohort: Cohort) -> Plan:
         if self._clusters_now(state):  # everyone, whatever the fraction; nothing is aggregated: an exchange, no round
@@ -92,8 +94,8 @@ class FLHC:
     def _cluster(self, state: FLHCState, replies: Replies) -> FLHCState:
         heard, members = len(replies.clients), len(state.clients)
         if heard < self.quorum * members or heard < 1:
-            text = f"asked again: {heard} of {members} clients answered, fewer than the quorum of {self.quorum:g}"
-            return replace(state, notes=(Note(kind="keep", clients=state.clients, text=text),))
+            text = f"not clustered yet: {heard} of {members} clients answered, fewer than the quorum of {self.quorum:g}"
+            return replace(state, missed=state.round, notes=(Note(kind="keep", clients=state.clients, text=text),))
         labels, heights = self._labels(state, replies)
         parts = [[replies.clients[i] for i in group] for group in groups_of(labels)]
         late = sorted(set(state.clients) - set(replies.clients))
