@@ -1,0 +1,194 @@
+"""Local training on a flat row, against the slow and obvious loop of tests/small.py on an ordinary module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.core import Training
+from coterie.local import BATCH_TO_MEASURE, Learner
+from coterie.randomness import generator, seeded
+from coterie.world import Objective, Split, cross_entropy, whole
+from small import CLASSES, FEATURES, client, dropped, examples, linear, made, mlp, noisy, normed, trained
+
+KEY = (5, 6, 0, 1)
+
+
+class Tied(nn.Module):
+    """An input layer whose weight is used again on the way out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        self.out.weight = self.into.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.into(x)))
+
+
+class Frozen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES)
+        self.body.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.body(x)))
+
+
+class Words(nn.Module):
+    """Tokens ``(b, t)`` -> logits ``(b, t, words)``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.lstm, self.fc = nn.Embedding(7, 4), nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 7)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.fc(self.lstm(self.embedding(tokens))[0])
+
+
+def tokens(count: int = 11) -> Split:
+    drawn = torch.randint(0, 7, (count, 6), generator=generator(3))
+    return whole(drawn[:, :-1], drawn[:, 1:])
+
+
+def pair(model: Callable[[], nn.Module], **how: Any) -> tuple[Learner, nn.Module]:
+    """A learner, and an ordinary module with the same numbers."""
+    return Learner(made(model, 1), Objective(), **how), made(model)
+
+
+@pytest.mark.parametrize("model", [linear, mlp, Tied, Frozen], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "training",
+    [
+        Training(batch=8), Training(batch=8, epochs=3), Training(batch=8, steps=5), Training(batch=8, steps=2, epochs=9),
+        Training(batch=0, epochs=3), Training(batch=100, epochs=2), Training(batch=1, steps=23), Training(batch=0, steps=3),
+        Training(momentum=0.9, epochs=2, batch=8), Training(weight_decay=0.1, epochs=2, batch=8),
+        Training(momentum=0.9, weight_decay=0.1, clip=0.3, proximal=0.5, epochs=2, batch=8),
+        Training(clip=0.3, batch=8), Training(clip=1e6, batch=8), Training(proximal=0.5, epochs=3, batch=8),
+        Training(optimizer="adam", epochs=2, batch=8), Training(optimizer="adam", weight_decay=0.1, steps=7, batch=8),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_training_is_the_plain_loop(model: Callable[[], nn.Module], training: Training) -> None:
+    learner, module = pair(model)
+    start, data = learner.layout.row(module), examples(20, 1)  # 20 = 8 + 8 + 4: the last batch is short
+    found = learner.train(start.clone(), data, training, 0.05, generator(*KEY))
+    expected = learner.layout.row(trained(module, data, training, 0.05, generator(*KEY)))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(found, start)
+
+
+def test_plain_sgd_is_the_plain_loop_bit_for_bit() -> None:
+    learner, module = pair(mlp)
+    training, data = Training(batch=8, epochs=3), examples(20, 1)
+    found = learner.train(learner.layout.row(module), data, training, 0.05, generator(*KEY))
+    assert torch.equal(found, learner.layout.row(trained(module, data, training, 0.05, generator(*KEY))))
+
+
+def test_a_proximal_step_is_arithmetic() -> None:
+    # Two full-batch steps: w2 = w1 - lr * (g(w1) + mu * (w1 - w0)), with w1 = w0 - lr * g(w0).
+    learner, module = pair(linear)
+    w0, data, lr, mu = learner.layout.row(module), examples(6, 1), 0.1, 2.0
+    g0 = learner.gradient(w0, data).clone()
+    w1 = w0 - lr * g0
+    w2 = w1 - lr * (learner.gradient(w1, data) + mu * (w1 - w0))
+    found = learner.train(w0, data, Training(batch=0, steps=2, proximal=mu), lr, generator(1))
+    torch.testing.assert_close(found, w2, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_parameters_stay() -> None:
+    learner, module = pair(Frozen)
+    start = learner.layout.row(module)
+    found = learner.train(start, examples(20, 1), Training(weight_decay=0.1, epochs=2), 0.1, generator(1))
+    cut = learner.layout.trainable
+    assert cut == 6 * CLASSES + CLASSES
+    assert torch.equal(found[cut:], start[cut:])
+    assert not torch.equal(found[:cut], start[:cut])
+
+
+def test_sequences_are_trained_and_measured_per_word() -> None:
+    learner, module = pair(Words)
+    data, training = tokens(), Training(batch=4, epochs=2)
+    start = learner.layout.row(module)
+    scores = learner.measure(start, data)
+    with torch.no_grad():
+        outputs = module(data.inputs)
+    expected = nn.functional.cross_entropy(outputs.transpose(1, 2), data.targets)
+    assert scores["loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert scores["accuracy"] == pytest.approx(float((outputs.argmax(-1) == data.targets).float().mean()))
+    found = learner.train(start, data, training, 0.5, generator(*KEY))
+    expected_row = learner.layout.row(trained(module, data, training, 0.5, generator(*KEY)))
+    torch.testing.assert_close(found, expected_row, rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_follows_the_scope_and_order_the_generator() -> None:
+    learner, module = pair(dropped)
+    data, training = examples(20, 1), Training(batch=8, epochs=2)
+    start = learner.layout.row(module)
+    with seeded(9):
+        found = learner.train(start, data, training, 0.1, generator(*KEY)).clone()
+    with seeded(9):
+        expected = learner.layout.row(trained(module, data, training, 0.1, generator(*KEY)))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_augmentation_changes_training_alone() -> None:
+    learner, module = pair(linear, augment=noisy)
+    start, data = learner.layout.row(module), examples(20, 1)
+    gen = generator(*KEY)
+    order = torch.randperm(20, generator=gen)
+    noise_after_order = noisy(data.inputs[order], gen)
+    plain = Learner(made(linear), Objective())
+    expected = start - 0.1 * plain.gradient(start, whole(noise_after_order, data.targets[order]))
+    found = learner.train(start, data, Training(batch=0), 0.1, generator(*KEY))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert learner.measure(start, data) == plain.measure(start, data)
+    assert torch.equal(learner.gradient(start, data), plain.gradient(start, data))
+
+
+@pytest.mark.parametrize("model", [mlp, dropped, normed, Tied, Frozen], ids=lambda m: m.__name__)
+def test_gradient_is_autograds_on_the_full_batch(model: Callable[[], nn.Module]) -> None:
+    learner, module = pair(model)
+    data = examples(2 * BATCH_TO_MEASURE + 3, 1)  # three parts
+    found = learner.gradient(learner.layout.row(module), data)
+    module.eval()
+    wanted = [p for p in module.parameters() if p.requires_grad]
+    parts = torch.autograd.grad(cross_entropy(module(data.inputs), data.targets), wanted)
+    expected = torch.cat([g.reshape(-1) for g in parts])
+    torch.testing.assert_close(found[: len(expected)], expected, rtol=1e-4, atol=1e-6)
+    assert not found[len(expected) :].any()
+
+
+@pytest.mark.parametrize("model", [mlp, dropped, normed], ids=lambda m: m.__name__)
+def test_measuring_is_the_plain_mean_and_changes_nothing(model: Callable[[], nn.Module]) -> None:
+    learner, module = pair(model)
+    data = examples(BATCH_TO_MEASURE + 7, 1)
+    start = learner.layout.row(module)
+    scores = learner.measure(start, data)
+    with torch.no_grad():
+        outputs = module.eval()(data.inputs)
+    assert scores["loss"] == pytest.approx(float(cross_entropy(outputs, data.targets)), rel=1e-5)
+    assert scores["accuracy"] == float((outputs.argmax(1) == data.targets).sum()) / len(data)
+    assert torch.equal(learner.row, start)
+    assert learner.measure(start, data) == scores
+
+
+def test_a_split_is_its_rows_and_its_own_targets() -> None:
+    learner, module = pair(linear)
+    pool, start = examples(30, 1), learner.layout.row(module)
+    part = Split(pool.inputs, torch.tensor([4, 29, 4]), torch.tensor([0, 1, 2]))
+    copied = whole(pool.inputs[[4, 29, 4]], torch.tensor([0, 1, 2]))
+    assert learner.measure(start, part) == learner.measure(start, copied)
+    assert torch.equal(learner.gradient(start, part), learner.gradient(start, copied))
+
+
+def test_nothing_to_measure_is_nan() -> None:
+    learner, module = pair(linear)
+    scores = learner.measure(learner.layout.row(module), client(1, validation=0).validation)
+    assert list(scores) == ["loss", "accuracy"]
+    assert all(value != value for value in scores.values())
