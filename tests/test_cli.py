@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,11 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"coterie {coterie.__version__}\n"
+
+
+def test_the_package_is_of_the_version_it_says() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project.get("version", coterie.__version__) == coterie.__version__
 
 
 def test_help_does_not_wait_for_torch() -> None:

@@ -297,10 +297,20 @@ def test_seeds_are_compared_by_method(folder: Path) -> None:
 
 
 def test_other_settings_are_not_averaged_with_each_other(tmp_path: Path) -> None:
-    for name, eps1 in (("a", 0.1), ("b", 0.2)):
-        (one,) = begin(make({**SMALL, "rounds": 1, "methods": [{"name": "cfl", "eps1": eps1}]}), tmp_path / name)
+    base = {**SMALL, "rounds": 1, "methods": ["fedavg"]}
+    others = {
+        "settings": {"methods": [{"name": "fedavg", "weighting": "uniform"}]},
+        "scenario_settings": {"scenario": {**SMALL["scenario"], "clients": 5}},
+        "training": {"training": {"epochs": 2}},
+        "limits": {"rounds": 2},
+        "seed": {"seed": 1},
+    }
+    for name, changes in {"base": {}, **others}.items():
+        (one,) = begin(make({**base, **changes}), tmp_path / name)
         list(one.rounds())
-    assert [c["settings"]["eps1"] for c in compare([tmp_path / "a", tmp_path / "b"])] == [0.1, 0.2]
+    for name in others:
+        found = compare([tmp_path / "base", tmp_path / name])
+        assert len(found) == (1 if name == "seed" else 2), name
 
 
 def test_a_run_stops_at_its_target(tmp_path: Path) -> None:

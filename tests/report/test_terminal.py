@@ -111,7 +111,8 @@ def test_a_row_per_run() -> None:
 def test_a_comparison_says_what_sets_entries_apart() -> None:
     value = {"mean": 0.5, "low": 0.4, "high": 0.6}
     entry = {
-        "method": "cfl", "scenario": "digits/iid", "training": {"lr": 0.1}, "seeds": [0, 1], "rounds": [9],
+        "method": "cfl", "scenario": "digits/iid", "training": {"lr": 0.1}, "scenario_settings": {},
+        "limits": {"rounds": 9}, "seeds": [0, 1], "rounds": [9],
         **dict.fromkeys(("accuracy", "worst", "groups", "ari", "bytes_up", "bytes_down", "seconds"), value),
     }  # fmt: skip
     one, two = {**entry, "settings": {"eps1": 0.1, "eps2": 1}}, {**entry, "settings": {"eps1": 0.2, "eps2": 1}}

@@ -20,26 +20,29 @@ Summary = dict[str, Any]
 def summary(run: Path | str) -> Summary:
     """What came out of the run in directory ``run``, after as many rounds as it has.
 
-    method, settings, scenario, training, seed, rounds, finished; groups and true_groups (lists of lists of client ids;
-    or None); ari, their adjusted Rand index (or None); accuracy: mean, std, min over clients and per_client, in the last
-    tested round; loss and each other metric: mean over clients; bytes_up, bytes_down, exchanges, seconds: of all
-    rounds; run_dir. Numbers that are not finite are None. Raises :class:`~coterie.settings.UserError` if there is no
-    round yet.
+    method, scenario, seed, rounds (completed); settings (of the method), scenario_settings, training, limits (when the
+    run is to end) and whether it has finished; groups and true_groups (lists of lists of client ids; or None); ari,
+    their adjusted Rand index (or None); accuracy: mean, std, min over clients and per_client, in the last tested round;
+    loss and each other metric: mean over clients; bytes_up, bytes_down, exchanges, seconds: of all rounds; run_dir.
+    Numbers that are not finite are None. Raises :class:`~coterie.settings.UserError` if there is no round yet.
     """
     record = Record(run)
     description, lines = record.description(), record.lines()
     if not lines:
         raise UserError(f"{run} has no completed round yet; coterie resume {run} goes on with it")
     method, scenario = dict(description["methods"][0]), dict(description["scenario"])
+    limits = {"rounds": description["rounds"], "target": description.get("target")}
     groups, truth = lines[-1]["groups"], description["world"].get("true_groups")
     out: Summary = {
         "method": method.pop("name"),
-        "settings": method,
-        "scenario": scenario["name"],
-        "training": description["training"],
+        "scenario": scenario.pop("name"),
         "seed": description["seeds"][0],
         "rounds": lines[-1]["round"],
-        "finished": ends(lines[-1], description["rounds"], description.get("target")),
+        "settings": method,
+        "scenario_settings": scenario,
+        "training": description["training"],
+        "limits": limits,
+        "finished": ends(lines[-1], **limits),
         "groups": groups,
         "true_groups": truth,
         "ari": agreement(groups, truth),
@@ -86,11 +89,14 @@ def expand(folders: Iterable[Path | str]) -> list[Path]:
     return out
 
 
+ALIKE = ("method", "scenario", "settings", "scenario_settings", "training", "limits")
+"""What runs have in common that differ in their seed alone."""
+
 COMPARED = ("accuracy", "worst", "loss", "ari", "groups", "bytes_up", "bytes_down", "seconds")
 
 
 def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
-    """Methods side by side, each over its seeds: one entry per method, its settings, scenario, training and rounds.
+    """Methods side by side, each over its seeds: one entry for all runs that differ in their seed alone.
 
     Each of accuracy (mean over clients), worst (client's accuracy), loss, ari, groups (how many), bytes_up, bytes_down
     and seconds is ``{mean, low, high}``, the mean over seeds and its 95% interval by Student's t; low and high are None
@@ -98,7 +104,7 @@ def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
     """
     alike: list[tuple[Any, list[Summary]]] = []
     for one in map(summary, expand(runs)):
-        key = [one[name] for name in ("method", "settings", "scenario", "training")]
+        key = [one[name] for name in ALIKE]
         for known, members in alike:
             if known == key and one["seed"] not in [m["seed"] for m in members]:
                 members.append(one)
@@ -110,7 +116,7 @@ def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
 
 def _compared(members: list[Summary]) -> dict[str, Any]:
     first = members[0]
-    out: dict[str, Any] = {name: first[name] for name in ("method", "settings", "scenario", "training")}
+    out: dict[str, Any] = {name: first[name] for name in ALIKE}
     out |= {
         "rounds": sorted({m["rounds"] for m in members}),
         "seeds": [m["seed"] for m in members],

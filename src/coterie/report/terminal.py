@@ -181,7 +181,7 @@ def differences(compared: Sequence[Mapping[str, Any]]) -> list[str]:
         alike = [c for c in compared if (c["method"], c["scenario"]) == (one["method"], one["scenario"])]
         words = [
             f"{key} {value}"
-            for table in ("settings", "training")
+            for table in ("settings", "scenario_settings", "training", "limits")
             for key, value in one[table].items()
             if any(other[table].get(key) != value for other in alike)
         ]
