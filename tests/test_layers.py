@@ -1,0 +1,188 @@
+"""Imports run one way, and what must stay out of a layer stays out: read from the source, not run.
+
+    cli > report, experiment > engines > scenario > data, models
+    engines > local > layout;  engines > methods > tree, clustering;  everything > core
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "coterie"
+
+MAY_IMPORT: dict[str, str] = {
+    # At the bottom: settings and random numbers, and what is about matrices alone.
+    "settings": "",
+    "randomness": "",
+    "clustering": "",
+    "layout": "",
+    "core": "settings randomness",
+    # Methods know matrices and the contract.
+    "tree": "core",
+    "methods": "core settings tree clustering",
+    # Clients: data, nets, local training.
+    "world": "core",
+    "models": "settings",
+    "local": "core randomness layout world",
+    "boundary": "core settings randomness layout",
+    "data": "core settings randomness world",
+    "catalogue": "core",
+    "scenario": "core settings randomness world models data catalogue",
+    # Engines bring both together.
+    "engines": "core settings randomness world layout local boundary models data scenario methods tree clustering",
+    # What is kept of a run; of an engine it knows the type of a round, see TYPES_ONLY.
+    "codec": "core settings",
+    "store": "settings codec",
+    "record": "core settings codec store",
+    "experiment": "core settings world data models scenario methods record store",
+    "runs": "core settings world scenario methods engines record store experiment __init__",
+    "overrides": "core settings scenario methods experiment",
+    "report": "core settings clustering methods tree scenario experiment record store runs",
+    "arguments": "core settings scenario methods experiment overrides runs report record store __init__",
+    "cli": "core settings scenario methods engines experiment overrides runs report record store arguments __init__",
+    "__main__": "cli",
+}
+"""Part of the package -> the parts it may import, besides itself. A new part finds its place here."""
+
+TYPES_ONLY = {("record", "engines"), ("__init__", "*")}
+"""Imports for the type checker alone."""
+
+PURE = ("core", "tree", "clustering", "methods")
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+BY_NAME = {str(path.relative_to(SOURCE)): path for path in FILES}
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def for_types(path: Path) -> set[int]:
+    """The ids of nodes under ``if TYPE_CHECKING``."""
+    guards = [n for n in ast.walk(tree_of(path)) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    return {id(node) for guard in guards for stmt in guard.body for node in ast.walk(stmt)}
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """(module imported, whether for types alone), wherever in the file; ``from a import b`` is ``a.b``."""
+    types = for_types(path)
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) in types
+        elif isinstance(node, ast.ImportFrom):
+            package = ("coterie", *path.relative_to(SOURCE).parts[:-1])
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            for alias in node.names:
+                yield ".".join(filter(None, [base, node.module, alias.name])), id(node) in types
+
+
+def parts_imported(path: Path) -> Iterator[tuple[str, bool]]:
+    """(part of this package imported, whether for types alone)."""
+    for name, types in imports(path):
+        package, *rest = name.split(".")
+        if package == "coterie":
+            known = rest and ((SOURCE / rest[0]).is_dir() or (SOURCE / f"{rest[0]}.py").exists())
+            yield (rest[0] if known else "__init__"), types
+
+
+def calls(path: Path) -> Iterator[str]:
+    """The names of everything called, dotted: ``torch.load``."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+def strayed(path: Path) -> list[str]:
+    """What ``path`` imports and may not."""
+    part, wrong = part_of(path), []
+    for other, types in parts_imported(path):
+        allowed = other == part or other in MAY_IMPORT.get(part, "").split()
+        excused = types and ((part, other) in TYPES_ONLY or (part, "*") in TYPES_ONLY)
+        if not allowed and not excused:
+            wrong.append(other)
+    return wrong
+
+
+def test_every_part_has_its_place() -> None:
+    homeless = {part_of(path) for path in FILES} - set(MAY_IMPORT) - {"__init__"}
+    assert not homeless, f"say in MAY_IMPORT what {sorted(homeless)} may import"
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_imports_run_one_way(name: str) -> None:
+    assert not strayed(BY_NAME[name]), f"{name} may not import {strayed(BY_NAME[name])}: see MAY_IMPORT"
+
+
+def test_the_rule_itself_has_no_circle() -> None:
+    left = {part: set(may.split()) - {"__init__"} for part, may in MAY_IMPORT.items()}
+    while left:
+        free = {part for part, needs in left.items() if not needs & set(left)}
+        assert free, f"a circle among {sorted(left)}"
+        left = {part: needs for part, needs in left.items() if part not in free}
+
+
+@pytest.mark.parametrize("name", [n for n, path in BY_NAME.items() if part_of(path) in PURE])
+def test_methods_and_clustering_are_arithmetic(name: str) -> None:
+    found = [n for n, _ in imports(BY_NAME[name])]
+    banned = ("torch.nn", "torch.optim", "torch.utils", "flwr", "pickle", "os", "io", "pathlib", "logging", "subprocess")
+    assert not [n for n in found if n.startswith(tuple(f"{b}." for b in banned)) or n in banned]
+    called = set(calls(BY_NAME[name]))
+    assert not called & {"open", "print", "input", "exec", "eval", "warnings.warn"}
+    used = {ast.unparse(node) for node in ast.walk(tree_of(BY_NAME[name])) if isinstance(node, ast.Attribute)}
+    assert not used & {"torch.nn", "torch.optim"}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_only_randomness_seeds(name: str) -> None:
+    called = {call.rpartition(".")[2] for call in calls(BY_NAME[name])}
+    assert name == "randomness.py" or not called & {"manual_seed", "manual_seed_all", "set_rng_state", "fork_rng", "seed"}
+    assert not {n.partition(".")[0] for n, _ in imports(BY_NAME[name])} & {"random"}
+    # Of NumPy's, only generators that are made from a key.
+    drawn = [c for c in calls(BY_NAME[name]) if c.startswith(("np.random.", "numpy.random."))]
+    assert not drawn if name != "randomness.py" else set(drawn) <= {"np.random.default_rng", "np.random.SeedSequence"}
+
+
+
+@pytest.mark.parametrize("name", [n for n, path in BY_NAME.items() if part_of(path) not in ("cli", "report", "arguments")])
+def test_only_the_command_line_prints(name: str) -> None:
+    assert "print" not in set(calls(BY_NAME[name]))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_flower_and_the_data_hub_stay_in_one_file_each(name: str) -> None:
+    packages = {n.partition(".")[0] for n, _ in imports(BY_NAME[name])}
+    assert "flwr" not in packages or name.startswith("engines/flower")
+    assert not packages & {"flwr_datasets", "datasets"} or name == "data/hub.py"
+
+
+def test_importing_what_a_file_is_found_at() -> None:
+    """The walk sees relative imports and imports within functions: a check of the check."""
+    text = "from . import b\ndef f():\n    from ..data import c\n    import coterie.engines.workers\n"
+    path = SOURCE / "methods" / "no_such_file.py"
+    found = ast.parse(text)
+    tree_of_original = globals()["tree_of"]
+    globals()["tree_of"] = lambda p: found if p == path else tree_of_original(p)
+    try:
+        assert [n for n, _ in imports(path)] == ["coterie.methods.b", "coterie.data.c", "coterie.engines.workers"]
+        assert strayed(path) == ["data", "engines"]
+    finally:
+        globals()["tree_of"] = tree_of_original
+
+
+def test_the_package_is_the_one_that_is_read() -> None:
+    spec = importlib.util.find_spec("coterie")
+    assert spec is not None
+    assert spec.origin == str(SOURCE / "__init__.py")
