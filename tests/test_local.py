@@ -30,6 +30,18 @@ class Tied(nn.Module):
         return self.out(torch.tanh(self.into(x)))
 
 
+class Doubled(nn.Module):
+    """Two parameters whose gradients are one and the same tensor to autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(FEATURES, CLASSES)), nn.Parameter(torch.randn(FEATURES, CLASSES))
+        self.shift = nn.Parameter(torch.randn(CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.a + self.b) + self.shift
+
+
 class Frozen(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +73,7 @@ def pair(model: Callable[[], nn.Module], **how: Any) -> tuple[Learner, nn.Module
     return Learner(made(model, 1), Objective(), **how), made(model)
 
 
-@pytest.mark.parametrize("model", [linear, mlp, Tied, Frozen], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("model", [linear, mlp, Tied, Doubled, Frozen], ids=lambda m: m.__name__)
 @pytest.mark.parametrize(
     "training",
     [
@@ -151,7 +163,7 @@ def test_augmentation_changes_training_alone() -> None:
     assert torch.equal(learner.gradient(start, data), plain.gradient(start, data))
 
 
-@pytest.mark.parametrize("model", [mlp, dropped, normed, Tied, Frozen], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("model", [mlp, dropped, normed, Tied, Doubled, Frozen], ids=lambda m: m.__name__)
 def test_gradient_is_autograds_on_the_full_batch(model: Callable[[], nn.Module]) -> None:
     learner, module = pair(model)
     data = examples(2 * BATCH_TO_MEASURE + 3, 1)  # three parts
@@ -174,7 +186,7 @@ def test_measuring_is_the_plain_mean_and_changes_nothing(model: Callable[[], nn.
         outputs = module.eval()(data.inputs)
     assert scores["loss"] == pytest.approx(float(cross_entropy(outputs, data.targets)), rel=1e-5)
     assert scores["accuracy"] == float((outputs.argmax(1) == data.targets).sum()) / len(data)
-    assert torch.equal(learner.row, start)
+    assert torch.equal(learner.layout.row(learner.module), start)
     assert learner.measure(start, data) == scores
 
 

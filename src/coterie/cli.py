@@ -69,10 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace, spec: Spec) -> Spec:
-    """``spec`` as the options change it. A method or scenario that it has already keeps the settings it has there."""
+    """``spec`` as the options change it. What a file sets of the scenario or of a method named again stays set."""
     spec = dict(spec)
-    if arguments.scenario and arguments.scenario != spec["scenario"]["name"]:
-        spec["scenario"] = {"name": arguments.scenario}
+    if arguments.scenario:
+        spec["scenario"] = {**spec["scenario"], "name": arguments.scenario}
     if arguments.method:
         known = {table["name"]: table for table in spec["methods"]}
         spec["methods"] = [known.get(name, {"name": name}) for name in dict.fromkeys(arguments.method)]

@@ -1,7 +1,6 @@
 """What one client does with an offered model: measure it, choose, train from it, or give its gradient.
 
-This is the plain loop, one client and one mini-batch at a time: the reference for every faster way. The module's
-parameters and gradients are views of two flat buffers, so loading a row is one copy and an SGD step one operation.
+This is the plain loop, one client and one mini-batch at a time: the reference for every faster way.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Scores = dict[str, float]
 
 @dataclass(frozen=True)
 class Reply:
-    """One client's answer; ``row`` ``(d,)`` is a buffer that the next call writes over, or None if nothing was trained."""
+    """One client's answer; ``row`` ``(d,)`` is None if nothing was trained."""
 
     chosen: tuple[int, ...]
     losses: tuple[float, ...]
@@ -35,52 +34,37 @@ class Reply:
 
 
 class Learner:
-    """A module bound to one flat row of parameters ``(d,)``; reused for client after client."""
+    """A module that is loaded with one model after another; reused for client after client."""
 
     def __init__(self, module: nn.Module, objective: Objective, augment: Callable | None = None) -> None:
-        self.module, self.objective, self.augment = module, objective, augment
         self.layout = Layout(module)
-        self.row = self.layout.row(module)
-        self.grad = torch.zeros(self.layout.trainable)
+        self.images = any(isinstance(m, nn.Conv2d) for m in module.modules())
+        # Convolutions are faster with the channels last in memory; shapes and names stay what they are.
+        self.module = module.to(memory_format=torch.channels_last) if self.images else module  # type: ignore[call-overload]
+        self.objective, self.augment = objective, augment
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
-        self.views: list[tuple[nn.Module, str, Tensor]] = []
-        self._bind()
-        bound = {id(view) for _, _, view in self.views}
+        in_row = {piece.name for piece in self.layout.pieces}
         self.others = [
             (owner, name, buffer.clone())
-            for owner in module.modules()
+            for path, owner in module.named_modules()
             for name, buffer in owner._buffers.items()
-            if buffer is not None and id(buffer) not in bound
+            if buffer is not None and f"{path}.{name}".lstrip(".") not in in_row
         ]
-
-    def _bind(self) -> None:
-        """Make every float tensor of the module a view of ``row``, and every gradient one of ``grad``."""
-        parameters = dict(self.module.named_parameters())
-        for piece in self.layout.pieces:
-            view = self.row[piece.start : piece.stop].view(piece.shape)
-            if piece.name in parameters:
-                parameter = parameters[piece.name]
-                parameter.data = view
-                if parameter.requires_grad:
-                    parameter.grad = self.grad[piece.start : piece.stop].view(piece.shape)
-            else:
-                path, _, name = piece.name.rpartition(".")
-                owner = self.module.get_submodule(path)
-                owner._buffers[name] = view
-                self.views.append((owner, name, view))
 
     def load(self, row: Tensor) -> None:
         """Take over a model; buffers that no row carries (integers, say) go back to what they were."""
-        self.row.copy_(row)
-        for owner, name, view in self.views:
-            owner._buffers[name] = view
+        self.layout.load(self.module, row)
         for owner, name, first in self.others:
             owner._buffers[name] = first.clone()
 
-    def backward(self, x: Tensor, y: Tensor) -> None:
-        """Put the gradient of the batch's mean loss into ``grad``."""
-        self.grad.zero_()
-        self.objective.loss(self.module(x), y).backward()
+    def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """Of the batch's mean loss, one per trainable parameter; zero for those the loss does not depend on."""
+        loss = self.objective.loss(self.module(x), y)
+        return torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if self.images and x.dim() == 4 else x
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 
@@ -94,7 +78,7 @@ class Learner:
         totals: list[dict[str, tuple[float, int]]] = [{} for _ in targets]
         for start in range(0, len(index), BATCH_TO_MEASURE):
             part = slice(start, start + BATCH_TO_MEASURE)
-            outputs = self.module(inputs[index[part]])
+            outputs = self.module(self._inputs(inputs[index[part]]))
             for total, target in zip(totals, targets, strict=True):
                 y = target[part]
                 _add(total, "loss", float(self.objective.loss(outputs, y)) * y.numel(), y.numel())
@@ -114,34 +98,39 @@ class Learner:
     # -- training -----------------------------------------------------------------------------------------------------
 
     def train(self, row: Tensor, data: Split, training: Training, lr: float, gen: torch.Generator) -> Tensor:
-        """Train from ``row`` ``(d,)``; returns the trained row, a buffer that the next call writes over."""
+        """Train from ``row`` ``(d,)``; returns the trained row."""
         self.load(row)
         self.module.train()
-        weights = self.row[: self.layout.trainable]
-        offered = row[: self.layout.trainable]
-        step = self._stepper(weights, training, lr)
+        offered = [p.detach().clone() for p in self.parameters] if training.proximal else None
+        step = self._stepper(training, lr)
         for x, y in self._batches(data, training, gen):
-            self.backward(x, y)
-            if training.proximal:
-                self.grad.add_(weights - offered, alpha=training.proximal)
-            if training.clip is not None:
-                self.grad.mul_((training.clip / (self.grad.norm() + 1e-6)).clamp(max=1.0))
+            gradients = self.gradients(x, y)
+            with torch.no_grad():
+                for p, g in zip(self.parameters, gradients, strict=True):
+                    p.grad = g
+                if offered is not None:
+                    for p, g, first in zip(self.parameters, gradients, offered, strict=True):
+                        g.add_(p - first, alpha=training.proximal)
+                if training.clip is not None:
+                    nn.utils.clip_grad_norm_(self.parameters, training.clip)
             step()
-        for owner, name, view in self.views:
-            now = owner._buffers[name]
-            if now is not view and now is not None:  # ``self.seen = self.seen + 1`` makes a new tensor
-                view.copy_(now)
-        return self.row
+        return self.layout.row(self.module)
 
-    def _stepper(self, weights: Tensor, training: Training, lr: float) -> Callable[[], object]:
-        """A fresh optimiser over the flat row; plain SGD is its one line."""
-        if training.optimizer == "sgd" and not training.momentum and not training.weight_decay:
-            return lambda: weights.add_(self.grad, alpha=-lr)
-        flat = nn.Parameter(weights)
-        flat.grad = self.grad
+    def _stepper(self, training: Training, lr: float) -> Callable[[], object]:
+        """A step of a fresh optimiser, from the parameters' ``grad``; plain SGD is its one line."""
         if training.optimizer == "adam":
-            return torch.optim.Adam([flat], lr=lr, weight_decay=training.weight_decay).step
-        return torch.optim.SGD([flat], lr=lr, momentum=training.momentum, weight_decay=training.weight_decay).step
+            return torch.optim.Adam(self.parameters, lr=lr, weight_decay=training.weight_decay).step
+        if training.momentum or training.weight_decay:
+            decay = training.weight_decay
+            return torch.optim.SGD(self.parameters, lr=lr, momentum=training.momentum, weight_decay=decay).step
+
+        @torch.no_grad()
+        def plain() -> None:
+            for p in self.parameters:
+                if p.grad is not None:
+                    p.add_(p.grad, alpha=-lr)
+
+        return plain
 
     def _batches(self, data: Split, training: Training, gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled mini-batches of ``epochs`` passes, or as many passes as ``steps`` take; one gather per pass."""
@@ -158,6 +147,7 @@ class Learner:
             x, y = data.batch(order)
             if self.augment is not None:
                 x = self.augment(x, gen)
+            x = self._inputs(x)
             for start in range(0, min(left, per_pass) * size, size):
                 yield x[start : start + size], y[start : start + size]
             left -= per_pass
@@ -169,8 +159,8 @@ class Learner:
         total = torch.zeros(self.layout.size)
         for start in range(0, len(data), BATCH_TO_MEASURE):
             x, y = data.batch(torch.arange(start, min(start + BATCH_TO_MEASURE, len(data))))
-            self.backward(x, y)
-            total[: self.layout.trainable].add_(self.grad, alpha=len(x) / len(data))
+            gradients = torch.cat([g.reshape(-1) for g in self.gradients(self._inputs(x), y)])
+            total[: self.layout.trainable].add_(gradients, alpha=len(x) / len(data))
         return total
 
     # -- a task -------------------------------------------------------------------------------------------------------
