@@ -49,6 +49,7 @@ def world(
     """Clients of 20, or of ``sizes``, training examples each."""
     ids = tuple(ids)
     clients = {c: client(c, train=size) for c, size in zip(ids, sizes or [20] * len(ids), strict=True)}
+    clients = more.pop("clients", clients)
     more.setdefault("training", Training(lr=0.1, batch=8))
     return World(clients=clients, model=model, **more)
 

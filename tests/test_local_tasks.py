@@ -93,7 +93,7 @@ def test_objectives_without_classes_are_measured_by_their_own_metric() -> None:
     scores = it.measure(torch.tensor([0.0, 0.0, 1.0]), data)  # errors 1, 0, 1, 2, 3
     assert scores == {"loss": (1 + 0 + 1 + 4 + 9) / 5, "absolute": (1 + 0 + 1 + 2 + 3) / 5}
     both = ClientData(train=data, validation=data, test=data)
-    assert math.isnan(it.answer(Task(offered=(0,), measure="train"), [it.row.clone()], both, TRAINING, 0.1, KEY).accuracies[0])
+    assert math.isnan(it.answer(Task(offered=(0,), measure="train"), [torch.zeros(3)], both, TRAINING, 0.1, KEY).accuracies[0])
 
 
 # -- randomness -------------------------------------------------------------------------------------------------------

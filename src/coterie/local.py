@@ -105,14 +105,15 @@ class Learner:
         step = self._stepper(training, lr)
         for x, y in self._batches(data, training, gen):
             gradients = self.gradients(x, y)
-            with torch.no_grad():
+            with torch.no_grad():  # nothing in place: autograd may give two parameters the same tensor
+                if offered is not None:
+                    pulls = zip(gradients, self.parameters, offered, strict=True)
+                    gradients = tuple(g.add(p - first, alpha=training.proximal) for g, p, first in pulls)
+                if training.clip is not None:
+                    share = (training.clip / (nn.utils.get_total_norm(gradients) + 1e-6)).clamp(max=1.0)
+                    gradients = tuple(g * share for g in gradients)
                 for p, g in zip(self.parameters, gradients, strict=True):
                     p.grad = g
-                if offered is not None:
-                    for p, g, first in zip(self.parameters, gradients, offered, strict=True):
-                        g.add_(p - first, alpha=training.proximal)
-                if training.clip is not None:
-                    nn.utils.clip_grad_norm_(self.parameters, training.clip)
             step()
         return self.layout.row(self.module)
 
