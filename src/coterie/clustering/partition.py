@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering import _checks
 
@@ -69,6 +68,8 @@ def adjusted_rand(labels_a: Any, labels_b: Any) -> float:
     >>> adjusted_rand([0, 0, 1, 1], [1, 1, 0, 0]), adjusted_rand([0, 0, 0], [0, 1, 2])
     (1.0, 0.0)
     """
+    from sklearn.metrics import adjusted_rand_score  # here, as importing it takes seconds
+
     return float(adjusted_rand_score(*_two(labels_a, labels_b)))
 
 
