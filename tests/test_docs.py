@@ -1,0 +1,281 @@
+"""The documents are true: generated parts are up to date, commands are understood, code runs, links lead somewhere."""
+
+import contextlib
+import doctest
+import importlib.util
+import io
+import json
+import re
+import shlex
+import sys
+import tomllib
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coterie import METHODS, SCENARIOS, overrides
+from coterie.arguments import parse, parser
+from coterie.cli import _options, main
+from coterie.data.datasets import DATASETS
+from coterie.experiment import Experiment, make, normal, read
+from coterie.record import line
+from coterie.runs import run
+from coterie.scenario import Scenario
+from coterie.settings import documented
+
+ROOT = Path(__file__).resolve().parents[1]
+spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+assert spec is not None
+assert spec.loader is not None
+generate = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(generate)
+
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in generate.documents()}
+COMMANDING = {**PAGES, **{str(p.relative_to(ROOT)): p.read_text() for p in sorted(ROOT.glob("experiments/*.toml"))}}
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+pages = pytest.mark.parametrize("page", PAGES)
+
+
+def blocks(page: str, *kinds: str) -> Iterator[tuple[str, str]]:
+    """(kind, content) of a page's fenced blocks, in order."""
+    for kind, content in FENCE.findall(COMMANDING[page]):
+        if kind in kinds:
+            yield kind, content
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    stale = [page for page, text in PAGES.items() if generate.regenerated(text) != text]
+    assert not stale, "python docs/generate.py makes them anew"
+
+
+def loosely(printed: str) -> list[str]:
+    """The words, without decimals, whose last digits depend on the processor, and without the lines they stand in."""
+    return re.sub(r"-?\d+\.\d+|[│├└─]", " ", printed).split()
+
+
+@pytest.mark.slow
+def test_the_demonstration_prints_what_the_readme_shows() -> None:
+    (shown,) = (found[3] for found in generate.MARKER.finditer(PAGES["README.md"]) if found[1] == "demo")
+    assert loosely(generate.demo()) == loosely(shown), "python docs/generate.py --demo makes it anew"
+
+
+def test_what_differs_between_runs_is_left_out_of_the_demonstration() -> None:
+    printed = "tree 12.5\r\n\nmethod  seconds \ncfl        12.5\n\nrecorded in runs/20250102-030405-digits-x\n"
+    assert generate.normalised(printed) == "tree 12.5\n\nmethod  seconds\ncfl           …\n\nrecorded in runs/TIME-digits-x"
+
+
+def test_generation_rewrites_what_is_stale_and_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("before\n<!-- settings fedavg -->\nold\n<!-- /settings -->\nafter\n<!-- demo -->\nkept\n<!-- /demo -->\n")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert generate.main(["--check"]) == 1
+    assert "old" in page.read_text()
+    assert generate.main([]) == 0
+    text = page.read_text()
+    assert text.startswith("before\n<!-- settings fedavg -->\n| setting |")
+    assert text.endswith("<!-- /settings -->\nafter\n<!-- demo -->\nkept\n<!-- /demo -->\n")
+    assert generate.main(["--check"]) == 0
+
+
+def test_results_are_means_over_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(generate, "RESULTS", tmp_path)
+    assert generate.results() == "No results have been recorded yet.\n"
+    runs = [
+        {
+            "method": "cfl", "scenario": "digits/iid", "settings": {}, "training": {}, "rounds": 40, "ari": None,
+            "groups": [[0], [1, 2]], "accuracy": {"mean": mean, "min": 0.5, "per_client": {"0": 1, "1": 1, "2": 1}},
+        }
+        for mean in (0.8, 0.9, 1.0)
+    ]  # fmt: skip
+    (tmp_path / "digits.json").write_text(json.dumps([*runs, {**runs[0], "method": "fedavg"}]))
+    _, _, cfl, fedavg = generate.results().splitlines()
+    # The mean of 0.8, 0.9 and 1 is 0.9; half of its interval is 4.3027 * 0.1 / sqrt(3) = 0.248.
+    assert "| 3 | `cfl` | 3 | 40 | 0.900 ± 0.248 | 0.500 ± 0.000 | 2.0 ± 0.0 | - |" in cfl
+    assert "| `fedavg` | 1 | 40 | 0.800 | 0.500 | 2.0 | - |" in fedavg
+
+
+# -- commands -------------------------------------------------------------------------------------------------------------
+
+
+def commands(text: str) -> list[str]:
+    """Every call of coterie in a text: lines of code and `quoted` ones that have an argument."""
+    lines = re.findall(r"^(?:    |#.*  )?((?:\.venv/bin/)?coterie [\w-].*)$", text, re.MULTILINE)
+    quoted = re.findall(r"`((?:\.venv/bin/)?coterie [^`]+)`", text)
+    return [command.partition(" > ")[0].replace("\\|", "|").strip() for command in [*lines, *quoted]]
+
+
+def calls() -> list[tuple[str, str]]:
+    return [(page, command) for page, text in COMMANDING.items() for command in commands(text)]
+
+
+def test_commands_are_found() -> None:
+    assert ("docs/tutorial.md", "coterie compare runs/swap runs/slow") in calls()
+    assert len({page for page, _ in calls()}) > 8
+
+
+PLACEHOLDERS = {"FILE.toml": "experiments/digits.toml", "run.toml": "experiments/digits.toml", "NAME": "digits/iid"}
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(calls())), ids=lambda text: text)
+def test_every_command_is_understood(page: str, command: str) -> None:
+    words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command)[1:]]
+    arguments = parse(words)
+    if arguments.command in ("methods", "scenarios") and arguments.name:
+        assert arguments.name in {"methods": METHODS, "scenarios": SCENARIOS}[arguments.command]
+    if arguments.command == "run":
+        spec = normal({})
+        if arguments.file:
+            shown = [text for _, text in blocks(page, "toml") if text.startswith(f"# {arguments.file}\n")]
+            spec = normal(tomllib.loads(shown[0])) if shown else read(ROOT / arguments.file)
+        spec = _options(arguments, spec)
+        for text in arguments.set:
+            spec = overrides.assign(spec, text)
+        assert isinstance(make(spec), Experiment)
+
+
+# -- code -----------------------------------------------------------------------------------------------------------------
+
+QUICK = ("--rounds", "2", "--workers", "1", "--set", "training.epochs=1")
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """An empty module to run a page's code in, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+    made = types.ModuleType("a_page_of_the_documents")
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    return made
+
+
+def play(page: str, module: types.ModuleType) -> list[str]:
+    """Run a page in order: its Python, its TOML files, and its ``sh`` commands, runs with few rounds. What was called."""
+    called = []
+    for kind, content in blocks(page, "python", "toml", "sh"):
+        if kind == "toml":
+            Path(content.partition("\n")[0].removeprefix("# ")).write_text(content)
+        elif kind == "python":
+            python(page, content, module)
+        else:
+            for command in content.splitlines():
+                words = shlex.split(command)[1:]
+                if "DIR" not in words:
+                    quick = QUICK if words[0] == "run" else ()
+                    assert main([*words, *quick]) == 0, command
+                    called.append(words[0])
+    return called
+
+
+def python(page: str, content: str, module: types.ModuleType) -> None:
+    if content.startswith(">>>"):
+        test = doctest.DocTestParser().get_doctest(content, vars(module), page, page, 0)
+        report = io.StringIO()
+        failed = doctest.DocTestRunner(verbose=False).run(test, out=report.write, clear_globs=False).failed
+        assert not failed, report.getvalue()
+        vars(module).update(test.globs)
+    else:
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(content, page, "exec"), vars(module))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/data.md"])
+def test_every_block_of_code_runs(page: str, module: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    called = play(page, module)
+    if page == "docs/tutorial.md":
+        assert {"run", "resume", "compare", "methods", "scenarios"} == set(called)
+
+
+# -- what the pages name --------------------------------------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as hosts of Markdown make them."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_every_link_leads_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        assert file.exists(), target
+        assert file.is_relative_to(ROOT), target
+        if anchor:
+            assert anchor in anchors(file.read_text()), target
+
+
+def test_every_page_is_linked_from_the_index_or_the_readme() -> None:
+    linked = set()
+    for page in ("README.md", "docs/index.md"):
+        for target in re.findall(r"\]\(([^)\s#]+)", PAGES[page]):
+            linked.add(str(((ROOT / page).parent / target).resolve()))
+    assert not [page for page in PAGES if page != "README.md" and str(ROOT / page) not in linked]
+
+
+SECTIONS = ("What it does", "A case by hand", "Settings", "What is sent", "Deviations", "When to use it")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_card_with_every_setting(method: str) -> None:
+    card = PAGES[f"docs/methods/{method}.md"]
+    for name, _, _, sentence in documented(METHODS[method]):
+        assert f"| `{name}` |" in card
+        assert sentence.replace("|", "\\|") in card
+    for title in SECTIONS:
+        assert f"\n## {title}\n" in card
+    assert "**Source.**" in card
+    assert "**Silent clients" in card
+    # The card names the papers that the file's header names.
+    for number in re.findall(r"\b\d{4}\.\d{5}\b", sys.modules[METHODS[method].__module__].__doc__ or ""):
+        assert number in card
+
+
+def test_every_scenario_data_set_partition_and_shift_is_listed() -> None:
+    page = PAGES["docs/data.md"]
+    limits = {f.name: f.metadata["limits"] for f in Scenario.__dataclass_fields__.values() if "limits" in f.metadata}
+    for name in (*SCENARIOS, *DATASETS, *limits["partition"]["choices"], *limits["shift"]["choices"]):
+        assert f"`{name}`" in page, name
+
+
+def test_every_scenario_that_is_named_exists() -> None:
+    sets = {name.partition("/")[0] for name in SCENARIOS}
+    for page, text in PAGES.items():
+        for name in re.findall(r"(?<![\w/.-])([a-z0-9_]+/[a-z-]+)(?![\w/.-])", text):
+            if name.partition("/")[0] in sets:
+                assert name in SCENARIOS, (page, name)
+
+
+def test_every_field_of_a_recorded_round_is_explained() -> None:
+    (done,) = run("cfl", "synthetic/groups", rounds=1, workers=1)
+    for field in line(done):
+        assert f"`{field}`" in PAGES["docs/runs.md"], field
+
+
+def test_every_command_and_option_is_listed() -> None:
+    page = PAGES["docs/commands.md"]
+    for name, own in parser()[1].items():
+        assert f"\n## coterie {name}\n" in page
+        for option in own.options():
+            if option.startswith("--"):
+                assert f"`{option}" in page, option
+
+
+@pytest.mark.parametrize("path", [*PAGES, *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs/results").glob("*.json")))])
+def test_no_path_of_one_machine(path: str) -> None:
+    found = re.findall(r"(?<![\w./:-])/(?:home|tmp|work|root|usr|mnt|Users|opt|data)\b\S*", (ROOT / path).read_text())
+    assert not found
+
+
+@pages
+def test_lines_are_not_too_long(page: str) -> None:
+    prose = generate.MARKER.sub("", PAGES[page])
+    long = [text for text in prose.splitlines() if len(text) > 125 and not text.startswith("|")]
+    assert not long
+
