@@ -97,6 +97,15 @@ def test_results_are_means_over_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert "| `fedavg` | 1 | 40 | 0.800 | 0.500 | 2.0 | - |" in fedavg
 
 
+def test_the_table_of_defaults_says_how_often_they_were_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(generate, "DEFAULTS", tmp_path / "cfl-defaults.json")
+    assert "not been measured" in generate.cfl_defaults()
+    row = {"world": "IID", "runs": 2, "exact": 1, "ari": 0.5, "groups": [1, 3], "last_split": 40}
+    found = {"method": "cfl", "rounds": 80, "rows": [row, {**row, "groups": [1, 1], "last_split": 0}]}
+    (tmp_path / "cfl-defaults.json").write_text(json.dumps(found))
+    assert "| IID | 1 of 2 | 0.500 | 1 to 3 | 40 |\n| IID | 1 of 2 | 0.500 | 1 | - |" in generate.cfl_defaults()
+
+
 # -- commands -------------------------------------------------------------------------------------------------------------
 
 
