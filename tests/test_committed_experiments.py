@@ -47,8 +47,7 @@ def test_their_worlds_can_be_built(name: str, data_folder: Path) -> None:
 
 def _end(method: str, scenario: str, seed: int, rounds: int) -> tuple[float, float, int]:
     """(mean accuracy, adjusted Rand index, groups) at the end of a run."""
-    for done in run(method, scenario, rounds=rounds, seed=seed, eval_every=rounds):
-        pass
+    *_, done = run(method, scenario, rounds=rounds, seed=seed, eval_every=rounds)
     world = SCENARIOS[scenario].build(seed)
     assert world.truth is not None
     assert done.scores is not None

@@ -219,6 +219,17 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
         find("folder/clients").build(0, tmp_path)
 
 
+def test_whole_numbers_are_features_to_a_model_of_features(tmp_path: Path) -> None:
+    x, y = np.arange(40).reshape(10, 4), np.arange(10) % 2
+    np.savez(tmp_path / "one.npz", x=x, y=y)
+    inputs = find("folder/clients").build(0, tmp_path).clients[0].train.inputs
+    assert inputs.dtype == torch.float32
+    assert inputs.tolist() == x.tolist()
+    assert from_lists([(x, y)]).clients[0].train.inputs.dtype == torch.float32
+    own = from_lists([(x, y)], model=lambda: nn.EmbeddingBag(40, 2))
+    assert own.clients[0].train.inputs.dtype == torch.int64  # to a model of one's own they may be tokens
+
+
 def test_clients_from_lists() -> None:
     three = [arrays(20, 0), (*arrays(30, 1), *arrays(9, 2)), dict(zip("xy", arrays(10, 3), strict=True))]
     world = from_lists(three, training=Training(lr=0.3), truth=((0, 1), (2,)), model=lambda: nn.Linear(5, 3))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.arguments import parse, parser
-from coterie.settings import UserError
+from coterie.settings import UserError, documented
 
 if TYPE_CHECKING:
     from coterie.experiment import Spec
@@ -194,7 +194,10 @@ def methods(arguments: argparse.Namespace) -> int:
         return 0
     cls = method_class(arguments.name)
     print(f"{arguments.name}: {listing.first_line(cls)}\n")
-    console.print(listing.settings(cls))
+    if documented(cls):
+        console.print(listing.settings(cls))
+    else:
+        print("It has no settings.")
     return 0
 
 

@@ -149,6 +149,11 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
 )
 
 
+def takes_tokens(name: str) -> bool:
+    """Whether a model may be meant for whole numbers: a next-word model, or one that is not known here."""
+    return name == "cfl-lstm" or name not in MODELS
+
+
 def make(name: str, shape: Shape, classes: int) -> nn.Module:
     """A fresh module: ``name`` is one of :data:`MODELS`, or ``package.module:Name`` of anything that takes
     ``(shape, classes)`` and returns an ``nn.Module``.

@@ -93,6 +93,7 @@ class Scenario:
         """
         if self.dataset == "folder":
             files = own.folder(datasets.resolve(folder, "folder"))
+            files = files if models.takes_tokens(self.model) else own.features(files)
             shape, classes = own.common(files, None)
             world = {"training": self.training, "augment": self._augmentation(shape)}
             shares = (self.train, self.validation)
@@ -239,6 +240,8 @@ def from_lists(
         named[f"client {number}"] = own.pools(arrays, f"client {number}")
     if not named:
         raise UserError("a world needs at least one client")
+    if isinstance(model, str) and not models.takes_tokens(model):
+        named = own.features(named)
     shape, classes = own.common(named, classes)
     maker = models.factory(model, shape, classes) if isinstance(model, str) else model
     return own.world(named, maker, (train, validation), seed, **world)

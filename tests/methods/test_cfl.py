@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from worlds import THREE, TRUTH, Pull, grouped, last, play
 
 from coterie.core import Cohort, Replies, as_groups
 from coterie.methods import CFL, FedAvg
 from coterie.settings import SettingError
+from worlds import THREE, TRUTH, Pull, grouped, last, play
 
 PAPER = {"scale": "absolute", "persistence": 1}
 
@@ -44,7 +45,7 @@ def test_the_norm_of_the_mean_is_not_the_mean_of_norms() -> None:
     ("settings", "why"),
     [
         ({"eps1": 1.0, "eps2": 2.0}, "not stationary: mean update 1 >= eps1 1"),  # strict: 1 is not below 1
-        ({"eps1": 1.5, "eps2": 3.1}, "in agreement: greatest client update 3 < eps2 3.1"),
+        ({"eps1": 1.5, "eps2": 3.1}, "in agreement: greatest update 3 < eps2 3.1"),
         ({"eps1": 1.5, "eps2": 2.0, "warmup": 1}, "round 1 is within the warm-up of 1"),
         ({"eps1": 1.5, "eps2": 2.0, "min_cluster_size": 2}, "a side would have fewer than min_cluster_size 2"),
     ],
@@ -122,7 +123,7 @@ def test_positions_are_never_taken_for_ids() -> None:
     assert played.groups == as_groups(groups)
     path = played.state.tree.path(played.state.leaves[0].node)
     assert path[0].clients == tuple(range(12))
-    assert all(set(child.clients) < set(node.clients) for node, child in zip(path, path[1:], strict=False))
+    assert all(set(child.clients) < set(node.clients) for node, child in itertools.pairwise(path))
 
 
 def test_the_tree_keeps_the_model_that_was_offered_at_the_split() -> None:
@@ -211,10 +212,10 @@ def test_fallback_serves_the_ancestor_that_was_better() -> None:
     state = last(method, world, 9).state
     leaf = state.leaves[0]
     client = leaf.clients[0]
-    worse = replace(leaf, losses={c: 1e6 for c in leaf.clients})
+    worse = replace(leaf, losses=dict.fromkeys(leaf.clients, 1000000.0))
     assignment = method.assignment(replace(state, leaves=(worse, *state.leaves[1:])))
     assert torch.equal(assignment.models[assignment.row[client]], state.tree.nodes[0].model)
-    better = replace(leaf, losses={c: -1.0 for c in leaf.clients})
+    better = replace(leaf, losses=dict.fromkeys(leaf.clients, -1.0))
     assignment = method.assignment(replace(state, leaves=(better, *state.leaves[1:])))
     assert torch.equal(assignment.models[assignment.row[client]], leaf.model)
 

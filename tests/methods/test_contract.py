@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import THREE, TRUTH, Pull, grouped, last, play
 
 from coterie.codec import decode, encode
 from coterie.core import STATES, Assignment, Cohort, Method, Plan, Replies, as_groups
 from coterie.methods import CFL, FLHC, METHODS, FedAvg, Independent
 from coterie.settings import as_dict, build, documented
+from worlds import THREE, TRUTH, Pull, grouped, last, play
 
 EXAMPLES: dict[str, Any] = {
     "fedavg": FedAvg(),

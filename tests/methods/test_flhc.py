@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from worlds import THREE, TRUTH, Pull, grouped, last, play
 
 from coterie.core import as_groups
 from coterie.methods import FLHC, FedAvg
 from coterie.settings import SettingError
+from worlds import THREE, TRUTH, Pull, grouped, last, play
 
 
 def line(*places: float) -> Pull:

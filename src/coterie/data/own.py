@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,13 @@ def pools(arrays: Mapping[str, Any], where: Path | str) -> tuple[Pool | None, ..
             known = "x and y (or x_train and y_train), and x_validation, y_validation, x_test, y_test in pairs"
             raise UserError(f"{where} must hold {known}; it holds {', '.join(arrays) or 'nothing'}")
     return tuple(pool(named[x], named[y], where) if x in named else None for x, y in KEYS)
+
+
+def features(clients: Mapping[str, tuple[Pool | None, ...]]) -> dict[str, tuple[Pool | None, ...]]:
+    """The same pools with whole-number inputs as floats: for models that take features, not tokens."""
+    return {
+        name: tuple(p if p is None else replace(p, inputs=p.inputs.float()) for p in three) for name, three in clients.items()
+    }
 
 
 def common(clients: Mapping[str, Sequence[Pool | None]], classes: int | None) -> tuple[tuple[int, ...], int]:

@@ -33,7 +33,18 @@ from torch import Tensor
 
 from coterie.clustering import cosine, optimal_bipartition
 from coterie.core import (
-    Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, as_groups, average, state, weights,
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    as_groups,
+    average,
+    state,
+    weights,
 )  # fmt: skip
 from coterie.methods.cfl_criteria import Heard, by_schedule, decide, listen, separate
 from coterie.settings import SettingError, check, setting

@@ -82,16 +82,14 @@ def decide(method: CFL, heard: Heard, round: int) -> Note:
         return note(heard, "keep", "a group of one cannot split")
     if round <= method.warmup:
         return note(heard, "keep", f"round {round} is within the warm-up of {method.warmup}")
-    said = f"mean update {heard.mean_norm:.3g} {{}} eps1 {_times(method.eps1, heard.client_norm, relative)}"
     numbers = {"eps1": eps1, "eps2": eps2}
+    mean, most = f"mean update {heard.mean_norm:.3g}", f"greatest update {heard.client_norm:.3g}"
     if not heard.mean_norm < eps1:
-        return note(heard, "keep", "not stationary: " + said.format(">="), numbers=numbers)
-    said = "stationary: " + said.format("<")
-    limit = f"eps2 {_times(method.eps2, leaf.peak, relative)}"
+        return note(heard, "keep", f"not stationary: {mean} >= eps1 {eps1:.3g}", numbers=numbers)
+    said = f"stationary: {mean} < eps1 {eps1:.3g}"
     if not heard.client_norm >= eps2:
-        text = f"{said}; but in agreement: greatest client update {heard.client_norm:.3g} < {limit}"
-        return note(heard, "keep", text, numbers=numbers)
-    said += f"; at odds: greatest client update {heard.client_norm:.3g} >= {limit}"
+        return note(heard, "keep", f"{said}; but in agreement: {most} < eps2 {eps2:.3g}", numbers=numbers)
+    said += f"; at odds: {most} >= eps2 {eps2:.3g}"
     if not heard.complete:
         return note(heard, "ask", f"{said}; all members are asked next time", numbers=numbers)
     if not heard.enough(method.quorum):
@@ -101,10 +99,10 @@ def decide(method: CFL, heard: Heard, round: int) -> Note:
         found = separate(method, heard, said, numbers)
     else:
         found = note(heard, "gradients", f"{said}; gradients are asked for next", numbers=numbers)
-    if found.kind != "keep" and leaf.held + 1 < method.persistence:
-        text = f"{found.text}; this has held for {leaf.held + 1} of persistence {method.persistence} rounds"
-        return replace(found, kind="hold", text=text, parts=())
-    return found
+    if found.kind == "keep" or method.persistence == 1:
+        return found
+    found = replace(found, text=f"{found.text}; round {leaf.held + 1} of {method.persistence} in a row")
+    return found if leaf.held + 1 >= method.persistence else replace(found, kind="hold", parts=())
 
 
 def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
@@ -112,7 +110,7 @@ def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] 
     sides = optimal_bipartition(cosine(heard.gram))
     reach = float(np.sqrt(max(1 - sides.cross, 0.0) / 2))
     numbers = {**numbers, "alpha_cross": sides.cross, "gamma_max": method.gamma_max}
-    test = f"alpha_cross {sides.cross:.3f} gives sqrt((1 - alpha_cross)/2) = {reach:.3f}"
+    test = f"alpha_cross {sides.cross:.3f}, so sqrt((1 - alpha_cross)/2) {reach:.3f}"
     if not passes_gamma(sides.cross, method.gamma_max):
         text = f"{said}; but not separable: {test} <= gamma_max {method.gamma_max:g}"
         return note(heard, "keep", text, numbers=numbers)
@@ -138,7 +136,3 @@ def note(
     """A note about a group, with its two norms among the numbers."""
     norms = {"mean_norm": heard.mean_norm, "client_norm": heard.client_norm}
     return Note(kind=kind, clients=heard.leaf.clients, text=text, parts=parts, numbers={**norms, **numbers})
-
-
-def _times(eps: float, unit: float, relative: bool) -> str:
-    return f"{eps * unit:.3g} ({eps:g} x {unit:.3g})" if relative else f"{eps:g}"

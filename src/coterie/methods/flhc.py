@@ -24,7 +24,18 @@ from torch import Tensor
 
 from coterie.clustering import cut_dendrogram, dendrogram, distances, groups_of, manhattan
 from coterie.core import (
-    Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, as_groups, row_of, state, train_from,
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Groups,
+    Note,
+    Plan,
+    Replies,
+    as_groups,
+    row_of,
+    state,
+    train_from,
 )  # fmt: skip
 from coterie.settings import SettingError, check, setting
 
@@ -117,22 +128,24 @@ class FLHC:
         return cut_dendrogram(merges, threshold=self.threshold, groups=self.groups), merges[:, 2]
 
     def _note(self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]) -> Note:
-        # The last merge that was made and the first that was not: how clear the cut is.
+        """The cut in words: the highest merge that was made and the lowest that was not tell how clear it is."""
         count = len(groups) - bool(late)
-        made, refused = np.split(np.sort(heights), [len(heights) - (count - 1)])
+        made, open_ = np.split(np.sort(heights), [len(heights) - (count - 1)])
+        numbers = {"groups": float(count)}
+        if len(made):
+            numbers["highest_merge"] = float(made[-1])
+        if len(open_):
+            numbers["lowest_cut"] = float(open_[0])
+        inside, across = (f"{numbers[name]:.3g}" if name in numbers else "none" for name in ("highest_merge", "lowest_cut"))
         rule = f"threshold {self.threshold:g}" if self.threshold is not None else f"{self.groups} groups asked for"
-        inside = f"{made[-1]:.3g}" if len(made) else "none"
-        across = f"{refused[0]:.3g}" if len(refused) else "none"
         text = (
-            f"{self.linkage} linkage of {self.metric} distances after {state.round} rounds, {rule}: highest merge made {inside}, "
-            f"lowest merge not made {across}, {count} group{'s' if count > 1 else ''}"
+            f"{self.linkage} linkage of {self.metric} distances after {state.round} rounds, {rule}: highest merge made "
+            f"{inside}, lowest merge not made {across}, {count} group{'s' if count > 1 else ''}"
         )
         if late:
             text += f"; {len(late)} silent clients wait in a group of their own"
-        numbers = {"groups": float(count)}
-        numbers |= {"highest_merge": float(made[-1])} if len(made) else {}
-        numbers |= {"lowest_cut": float(refused[0])} if len(refused) else {}
-        return Note(kind="cluster" if len(groups) > 1 else "keep", clients=state.clients, text=text, parts=groups, numbers=numbers)
+        kind = "cluster" if len(groups) > 1 else "keep"
+        return Note(kind=kind, clients=state.clients, text=text, parts=groups, numbers=numbers)
 
     def assignment(self, state: FLHCState) -> Assignment:
         return Assignment(models=state.models, row=row_of(state.groups), groups=state.groups)

@@ -1,7 +1,8 @@
 """Independent: every client trains alone, from the same first model, and nothing is ever sent.
 
-The "Independent" baseline of HCCT (Sun, Kountouris, Zhang, arXiv 2401.13236). Every layer stays at its client, so a round
-costs no bytes. The code published with the paper starts it with one round of FedAvg; this one does not communicate.
+The "Independent" baseline of Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate: Towards Maximizing the Generalization
+Performance in Cross-Silo Federated Learning" (HCCT), arXiv 2401.13236. Every layer stays at its client, so a round costs no
+bytes. The code published with the paper starts it with one round of FedAvg; this one does not communicate.
 """
 
 from __future__ import annotations

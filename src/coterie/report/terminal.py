@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, NoReturn
@@ -23,8 +24,9 @@ class _Console(Console):
 
 
 def console(stream: IO[str]) -> Console:
-    """A console on ``stream``, wide where nobody looks at it, so that rows stay on one line."""
-    return _Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
+    """A console on ``stream``; where nobody looks at it, as wide as COLUMNS says, or so wide that rows stay on one line."""
+    width = None if stream.isatty() or "COLUMNS" in os.environ else 160
+    return _Console(file=stream, width=width, highlight=False)
 
 
 @dataclass
