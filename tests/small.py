@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,6 +54,12 @@ def world(
     clients = more.pop("clients", clients)
     more.setdefault("training", Training(lr=0.1, batch=8))
     return World(clients=clients, model=model, **more)
+
+
+def spoiled(data: ClientData, part: str) -> ClientData:
+    """With every input of one part NaN."""
+    split: Split = getattr(data, part)
+    return replace(data, **{part: whole(split.inputs * math.nan, split.targets)})
 
 
 def noisy(inputs: Tensor, gen: torch.Generator) -> Tensor:

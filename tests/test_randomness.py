@@ -32,6 +32,7 @@ def test_draws_depend_on_the_key_alone(key: tuple[int, ...], other: tuple[int, .
 def test_every_place_of_a_key_counts() -> None:
     base = (3, int(Purpose.TRAIN), 1, 2)
     near = [base, *(tuple(k + (i == j) for j, k in enumerate(base)) for i in range(4)), (3, 6, 2, 1), (*base, 1)]
+    near += [(3,), (3, 0), (3, 0, 0), (0, 3)]  # NumPy takes trailing zeros for nothing
     for found in zip(*map(draws, near), strict=True):
         assert len(set(found)) == len(near)
 
@@ -65,4 +66,3 @@ def test_a_negative_key_is_refused() -> None:
 
 def test_no_two_ends_share_a_number() -> None:
     assert len({int(p) for p in Purpose}) == len(Purpose)
-    assert min(Purpose) > 0  # a trailing zero does not change a key

@@ -178,18 +178,19 @@ def test_a_copy_in_another_process_does_not_end_the_workers() -> None:
 
 
 PARENT = """
-import os, signal, sys, time
+import sys, time
 from coterie.engines.workers import Workers
 busy = sys.argv[1] == "busy"
 
 def work(job):
+    if busy and job == 4:
+        print("ready", flush=True)
     time.sleep(0.2 if busy else 0)
 
 crew = Workers(work, 2)
 print(*(p.pid for p in crew.processes), flush=True)
-crew.run(range(2))
+crew.run(range(1000 if busy else 2))
 print("ready", flush=True)
-crew.run(range(1000 if busy else 0))
 time.sleep(100)
 """
 

@@ -1,0 +1,22 @@
+"""Every method, with settings under which something happens in a few rounds of four clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from coterie.methods import CFL, FLHC, METHODS, FedAvg, Independent
+
+EXAMPLES: Mapping[str, Any] = {
+    "fedavg": FedAvg(fraction=0.5),
+    "independent": Independent(),
+    "cfl": CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1, fraction=0.5),
+    "flhc": FLHC(warmup=1, fraction=0.6, threshold=None, groups=2),
+}
+
+
+@pytest.fixture(params=sorted(EXAMPLES.keys() | METHODS), name="method")
+def _method(request: pytest.FixtureRequest) -> Any:
+    return EXAMPLES[request.param]  # a KeyError here: a new method needs an example
