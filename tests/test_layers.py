@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, str] = {
     "tree": "core",
     "methods": "core settings tree clustering",
     # Clients: data, nets, local training.
-    "world": "core",
+    "world": "core settings",
     "models": "settings",
     "local": "core randomness layout world",
     "boundary": "core settings randomness layout",

@@ -230,6 +230,11 @@ def test_whole_numbers_are_features_to_a_model_of_features(tmp_path: Path) -> No
     assert own.clients[0].train.inputs.dtype == torch.int64  # to a model of one's own they may be tokens
 
 
+def test_clients_that_would_not_train_are_refused() -> None:
+    with pytest.raises(SettingError, match=r"training\.epochs must be >= 1"):
+        build(Scenario, {"training": {"epochs": 0}}).build()
+
+
 def test_clients_from_lists() -> None:
     three = [arrays(20, 0), (*arrays(30, 1), *arrays(9, 2)), dict(zip("xy", arrays(10, 3), strict=True))]
     world = from_lists(three, training=Training(lr=0.3), truth=((0, 1), (2,)), model=lambda: nn.Linear(5, 3))

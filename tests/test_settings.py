@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from coterie.core import Training
 from coterie.methods import METHODS
-from coterie.scenario import Scenario
+from coterie.scenario import SCENARIOS, Scenario
 from coterie.settings import SettingError, UserError, as_dict, build, check, describe, documented, nearest, parse, setting
 
 
@@ -177,3 +177,10 @@ def test_types_in_words() -> None:
 def test_training_refuses(values: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=f"Training.{next(iter(values))} must be"):
         Training(**values)
+
+
+def test_a_table_of_nested_settings_is_built_too() -> None:
+    scenario = SCENARIOS["digits/label-swap"]
+    assert build(type(scenario), as_dict(scenario)) == scenario
+    with pytest.raises(SettingError, match="Training has no setting 'lrr'; did you mean lr"):
+        build(type(scenario), {"training": {"lrr": 1}})

@@ -137,7 +137,9 @@ class Task:
     def __post_init__(self) -> None:
         if not 1 <= self.choose <= len(self.offered):
             raise ValueError(f"Task.choose must be 1 to the {len(self.offered)} models offered, got {self.choose}")
-        if self.choose < len(self.offered) and self.measure is None and self.trains:
+        if self.measure not in (None, "train", "validation"):
+            raise ValueError(f"Task.measure must be train, validation or None, got {self.measure!r}; test data are for tests")
+        if self.choose < len(self.offered) and self.measure is None:
             object.__setattr__(self, "measure", "train")  # choosing takes losses
 
     @property

@@ -132,12 +132,14 @@ def parse(text: str) -> Any:
 
 
 def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    """``cls(**values)``; an unknown name is refused with the nearest known one."""
+    """``cls(**values)``, tables of nested settings included; an unknown name is refused with the nearest known one."""
     known = [f.name for f in dataclasses.fields(cls) if f.init]
+    hints = typing.get_type_hints(cls)
     for name in values:
         if name not in known:
             raise SettingError(f"{cls.__name__} has no setting {name!r}{nearest(name, known)} (known: {', '.join(known)})")
-    return cls(**values)
+    nested = {k: v for k, v in values.items() if isinstance(v, Mapping) and dataclasses.is_dataclass(hints[k])}
+    return cls(**{**values, **{k: build(hints[k], v) for k, v in nested.items()}})
 
 
 def as_dict(settings: Any) -> dict[str, Any]:

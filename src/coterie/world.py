@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Client, Groups, Training
+from coterie.settings import SettingError
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,8 @@ class World:
     def __post_init__(self) -> None:
         if not self.clients:
             raise ValueError("a world needs at least one client")
+        if not (self.training.steps or self.training.epochs):
+            raise SettingError("training.epochs must be >= 1 (or training.steps be set) for clients to train, got 0")
         for client, data in self.clients.items():
             if not isinstance(client, int) or client < 0:
                 raise ValueError(f"a client's id must be a whole number >= 0, got {client!r}")
