@@ -13,7 +13,7 @@ venv: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/pytest $(PYTEST_ARGS)
+	$(VENV)/bin/pytest -n auto $(PYTEST_ARGS)
 
 # An editable install: a change of the sources needs no new one, a change of pyproject.toml does.
 $(VENV)/.installed: pyproject.toml constraints.txt
