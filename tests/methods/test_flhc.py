@@ -91,6 +91,15 @@ def test_one_cluster_is_fedavg(whole: dict[str, float]) -> None:
     assert torch.equal(flhc.models, fedavg.models)
 
 
+def test_the_warm_up_is_fedavg_with_the_same_clients() -> None:
+    world = grouped(THREE)
+    flhc = list(play(FLHC(warmup=6, fraction=0.3), world, 6, seed=4))
+    fedavg = list(play(FedAvg(fraction=0.3), world, 6, seed=4))
+    for ours, theirs in zip(flhc, fedavg, strict=True):
+        assert set(ours.plan.tasks) == set(theirs.plan.tasks)
+        assert torch.equal(ours.assignment.models, theirs.assignment.models)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
