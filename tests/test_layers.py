@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, str] = {
     "methods": "core settings tree clustering",
     # Clients: data, nets, local training.
     "world": "core settings",
-    "models": "settings",
+    "models": "settings randomness",
     "local": "core randomness layout world",
     "boundary": "core settings randomness layout",
     "data": "core settings randomness world",

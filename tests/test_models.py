@@ -3,6 +3,7 @@
 import pickle
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,6 +84,36 @@ def test_a_factory_makes_fresh_models_and_can_be_sent() -> None:
 def test_models_that_cannot_be_built(name: str, shape: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         models.factory(name, shape, 10)
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (3.14, "'users_own:Net' fails with shape .* 'float' object is not callable"),
+        (lambda shape, classes: nn.Linear(shape, classes), "fails with shape"),
+        (lambda shape, classes: nn.Identity(), "has no trainable parameter"),
+        (lambda shape, classes: 3, "must make an nn.Module, it makes int"),
+    ],
+)
+def test_a_net_of_the_users_that_is_none(monkeypatch: pytest.MonkeyPatch, made: object, sentence: str) -> None:
+    module = types.ModuleType("users_own")
+    module.Net = made  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "users_own", module)
+    with pytest.raises(UserError, match=sentence):
+        models.factory("users_own:Net", (3,), 2)
+
+
+def test_a_net_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The installed command has its own folder on the path, not the user's.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    (tmp_path / "net_of_this_folder.py").write_text(
+        "from torch import nn\n\n\ndef Net(shape, classes):\n    return nn.Linear(*shape, classes)\n"
+    )
+    (tmp_path / "broken_net.py").write_text("def (\n")
+    assert models.factory("net_of_this_folder:Net", (3,), 2)().weight.shape == (2, 3)
+    with pytest.raises(UserError, match="'broken_net:Net' cannot be imported: invalid syntax"):
+        models.factory("broken_net:Net", (3,), 2)
 
 
 def test_a_net_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:

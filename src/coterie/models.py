@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
+from coterie.randomness import seeded
 from coterie.settings import UserError, nearest
 
 Shape = tuple[int, ...]
@@ -170,8 +173,22 @@ def factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.Module]:
         with torch.device("meta"):  # no memory, no random number
             make(name, shape, classes)
     else:
-        builder(name)
+        _try(name, shape, classes)
     return partial(make, name, shape, classes)
+
+
+def _try(name: str, shape: Shape, classes: int) -> None:
+    """Make a user's model once; raises :class:`UserError` if it is none that can be trained."""
+    build = builder(name)
+    try:
+        with seeded(0):
+            made = build(shape, classes)
+    except Exception as error:
+        raise UserError(f"the model {name!r} fails with shape {shape} and {classes} classes: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise UserError(f"the model {name!r} must make an nn.Module, it makes {type(made).__name__}")
+    if not any(parameter.requires_grad for parameter in made.parameters()):
+        raise UserError(f"the model {name!r} has no trainable parameter")
 
 
 def builder(name: str) -> Builder:
@@ -182,8 +199,10 @@ def builder(name: str) -> Builder:
     if not colon:
         known = f"{', '.join(MODELS)}, or package.module:Name"
         raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {known})")
+    if "" not in sys.path and os.getcwd() not in sys.path:  # an installed command does not look in its own folder
+        sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever the user's module does
         raise UserError(f"the model {name!r} cannot be imported: {error}") from error
     return found
