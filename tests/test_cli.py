@@ -92,6 +92,24 @@ def test_a_file_and_options_that_change_it(call: Call) -> None:
     assert (found["rounds"], found["seed"], len(found["accuracy"]["per_client"])) == (1, 5, 4)
 
 
+def test_a_method_named_again_keeps_all_its_tables_in_the_file(call: Call) -> None:
+    Path("study.toml").write_text("""
+        methods = [{name = "cfl", eps1 = 0.25}, "fedavg", {name = "cfl", eps1 = 0.75}]
+        scenario = "synthetic/groups"
+    """)
+    _, out, _ = call("run", "study.toml", "--method", "cfl", "--method", "independent", "--rounds", "1", "--json", *SMALL)
+    found = [(one["method"], one["settings"].get("eps1")) for one in json.loads(out)]
+    assert found == [("cfl", 0.25), ("cfl", 0.75), ("independent", None)]
+
+
+def test_a_terminal_without_greek_letters() -> None:
+    code = "import sys; from coterie.cli import main; sys.exit(main(['methods', 'cfl']))"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "(?1)" in done.stdout  # ε1
+
+
 def test_resume_of_what_is_finished_changes_nothing(call: Call) -> None:
     run_small(call, "--method", "cfl", "--out", "here")
     before = Path("here/rounds.jsonl").read_bytes()

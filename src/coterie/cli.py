@@ -10,6 +10,7 @@ Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupte
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import time
@@ -30,6 +31,9 @@ TREES = 4
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Greek letters shows a question mark
+            stream.reconfigure(errors="replace")
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         command = {"run": run, "resume": resume, "compare": compare, "methods": methods, "scenarios": scenarios}
@@ -74,8 +78,8 @@ def _options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     if arguments.scenario:
         spec["scenario"] = {**spec["scenario"], "name": arguments.scenario}
     if arguments.method:
-        known = {table["name"]: table for table in spec["methods"]}
-        spec["methods"] = [known.get(name, {"name": name}) for name in dict.fromkeys(arguments.method)]
+        known = {name: [table for table in spec["methods"] if table["name"] == name] for name in arguments.method}
+        spec["methods"] = [table for name, tables in known.items() for table in tables or [{"name": name}]]
     for name in ("rounds", "target", "eval_every", "workers", "data"):
         if getattr(arguments, name) is not None:
             spec[name] = getattr(arguments, name)
