@@ -152,6 +152,7 @@ def test_a_file_is_written_whole_or_left_as_it_was(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="No space"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
 
 
 def names(folder: Path) -> list[str]:
@@ -273,6 +274,13 @@ def test_a_line_damaged_in_the_middle_is_told(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"round": 2', b'"round": x'))
     with pytest.raises(DamagedError, match="line 2 of"):
         record.lines()
+
+
+def test_a_description_that_lacks_something_is_damaged(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    record.describe({"methods": [{"name": "cfl"}], "scenario": {}, "seeds": [0], "rounds": 3, "training": {}})
+    with pytest.raises(DamagedError, match=r"run\.toml lacks 'world'"):
+        record.description()
 
 
 def test_json_has_no_numbers_that_json_does_not_know() -> None:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 RUN = "run.toml"
 ROUNDS = "rounds.jsonl"
 
+WRITTEN = ("methods", "scenario", "seeds", "rounds", "training", "world")
+"""What every ``run.toml`` has."""
+
 Line = dict[str, Any]
 """One round as it is recorded: see :func:`line`."""
 
@@ -53,6 +56,9 @@ class Record:
             raise UserError(f"{self.folder} is no run directory: it has no {RUN}")
         document = read_toml(self.folder / RUN)
         check_schema(document.get("schema"), self.folder / RUN)
+        lacking = [key for key in WRITTEN if key not in document]
+        if lacking:
+            raise DamagedError(f"{self.folder / RUN} lacks {lacking[0]!r}; it is damaged")
         return document
 
     def lines(self) -> list[Line]:

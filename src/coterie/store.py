@@ -44,11 +44,15 @@ def check_schema(found: object, path: Path) -> None:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that, whenever the process or the machine stops, it is there whole or as before."""
     part = path.with_name(path.name + _PART)
-    with open(part, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError:  # a full disk, say
+        part.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 
