@@ -13,6 +13,9 @@ from torch import Tensor
 
 from coterie.settings import UserError
 
+MOST_CLASSES = 10_000_000
+"""Labels as great as this are taken for ids: a last layer of so many outputs would fill the memory."""
+
 
 @dataclass(frozen=True, eq=False)
 class Pool:
@@ -71,14 +74,20 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
         raise UserError(f"{where} holds no examples")
     if len(inputs) != len(targets):
         raise UserError(f"{where} is mislabelled: {len(inputs)} inputs but {len(targets)} labels")
-    if inputs.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf" or (targets != np.floor(targets)).any():
+    if inputs.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf" or _fractional(targets):
         raise UserError(f"{where} must hold numbers, and labels that are whole numbers")
     low, high = int(targets.min()), int(targets.max())
+    if high >= MOST_CLASSES:
+        raise UserError(f"{where} is mislabelled: labels number the classes from 0, found {high}; are these ids?")
     if low < 0 or (classes is not None and high >= classes):
         allowed = ">= 0" if classes is None else f"0 to {classes - 1}"
         raise UserError(f"{where} is mislabelled: labels must be {allowed}, found {low} to {high}")
     long = {name: _tensor(values, np.int64) for name, values in meta.items()}
     return Pool(_inputs(inputs, where), _tensor(targets, np.int64), long)
+
+
+def _fractional(targets: np.ndarray) -> bool:
+    return bool((~np.isfinite(targets) | (targets != np.floor(targets))).any())
 
 
 def _tensor(array: np.ndarray, dtype: type) -> Tensor:
@@ -91,9 +100,11 @@ def _inputs(array: np.ndarray, where: Path | str) -> Tensor:
     elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
         array = array.transpose(0, 3, 1, 2)
     if array.dtype.kind == "f":
-        if not np.isfinite(array).all():
-            raise UserError(f"{where} holds inputs that are not finite numbers")
-        return _tensor(array, np.float32)
+        with np.errstate(over="ignore"):
+            made = _tensor(array, np.float32)
+        if not bool(torch.isfinite(made).all()):
+            raise UserError(f"{where} holds inputs that are not finite numbers in float32")
+        return made
     if array.dtype == np.uint8 or array.ndim == 4:
         return _tensor(array, np.float32).div_(255)
     return _tensor(array, np.int64)
