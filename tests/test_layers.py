@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, str] = {
     "store": "settings codec",
     "record": "core settings codec store",
     "experiment": "core settings world data models scenario methods record store",
-    "runs": "core settings world scenario methods engines record store experiment __init__",
+    "runs": "codec core settings world scenario methods engines record store experiment __init__",
     "overrides": "core settings scenario methods experiment",
     "report": "core settings clustering methods tree scenario experiment record store runs",
     "arguments": "core settings scenario methods experiment overrides runs report record store __init__",

@@ -177,6 +177,24 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
         finish(other)
 
 
+def test_relabelled_data_of_the_same_sizes_are_refused() -> None:
+    world = experiment().world(0)
+    facts = runs.world_facts(world)
+    assert facts == runs.world_facts(experiment().world(0))
+    first = world.clients[0]
+    split = replace(first.train, targets=first.train.targets.flip(0))
+    other = replace(world, clients={**world.clients, 0: replace(first, train=split)})
+    assert runs.world_facts(other)["data"] != facts["data"]
+    assert {k: v for k, v in runs.world_facts(other).items() if k != "data"} == {k: v for k, v in facts.items() if k != "data"}
+
+
+def test_a_checkpoint_of_something_else_is_damaged(tmp_path: Path) -> None:
+    (run,) = begin(experiment(), tmp_path / "run")
+    run.record.checkpoints.save(0, "no position")
+    with pytest.raises(UserError, match="holds no position of a run; it is damaged"):
+        finish(run)
+
+
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     (run,) = begin(experiment(), tmp_path / "run")
     for _ in run.rounds():

@@ -171,6 +171,10 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         console.print(terminal.comparison(compare(one.folder for one in runs)))
     else:
         console.print(terminal.table([summary(one.folder) for one in runs]))
+    for one in runs:
+        refused = [(client, why) for done in one.record.lines() for client, why in done["refused"].items()]
+        if refused:
+            print(f"\n{one.folder.name}: {len(refused)} replies were refused, as of client {refused[-1][0]}: {refused[-1][1]}")
     print(f"\nrecorded in {folder}")
 
 

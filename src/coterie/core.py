@@ -52,7 +52,7 @@ def state(cls: type[T]) -> type[T]:
 class Training:
     """Local training, as one value. Exactly one of ``epochs`` and ``steps`` counts: ``steps`` where it is given."""
 
-    lr: float = setting(0.1, "learning rate in the first round (η)", gt=0)
+    lr: float = setting(0.1, "learning rate in the first round (η)", gt=0, lt=1e9)
     lr_decay: float = setting(1.0, "factor on the learning rate per communication round", gt=0)
     epochs: int = setting(1, "passes over the client's training data per exchange (E); 0 only measures", ge=0)
     steps: int | None = setting(None, "mini-batch steps per exchange, in place of epochs", ge=1)

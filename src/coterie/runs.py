@@ -6,6 +6,7 @@ one run directory each, ``<method>-seed<N>``.
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 
 import coterie
+from coterie.codec import DamagedError
 from coterie.core import Method, Training
 from coterie.engines import inprocess
 from coterie.engines.inprocess import Position, Round
@@ -122,6 +124,8 @@ class Run:
         elif record.description()["world"] != facts:
             raise UserError(f"{self.folder} cannot go on: the scenario's clients or data are not what they were")
         stored = record.checkpoints.load()
+        if stored and not isinstance(stored[1], Position):
+            raise DamagedError(f"the checkpoint of {self.folder} holds no position of a run; it is damaged")
         record.rewind(stored[0] if stored else 0)
         return stored[1] if stored else None
 
@@ -139,12 +143,30 @@ class Run:
 
 
 def world_facts(world: World) -> dict[str, Any]:
-    """What ``run.toml`` keeps of a world: ids, training-set sizes in that order, the true groups where known."""
+    """What ``run.toml`` keeps of a world: ids, training-set sizes in that order, a digest of all data, the true groups."""
     clients = sorted(world.clients)
-    facts: dict[str, Any] = {"clients": clients, "examples": [len(world.clients[c].train) for c in clients]}
+    facts: dict[str, Any] = {
+        "clients": clients,
+        "examples": [len(world.clients[c].train) for c in clients],
+        "data": digest(world),
+    }
     if world.truth is not None:
         facts["true_groups"] = [list(group) for group in world.truth]
     return facts
+
+
+def digest(world: World) -> str:
+    """A hash of every client's examples and targets; pools that clients share are read once."""
+    state = hashlib.blake2b(digest_size=16)
+    seen: set[int] = set()
+    for client in sorted(world.clients):
+        data = world.clients[client]
+        for split in (data.train, data.validation, data.test):
+            new = () if id(split.inputs) in seen else (split.inputs,)
+            seen.add(id(split.inputs))
+            for tensor in (*new, split.index, split.targets):
+                state.update(tensor.contiguous().numpy())
+    return state.hexdigest()
 
 
 def versions() -> Mapping[str, str]:

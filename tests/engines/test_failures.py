@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core import Task
+from coterie.core import Task, Training
 from coterie.engines.inprocess import EXCHANGES, rounds
 from coterie.engines.workers import EngineError
-from coterie.methods import FedAvg
+from coterie.methods import CFL, FLHC, FedAvg
 from coterie.randomness import generator
 from coterie.world import ClientData, Split, World, whole
 from scripted import Scripted, bits, everyone, play, shown
@@ -41,7 +41,7 @@ def test_a_refused_client_is_a_silent_one(need: Any) -> None:
     found = shown([{"tasks": dict.fromkeys(tried.clients, task), "need": need}], broken)[0]
     without = shown([{"tasks": dict.fromkeys((2, 7, 11), task), "need": need}], tried)[0]
     assert list(found.refused) == [3]
-    assert "NaN or infinite" in found.refused[3]
+    assert "NaN, infinite or enormous" in found.refused[3]
     assert bits(replace(found, refused={})) == bits(without)
 
 
@@ -109,6 +109,8 @@ def test_workers_must_be_one_or_more() -> None:
 
 def test_one_client_is_a_world(method: Any) -> None:
     tried = World(clients={5: client(5)}, model=mlp)
+    if getattr(method, "groups", None):
+        method = replace(method, groups=1)
     done = play(method, tried, 2, workers=2)
     assert done[-1].assignment.groups == ((5,),)
     with pytest.raises(ValueError, match="whole number >= 0, got -1"):
@@ -120,3 +122,11 @@ def test_a_plan_may_ask_for_more_exchanges_in_a_round() -> None:
     method = Scripted(lambda e, clients: {**plan(e, clients), "ends_round": e % 3 == 2})
     done = play(method, world(), 2)
     assert [(r.number, r.exchanges, r.position.exchange, r.asked) for r in done] == [(1, 3, 3, 12), (2, 3, 6, 12)]
+
+
+@pytest.mark.parametrize("method", [CFL(), FLHC(warmup=0, fraction=1.0)], ids=["cfl", "flhc"])
+@pytest.mark.parametrize("lr", [1e5, 1e6, 1e8])
+def test_enormous_updates_are_refused_before_they_overflow_a_gram_matrix(method: Any, lr: float) -> None:
+    tried = replace(world(), training=Training(lr=lr, steps=2, batch=0))
+    end = play(method, tried, 2)[-1]
+    assert torch.isfinite(end.assignment.models).all()

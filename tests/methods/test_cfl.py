@@ -107,6 +107,17 @@ def test_weighting() -> None:
 # -- recursion ------------------------------------------------------------------------------------------------------------
 
 
+def test_alpha_cross_is_corrected_for_few_clients_where_criteria_are_relative() -> None:
+    # Two orthogonal updates: α_cross = 0, and corrected ((2 - 1) * 0 + 1) / 2 = 0.5, so gamma may be up to sqrt(0.25).
+    world = Pull(targets={0: torch.tensor([1.0, 0.0]), 1: torch.tensor([0.0, 1.0])}, rate=1.0)
+    loose = {"eps1": 1.0, "eps2": 0.0, "persistence": 1}
+    assert len(last(CFL(gamma_max=0.49, **loose), world, 1).groups) == 2
+    kept = last(CFL(gamma_max=0.51, **loose), world, 1)
+    assert len(kept.groups) == 1
+    assert "(0.500 corrected for 2 clients)" in kept.notes[0].text
+    assert len(last(CFL(gamma_max=0.51, scale="absolute", **loose), world, 1).groups) == 2
+
+
 def test_positions_are_never_taken_for_ids() -> None:
     # In the authors' notebook and its descendants (KarhouTam/FL-bench issue 20) the sides of the second and third split,
     # positions inside a cluster, become the clusters. Four groups take three levels; every client stays in one group.
@@ -187,6 +198,23 @@ def test_scheduled_splits_take_the_least_alike_group() -> None:
     counts = [len(p.groups) for p in play(method, grouped(THREE), 8)]
     assert counts == [1, 1, 1, 2, 2, 3, 3, 3]
     assert last(method, grouped(THREE), 8).groups == TRUTH
+
+
+def test_scheduled_splits_respect_the_smallest_size() -> None:
+    # One odd client: the least alike cut would be a group of one.
+    world = grouped([[1, 2, 3, 4, 5], [6]])
+    assert last(CFL(split_rounds=(4,)), world, 5).groups == ((1, 2, 3, 4, 5), (6,))
+    assert last(CFL(split_rounds=(4,), min_cluster_size=2), world, 5).groups == ((1, 2, 3, 4, 5, 6),)
+
+
+def test_a_split_by_gradients_keeps_the_losses_of_the_model_it_stores() -> None:
+    method = CFL(similarity="gradients", post_split="parent-mean", fallback=True)
+    world = grouped(THREE)
+    end = last(method, world, 40)
+    for node in end.state.tree.nodes:
+        for client, loss in node.losses.items():
+            assert loss == pytest.approx(float(((node.model - world.targets[client]) ** 2).sum()) / 2, rel=1e-4)
+    assert end.groups == TRUTH
 
 
 def test_gradients_are_an_exchange_of_their_own_and_move_no_model() -> None:

@@ -139,6 +139,8 @@ def test_nobody_or_one_client_answers(method: Any, world: Pull, speaks: int | No
 
 
 def test_one_client_is_a_federation(method: Any) -> None:
+    if getattr(method, "groups", None):
+        method = dataclasses.replace(method, groups=1)
     end = last(method, grouped([[7]]), 12)
     assert end.groups == ((7,),)
 

@@ -113,3 +113,8 @@ def test_the_warm_up_is_fedavg_with_the_same_clients() -> None:
 def test_contradictions_are_refused_at_birth(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         FLHC(**settings)  # type: ignore[arg-type]
+
+
+def test_more_groups_than_clients_are_refused_before_the_first_round() -> None:
+    with pytest.raises(SettingError, match=r"FLHC\.groups must be at most the 2 clients, got 3"):
+        FLHC(threshold=None, groups=3).init(line(0.0, 1.0).federation())

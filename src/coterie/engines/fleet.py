@@ -186,8 +186,9 @@ class Fleet:
             self.replies[slot] = 0.0  # of an earlier exchange
         else:
             self.replies[slot] = reply.row
-            if not torch.isfinite(reply.row).all():
-                refused = "its update has a NaN or infinite entry (a smaller lr, or clip, may help)"
+            # A finite square of the norm bounds every entry of a Gram matrix too.
+            if not torch.isfinite(reply.row.dot(reply.row)):
+                refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
         return client, (reply.chosen, reply.losses, reply.accuracies, reply.row is not None, refused)
 
     def _test_job(self, row: int, clients: Sequence[Client], start: int) -> list[dict[str, tuple[float, int]]]:

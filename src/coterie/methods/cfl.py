@@ -11,7 +11,9 @@ A group splits when all of these hold, for the updates ``Δ_i`` of an exchange i
 Deviations
 - eps1 and eps2 are relative by default (``scale``): absolute norms grow with the learning rate, the local steps and the
   model. eps1 is then a share of ``max_i ‖Δ_i‖`` in the same exchange, eps2 a share of the greatest ``‖Δ_i‖`` so far on the
-  group's path from the root: the updates of clients that agree shrink, those of clients at odds do not.
+  group's path from the root: the updates of clients that agree shrink, those of clients at odds do not. And gamma_max is
+  compared with ``α_cross`` corrected for the number of clients (``Heard.alpha``): few updates that sum to zero point away
+  from each other even where clients agree.
 - All criteria must hold ``persistence`` rounds in a row: the greatest of many client norms is a noisy number, and a split
   is for ever.
 - Algorithm 5 does not say what the children apply in the round of the split. ``child-mean`` (default, as the authors' code):
@@ -31,7 +33,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.clustering import cosine, optimal_bipartition
 from coterie.core import (
     Assignment,
     Client,
@@ -85,10 +86,10 @@ class CFL:
     name: ClassVar[str] = "cfl"
 
     eps1: float = setting(0.5, "a group is stationary if its mean update's norm is below this (ε1)", ge=0)
-    eps2: float = setting(0.5, "it is at odds if a member's update has at least this norm (ε2)", ge=0)
-    scale: str = setting("relative", "eps1, eps2 are shares of client norms (ours), or absolute norms",
+    eps2: float = setting(0.4, "it is at odds if a member's update has at least this norm (ε2)", ge=0)
+    scale: str = setting("relative", "absolute: as in the paper; relative (ours): eps1, eps2 are shares of norms",
                          choices=("relative", "absolute"))  # fmt: skip
-    gamma_max: float = setting(0.67, "relative noise of gradients that is reckoned with (γ_max)", ge=0, lt=1)
+    gamma_max: float = setting(0.68, "relative noise of gradients that is reckoned with (γ_max)", ge=0, lt=1)
     persistence: int = setting(3, "rounds in a row in which all criteria must hold; 1 in the paper, 3 is ours", ge=1)
     split_rounds: tuple[int, ...] | None = setting(
         None, "split the least alike group in each of these rounds, and never by criteria (the papers' figures)", ge=1
@@ -180,8 +181,8 @@ class CFL:
         crosses = {}
         for leaf in state.leaves if state.round + 1 in self.split_rounds else ():
             heard = listen(self, state, leaf, replies)
-            if heard and heard.enough(self.quorum):
-                crosses[leaf.node] = optimal_bipartition(cosine(heard.gram)).cross
+            if heard and heard.sides and heard.enough(self.quorum) and heard.smallest >= self.min_cluster_size:
+                crosses[leaf.node] = heard.sides.cross
         return min(crosses, key=lambda node: (crosses[node], node), default=-1)
 
     def _child_mean(self, heard: Heard, part: tuple[Client, ...]) -> Tensor:
@@ -197,10 +198,11 @@ class CFL:
         tree, leaves, notes = state.tree, [], []
         for leaf in state.leaves:
             heard = listen(self, state, leaf, replies) if leaf.gradients else None
-            leaf = replace(leaf, gradients=False)
             if heard is None or not heard.enough(self.quorum):
-                leaves.append(leaf)
+                # Too few gradients: asked again once the criteria hold in the next round as well.
+                leaves.append(replace(leaf, gradients=False, held=self.persistence - 1 if leaf.gradients else leaf.held))
                 continue
+            leaf = replace(leaf, gradients=False, losses=heard.leaf.losses)
             note = separate(self, heard, "by gradients at the stationary point")
             if note.kind == "split":
                 tree, children = _split(tree, leaf, dict.fromkeys(note.parts, torch.zeros_like(leaf.model)))

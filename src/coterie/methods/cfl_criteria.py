@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from coterie.clustering import cosine, gram, norm_of_mean, norms, optimal_bipartition, passes_gamma
+from coterie.clustering import (
+    Bipartition,
+    cosine,
+    gamma_bound,
+    gram,
+    norm_of_mean,
+    norms,
+    optimal_bipartition,
+    passes_gamma,
+)  # fmt: skip
 from coterie.core import Client, Groups, Note, Replies, as_groups, average, weights
 from coterie.settings import SettingError
 
@@ -22,15 +31,16 @@ if TYPE_CHECKING:
 class Heard:
     """What a group said in an exchange. leaf: with peaks and losses brought up to date. clients (n,): who answered.
 
-    gram ``(n, n)``: of their updates, parameters only. mean ``(d,)``: the weighted mean update. complete: all were asked.
+    mean ``(d,)``: the weighted mean update. mean_norm, client_norm: ‖Σ w_i Δ_i‖ and max_i ‖Δ_i‖, of the parameters.
+    sides: the optimal bipartition of those who answered, None of fewer than two. complete: all were asked.
     """
 
     leaf: Leaf
     replies: Replies
-    gram: np.ndarray
     mean: Tensor
     mean_norm: float
     client_norm: float
+    sides: Bipartition | None
     complete: bool
 
     @property
@@ -41,8 +51,24 @@ class Heard:
         """Whether so many answered that the group may split."""
         return len(self.clients) >= max(2.0, quorum * len(self.leaf.clients))
 
-    def parts(self, *sides: tuple[int, ...]) -> Groups:
-        """Sides of a bipartition (positions) as groups of client ids; silent members are a part of their own."""
+    @property
+    def alpha(self) -> float:
+        """α_cross without the bias of few clients.
+
+        At a stationary point the updates of n clients sum to zero, so even of clients who agree the cosines average
+        -1/(n - 1): -0.05 of 20 clients, but -0.25 of five. ``((n - 1) α + 1) / n`` is 0 there, and 1 where α is.
+        """
+        n = len(self.clients)
+        return ((n - 1) * self.sides.cross + 1) / n if self.sides else 1.0
+
+    @property
+    def smallest(self) -> int:
+        """Clients on the smaller side."""
+        return min(len(self.sides.left), len(self.sides.right)) if self.sides else 0
+
+    def parts(self) -> Groups:
+        """The sides as groups of client ids; silent members are a part of their own."""
+        sides = (self.sides.left, self.sides.right) if self.sides else ()
         late = [c for c in self.leaf.clients if c not in set(self.clients)]
         return as_groups([*([self.clients[i] for i in side] for side in sides), *([late] if late else [])])
 
@@ -61,7 +87,8 @@ def listen(method: CFL, state: CFLState, leaf: Leaf, replies: Replies) -> Heard 
         losses=_losses(leaf, part) if method.fallback else {},
     )
     complete = method.fraction == 1.0 or leaf.ask_all or leaf.gradients or method.split_rounds is not None
-    return Heard(leaf, part, matrix, average(part.updates, w), mean_norm, client_norm, complete)
+    sides = optimal_bipartition(cosine(matrix)) if len(part.clients) > 1 else None
+    return Heard(leaf, part, average(part.updates, w), mean_norm, client_norm, sides, complete)
 
 
 def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
@@ -106,33 +133,35 @@ def decide(method: CFL, heard: Heard, round: int) -> Note:
 
 
 def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
-    """Algorithm 1 on the members heard, and the test of gamma_max."""
-    sides = optimal_bipartition(cosine(heard.gram))
-    reach = float(np.sqrt(max(1 - sides.cross, 0.0) / 2))
-    numbers = {**numbers, "alpha_cross": sides.cross, "gamma_max": method.gamma_max}
-    test = f"alpha_cross {sides.cross:.3f}, so sqrt((1 - alpha_cross)/2) {reach:.3f}"
-    if not passes_gamma(sides.cross, method.gamma_max):
-        text = f"{said}; but not separable: {test} <= gamma_max {method.gamma_max:g}"
-        return note(heard, "keep", text, numbers=numbers)
-    if min(len(sides.left), len(sides.right)) < method.min_cluster_size:
+    """Algorithm 1's sides of the members heard, and the test of gamma_max."""
+    assert heard.sides is not None
+    cross, test = heard.sides.cross, f"alpha_cross {heard.sides.cross:.3f}"
+    if method.scale == "relative":
+        cross = heard.alpha
+        test += f" ({cross:.3f} corrected for {len(heard.clients)} clients)"
+    test += f", so gamma may be up to {gamma_bound(cross):.3f}"
+    numbers = {**numbers, "gamma_max": method.gamma_max, "gamma_bound": gamma_bound(cross)}
+    if not passes_gamma(cross, method.gamma_max):
+        return note(heard, "keep", f"{said}; but not separable: {test} <= gamma_max {method.gamma_max:g}", numbers=numbers)
+    if heard.smallest < method.min_cluster_size:
         text = f"{said}; but a side would have fewer than min_cluster_size {method.min_cluster_size} clients"
         return note(heard, "keep", text, numbers=numbers)
-    text = f"{said}; separable: {test} > gamma_max {method.gamma_max:g}"
-    return note(heard, "split", text, heard.parts(sides.left, sides.right), numbers)
+    return note(heard, "split", f"{said}; separable: {test} > gamma_max {method.gamma_max:g}", heard.parts(), numbers)
 
 
 def by_schedule(heard: Heard, chosen: int) -> Note:
     """Split the node ``chosen`` for this round; keep every other."""
-    if heard.leaf.node != chosen:
+    if heard.leaf.node != chosen or heard.sides is None:
         return note(heard, "keep", "not chosen by split_rounds")
-    sides = optimal_bipartition(cosine(heard.gram))
-    text = f"chosen by split_rounds as the least alike group: alpha_cross {sides.cross:.3f}"
-    return note(heard, "split", text, heard.parts(sides.left, sides.right), {"alpha_cross": sides.cross})
+    text = f"chosen by split_rounds as the least alike group: alpha_cross {heard.sides.cross:.3f}"
+    return note(heard, "split", text, heard.parts())
 
 
 def note(
     heard: Heard, kind: str, text: str, parts: Groups = (), numbers: Mapping[str, float] = MappingProxyType({})
 ) -> Note:
-    """A note about a group, with its two norms among the numbers."""
-    norms = {"mean_norm": heard.mean_norm, "client_norm": heard.client_norm}
-    return Note(kind=kind, clients=heard.leaf.clients, text=text, parts=parts, numbers={**norms, **numbers})
+    """A note about a group, with its norms and α_cross among the numbers."""
+    known = {"mean_norm": heard.mean_norm, "client_norm": heard.client_norm}
+    if heard.sides is not None:
+        known["alpha_cross"] = heard.sides.cross
+    return Note(kind=kind, clients=heard.leaf.clients, text=text, parts=parts, numbers={**known, **numbers})

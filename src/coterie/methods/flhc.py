@@ -80,6 +80,8 @@ class FLHC:
             raise SettingError(f"FLHC.linkage ward needs metric l2, got metric {self.metric}")
 
     def init(self, federation: Federation) -> FLHCState:
+        if self.groups is not None and self.groups > len(federation.clients):
+            raise SettingError(f"FLHC.groups must be at most the {len(federation.clients)} clients, got {self.groups}")
         return FLHCState(
             clients=federation.clients, parameters=federation.parameters.stop, round=0,
             groups=(federation.clients,), models=federation.draw(0)[None],
@@ -125,7 +127,8 @@ class FLHC:
             assert replies.gram is not None
             apart = distances(replies.gram, metric=self.metric)
         merges = dendrogram(apart, self.linkage)
-        return cut_dendrogram(merges, threshold=self.threshold, groups=self.groups), merges[:, 2]
+        groups = None if self.groups is None else min(self.groups, len(replies.clients))
+        return cut_dendrogram(merges, threshold=self.threshold, groups=groups), merges[:, 2]
 
     def _note(self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]) -> Note:
         """The cut in words: the highest merge that was made and the lowest that was not tell how clear it is."""
