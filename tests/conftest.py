@@ -21,3 +21,9 @@ def data_folder() -> Path:
     if not folder:
         pytest.skip("COTERIE_DATA is not set: it names the folder of real data sets")
     return Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output is as wide as where nobody looks at it; runners of tests may say otherwise."""
+    monkeypatch.delenv("COLUMNS", raising=False)

@@ -89,7 +89,8 @@ def test_every_preset_and_every_method_survives_being_written() -> None:
         assert make(tomllib.loads(to_toml(experiment.spec()))) == experiment
 
 
-def test_a_runs_own_file_is_an_experiment_file(tmp_path: Path) -> None:
+def test_a_runs_own_file_is_an_experiment_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
     experiment = make({**SMALL, "methods": [{"name": "cfl", "eps1": 0.25}], "seed": 3})
     (run,) = begin(experiment, tmp_path / "run")
     assert make(read(tmp_path / "run" / "run.toml")) == run.experiment == experiment

@@ -98,6 +98,7 @@ class Run:
         :class:`~coterie.settings.UserError` if it cannot go on: files of a newer Coterie, data that have changed.
         """
         if self.finished():
+            self.record.checkpoints.prune()  # it may have been killed before it could
             return
         world = self.experiment.world(self.seed)
         self.folder.mkdir(parents=True, exist_ok=True)

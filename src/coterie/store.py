@@ -78,7 +78,7 @@ class Checkpoints:
         encoded = codec.encode(value, self._put)
         document = {"schema": SCHEMA, "round": round, "value": encoded}
         write_whole(self._path(round), json.dumps(document, allow_nan=False).encode())
-        self._prune()
+        self.prune()
 
     def load(self) -> tuple[int, Any] | None:
         """(round, value) of the newest checkpoint that can be read; None where there is none.
@@ -132,7 +132,8 @@ class Checkpoints:
     def _blob(self, name: str) -> Path:
         return self.blobs / f"{Path(name).name}.safetensors"
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
+        """Drop old checkpoints, and blobs that no kept one refers to."""
         rounds = self.rounds()
         for round in rounds[:-KEPT]:
             self._path(round).unlink()
