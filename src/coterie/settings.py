@@ -54,7 +54,7 @@ def check(settings: Any) -> None:
             _check_limits(name, single, field.metadata["limits"])
 
 
-_SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         return
     tests = {"ge": lambda b: value >= b, "gt": lambda b: value > b, "le": lambda b: value <= b, "lt": lambda b: value < b}
     if math.isnan(value) or any(not tests[k](bound) for k, bound in limits.items()):
-        allowed = " and ".join(f"{_SYMBOLS[k]} {bound:g}" for k, bound in limits.items()) or "a number"
+        allowed = " and ".join(f"{SYMBOLS[k]} {bound:g}" for k, bound in limits.items()) or "a number"
         raise SettingError(f"{name} must be {allowed}, got {value!r}")
 
 

@@ -139,10 +139,11 @@ class CFL:
     def step(self, state: CFLState, replies: Replies) -> CFLState:
         if any(leaf.gradients for leaf in state.leaves):
             return self._step_gradients(state, replies)
-        chosen = self._scheduled(state, replies)
+        said = {leaf.node: listen(self, state, leaf, replies) for leaf in state.leaves}
+        chosen = self._scheduled(state, said)
         tree, leaves, notes = state.tree, [], []
         for leaf in state.leaves:
-            heard = listen(self, state, leaf, replies)
+            heard = said[leaf.node]
             if heard is None:
                 leaves.append(leaf)
                 continue
@@ -174,13 +175,13 @@ class CFL:
     def explain(self, state: CFLState) -> tuple[Note, ...]:
         return state.notes
 
-    def _scheduled(self, state: CFLState, replies: Replies) -> int | None:
+    def _scheduled(self, state: CFLState, said: Mapping[int, Heard | None]) -> int | None:
         """With ``split_rounds``: the node to split now, that of least alpha_cross, or -1 for none. None: criteria decide."""
         if self.split_rounds is None:
             return None
         crosses = {}
         for leaf in state.leaves if state.round + 1 in self.split_rounds else ():
-            heard = listen(self, state, leaf, replies)
+            heard = said[leaf.node]
             if heard and heard.sides and heard.enough(self.quorum) and heard.smallest >= self.min_cluster_size:
                 crosses[leaf.node] = heard.sides.cross
         return min(crosses, key=lambda node: (crosses[node], node), default=-1)

@@ -9,9 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from coterie.settings import documented
-
-_SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+from coterie.settings import SYMBOLS, documented
 
 
 def names(about: Mapping[str, str]) -> Table:
@@ -44,7 +42,7 @@ def allowed(words: str, limits: Mapping[str, Any]) -> str:
     """
     if "choices" in limits:
         return ", ".join(limits["choices"])
-    bounds = ", ".join(f"{_SYMBOLS[key]} {bound:g}" for key, bound in limits.items())
+    bounds = ", ".join(f"{SYMBOLS[key]} {bound:g}" for key, bound in limits.items())
     return f"{words} {bounds}" if bounds else words
 
 
