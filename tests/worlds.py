@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core import Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, as_groups
+from coterie.core import Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, Task, as_groups
 from coterie.engines.inprocess import needed
 
 
@@ -37,15 +37,21 @@ class Pull:
     def size(self) -> int:
         return len(next(iter(self.targets.values())))
 
+    @property
+    def columns(self) -> dict[str, tuple[int, int]]:
+        return {"first": (0, 1), "rest": (1, self.size - self.buffers)}
+
     def federation(self) -> Federation:
         return Federation(
             clients=self.clients,
             draw=lambda i: torch.full((self.size,), 0.01 * i),
-            columns={"first": (0, 1), "rest": (1, self.size - self.buffers)},
+            columns=self.columns,
+            tensors={"first.weight": (0, 1), "rest.weight": (1, 3), "rest.bias": (3, self.size - self.buffers)},
+            dense=("rest",),
         )
 
     def replies(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:
-        rows, clients, losses, chosen = [], [], [], []
+        rows, clients, losses, accuracies, chosen = [], [], [], [], []
         for client, task in sorted(plan.tasks.items()):
             if silent(exchange, client):
                 continue
@@ -56,19 +62,31 @@ class Pull:
             gen = torch.Generator().manual_seed(1000 * client + (exchange if self.fresh else 0))
             noise = self.noise * torch.randn(self.size, generator=gen)
             pull = self.targets[client] - start
-            rows.append(-pull if task.gradient else self.rate * pull + noise)
+            row = -pull if task.gradient else (1 - (1 - self.rate) ** self._epochs(task)) * pull + noise
+            for layer in task.keep:
+                row[slice(*self.columns[layer])] = 0.0
+            rows.append(row if task.trains else torch.zeros(self.size))
             clients.append(client)
             chosen.append(tuple(task.offered[i] for i in best))
             losses.append(tuple(loss) if task.measure else ())
+            accuracies.append(tuple(1 / (1 + value) for value in loss) if task.measure else ())
         full = Replies(
             clients=tuple(clients),
             examples=np.array([self.examples.get(c, 1) for c in clients], dtype=np.int64),
             chosen=tuple(chosen),
             losses=tuple(losses),
-            accuracies=tuple(losses),
-            updates=torch.stack(rows) if rows else torch.zeros(0, self.size),
+            accuracies=tuple(accuracies),
+            updates=self._updates(plan, rows),
         )
         return needed(plan, full)
+
+    def _updates(self, plan: Plan, rows: list[Tensor]) -> Tensor | None:
+        if not any(task.trains for task in plan.tasks.values()) and rows:
+            return None
+        return torch.stack(rows) if rows else torch.zeros(0, self.size)
+
+    def _epochs(self, task: Task) -> int:
+        return 1 if task.epochs is None else task.epochs
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,12 @@ class Layout:
         self.pieces: tuple[Piece, ...] = tuple(pieces)
         self.size: int = start
         self.trainable: int = sum(p.numel() for _, p in trainable)
-        self.columns: Mapping[str, tuple[int, int]] = self._layers({n for n, _ in trainable})
+        names = {n for n, _ in trainable}
+        self.columns: Mapping[str, tuple[int, int]] = self._layers(names)
+        self.tensors: Mapping[str, tuple[int, int]] = {p.name: (p.start, p.stop) for p in self.pieces if p.name in names}
+        self.dense: tuple[str, ...] = tuple(
+            name for name, part in module.named_modules() if isinstance(part, nn.Linear) and name in self.columns
+        )
 
     def _layers(self, trainable: set[str]) -> dict[str, tuple[int, int]]:
         """Layer (the module that owns the parameters; weight and bias together) -> columns."""

@@ -99,8 +99,8 @@ class Fleet:
             if own is not None:
                 rows = tuple(range(len(plan.models) + len(personal), len(plan.models) + len(personal) + len(rows)))
                 personal += [own_layers(plan.models[r], own) for r in task.offered]
-            training = task.training or self.world.training
-            lr = training.lr * training.lr_decay**position.round
+            training = task.how(self.world.training)
+            lr = training.lr * training.lr_decay ** (position.round if task.lr_round is None else task.lr_round)
             jobs.append(("train", slot, client, task, rows, lr, (seed, Purpose.TRAIN, position.exchange, client)))
         workers = self._put(plan.models, personal, len(jobs))
         # Long jobs first, so that no worker is left alone with one at the end.
@@ -177,7 +177,7 @@ class Fleet:
         assert self._learner is not None
         try:
             reply = self._learner.answer(
-                task, [self.models[r] for r in rows], self.world.clients[client], task.training or self.world.training, lr, key
+                task, [self.models[r] for r in rows], self.world.clients[client], task.how(self.world.training), lr, key
             )
         except Exception as error:
             raise EngineError(f"client {client} failed in its task: {sentence(error)}") from error

@@ -86,6 +86,8 @@ def rounds(
         clients=tuple(sorted(world.clients)),
         draw=lambda i: _draw(world, layout, seed, i),
         columns=layout.columns,
+        tensors=layout.tensors,
+        dense=layout.dense,
     )
     position = start or Position(round=0, exchange=0, state=method.init(federation))
     with Fleet(world, layout, workers) as fleet:
