@@ -27,15 +27,16 @@ MAY_IMPORT: dict[str, str] = {
     "tree": "core",
     "methods": "core settings tree clustering",
     # Clients: data, nets, local training.
-    "world": "core settings",
+    "attendance": "core settings randomness",
+    "world": "core settings attendance",
     "models": "settings randomness",
     "local": "core randomness layout world",
     "boundary": "core settings randomness layout",
     "data": "core settings randomness world",
     "catalogue": "core",
-    "scenario": "core settings randomness world models data catalogue",
+    "scenario": "core settings randomness attendance world models data catalogue",
     # Engines bring both together.
-    "engines": "core settings randomness world layout local boundary models data scenario methods tree clustering",
+    "engines": "core settings randomness attendance world layout local boundary models data scenario methods tree clustering",
     # What is kept of a run; of an engine it knows the type of a round, see TYPES_ONLY.
     "codec": "core settings",
     "store": "settings codec",

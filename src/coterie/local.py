@@ -69,16 +69,19 @@ class Learner:
     # -- measuring ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def sums(self, inputs: Tensor, index: Tensor, targets: Sequence[Tensor]) -> list[dict[str, tuple[float, int]]]:
-        """(sum, count) of the loss and of each metric of the loaded model on ``inputs[index]``.
+    def sums(
+        self, rows: Sequence[Tensor], inputs: Tensor, index: Tensor, targets: Sequence[Tensor]
+    ) -> list[dict[str, tuple[float, int]]]:
+        """(sum, count) of the loss and of each metric of a model ``(d,)`` on ``inputs[index]``; of the ensemble of several.
 
         targets: any number of targets of the same examples, one result each; the outputs are computed once.
         """
-        self.module.eval()
         totals: list[dict[str, tuple[float, int]]] = [{} for _ in targets]
+        if len(rows) == 1:
+            self.load(rows[0])
         for start in range(0, len(index), BATCH_TO_MEASURE):
             part = slice(start, start + BATCH_TO_MEASURE)
-            outputs = self.module(self._inputs(inputs[index[part]]))
+            outputs = self._outputs(rows, self._inputs(inputs[index[part]]))
             for total, target in zip(totals, targets, strict=True):
                 y = target[part]
                 _add(total, "loss", float(self.objective.loss(outputs, y)) * y.numel(), y.numel())
@@ -87,10 +90,20 @@ class Learner:
                     _add(total, name, float(values.sum(dtype=torch.float64)), values.numel())
         return totals
 
+    def _outputs(self, rows: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Of the loaded model, or of the ensemble of several, each loaded in turn."""
+        self.module.eval()
+        if len(rows) == 1:
+            return self.module(x)
+        voices = []
+        for row in rows:
+            self.load(row)
+            voices.append(self.module(x))
+        return self.objective.combine(torch.stack(voices))
+
     def measure(self, row: Tensor, data: Split) -> Scores:
         """Mean loss and metrics of a model on a client's examples; NaN without examples."""
-        self.load(row)
-        totals = self.sums(data.inputs, data.index, [data.targets])[0]
+        totals = self.sums([row], data.inputs, data.index, [data.targets])[0]
         if not totals:
             return dict.fromkeys(["loss", *self.objective.metrics], float("nan"))
         return {name: total / count for name, (total, count) in totals.items()}

@@ -23,6 +23,9 @@ class Purpose(IntEnum):
     INIT = 4
     SAMPLE = 5
     TRAIN = 6
+    SILENCE = 7
+    ATTENDANCE = 8
+    SKETCH = 9
 
 
 def numpy_generator(*key: int) -> np.random.Generator:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie import catalogue, models
+from coterie import attendance, catalogue, models
 from coterie.core import Groups, Training, as_groups
 from coterie.data import datasets, own, partition
 from coterie.data import shift as shifting
@@ -56,6 +56,11 @@ class Scenario:
     model: str = setting("mlp", "name of the model, or package.module:Name")
     training: Training = setting(Training(), "local training")  # noqa: RUF009  (frozen)
     augment: bool = setting(False, "shift and mirror training images at random")
+    silent: float = setting(0.0, "probability that a client asked does not answer, in each exchange", ge=0, lt=1)
+    newcomers: int = setting(0, "number of clients that join late, in join_round", ge=0)
+    join_round: int = setting(10, "the round in which newcomers join", ge=1)
+    leavers: int = setting(0, "number of clients that go away and come back, see leave", ge=0)
+    leave: tuple[int, ...] = setting((10, 20), "the first and the last round in which leavers are away", ge=1)
     alpha: float = setting(0.5, "concentration of the dirichlet and quantity partitions", gt=0)
     least: int = setting(10, "fewest examples of a client (dirichlet, quantity, writer)", ge=1)
     shards: int = setting(2, "shards per client (shards)", ge=1)
@@ -95,7 +100,11 @@ class Scenario:
             files = own.folder(datasets.resolve(folder, "folder"))
             files = files if models.takes_tokens(self.model) else own.features(files)
             shape, classes = own.common(files, None)
-            world = {"training": self.training, "augment": self._augmentation(shape)}
+            world = {
+                "training": self.training,
+                "augment": self._augmentation(shape),
+                "attendance": self._attendance(range(len(files)), seed),
+            }
             shares = (self.train, self.validation)
             return own.world(files, models.factory(self.model, shape, classes), shares, seed, self.samples, **world)
         data = datasets.load(self.dataset, folder, **self._options(seed, folder))
@@ -110,7 +119,14 @@ class Scenario:
             objective=Objective(perplexity=bool(data.words)),
             truth=_truth(kinds, groups if len(shifts) > 1 else None),
             augment=self._augmentation(data.shape),
+            attendance=self._attendance(range(self.clients), seed),
         )
+
+    def _attendance(self, clients: Sequence[int], seed: int) -> attendance.Attendance:
+        return attendance.drawn(
+            clients, seed, silent=self.silent, newcomers=self.newcomers, join_round=self.join_round,
+            leavers=self.leavers, leave=self.leave,
+        )  # fmt: skip
 
     def _augmentation(self, shape: tuple[int, ...]) -> Callable[[Tensor, torch.Generator], Tensor] | None:
         if self.augment and len(shape) != 3:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from coterie.attendance import Attendance
 from coterie.core import Client, Groups, Training
 from coterie.settings import SettingError
 
@@ -62,16 +64,23 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(-1) == targets).float().flatten()
 
 
+def mean_probability(outputs: Tensor) -> Tensor:
+    """Of several models' outputs ``(m, b, classes)``: the logarithm of their mean class probabilities ``(b, classes)``."""
+    return outputs.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Objective:
     """loss: (outputs, targets) -> the batch's mean loss. metrics: name -> (outputs, targets) -> one value per prediction.
 
     Metrics are averaged over a client's predictions. ``accuracy`` is the one reports and choices look at; objectives
-    without classes put their own measure (greater is better) under that name.
+    without classes put their own measure (greater is better) under that name. combine: the outputs ``(m, b, ...)`` of an
+    ensemble's m models -> the ensemble's.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=lambda: {"accuracy": accuracy})
+    combine: Callable[[Tensor], Tensor] = mean_probability
     perplexity: bool = False
     """Also report exp(mean loss)."""
 
@@ -81,7 +90,7 @@ class World:
     """Clients by id, the model they train, how, and the true groups where they are known.
 
     model: makes a module with fresh parameters from torch's global generator (engines call it in a seeded scope).
-    augment: (inputs, generator) -> inputs, applied to training batches only.
+    augment: (inputs, generator) -> inputs, applied to training batches only. attendance: who is there when.
     """
 
     clients: Mapping[Client, ClientData]
@@ -90,12 +99,15 @@ class World:
     objective: Objective = field(default_factory=Objective)
     truth: Groups | None = None
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    attendance: Attendance = field(default_factory=Attendance)
 
     def __post_init__(self) -> None:
         if not self.clients:
             raise ValueError("a world needs at least one client")
         if not (self.training.steps or self.training.epochs):
             raise SettingError("training.epochs must be >= 1 (or training.steps be set) for clients to train, got 0")
+        if not self.attendance.founders(self.clients):
+            raise ValueError("a world needs at least one client in its first round")
         for client, data in self.clients.items():
             if not isinstance(client, int) or client < 0:
                 raise ValueError(f"a client's id must be a whole number >= 0, got {client!r}")

@@ -126,23 +126,24 @@ class Fleet:
     # -- testing ------------------------------------------------------------------------------------------------------
 
     def evaluate(self, assignment: Assignment, kept: Mapping[Client, Tensor]) -> dict[Client, dict[str, float]]:
-        """Every client's model on its own test data; each distinct (model, test examples) pair computed once."""
+        """Every served client's model, or models, on its own test data; each distinct (models, test examples) pair once."""
         personal: list[Tensor] = []
-        tests: dict[tuple[int, int, int], dict[int, list[Client]]] = {}
-        for client in sorted(self.world.clients):
-            row = assignment.row[client]
+        tests: dict[tuple[tuple[int, ...], int, int], dict[int, list[Client]]] = {}
+        for client, served in sorted(assignment.row.items()):
+            rows = assignment.path.get(client, (served,)) if assignment.ensemble else (served,)
             if client in kept:
-                personal.append(own_layers(assignment.models[row], kept[client]))
-                row = len(assignment.models) + len(personal) - 1
+                first = len(assignment.models) + len(personal)
+                personal += [own_layers(assignment.models[row], kept[client]) for row in rows]
+                rows = tuple(range(first, first + len(rows)))
             test = self.world.clients[client].test
-            same_examples = tests.setdefault((row, id(test.inputs), id(test.index)), {})
+            same_examples = tests.setdefault((rows, id(test.inputs), id(test.index)), {})
             same_examples.setdefault(id(test.targets), []).append(client)
         jobs = []
-        for (row, _, _), by_targets in tests.items():
-            first = [clients[0] for clients in by_targets.values()]
-            size = len(self.world.clients[first[0]].test)
-            jobs += [("test", row, first, start) for start in range(0, size, EXAMPLES_PER_TEST)]
-        sums: dict[tuple[int, Client], dict[str, tuple[float, int]]] = {}
+        for (rows, _, _), by_targets in tests.items():
+            firsts = [clients[0] for clients in by_targets.values()]
+            size = len(self.world.clients[firsts[0]].test)
+            jobs += [("test", rows, firsts, start) for start in range(0, size, EXAMPLES_PER_TEST)]
+        sums: dict[tuple[tuple[int, ...], Client], dict[str, tuple[float, int]]] = {}
         for job, results in zip(jobs, self._put(assignment.models, personal).run(jobs), strict=True):
             for client, totals in zip(job[2], results, strict=True):
                 before = sums.setdefault((job[1], client), {})
@@ -150,9 +151,9 @@ class Fleet:
                     old = before.get(name, (0.0, 0))
                     before[name] = (old[0] + value, old[1] + count)
         scores = {}
-        for (row, _, _), by_targets in tests.items():
+        for (rows, _, _), by_targets in tests.items():
             for clients in by_targets.values():
-                score = self._scores(sums.get((row, clients[0]), {}))
+                score = self._scores(sums.get((rows, clients[0]), {}))
                 scores.update(dict.fromkeys(clients, score))
         return dict(sorted(scores.items()))
 
@@ -191,14 +192,16 @@ class Fleet:
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
         return client, (reply.chosen, reply.losses, reply.accuracies, reply.row is not None, refused)
 
-    def _test_job(self, row: int, clients: Sequence[Client], start: int) -> list[dict[str, tuple[float, int]]]:
+    def _test_job(
+        self, rows: tuple[int, ...], clients: Sequence[Client], start: int
+    ) -> list[dict[str, tuple[float, int]]]:
         assert self._learner is not None
         tests = [self.world.clients[c].test for c in clients]
         part = slice(start, start + EXAMPLES_PER_TEST)
         try:
             with seeded(0):  # a module may draw random numbers in tests as well
-                self._learner.load(self.models[row])
-                return self._learner.sums(tests[0].inputs, tests[0].index[part], [t.targets[part] for t in tests])
+                models = [self.models[row] for row in rows]
+                return self._learner.sums(models, tests[0].inputs, tests[0].index[part], [t.targets[part] for t in tests])
         except Exception as error:
             raise EngineError(f"client {clients[0]} failed in its test: {sentence(error)}") from error
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from coterie.clustering.geometry import gram
 from coterie.core import Assignment, Client, Cohort, Federation, Method, Note, Plan, Replies, Task, average, state, weights
+from coterie.engines import roll
 from coterie.engines.fleet import Fleet
 from coterie.engines.workers import EngineError
 from coterie.layout import Layout
@@ -32,13 +33,15 @@ class Position:
     """Where a run stands: with the method, the world and the seed, all it takes to go on.
 
     round, exchange: how many are completed. state: the method's. kept: client -> its own values ``(d,)`` of layers that
-    stay with it (NaN in the other columns).
+    stay with it (NaN in the other columns). members: who takes part. missed: rounds in a row without an answer.
     """
 
     round: int
     exchange: int
     state: Any
     kept: Mapping[Client, Tensor] = field(default_factory=dict)
+    members: tuple[Client, ...] = ()
+    missed: Mapping[Client, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,18 +85,19 @@ def rounds(
     """
     with seeded(seed, Purpose.INIT):
         layout = Layout(world.model())
+    roll.check(method, world)
     federation = Federation(
-        clients=tuple(sorted(world.clients)),
+        clients=world.attendance.founders(world.clients),
         draw=lambda i: _draw(world, layout, seed, i),
         columns=layout.columns,
         tensors=layout.tensors,
         dense=layout.dense,
     )
-    position = start or Position(round=0, exchange=0, state=method.init(federation))
+    position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
     with Fleet(world, layout, workers) as fleet:
         while position.round < rounds:
             test = (position.round + 1) % eval_every == 0 or position.round + 1 == rounds
-            done = _round(method, federation, fleet, position, seed, test)
+            done = _round(method, fleet, position, seed, test)
             position = done.position
             yield done
 
@@ -103,30 +107,39 @@ def _draw(world: World, layout: Layout, seed: int, i: int) -> Tensor:
         return layout.row(world.model())
 
 
-def _round(method: Method[Any], federation: Federation, fleet: Fleet, position: Position, seed: int, test: bool) -> Round:
+def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, test: bool) -> Round:
     """The exchanges of one communication round, then the test."""
-    first, clock = position.exchange, Clock()
-    notes: list[Note] = []
+    first, clock, attendance = position.exchange, Clock(), fleet.world.attendance
+    position, came = roll.call(method, fleet.world, position)
+    there = roll.present(attendance, position)
+    notes = list(came)
     refused: dict[Client, str] = {}
+    spoken: tuple[set[Client], set[Client]] = (set(), set())  # who was asked, who was heard
     asked = answered = up = down = 0
     ends = False
     while not ends:
         if position.exchange - first == EXCHANGES:
             raise EngineError(_endless(position.round + 1, asked, answered, refused))
-        cohort = Cohort(present=federation.clients, exchange=position.exchange, seed=seed)
+        cohort = Cohort(present=there, exchange=position.exchange, seed=seed)
         with clock("server"):
             plan = method.plan(position.state, cohort)
+        carried = roll.answering(attendance, plan, position.exchange, seed)
         with clock("train"):
-            replies, kept = exchange(fleet, plan, position, seed)
+            replies, kept = exchange(fleet, carried, position, seed)
         with clock("server"):
-            new = method.step(position.state, needed(plan, replies))
+            new = method.step(position.state, needed(carried, replies))
             notes.extend(method.explain(new))
         ends = plan.ends_round
-        position = Position(round=position.round + ends, exchange=position.exchange + 1, state=new, kept=kept)
+        position = replace(
+            position, round=position.round + ends, exchange=position.exchange + 1, state=new, kept=kept
+        )
         asked, answered = asked + len(plan.tasks), answered + len(replies.clients)
+        spoken[0].update(plan.tasks)
+        spoken[1].update(replies.clients)
         refused.update(replies.refused)
-        sent_up, sent_down = traffic(plan, fleet.layout)
-        up, down = up + sent_up, down + sent_down
+        up, down = up + traffic(carried, fleet.layout)[0], down + traffic(plan, fleet.layout)[1]
+    position, left = roll.dismiss(method, position, *spoken, there)
+    notes += left
     assignment = method.assignment(position.state)
     with clock("evaluate"):
         scores = fleet.evaluate(assignment, position.kept) if test else None
