@@ -42,17 +42,18 @@ def finish(run: Run) -> None:
         pass
 
 
-def outcome(folder: Path) -> tuple[Any, Any, list[str]]:
-    """The last checkpoint (which names its blobs by content), the records but for the seconds, and the blobs."""
+def outcome(folder: Path) -> tuple[Any, Any, list[str], dict[str, bytes]]:
+    """The last checkpoint (which names its blobs by content), the records but for the seconds, the blobs, the matrices."""
     kept = Record(folder)
     lines = [{key: value for key, value in line.items() if key != "seconds"} for line in kept.lines()]
     state = folder / "state"
     last = json.loads((state / f"{kept.checkpoints.rounds()[-1]:06d}.json").read_bytes())
-    return last, lines, sorted(path.name for path in (state / "blobs").iterdir())
+    matrices = {path.name: path.read_bytes() for path in (folder / "similarity").iterdir()}
+    return last, lines, sorted(path.name for path in (state / "blobs").iterdir()), matrices
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, list[str]]:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (run,) = begin(experiment(), tmp_path_factory.mktemp("whole") / "run")
     finish(run)
     assert len(Record(run.folder).lines()[-1]["groups"]) == 2  # there is a split to lose

@@ -1,4 +1,5 @@
-"""A run directory: what was run (``run.toml``), what happened (``rounds.jsonl``), where it stands (``state/``).
+"""A run directory: what was run (``run.toml``), what happened (``rounds.jsonl``, with the matrices of its notes in
+``similarity/``), where it stands (``state/``).
 
 A round is recorded before its checkpoint is stored, and both survive a killed process. So a run goes on from its newest
 checkpoint: records past it are cut off and made again, the same but for the seconds.
@@ -17,16 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import safetensors.torch
+import torch
 
 from coterie.codec import DamagedError
 from coterie.settings import UserError
 from coterie.store import SCHEMA, Checkpoints, check_schema, sync_folder, write_whole
 
 if TYPE_CHECKING:
+    from coterie.core import Note
     from coterie.engines.inprocess import Round
 
 RUN = "run.toml"
 ROUNDS = "rounds.jsonl"
+SIMILARITY = "similarity"
 
 WRITTEN = ("methods", "scenario", "seeds", "rounds", "training", "world")
 """What every ``run.toml`` has."""
@@ -64,6 +69,13 @@ class Record:
     def lines(self) -> list[Line]:
         """The recorded rounds in order; a last line that was cut short by a killed process is left out."""
         return [parsed for parsed, _ in self._parsed()]
+
+    def keep(self, done: Round) -> None:
+        """Record a round, its matrices first, so that every file that a line names is there."""
+        for name, note in matrices(done).items():
+            (self.folder / SIMILARITY).mkdir(exist_ok=True)
+            write_whole(self.folder / name, matrix_file(note, done.number))
+        self.append(line(done))
 
     def append(self, line: Line) -> None:
         """Record a round; it is on the disk when this returns."""
@@ -119,13 +131,15 @@ def line(done: Round) -> Line:
     """A round as one JSON object.
 
     round, exchange: how many are completed. clients: id -> ``group`` (its place in ``groups``) and, where the round was
-    tested, ``loss``, ``accuracy`` and the other metrics on its test data. notes: why the method did or did not act.
+    tested, ``loss``, ``accuracy`` and the other metrics on its test data. notes: why the method did or did not act;
+    ``similarity`` names the file of a note's matrices, or is None.
     """
     groups = [list(group) for group in done.assignment.groups]
     clients: dict[str, dict[str, Any]] = {
         str(client): {"group": number, **(done.scores[client] if done.scores is not None else {})}
         for client, number in sorted((c, i) for i, group in enumerate(groups) for c in group)
     }
+    files = {id(note): name for name, note in matrices(done).items()}
     notes = [
         {
             "kind": note.kind,
@@ -133,6 +147,8 @@ def line(done: Round) -> Line:
             "parts": [list(part) for part in note.parts],
             "text": note.text,
             "numbers": dict(note.numbers),
+            "values": {name: dict(sorted(values.items())) for name, values in note.values.items()},
+            "similarity": files.get(id(note)),
         }
         for note in done.notes
     ]
@@ -154,6 +170,23 @@ def line(done: Round) -> Line:
     result = finite(plain)
     assert isinstance(result, dict)
     return result
+
+
+def matrices(done: Round) -> dict[str, Note]:
+    """File, in the run directory -> the note whose matrices it holds."""
+    notes = [note for note in done.notes if note.similarity]
+    name = f"{SIMILARITY}/round-{done.number}"
+    return {f"{name}{f'-{i}' if i > 1 else ''}.safetensors": note for i, note in enumerate(notes, start=1)}
+
+
+def matrix_file(note: Note, round: int) -> bytes:
+    """A note's matrices ``(n, n)`` by name, as float32 in safetensors; the metadata's ``note`` says whose rows they are.
+
+    All of it under one key: safetensors writes several in no certain order, and a file made again must be the same.
+    """
+    about = {"round": round, "kind": note.kind, "clients": list(note.order)}
+    tensors = {name: matrix.detach().to("cpu", torch.float32).contiguous() for name, matrix in note.similarity.items()}
+    return safetensors.torch.save(tensors, {"note": to_json(about)})
 
 
 def spread(line: Line, metric: str = "accuracy") -> dict[str, Any]:

@@ -132,9 +132,8 @@ class Run:
 
     def _store(self, done: Round) -> bool:
         """Record a round and store its checkpoint when one is due; returns whether the run ends here."""
-        recorded = line(done)
-        self.record.append(recorded)
-        last = self._last(recorded)
+        self.record.keep(done)
+        last = self._last(line(done))
         if last or done.number % self.experiment.checkpoint_every == 0:
             self.record.checkpoints.save(done.number, done.position)
         return last

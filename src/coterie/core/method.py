@@ -78,7 +78,8 @@ class Note:
 
     kind: ``"split"``, ``"cluster"``, ``"join"``, ``"keep"``, ... clients: the group it is about. parts: the groups it
     became. text: one sentence with the numbers compared; numbers: the same, by name. values: numbers of each client, by
-    name. similarity: matrices ``(n, n)`` that the decision rests on, in the order of the clients heard, by layer or ``all``.
+    name. similarity: matrices ``(n, n)`` that the decision rests on, by layer or ``all``; their rows are the clients
+    ``heard``, in that order, which are ``clients`` where nothing is said. ValueError where they are not as many.
     """
 
     kind: str
@@ -88,6 +89,18 @@ class Note:
     numbers: Mapping[str, float] = field(default_factory=dict)
     values: Mapping[str, Mapping[Client, float]] = field(default_factory=dict)
     similarity: Mapping[str, Tensor] = field(default_factory=dict)
+    heard: tuple[Client, ...] = ()
+
+    def __post_init__(self) -> None:
+        rows = len(self.order)
+        for name, matrix in self.similarity.items():
+            if tuple(matrix.shape) != (rows, rows):
+                raise ValueError(f"Note.similarity {name!r} is {tuple(matrix.shape)}, and {rows} clients were heard")
+
+    @property
+    def order(self) -> tuple[Client, ...]:
+        """The clients in the order of the rows of ``similarity``."""
+        return self.heard or self.clients
 
 
 S = TypeVar("S")

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from coterie.clustering import (
@@ -32,7 +33,8 @@ class Heard:
     """What a group said in an exchange. leaf: with peaks and losses brought up to date. clients (n,): who answered.
 
     mean ``(d,)``: the weighted mean update. mean_norm, client_norm: ‖Σ w_i Δ_i‖ and max_i ‖Δ_i‖, of the parameters.
-    sides: the optimal bipartition of those who answered, None of fewer than two. complete: all were asked.
+    cosines ``(n, n)``: of their updates. sides: the optimal bipartition of those who answered, None of fewer than two.
+    complete: all were asked.
     """
 
     leaf: Leaf
@@ -40,6 +42,7 @@ class Heard:
     mean: Tensor
     mean_norm: float
     client_norm: float
+    cosines: np.ndarray
     sides: Bipartition | None
     complete: bool
 
@@ -87,8 +90,9 @@ def listen(method: CFL, state: CFLState, leaf: Leaf, replies: Replies) -> Heard 
         losses=_losses(leaf, part) if method.fallback else {},
     )
     complete = method.fraction == 1.0 or leaf.ask_all or leaf.gradients or method.split_rounds is not None
-    sides = optimal_bipartition(cosine(matrix)) if len(part.clients) > 1 else None
-    return Heard(leaf, part, average(part.updates, w), mean_norm, client_norm, sides, complete)
+    cosines = cosine(matrix)
+    sides = optimal_bipartition(cosines) if len(part.clients) > 1 else None
+    return Heard(leaf, part, average(part.updates, w), mean_norm, client_norm, cosines, sides, complete)
 
 
 def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
@@ -129,7 +133,7 @@ def decide(method: CFL, heard: Heard, round: int) -> Note:
     if found.kind == "keep" or method.persistence == 1:
         return found
     found = replace(found, text=f"{found.text}; round {leaf.held + 1} of {method.persistence} in a row")
-    return found if leaf.held + 1 >= method.persistence else replace(found, kind="hold", parts=())
+    return found if leaf.held + 1 >= method.persistence else replace(found, kind="hold", parts=(), similarity={})
 
 
 def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
@@ -160,8 +164,11 @@ def by_schedule(heard: Heard, chosen: int) -> Note:
 def note(
     heard: Heard, kind: str, text: str, parts: Groups = (), numbers: Mapping[str, float] = MappingProxyType({})
 ) -> Note:
-    """A note about a group, with its norms and α_cross among the numbers."""
+    """A note about a group, with its norms and α_cross among the numbers; of a split, with the cosines too."""
     known = {"mean_norm": heard.mean_norm, "client_norm": heard.client_norm}
     if heard.sides is not None:
         known["alpha_cross"] = heard.sides.cross
-    return Note(kind=kind, clients=heard.leaf.clients, text=text, parts=parts, numbers={**known, **numbers})
+    return Note(
+        kind=kind, clients=heard.leaf.clients, text=text, parts=parts, numbers={**known, **numbers}, heard=heard.clients,
+        similarity={"all": torch.from_numpy(heard.cosines).float()} if parts else {},
+    )  # fmt: skip

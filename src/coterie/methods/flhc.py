@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from coterie.clustering import cut_dendrogram, dendrogram, distances, groups_of, manhattan
@@ -109,25 +110,29 @@ class FLHC:
         if heard < self.quorum * members or heard < 1:
             text = f"not clustered yet: {heard} of {members} clients answered, fewer than the quorum of {self.quorum:g}"
             return replace(state, missed=state.round, notes=(Note(kind="keep", clients=state.clients, text=text),))
-        labels, heights = self._labels(state, replies)
+        apart = self._apart(state, replies)
+        labels, heights = self._labels(apart)
         parts = [[replies.clients[i] for i in group] for group in groups_of(labels)]
         late = sorted(set(state.clients) - set(replies.clients))
         groups = as_groups([*parts, late] if late else parts)
         note = self._note(state, groups, heights, late)
+        note = replace(note, heard=replies.clients, similarity={"all": torch.from_numpy(apart).float()})
         return replace(state, groups=groups, models=state.models[0].repeat(len(groups), 1), clustered=True, notes=(note,))
 
-    def _labels(self, state: FLHCState, replies: Replies) -> tuple[np.ndarray, np.ndarray]:
-        """(label per reply, heights of the merges)."""
-        if len(replies.clients) == 1:
-            return np.zeros(1, dtype=np.int64), np.zeros(0)
+    def _apart(self, state: FLHCState, replies: Replies) -> np.ndarray:
+        """``(n, n)`` distances of the updates heard."""
         if self.metric == "l1":
             assert replies.updates is not None
-            apart = manhattan(replies.updates, columns=slice(0, state.parameters))
-        else:
-            assert replies.gram is not None
-            apart = distances(replies.gram, metric=self.metric)
+            return manhattan(replies.updates, columns=slice(0, state.parameters))
+        assert replies.gram is not None
+        return distances(replies.gram, metric=self.metric)
+
+    def _labels(self, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(label per reply, heights of the merges)."""
+        if len(apart) == 1:
+            return np.zeros(1, dtype=np.int64), np.zeros(0)
         merges = dendrogram(apart, self.linkage)
-        groups = None if self.groups is None else min(self.groups, len(replies.clients))
+        groups = None if self.groups is None else min(self.groups, len(apart))
         return cut_dendrogram(merges, threshold=self.threshold, groups=groups), merges[:, 2]
 
     def _note(self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]) -> Note:
