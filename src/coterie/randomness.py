@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     SILENCE = 7
     ATTENDANCE = 8
     SKETCH = 9
+    CHOICE = 10
 
 
 def numpy_generator(*key: int) -> np.random.Generator:
