@@ -7,7 +7,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from coterie.clustering import cosine, gram, norms, same_partition, utility, utility_merge
+from coterie.clustering import (
+    benefit,
+    benefits,
+    cosine,
+    gram,
+    norms,
+    same_partition,
+    utility,
+    utility_merge,
+    utility_optimum,
+)
 from coterie.clustering.partition import labels_of
 
 
@@ -240,3 +250,78 @@ def test_a_thousand_clients_find_their_groups():
     g = gram(rng.normal(size=(1000, 64)) + 4 * rng.normal(size=(5, 64))[truth])
     assert norms(g).shape == cosine(g)[0].shape
     assert same_partition(labels_of(utility_merge(g, rng.integers(50, 150, size=1000), 50.0)), truth)
+
+
+def partitions(n):
+    """Every partition of 0..n-1."""
+    if n == 0:
+        yield []
+        return
+    for smaller in partitions(n - 1):
+        for i in range(len(smaller)):
+            yield [*smaller[:i], [*smaller[i], n - 1], *smaller[i + 1 :]]
+        yield [*smaller, [n - 1]]
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 100_000), st.booleans())
+def test_the_optimum_is_that_of_all_partitions(seed, fix):
+    g, sizes, tradeoff = case(seed)
+    g, sizes, tradeoff = g[:6], sizes[:6], tradeoff[:6]
+    fixed = len(g) // 2 + 1 if fix else None
+    total = lambda groups: sum(definition(g, sizes, tradeoff, group) for group in groups)  # noqa: E731
+    found = utility_optimum(gram(g), sizes, tradeoff, groups=fixed)
+    assert found == tuple(sorted(found))
+    assert sorted(i for group in found for i in group) == list(range(len(g)))
+    assert fixed in (None, len(found))
+    best = max(total(p) for p in partitions(len(g)) if fixed in (None, len(p)))
+    assert total(found) == pytest.approx(best, abs=1e-9)
+    assert total(utility_merge(gram(g), sizes, tradeoff, groups=fixed)) <= best + 1e-9
+
+
+def test_the_greedy_merge_is_at_the_optimum_nearly_always():
+    hits, rng = 0, np.random.default_rng(3)
+    for _ in range(60):
+        g = rng.normal(size=(6, 4)) + rng.normal(size=(2, 4))[rng.integers(2, size=6)]
+        sizes, tradeoff = rng.integers(20, 200, size=6), 100 * rng.choice([0.1, 0.3, 0.5, 1.0, 2.0])
+        hits += utility_merge(gram(g), sizes, tradeoff) == utility_optimum(gram(g), sizes, tradeoff)
+    assert hits >= 54  # it is greedy, so not always
+
+
+def test_of_equal_optima_the_one_with_most_groups_is_returned():
+    same = gram(np.tile([[0.3, -0.1, 0.7]], (5, 1)))
+    assert utility_optimum(same, [1] * 5, 0) == tuple((i,) for i in range(5))
+
+
+def test_the_optimum_of_many_clients_is_refused():
+    with pytest.raises(ValueError, match="at most 10 clients, got 11"):
+        utility_optimum(np.eye(11), [1] * 11, 1.0)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 100_000))
+def test_benefits_are_those_of_the_definition(seed):
+    g, sizes, tradeoff = case(seed)
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1, 3, size=len(g))  # -1: in no group
+    groups = [np.flatnonzero(labels == j).tolist() for j in range(3) if (labels == j).any()]
+    assume(groups)
+    found = benefits(gram(g), sizes, tradeoff, groups)
+    for (i, a), (j, b) in combinations(enumerate(groups), 2):
+        parts = [definition(g, sizes, tradeoff, sorted(x)) for x in (a + b, a, b)]
+        assert found[i, j] == found[j, i] == pytest.approx(parts[0] - parts[1] - parts[2], abs=1e-6)
+    assert np.diagonal(found).tolist() == [-np.inf] * len(groups)
+
+
+def test_a_newcomer_gains_most_where_its_like_are():
+    g = gram(np.repeat(np.eye(2), 3, axis=0))
+    gains = benefit(g, [100] * 6, 10, [[0, 1], [3, 4, 5]], newcomer=2)
+    # With its like: 3 (1 - 10/300) = 2.9 together, 2 (1 - 10/200) + 0.9 apart.
+    assert gains[0] == pytest.approx(2.9 - 1.9 - 0.9)
+    assert gains[0] > 0 > gains[1]
+
+
+@pytest.mark.parametrize("groups", [[], [[0], [0, 1]]])
+def test_groups_that_are_none_are_refused(groups):
+    with pytest.raises(ValueError, match="groups must be one or more lists of positions"):
+        benefits(np.eye(3), [1, 2, 3], 1.0, groups)

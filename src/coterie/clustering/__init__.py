@@ -13,7 +13,7 @@ When a cut is right (CFL's Separation Theorem)
 Hierarchical clustering (FL+HC, ACFL)
     :func:`agglomerative` of updates; :func:`cut` and :func:`dendrogram` of distances; :func:`cut_dendrogram`
 Groups that gain by merging (HCCT)
-    :func:`utility_merge`, :func:`utility`
+    :func:`utility_merge`, :func:`utility`, :func:`benefits`, :func:`benefit`; :func:`utility_optimum` of a few
 Partitions
     :func:`groups_of`, :func:`labels_of`, :func:`same_partition`, :func:`adjusted_rand`, :func:`purity`
 
@@ -23,6 +23,7 @@ Wrong input is a :class:`ValueError` of one sentence.
 from coterie.clustering.agglomerative import agglomerative, cut, cut_dendrogram, dendrogram
 from coterie.clustering.bipartition import Bipartition, bipartition, optimal_bipartition
 from coterie.clustering.geometry import cosine, distances, gram, manhattan, norm_of_mean, norms
+from coterie.clustering.optimum import utility_optimum
 from coterie.clustering.partition import adjusted_rand, groups_of, labels_of, purity, same_partition
 from coterie.clustering.separation import (
     H,
@@ -32,13 +33,15 @@ from coterie.clustering.separation import (
     separation_bound,
     separation_gap,
 )
-from coterie.clustering.utility import utility, utility_merge
+from coterie.clustering.utility import benefit, benefits, utility, utility_merge
 
 __all__ = [
     "Bipartition",
     "H",
     "adjusted_rand",
     "agglomerative",
+    "benefit",
+    "benefits",
     "bipartition",
     "cosine",
     "cut",
@@ -61,4 +64,5 @@ __all__ = [
     "separation_gap",
     "utility",
     "utility_merge",
+    "utility_optimum",
 ]

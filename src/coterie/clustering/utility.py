@@ -1,4 +1,4 @@
-"""HCCT's utility and its greedy merge, from the Gram matrix (arXiv 2401.13236, section V, Algorithm 2).
+"""HCCT's utility, its greedy merge and the benefit of a merge, from the Gram matrix (arXiv 2401.13236, section V).
 
 A client's utility in group G is ``U_n(G) = cos(g_n, ḡ_G) - λ_n / N_G``: how well the group's gradient
 ``ḡ_G = Σ N_i g_i / N_G`` serves it, less a price for little data; alone, its cosine is 1 by definition. A group's
@@ -69,6 +69,72 @@ def utility_merge(
     return _Merging(products, sizes, tradeoff).run(groups)
 
 
+def benefits(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]]) -> np.ndarray:
+    """Benefit ``B_ij = U(G_i ∪ G_j) - U(G_i) - U(G_j)`` of merging any two groups (eq. 15), ``(k, k)`` symmetric.
+
+    Arguments as in :func:`utility`. groups: k groups of positions, no position in two of them; not all need be in one.
+    The diagonal is -inf: no group merges with itself.
+
+    >>> gram = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> benefits(gram, [100, 100, 100], 10, [[0], [1], [2]]).round(3)  # 2 - 20/200 - 2 (1 - 10/100); cos 45° twice
+    array([[  -inf,  0.1  , -0.486],
+           [ 0.1  ,   -inf, -0.486],
+           [-0.486, -0.486,   -inf]])
+    """
+    products, sizes, tradeoff = _inputs(gram, sizes, tradeoff)
+    parts = [_checks.position_list(group, len(products)) for group in groups]
+    order = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    if not parts or len(np.unique(order)) != len(order):
+        raise ValueError("groups must be one or more lists of positions, none of them in two")
+    starts = np.cumsum([0, *map(len, parts)])[:-1]
+    pp, pu = (_sums(table[np.ix_(order, order)], starts) for table in _tables(products, sizes))
+    data, price = np.add.reduceat(sizes[order], starts), np.add.reduceat(tradeoff[order], starts)
+    mine = np.diagonal(pp), np.diagonal(pu)
+    own = _summed(mine[0], mine[1], data, price)
+    single = np.array([len(part) == 1 for part in parts])
+    own[single] = 1.0 - price[single] / data[single]
+    together = _summed(
+        mine[0][:, None] + 2 * pp + mine[0], mine[1][:, None] + pu + pu.T + mine[1],
+        data[:, None] + data, price[:, None] + price,
+    )  # fmt: skip
+    gain = together - own[:, None] - own
+    gain = (gain + gain.T) / 2
+    np.fill_diagonal(gain, -np.inf)
+    return gain
+
+
+def _sums(table: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Sums ``(k, k)`` over the blocks of a table that begin at ``starts``."""
+    return np.add.reduceat(np.add.reduceat(table, starts, axis=0), starts, axis=1)
+
+
+def _tables(products: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``<P_a, P_b>`` and ``<P_a, U_b>`` of single clients."""
+    norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
+    unit = np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
+    return sizes[:, None] * products * sizes, sizes[:, None] * products * unit
+
+
+def _summed(square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.ndarray) -> np.ndarray:
+    """``<P, U> / ‖P‖ - L / N`` of groups of two or more, from ``‖P‖²`` and ``<P, U>``: the sum of their members' utilities."""
+    norm = np.sqrt(np.maximum(square, 0.0))
+    return np.divide(inner, norm, out=np.zeros_like(inner), where=norm >= ZERO * data) - price / data
+
+
+def benefit(
+    gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]], newcomer: int
+) -> np.ndarray:
+    """Benefit of admitting one client to each of k groups (eq. 15), ``(k,)``; it joins the best, where that is above zero.
+
+    Arguments as in :func:`benefits`; newcomer: a position in none of the groups.
+
+    >>> gram = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> benefit(gram, [100, 100, 100], 10, [[0], [2]], newcomer=1).round(3)
+    array([ 0.1  , -0.486])
+    """
+    return benefits(gram, sizes, tradeoff, [*groups, [newcomer]])[-1, :-1]
+
+
 def _inputs(gram: Any, sizes: Any, tradeoff: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     products = _checks.gram_matrix(gram)
     n = len(products)
@@ -88,10 +154,7 @@ class _Merging:
     """
 
     def __init__(self, products: np.ndarray, sizes: np.ndarray, tradeoff: np.ndarray) -> None:
-        norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
-        unit = np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
-        self.pp = sizes[:, None] * products * sizes
-        self.pu = sizes[:, None] * products * unit
+        self.pp, self.pu = _tables(products, sizes)
         self.data, self.price = sizes.copy(), tradeoff.copy()
         self.own = 1.0 - tradeoff / sizes  # utility of each group
         self.members: dict[int, list[int]] = {i: [i] for i in range(len(sizes))}
@@ -116,11 +179,8 @@ class _Merging:
     def _together(self, a: int) -> np.ndarray:
         """Utility of group a with every other group, ``(n,)``."""
         square = self.pp[a, a] + 2 * self.pp[a] + np.diagonal(self.pp)
-        data = self.data[a] + self.data
-        norm = np.sqrt(np.maximum(square, 0.0))
         inner = self.pu[a, a] + self.pu[a] + self.pu[:, a] + np.diagonal(self.pu)
-        alike = np.divide(inner, norm, out=np.zeros_like(inner), where=norm >= ZERO * data)
-        return alike - (self.price[a] + self.price) / data
+        return _summed(square, inner, self.data[a] + self.data, self.price[a] + self.price)
 
     def _gains(self, a: int) -> np.ndarray:
         gains = self._together(a) - self.own[a] - self.own
