@@ -295,6 +295,20 @@ def test_seeds_are_compared_by_method(folder: Path) -> None:
     assert cfl["accuracy"]["mean"] == pytest.approx(sum(means) / 2)
     assert cfl["accuracy"]["high"] - cfl["accuracy"]["mean"] == pytest.approx(12.7062 * abs(means[0] - means[1]) / 2, rel=1e-5)
     assert cfl["groups"] == {"mean": 2.0, "low": 2.0, "high": 2.0}
+    assert cfl["std"]["mean"] == pytest.approx(
+        sum(summary(folder / f"cfl-seed{seed}")["accuracy"]["std"] for seed in (0, 1)) / 2
+    )
+    assert (cfl["exchanges"]["mean"], cfl["evaluations"]["mean"]) == (2.0, 0.0)
+
+
+def test_evaluations_are_what_clients_were_asked_to_measure(tmp_path: Path) -> None:
+    methods = [{"name": "cfl", "fallback": True}]  # which asks everyone for the loss of its one model
+    (one,) = begin(make({**SMALL, "methods": methods}), tmp_path / "run")
+    assert [done.evaluations for done in one.rounds()] == [4, 4]
+    assert summary(tmp_path / "run")["evaluations"] == 8
+    path = tmp_path / "run" / "rounds.jsonl"
+    path.write_text(path.read_text().replace('"evaluations": 4, ', "", 1))
+    assert summary(tmp_path / "run")["evaluations"] is None
 
 
 def test_other_settings_are_not_averaged_with_each_other(tmp_path: Path) -> None:
@@ -357,5 +371,5 @@ def test_records_are_mappings_of_plain_values(folder: Path) -> None:
         assert plain(line)
         assert set(line) == {
             "round", "exchange", "exchanges", "tested", "groups", "clients", "notes", "asked", "answered", "refused",
-            "bytes_up", "bytes_down", "seconds",
+            "bytes_up", "bytes_down", "evaluations", "seconds",
         }  # fmt: skip

@@ -73,7 +73,9 @@ class Record:
     def keep(self, done: Round) -> None:
         """Record a round, its matrices first, so that every file that a line names is there."""
         for name, note in matrices(done).items():
-            (self.folder / SIMILARITY).mkdir(exist_ok=True)
+            if not (self.folder / SIMILARITY).exists():
+                (self.folder / SIMILARITY).mkdir()
+                sync_folder(self.folder)
             write_whole(self.folder / name, matrix_file(note, done.number))
         self.append(line(done))
 
@@ -165,6 +167,7 @@ def line(done: Round) -> Line:
         "refused": {str(client): why for client, why in done.refused.items()},
         "bytes_up": done.bytes_up,
         "bytes_down": done.bytes_down,
+        "evaluations": done.evaluations,
         "seconds": dict(done.seconds),
     }
     result = finite(plain)

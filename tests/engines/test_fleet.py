@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coterie.core import Plan, Task, Training
 from coterie.engines import fleet
-from coterie.engines.inprocess import traffic
+from coterie.engines.inprocess import evaluations, traffic
 from coterie.layout import Layout
 from coterie.local import BATCH_TO_MEASURE
 from coterie.methods import CFL, FLHC, FedAvg, Independent
@@ -141,6 +141,16 @@ def test_bytes_are_counted_both_ways(task: Task, up: int, down: int) -> None:
     assert layout.size == D
     assert traffic(Plan(models=torch.zeros(2, D), tasks={1: task}), layout) == (4 * up, 4 * down)
     assert traffic(Plan(models=torch.zeros(2, D), tasks={1: task, 5: task}), layout) == (8 * up, 8 * down)
+
+
+def test_an_evaluation_is_one_model_measured_by_one_client() -> None:
+    tasks = {
+        1: Task(offered=(0,)),  # trains only
+        2: Task(offered=(1,), measure="validation"),
+        3: Task(offered=(0, 1, 2)),  # chooses, so it measures all three
+        4: Task(offered=(0, 1), epochs=0, measure="train"),
+    }
+    assert evaluations(Plan(models=torch.zeros(3, D), tasks=tasks)) == 0 + 1 + 3 + 2
 
 
 def test_bytes_of_whole_rounds() -> None:

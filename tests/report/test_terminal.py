@@ -8,6 +8,7 @@ from rich.console import Console
 
 from coterie.report import listing, terminal
 from coterie.report.live import Live
+from coterie.report.summary import COMPARED
 
 
 def shown(renderable: Any, width: int = 200) -> str:
@@ -113,14 +114,37 @@ def test_a_comparison_says_what_sets_entries_apart() -> None:
     entry = {
         "method": "cfl", "scenario": "digits/iid", "training": {"lr": 0.1}, "scenario_settings": {},
         "limits": {"rounds": 9}, "seeds": [0, 1], "rounds": [9],
-        **dict.fromkeys(("accuracy", "worst", "groups", "ari", "bytes_up", "bytes_down", "seconds"), value),
+        **dict.fromkeys(COMPARED, value),
     }  # fmt: skip
     one, two = {**entry, "settings": {"eps1": 0.1, "eps2": 1}}, {**entry, "settings": {"eps1": 0.2, "eps2": 1}}
     assert terminal.differences([one, two]) == ["eps1 0.1", "eps1 0.2"]
     text = shown(terminal.comparison([one, two]))
-    assert "eps1 0.2" in text
+    assert "cfl 1: eps1 0.1\ncfl 2: eps1 0.2" in text
     assert "0.500 ± 0.100" in text
-    assert "settings" not in shown(terminal.comparison([one]))
+    assert "eps1" not in shown(terminal.comparison([one]))
+
+
+def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
+    def entry(scenario: str, method: str, **values: float) -> dict[str, Any]:
+        known = {name: {"mean": value, "low": value - 0.1, "high": value + 0.1} for name, value in values.items()}
+        blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
+        about: dict[str, Any] = {name: {} for name in ("training", "scenario_settings", "limits", "settings")}
+        return {**about, "method": method, "scenario": scenario, "seeds": [0, 1, 2], "rounds": [100, 200], **blank, **known}
+
+    full = entry(
+        "digits/iid", "independent", accuracy=0.9, worst=0.75, std=0.0123, ari=1, groups=20, exchanges=200,
+        bytes_up=999.9e6, bytes_down=999.9e6, evaluations=123_456,
+    )  # fmt: skip
+    text = shown(terminal.comparison([full, entry("digits/label-swap", "cfl"), entry("digits/iid", "cfl")]))
+    assert max(map(len, text.splitlines())) <= 116
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[0] == ["digits/iid"]
+    assert lines[3] == [
+        "independent", "3", "100-200", "0.900", "±", "0.100", "0.750", "0.012", "1.00", "20.0", "200", "999.9", "MB", "999.9",
+        "MB", "123456",
+    ]  # fmt: skip
+    assert lines[4] == ["cfl", "3", "100-200", *["-"] * 9]
+    assert lines[5:7] == [[], ["digits/label-swap"]]
 
 
 def test_live_shows_rounds_and_events_and_is_silent_without_a_console() -> None:

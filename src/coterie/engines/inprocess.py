@@ -50,7 +50,8 @@ class Round:
 
     assignment: who is served by which model now. notes: of all its exchanges. asked, answered: tasks sent and replies
     taken. refused: client -> why its reply was turned away. scores: client -> test loss and metrics, or None where this
-    round was not evaluated. bytes: of this round, both ways. seconds: ``train``, ``server``, ``evaluate``.
+    round was not evaluated. bytes: of this round, both ways. evaluations: of a model on one client's data that the plans
+    asked for, tests not counted. seconds: ``train``, ``server``, ``evaluate``.
     """
 
     number: int
@@ -64,6 +65,7 @@ class Round:
     scores: Mapping[Client, Mapping[str, float]] | None
     bytes_up: int
     bytes_down: int
+    evaluations: int
     seconds: Mapping[str, float]
 
 
@@ -115,7 +117,7 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
     notes = list(came)
     refused: dict[Client, str] = {}
     spoken: tuple[set[Client], set[Client]] = (set(), set())  # who was asked, who was heard
-    asked = answered = up = down = 0
+    asked = answered = up = down = measured = 0
     ends = False
     while not ends:
         if position.exchange - first == EXCHANGES:
@@ -138,6 +140,7 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
         spoken[1].update(replies.clients)
         refused.update(replies.refused)
         up, down = up + traffic(carried, fleet.layout)[0], down + traffic(plan, fleet.layout)[1]
+        measured += evaluations(plan)
     position, left = roll.dismiss(method, position, *spoken, there)
     notes += left
     assignment = method.assignment(position.state)
@@ -146,7 +149,7 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
     return Round(
         number=position.round, position=position, assignment=assignment, notes=tuple(notes), refused=refused,
         exchanges=position.exchange - first, asked=asked, answered=answered, scores=scores,
-        bytes_up=up, bytes_down=down, seconds=clock.seconds,
+        bytes_up=up, bytes_down=down, evaluations=measured, seconds=clock.seconds,
     )  # fmt: skip
 
 
@@ -217,6 +220,11 @@ def traffic(plan: Plan, layout: Layout) -> tuple[int, int]:
             up += _reply_numbers(task, row) * NUMBER
             down += len(task.offered) * row * NUMBER
     return up, down
+
+
+def evaluations(plan: Plan) -> int:
+    """How often a client is asked to measure a model on its data."""
+    return sum(len(task.offered) for task in plan.tasks.values() if task.measure)
 
 
 def _reply_numbers(task: Task, row: int) -> int:

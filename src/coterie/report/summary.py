@@ -23,8 +23,9 @@ def summary(run: Path | str) -> Summary:
     method, scenario, seed, rounds (completed); settings (of the method), scenario_settings, training, limits (when the
     run is to end) and whether it has finished; groups and true_groups (lists of lists of client ids; or None); ari,
     their adjusted Rand index (or None); accuracy: mean, std, min over clients and per_client, in the last tested round;
-    loss and each other metric: mean over clients; bytes_up, bytes_down, exchanges, seconds: of all rounds; run_dir.
-    Numbers that are not finite are None. Raises :class:`~coterie.settings.UserError` if there is no round yet.
+    loss and each other metric: mean over clients; bytes_up, bytes_down, exchanges, evaluations (of a model on a client's
+    data, as the method asked; None of a record that does not tell), seconds: of all rounds; run_dir. Numbers that are not
+    finite are None. Raises :class:`~coterie.settings.UserError` if there is no round yet.
     """
     record = Record(run)
     description, lines = record.description(), record.lines()
@@ -47,12 +48,17 @@ def summary(run: Path | str) -> Summary:
         "true_groups": truth,
         "ari": agreement(groups, truth),
         **scores(lines),
-        **{key: sum(line[key] for line in lines) for key in ("bytes_up", "bytes_down", "exchanges")},
+        **{key: _total(lines, key) for key in ("bytes_up", "bytes_down", "exchanges", "evaluations")},
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
         "run_dir": str(run),
     }
     result: Summary = finite(out)
     return result
+
+
+def _total(lines: Sequence[Line], key: str) -> int | None:
+    """The sum over all rounds; None if one of them was recorded before this was counted."""
+    return sum(line[key] for line in lines) if all(key in line for line in lines) else None
 
 
 def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | None) -> float | None:
@@ -92,15 +98,20 @@ def expand(folders: Iterable[Path | str]) -> list[Path]:
 ALIKE = ("method", "scenario", "settings", "scenario_settings", "training", "limits")
 """What runs have in common that differ in their seed alone."""
 
-COMPARED = ("accuracy", "worst", "loss", "ari", "groups", "bytes_up", "bytes_down", "seconds")
+COMPARED = (
+    "accuracy", "worst", "std", "loss", "ari", "groups", "exchanges", "bytes_up", "bytes_down", "evaluations", "seconds",
+)  # fmt: skip
+PARTS = {"accuracy": "mean", "worst": "min", "std": "std"}
+"""Numbers compared that are parts of a summary's accuracy."""
 
 
 def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
     """Methods side by side, each over its seeds: one entry for all runs that differ in their seed alone.
 
-    Each of accuracy (mean over clients), worst (client's accuracy), loss, ari, groups (how many), bytes_up, bytes_down
-    and seconds is ``{mean, low, high}``, the mean over seeds and its 95% interval by Student's t; low and high are None
-    for one seed. Raises :class:`~coterie.settings.UserError` for a folder without runs.
+    Each of accuracy (mean over clients), worst (client's accuracy), std (of accuracy, over clients), loss, ari, groups
+    (how many), exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean, low, high}``, the mean over seeds and
+    its 95% interval by Student's t; low and high are None for one seed. Raises :class:`~coterie.settings.UserError` for a
+    folder without runs.
     """
     alike: list[tuple[Any, list[Summary]]] = []
     for one in map(summary, expand(runs)):
@@ -129,8 +140,8 @@ def _compared(members: list[Summary]) -> dict[str, Any]:
 
 
 def _number(one: Summary, name: str) -> float | None:
-    if name in ("accuracy", "worst"):
-        return one["accuracy"] and one["accuracy"]["mean" if name == "accuracy" else "min"]
+    if name in PARTS:
+        return one["accuracy"] and one["accuracy"][PARTS[name]]
     value: float | None = len(one["groups"]) if name == "groups" else one.get(name)
     return value
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, NoReturn
 
 from rich.console import Console
+from rich.console import Group as Together
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -155,23 +156,46 @@ def _other_metrics(summaries: Sequence[Summary]) -> list[str]:
     return [name for name in names if name not in ("accuracy", "loss")]
 
 
-def comparison(compared: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per method: mean over seeds, and half the width of its 95% interval where there is more than one."""
+def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
+    """A table per scenario, a row per method: means over seeds, and half the 95% interval of the accuracy's where there is
+    more than one. Entries of one method are numbered, and what sets them apart is told below."""
+    scenarios = list(dict.fromkeys(one["scenario"] for one in compared))
+    parts: list[Text | Table] = []
+    for name in scenarios:
+        here = [one for one in compared if one["scenario"] == name]
+        labels = numbered([one["method"] for one in here])
+        parts += [Text("")] if parts else []
+        parts += [Text(name, style="bold"), _comparison(here, labels)]
+        told = zip(labels, differences(here), strict=True)
+        parts += [Text(f"{label}: {words}", style="dim") for label, words in told if words]
+    return Together(*parts)
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Names that occur more than once, with a number.
+
+    >>> numbered(["cfl", "fedavg", "cfl"])
+    ['cfl 1', 'fedavg', 'cfl 2']
+    """
+    return [name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}" for i, name in enumerate(names)]
+
+
+def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Table:
+    """The table of one scenario: 116 columns at most, for labels of 11 letters."""
     out = Table(box=None, pad_edge=False, header_style="bold")
-    differing = differences(compared)
-    shown = ("method", "scenario", *(["settings"] if any(differing) else []))
-    for name in shown:
-        out.add_column(name)
-    for name in ("seeds", "rounds", "accuracy", "worst client", "groups", "adjusted Rand", "up", "down", "seconds"):
-        out.add_column(name, justify="right", no_wrap=True)
-    for one, settings in zip(compared, differing, strict=True):
+    out.add_column("method", vertical="bottom", no_wrap=True)
+    for name in (
+        "seeds", "rounds", "accuracy", "worst\nclient", "std of\nclients", "adjusted\nRand", "groups", "exchanges", "up",
+        "down", "client\nevals",
+    ):  # fmt: skip
+        out.add_column(name, justify="right", vertical="bottom", no_wrap=True)
+    for one, label in zip(compared, labels, strict=True):
         rounds = one["rounds"]
         out.add_row(
-            *(one["method"], one["scenario"], settings)[: len(shown)], str(len(one["seeds"])),
-            str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}",
-            plus_minus(one["accuracy"]), plus_minus(one["worst"]), plus_minus(one["groups"], 1),
-            plus_minus(one["ari"], 2), size(one["bytes_up"]["mean"]), size(one["bytes_down"]["mean"]),
-            number(one["seconds"]["mean"], 1),
+            label, str(len(one["seeds"])), str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}",
+            plus_minus(one["accuracy"]), number(one["worst"]["mean"]), number(one["std"]["mean"]),
+            number(one["ari"]["mean"], 2), number(one["groups"]["mean"], 1), number(one["exchanges"]["mean"], 0),
+            size(one["bytes_up"]["mean"]), size(one["bytes_down"]["mean"]), number(one["evaluations"]["mean"], 0),
         )  # fmt: skip
     return out
 
