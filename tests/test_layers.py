@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, str] = {
     "layout": "",
     "core": "settings randomness",
     # Methods know matrices and the contract.
-    "tree": "core",
+    "tree": "core clustering",
     "methods": "core settings tree clustering",
     # Clients: data, nets, local training.
     "attendance": "core settings randomness",

@@ -91,8 +91,8 @@ def test_child_mean_and_parent_mean() -> None:
         last(CFL(eps1=1.5, eps2=2.0, post_split=how, **PAPER), two(3.0, -1.0), 1).assignment
         for how in ("child-mean", "parent-mean")
     )
-    assert child.models[:, 0].tolist() == [3.0, -1.0]
-    assert parent.models[:, 0].tolist() == [1.0, 1.0]  # (3 - 1) / 2 for both
+    assert child.models[:, 0].tolist() == [3.0, -1.0, 0.0]  # the last is the model at the split, on both paths
+    assert parent.models[:, 0].tolist() == [1.0, 1.0, 0.0]  # (3 - 1) / 2 for both
 
 
 def test_weighting() -> None:
@@ -160,13 +160,21 @@ def test_buffers_do_not_count_as_similarity() -> None:
 
 def test_an_absent_client_is_not_a_zero() -> None:
     # Published slip: absent clients enter the similarity as zero rows and end on a side of their own. Here client 40 is
-    # silent when the others split: it waits with the parent's next model, and the sides are those of the others.
+    # silent when the others split: the sides are those of the others, and it walks to its own when it speaks again.
     world = grouped(THREE)
-    split = next(p for p in play(CFL(), world, 30, silent=lambda e, c: c == 40) if any(n.kind == "split" for n in p.notes))
-    parts = next(n.parts for n in split.notes if n.kind == "split")
-    assert (40,) in parts
-    heard = as_groups([[c for c in g if c != 40] for g in TRUTH])
-    assert all(any(set(g) <= set(part) for part in parts) for g in heard)
+    split = None
+    speaks: list[int] = []
+    for played in play(CFL(), world, 40, silent=lambda e, c: c == 40 and not speaks):
+        parts = next((n.parts for n in played.notes if n.kind == "split"), None)
+        if split is None and parts:
+            split = parts
+            speaks.append(40)
+            assert played.state.walkers == {40: 0}
+            assert (40,) in played.groups
+            heard = as_groups([[c for c in g if c != 40] for g in TRUTH])
+            assert all(any(set(g) <= set(part) for part in parts) for g in heard)
+            assert torch.equal(played.assignment.models[played.assignment.row[40]], played.state.tree.nodes[0].model)
+    assert played.groups == TRUTH
 
 
 def test_a_split_needs_a_quorum() -> None:

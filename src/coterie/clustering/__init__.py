@@ -12,6 +12,10 @@ When a cut is right (CFL's Separation Theorem)
     :func:`passes_gamma`
 Hierarchical clustering (FL+HC, ACFL)
     :func:`agglomerative` of updates; :func:`cut` and :func:`dendrogram` of distances; :func:`cut_dendrogram`
+Which layers tell clients apart (ACFL)
+    :func:`layer_grams`, :func:`layer_similarities`, :func:`layer_cosines`
+A newcomer among stored updates (CFL's Algorithm 4)
+    :func:`closeness`; :func:`sketch` makes updates short
 Groups that gain by merging (HCCT)
     :func:`utility_merge`, :func:`utility`, :func:`benefits`, :func:`benefit`; :func:`utility_optimum` of a few
 Partitions
@@ -23,6 +27,8 @@ Wrong input is a :class:`ValueError` of one sentence.
 from coterie.clustering.agglomerative import agglomerative, cut, cut_dendrogram, dendrogram
 from coterie.clustering.bipartition import Bipartition, bipartition, optimal_bipartition
 from coterie.clustering.geometry import cosine, distances, gram, manhattan, norm_of_mean, norms
+from coterie.clustering.layers import layer_cosines, layer_grams, layer_similarities
+from coterie.clustering.neighbours import closeness
 from coterie.clustering.optimum import utility_optimum
 from coterie.clustering.partition import adjusted_rand, groups_of, labels_of, purity, same_partition
 from coterie.clustering.separation import (
@@ -33,6 +39,7 @@ from coterie.clustering.separation import (
     separation_bound,
     separation_gap,
 )
+from coterie.clustering.sketch import sketch
 from coterie.clustering.utility import benefit, benefits, utility, utility_merge
 
 __all__ = [
@@ -43,6 +50,7 @@ __all__ = [
     "benefit",
     "benefits",
     "bipartition",
+    "closeness",
     "cosine",
     "cut",
     "cut_dendrogram",
@@ -53,6 +61,9 @@ __all__ = [
     "groups_of",
     "guaranteed_gamma",
     "labels_of",
+    "layer_cosines",
+    "layer_grams",
+    "layer_similarities",
     "manhattan",
     "norm_of_mean",
     "norms",
@@ -62,6 +73,7 @@ __all__ = [
     "same_partition",
     "separation_bound",
     "separation_gap",
+    "sketch",
     "utility",
     "utility_merge",
     "utility_optimum",

@@ -18,7 +18,8 @@ Deviations
   is for ever.
 - Algorithm 5 does not say what the children apply in the round of the split. ``child-mean`` (default, as the authors' code):
   each child the mean of its own members' updates; ``parent-mean`` (Algorithm 3): both the parent's.
-- Members that are silent in the exchange of a split are a third part, with the parent's next model.
+- Members that are silent in the exchange of a split stand at the split node, and walk down from there like newcomers
+  (Algorithm 4, see :mod:`coterie.methods.walking`), as do clients that join, or come back after long.
 - With ``fraction < 1`` (the paper has no partial participation) a group that looks stationary is asked in full next time,
   and only then may split.
 - With gradients, the criteria stay on updates; the gradients are asked for in an exchange of their own, after them.
@@ -26,9 +27,9 @@ Deviations
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,39 +45,13 @@ from coterie.core import (
     Task,
     as_groups,
     average,
-    state,
     weights,
 )  # fmt: skip
+from coterie.methods import cfl_leaves, walking
 from coterie.methods.cfl_criteria import Heard, by_schedule, decide, listen, separate
+from coterie.methods.cfl_leaves import CFLState, Leaf, better_ancestors, join, ordered, stays
 from coterie.settings import SettingError, check, setting
-from coterie.tree import Tree, root
-
-
-@state
-class Leaf:
-    """A group of now. node: its place in the tree. model ``(d,)``. peak: the greatest norm of a client's update so far, on
-    the path from the root. ask_all: hear everyone next time. gradients: ask for gradients next time. held: for how
-    many rounds in a row it was about to split. losses: each client's validation loss of the model it was last offered."""
-
-    node: int
-    clients: tuple[Client, ...]
-    model: Tensor
-    peak: float = 0.0
-    ask_all: bool = False
-    gradients: bool = False
-    held: int = 0
-    losses: Mapping[Client, float] = field(default_factory=dict)
-
-
-@state
-class CFLState:
-    """round: completed. leaves: the groups, ordered by first client. notes: of the last exchange."""
-
-    parameters: int
-    round: int
-    leaves: tuple[Leaf, ...]
-    tree: Tree
-    notes: tuple[Note, ...] = ()
+from coterie.tree import root
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +78,19 @@ class CFL:
     post_split: str = setting("child-mean", "what children apply in the round of the split",
                               choices=("child-mean", "parent-mean"))  # fmt: skip
     fallback: bool = setting(False, "serve a client the model on its path that is best on its validation data")
+    ensemble: bool = setting(False, "serve a client the mean of the predictions of all models on its path")
+    edge_sketch: int | None = setting(
+        None, "numbers kept of each update on the tree's edges, a multiple of 4; none keeps all of it; ours", ge=4
+    )
     fraction: float = setting(1.0, "share of each group's clients asked in a round, at least one; ours", gt=0, le=1)
     quorum: float = setting(0.5, "least share of a group that must answer for it to split; ours", gt=0, le=1)
 
     def __post_init__(self) -> None:
         check(self)
+        if self.fallback and self.ensemble:
+            raise SettingError("use just one of CFL.fallback and CFL.ensemble, got true for both")
+        if self.edge_sketch is not None and self.edge_sketch % 4:
+            raise SettingError(f"CFL.edge_sketch must be a multiple of 4, got {self.edge_sketch}")
         if self.similarity == "gradients" and self.post_split == "child-mean":
             raise SettingError(
                 "CFL.similarity gradients needs post_split parent-mean, got child-mean: an exchange of gradients has no "
@@ -120,57 +103,94 @@ class CFL:
 
     def init(self, federation: Federation) -> CFLState:
         leaf = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
-        return CFLState(
-            parameters=federation.parameters.stop, round=0, leaves=(leaf,), tree=root(federation.clients)
-        )
+        tree = root(federation.clients, federation.parameters.stop, self.edge_sketch)
+        return CFLState(round=0, leaves=(leaf,), tree=tree)
 
     def plan(self, state: CFLState, cohort: Cohort) -> Plan:
-        models = torch.stack([leaf.model for leaf in state.leaves])
+        models, tasks = [leaf.model for leaf in state.leaves], {}
         gradients = any(leaf.gradients for leaf in state.leaves)
-        tasks = {}
+        measure: Any = "validation" if self.fallback else None
         for row, leaf in enumerate(state.leaves):
-            if gradients and not leaf.gradients:
+            if not leaf.clients or (gradients and not leaf.gradients):
                 continue
             everyone = gradients or leaf.ask_all or (self.split_rounds is not None and state.round + 1 in self.split_rounds)
-            task = Task(offered=(row,), gradient=gradients, measure="validation" if self.fallback else None)
+            task = Task(offered=(row,), gradient=gradients, measure=measure)
             tasks.update(dict.fromkeys(cohort.sample(leaf.clients, 1.0 if everyone else self.fraction), task))
-        return Plan(models=models, tasks=tasks, need="rows", ends_round=not gradients)
+        if not gradients:
+            by_gradient = self.similarity == "gradients"
+            more, walks = walking.tasks(
+                state.tree, state.walkers, cohort.present, len(models), gradient=by_gradient, measure=measure
+            )
+            models, tasks = models + more, tasks | walks
+        return Plan(models=torch.stack(models), tasks=tasks, need="rows", ends_round=not gradients)
 
     def step(self, state: CFLState, replies: Replies) -> CFLState:
         if any(leaf.gradients for leaf in state.leaves):
             return self._step_gradients(state, replies)
         said = {leaf.node: listen(self, state, leaf, replies) for leaf in state.leaves}
         chosen = self._scheduled(state, said)
-        tree, leaves, notes = state.tree, [], []
+        new, leaves, notes = state, [], []
         for leaf in state.leaves:
             heard = said[leaf.node]
             if heard is None:
                 leaves.append(leaf)
                 continue
-            leaf = heard.leaf
             note = decide(self, heard, state.round + 1) if chosen is None else by_schedule(heard, chosen)
             if note.kind == "split":
                 means = {part: self._child_mean(heard, part) for part in note.parts}
-                tree, children = _split(tree, leaf, means)
+                new, children = self._split(new, heard, means)
                 leaves += children
             else:
-                leaves.append(_next(leaf, heard.mean, note.kind))
+                leaves.append(stays(heard.leaf, heard.mean, note.kind))
             notes.append(note)
-        return CFLState(
-            parameters=state.parameters, round=state.round + 1, tree=tree, notes=tuple(notes), leaves=_ordered(leaves)
-        )
+        new = replace(new, round=state.round + 1, leaves=ordered(leaves), notes=tuple(notes))
+        return self._walk(new, state.walkers, replies)
+
+    def _split(self, state: CFLState, heard: Heard, means: Mapping[tuple[Client, ...], Tensor]) -> tuple[CFLState, list[Leaf]]:
+        """The state with a split in its tree, and the children; silent members are walkers now."""
+        tree, children = cfl_leaves.split(state.tree, heard.leaf, means, heard.replies, state.round)
+        late = set(heard.leaf.clients) - set(heard.clients)
+        return replace(state, tree=tree, walkers={**state.walkers, **dict.fromkeys(late, heard.leaf.node)}), children
+
+    def _walk(self, state: CFLState, before: Mapping[Client, int], replies: Replies) -> CFLState:
+        """Those who walked in this exchange go down one level; leaves that split in it are inner nodes already."""
+        walked = walking.step(state.tree, state.walkers, replies.of(before), "cosine")
+        tree = walked.tree
+        if self.fallback:
+            tree = walking.with_losses(tree, before, replies)
+        leaves = ordered(join(state.leaves, walked.arrived))
+        return replace(state, tree=tree, walkers=walked.walkers, leaves=leaves, notes=(*state.notes, *walked.notes))
 
     def assignment(self, state: CFLState) -> Assignment:
-        groups = as_groups(leaf.clients for leaf in state.leaves)
-        row = {client: i for i, leaf in enumerate(state.leaves) for client in leaf.clients}
-        models = [leaf.model for leaf in state.leaves]
+        inner = [node for node in state.tree.nodes if node.model is not None]
+        place = {leaf.node: i for i, leaf in enumerate(state.leaves)}
+        place |= {node.id: len(state.leaves) + i for i, node in enumerate(inner)}
+        at = {client: leaf.node for leaf in state.leaves for client in leaf.clients} | dict(state.walkers)
+        path = {client: tuple(place[node.id] for node in state.tree.path(id)) for client, id in at.items()}
         if self.fallback:
-            ancestors = [node for node in state.tree.nodes if node.model is not None]
-            place = {node.id: len(models) + i for i, node in enumerate(ancestors)}
-            models += [node.model for node in ancestors if node.model is not None]
-            for leaf in state.leaves:
-                row.update(_better_ancestors(state.tree, leaf, place))
-        return Assignment(models=torch.stack(models), row=row, groups=groups)
+            at |= {client: id for leaf in state.leaves for client, id in better_ancestors(state.tree, leaf)}
+        return Assignment(
+            models=torch.stack([leaf.model for leaf in state.leaves] + [n.model for n in inner if n.model is not None]),
+            row={client: place[id] for client, id in sorted(at.items())},
+            groups=as_groups([*(leaf.clients for leaf in state.leaves if leaf.clients), *walking.waiting(state.walkers)]),
+            path=path,
+            ensemble=self.ensemble,
+        )
+
+    def admit(self, state: CFLState, clients: tuple[Client, ...]) -> CFLState:
+        """Newcomers, and those who come back, begin at the root; where it is a leaf yet, they are members at once."""
+        tree = state.tree
+        for client in clients:
+            tree = tree.place(client, 0)
+        if tree.is_leaf(0):
+            return replace(state, tree=tree, leaves=ordered(join(state.leaves, dict.fromkeys(clients, 0))))
+        return replace(state, tree=tree, walkers={**state.walkers, **dict.fromkeys(clients, 0)})
+
+    def retire(self, state: CFLState, clients: tuple[Client, ...]) -> CFLState:
+        gone = set(clients)
+        leaves = [replace(leaf, clients=tuple(c for c in leaf.clients if c not in gone)) for leaf in state.leaves]
+        walkers = {c: id for c, id in state.walkers.items() if c not in gone}
+        return replace(state, tree=state.tree.remove(clients), leaves=ordered(leaves), walkers=walkers)
 
     def explain(self, state: CFLState) -> tuple[Note, ...]:
         return state.notes
@@ -187,16 +207,16 @@ class CFL:
         return min(crosses, key=lambda node: (crosses[node], node), default=-1)
 
     def _child_mean(self, heard: Heard, part: tuple[Client, ...]) -> Tensor:
-        """What a part applies in the round of the split; silent members go on with the parent's mean."""
+        """What a part applies in the round of the split."""
         own = heard.replies.of(part)
-        if self.post_split == "parent-mean" or not own.clients:
+        if self.post_split == "parent-mean":
             return heard.mean
         assert own.updates is not None
         return average(own.updates, weights(own, self.weighting))
 
     def _step_gradients(self, state: CFLState, replies: Replies) -> CFLState:
         """The exchange after stationarity: bipartition of the gradients at the model as it is (Algorithm 3)."""
-        tree, leaves, notes = state.tree, [], []
+        new, leaves, notes = state, [], []
         for leaf in state.leaves:
             heard = listen(self, state, leaf, replies) if leaf.gradients else None
             if heard is None or not heard.enough(self.quorum):
@@ -206,42 +226,10 @@ class CFL:
             leaf = replace(leaf, gradients=False, losses=heard.leaf.losses)
             note = separate(self, heard, "by gradients at the stationary point")
             if note.kind == "split":
-                tree, children = _split(tree, leaf, dict.fromkeys(note.parts, torch.zeros_like(leaf.model)))
+                still = dict.fromkeys(note.parts, torch.zeros_like(leaf.model))
+                new, children = self._split(new, replace(heard, leaf=leaf), still)  # peaks are of updates
                 leaves += children
             else:
                 leaves.append(leaf)
             notes.append(note)
-        return replace(state, tree=tree, leaves=_ordered(leaves), notes=tuple(notes))
-
-
-def _ordered(leaves: list[Leaf]) -> tuple[Leaf, ...]:
-    return tuple(sorted(leaves, key=lambda leaf: leaf.clients))
-
-
-def _next(leaf: Leaf, mean: Tensor, verdict: str) -> Leaf:
-    """A leaf that stays: its model moved, and what to ask of it next."""
-    return replace(
-        leaf, model=leaf.model + mean, ask_all=verdict in ("ask", "hold"), gradients=verdict == "gradients",
-        held=leaf.held + 1 if verdict == "hold" else 0,
-    )  # fmt: skip
-
-
-def _split(tree: Tree, leaf: Leaf, means: Mapping[tuple[Client, ...], Tensor]) -> tuple[Tree, list[Leaf]]:
-    """The tree with a split leaf, and its children: part -> what it adds to the leaf's model. Peaks are inherited."""
-    tree, ids = tree.split(leaf.node, tuple(means), leaf.model, leaf.losses)
-    children = [
-        replace(leaf, node=id, clients=part, model=leaf.model + mean, ask_all=False, gradients=False, held=0, losses={})
-        for id, (part, mean) in zip(ids, means.items(), strict=True)
-    ]
-    return tree, children
-
-
-def _better_ancestors(tree: Tree, leaf: Leaf, place: Mapping[int, int]) -> Iterator[tuple[Client, int]]:
-    """(client, row) of each member that an ancestor's model served better than the leaf's last offered model.
-
-    Both losses come with the replies, on the client's validation data; the leaf's is one round old.
-    """
-    for client in leaf.clients:
-        past = [(n.losses[client], n.id) for n in tree.path(leaf.node)[:-1] if client in n.losses]
-        if past and client in leaf.losses and min(past)[0] < leaf.losses[client]:
-            yield client, place[min(past)[1]]
+        return replace(new, leaves=ordered(leaves), notes=tuple(notes))

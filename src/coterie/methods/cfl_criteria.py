@@ -25,7 +25,8 @@ from coterie.core import Client, Groups, Note, Replies, as_groups, average, weig
 from coterie.settings import SettingError
 
 if TYPE_CHECKING:
-    from coterie.methods.cfl import CFL, CFLState, Leaf
+    from coterie.methods.cfl import CFL
+    from coterie.methods.cfl_leaves import CFLState, Leaf
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,9 @@ class Heard:
         return min(len(self.sides.left), len(self.sides.right)) if self.sides else 0
 
     def parts(self) -> Groups:
-        """The sides as groups of client ids; silent members are a part of their own."""
+        """The sides as groups of client ids."""
         sides = (self.sides.left, self.sides.right) if self.sides else ()
-        late = [c for c in self.leaf.clients if c not in set(self.clients)]
-        return as_groups([*([self.clients[i] for i in side] for side in sides), *([late] if late else [])])
+        return as_groups([self.clients[i] for i in side] for side in sides)
 
 
 def listen(method: CFL, state: CFLState, leaf: Leaf, replies: Replies) -> Heard | None:
@@ -81,7 +81,7 @@ def listen(method: CFL, state: CFLState, leaf: Leaf, replies: Replies) -> Heard 
     part = replies.of(leaf.clients)
     if not part.clients or part.updates is None:
         return None
-    matrix = gram(part.updates, columns=slice(0, state.parameters))
+    matrix = gram(part.updates, columns=slice(0, state.tree.parameters))
     w = weights(part, method.weighting)
     mean_norm, client_norm = norm_of_mean(matrix, w), float(norms(matrix).max())
     leaf = replace(

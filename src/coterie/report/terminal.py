@@ -49,7 +49,7 @@ def history(lines: Sequence[Line]) -> Group:
     Where the notes do not lead to these groups, they hang directly below all clients.
     """
     groups = sorted(tuple(group) for group in lines[-1]["groups"])
-    root = Group(clients=tuple(sorted(c for group in groups for c in group)))
+    root = Group(clients=tuple(sorted(c for group in lines[0]["groups"] for c in group)))
     for line in lines:
         for note in line["notes"]:
             parts = sorted(tuple(part) for part in note["parts"])
@@ -57,9 +57,39 @@ def history(lines: Sequence[Line]) -> Group:
                 _divide(root, tuple(sorted(note["clients"])), parts, line["round"], note["text"])
             elif root.clients == tuple(note["clients"]) and not root.parts:
                 root.why = note["text"]
+        _follow(root, [tuple(group) for group in line["groups"]])
     if sorted(leaf.clients for leaf in root.leaves()) != groups:
-        root = Group(clients=root.clients, round=lines[-1]["round"], parts=[Group(clients=group) for group in groups])
+        everyone = tuple(sorted(c for group in groups for c in group))
+        root = Group(clients=everyone, round=lines[-1]["round"], parts=[Group(clients=group) for group in groups])
     return root
+
+
+def _follow(root: Group, groups: Sequence[Members]) -> None:
+    """Let the leaves be ``groups``, where only clients came, went or moved; groups of newcomers hang below the root."""
+    leaves, homes = root.leaves(), []
+    for group in groups:
+        shared = [len(set(leaf.clients) & set(group)) for leaf in leaves]
+        homes.append(shared.index(max(shared)) if max(shared) else None)
+    known = [home for home in homes if home is not None]
+    if sorted(leaf.clients for leaf in leaves) == sorted(groups) or len(set(known)) < len(known):
+        return
+    for leaf in leaves:
+        leaf.clients = ()
+    for group, home in zip(groups, homes, strict=True):
+        if home is not None:
+            leaves[home].clients = group
+        elif root.parts:
+            root.parts.append(Group(clients=group))
+    _gather(root)
+
+
+def _gather(group: Group) -> None:
+    """Members of an inner group are those of its parts; empty parts go."""
+    if group.parts:
+        for part in group.parts:
+            _gather(part)
+        group.parts = [part for part in group.parts if part.clients]
+        group.clients = tuple(sorted(c for part in group.parts for c in part.clients))
 
 
 def _divide(group: Group, clients: Members, parts: list[Members], round: int, why: str) -> None:
