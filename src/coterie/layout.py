@@ -52,6 +52,7 @@ class Layout:
         self.pieces: tuple[Piece, ...] = tuple(pieces)
         self.size: int = start
         self.trainable: int = sum(p.numel() for _, p in trainable)
+        self.statistics: tuple[str, ...] = tuple(n for n, _ in buffers)
         names = {n for n, _ in trainable}
         self.columns: Mapping[str, tuple[int, int]] = self._layers(names)
         self.tensors: Mapping[str, tuple[int, int]] = {p.name: (p.start, p.stop) for p in self.pieces if p.name in names}

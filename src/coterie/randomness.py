@@ -26,6 +26,8 @@ class Purpose(IntEnum):
     SILENCE = 7
     ATTENDANCE = 8
     SKETCH = 9
+    BOUNDARY = 10
+    NOISE = 11
     CHOICE = 10
 
 

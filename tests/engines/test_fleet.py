@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from coterie.boundary import Boundary, Wire
 from coterie.core import Plan, Task, Training
 from coterie.engines import fleet
 from coterie.engines.inprocess import evaluations, traffic
@@ -139,8 +140,9 @@ HEAD_SIZE = 8 * CLASSES + CLASSES
 def test_bytes_are_counted_both_ways(task: Task, up: int, down: int) -> None:
     layout = Layout(mlp())
     assert layout.size == D
-    assert traffic(Plan(models=torch.zeros(2, D), tasks={1: task}), layout) == (4 * up, 4 * down)
-    assert traffic(Plan(models=torch.zeros(2, D), tasks={1: task, 5: task}), layout) == (8 * up, 8 * down)
+    wire = Wire(Boundary(), layout, 0)
+    assert traffic(Plan(models=torch.zeros(2, D), tasks={1: task}), wire) == (4 * up, 4 * down)
+    assert traffic(Plan(models=torch.zeros(2, D), tasks={1: task, 5: task}), wire) == (8 * up, 8 * down)
 
 
 def test_an_evaluation_is_one_model_measured_by_one_client() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from coterie.boundary import Boundary, Wire
 from coterie.core import Assignment, Client, Plan, Task
 from coterie.engines.workers import EngineError, Workers, default_workers, sentence, shared_matrix
 from coterie.layout import Layout
@@ -38,12 +39,15 @@ class Answer:
 
 
 class Fleet:
-    """Worker processes over a world, with the shared matrices of models and replies they read and write."""
+    """Worker processes over a world, with the shared matrices of models and replies they read and write.
 
-    def __init__(self, world: World, layout: Layout, workers: int | None) -> None:
+    All rows here are the server's: a client opens what it is offered, and what it sends goes through ``wire``.
+    """
+
+    def __init__(self, world: World, layout: Layout, workers: int | None, wire: Wire | None = None) -> None:
         if workers is not None and workers < 1:
             raise SettingError(f"workers must be >= 1, got {workers}")
-        self.world, self.layout = world, layout
+        self.world, self.layout, self.wire = world, layout, wire or Wire(Boundary(), layout, 0)
         self.count = min(workers or default_workers(), len(world.clients))
         self._masks: dict[tuple[str, ...], Tensor] = {}
         self._learner: Learner | None = None
@@ -178,17 +182,20 @@ class Fleet:
         assert self._learner is not None
         try:
             reply = self._learner.answer(
-                task, [self.models[r] for r in rows], self.world.clients[client], task.how(self.world.training), lr, key
-            )
+                task, [self.wire.open(self.models[r]) for r in rows], self.world.clients[client],
+                task.how(self.world.training), lr, key,
+            )  # fmt: skip
         except Exception as error:
             raise EngineError(f"client {client} failed in its task: {sentence(error)}") from error
         refused = None
         if reply.row is None:
             self.replies[slot] = 0.0  # of an earlier exchange
         else:
-            self.replies[slot] = reply.row
-            # A finite square of the norm bounds every entry of a Gram matrix too.
-            if not torch.isfinite(reply.row.dot(reply.row)):
+            sent = self.wire.send(reply.row, client, key[2], self.mask(task.keep) if task.keep else None)
+            self.replies[slot] = sent
+            # A finite square of the norm bounds every entry of a Gram matrix too. With noise, a refusal would tell of data.
+            shown = (sent,) if self.wire.boundary.noise else (reply.row, sent)
+            if not all(torch.isfinite(row.dot(row)) for row in shown):
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
         return client, (reply.chosen, reply.losses, reply.accuracies, reply.row is not None, refused)
 
@@ -200,7 +207,7 @@ class Fleet:
         part = slice(start, start + EXAMPLES_PER_TEST)
         try:
             with seeded(0):  # a module may draw random numbers in tests as well
-                models = [self.models[row] for row in rows]
+                models = [self.wire.open(self.models[row]) for row in rows]
                 return self._learner.sums(models, tests[0].inputs, tests[0].index[part], [t.targets[part] for t in tests])
         except Exception as error:
             raise EngineError(f"client {clients[0]} failed in its test: {sentence(error)}") from error

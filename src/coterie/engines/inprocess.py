@@ -7,6 +7,7 @@ client changes nothing else.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.boundary import NUMBER, Boundary, Wire
 from coterie.clustering.geometry import gram
 from coterie.core import Assignment, Client, Cohort, Federation, Method, Note, Plan, Replies, Task, average, state, weights
 from coterie.engines import roll
@@ -49,7 +51,8 @@ class Round:
     """One communication round: its number (from 1), the position after it, and what happened.
 
     assignment: who is served by which model now. notes: of all its exchanges. asked, answered: tasks sent and replies
-    taken. refused: client -> why its reply was turned away. scores: client -> test loss and metrics, or None where this
+    taken. refused: client -> why its reply was turned away. released: client -> updates it sent that noise has to cover.
+    scores: client -> test loss and metrics, or None where this
     round was not evaluated. bytes: of this round, both ways. evaluations: of a model on one client's data that the plans
     asked for, tests not counted. seconds: ``train``, ``server``, ``evaluate``.
     """
@@ -62,6 +65,7 @@ class Round:
     asked: int
     answered: int
     refused: Mapping[Client, str]
+    released: Mapping[Client, int]
     scores: Mapping[Client, Mapping[str, float]] | None
     bytes_up: int
     bytes_down: int
@@ -78,25 +82,18 @@ def rounds(
     workers: int | None = None,
     eval_every: int = 1,
     start: Position | None = None,
+    boundary: Boundary | None = None,
 ) -> Iterator[Round]:
     """Run ``method`` over ``world``; yields each communication round up to number ``rounds``.
 
     workers: processes that train (None: one per core). eval_every: rounds between tests on the clients' test data; the
-    last round is always tested. start: go on from there. Leaving the loop early stops the workers. Raises
-    :class:`~coterie.engines.workers.EngineError` if training fails.
+    last round is always tested. start: go on from there. boundary: what is done to rows between clients and server.
+    Leaving the loop early stops the workers. Raises :class:`~coterie.engines.workers.EngineError` if training fails, and
+    :class:`~coterie.settings.SettingError` where method, world and boundary do not go together.
     """
-    with seeded(seed, Purpose.INIT):
-        layout = Layout(world.model())
-    roll.check(method, world)
-    federation = Federation(
-        clients=world.attendance.founders(world.clients),
-        draw=lambda i: _draw(world, layout, seed, i),
-        columns=layout.columns,
-        tensors=layout.tensors,
-        dense=layout.dense,
-    )
+    wire, federation = meeting(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
-    with Fleet(world, layout, workers) as fleet:
+    with Fleet(world, wire.layout, workers, wire) as fleet:
         while position.round < rounds:
             test = (position.round + 1) % eval_every == 0 or position.round + 1 == rounds
             done = _round(method, fleet, position, seed, test)
@@ -104,9 +101,33 @@ def rounds(
             yield done
 
 
-def _draw(world: World, layout: Layout, seed: int, i: int) -> Tensor:
-    with seeded(seed, Purpose.INIT, i):
-        return layout.row(world.model())
+def meeting(method: Method[Any], world: World, seed: int, boundary: Boundary) -> tuple[Wire, Federation]:
+    """The wire between clients and server, and what the method is told of the clients."""
+    with seeded(seed, Purpose.INIT):
+        layout = Layout(world.model())
+    roll.check(method, world)
+    boundary.check_method(method)
+    wire = Wire(boundary, layout, seed)
+    federation = Federation(
+        clients=world.attendance.founders(world.clients),
+        draw=lambda i: _draw(world, wire, i),
+        columns=layout.columns,
+        tensors=layout.tensors,
+        dense=layout.dense,
+    )
+    return wire, wire.veil(federation)
+
+
+def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary) -> None:
+    """Raises :class:`~coterie.settings.SettingError` for a mistake that the first plan shows; trains nobody."""
+    wire, federation = meeting(method, world, seed, boundary)
+    cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
+    wire.check(method.plan(method.init(federation), cohort), method.name)
+
+
+def _draw(world: World, wire: Wire, i: int) -> Tensor:
+    with seeded(*wire.first_key(i)):
+        return wire.layout.row(world.model())
 
 
 def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, test: bool) -> Round:
@@ -117,6 +138,7 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
     notes = list(came)
     refused: dict[Client, str] = {}
     spoken: tuple[set[Client], set[Client]] = (set(), set())  # who was asked, who was heard
+    released: Counter[Client] = Counter()
     asked = answered = up = down = measured = 0
     ends = False
     while not ends:
@@ -125,6 +147,7 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
         cohort = Cohort(present=there, exchange=position.exchange, seed=seed)
         with clock("server"):
             plan = method.plan(position.state, cohort)
+        fleet.wire.check(plan, method.name)
         carried = roll.answering(attendance, plan, position.exchange, seed)
         with clock("train"):
             replies, kept = exchange(fleet, carried, position, seed)
@@ -139,7 +162,8 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
         spoken[0].update(plan.tasks)
         spoken[1].update(replies.clients)
         refused.update(replies.refused)
-        up, down = up + traffic(carried, fleet.layout)[0], down + traffic(plan, fleet.layout)[1]
+        released.update(c for c, task in carried.tasks.items() if fleet.wire.releases(task))
+        up, down = up + traffic(carried, fleet.wire)[0], down + traffic(plan, fleet.wire)[1]
         measured += evaluations(plan)
     position, left = roll.dismiss(method, position, *spoken, there)
     notes += left
@@ -147,7 +171,7 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
     with clock("evaluate"):
         scores = fleet.evaluate(assignment, position.kept) if test else None
     return Round(
-        number=position.round, position=position, assignment=assignment, notes=tuple(notes), refused=refused,
+        number=position.round, position=position, assignment=assignment, notes=tuple(notes), refused=refused, released=released,
         exchanges=position.exchange - first, asked=asked, answered=answered, scores=scores,
         bytes_up=up, bytes_down=down, evaluations=measured, seconds=clock.seconds,
     )  # fmt: skip
@@ -177,7 +201,7 @@ def exchange(fleet: Fleet, plan: Plan, position: Position, seed: int) -> tuple[R
             answer.update[mask] = 0.0
     replies = Replies(
         clients=clients,
-        examples=np.array([len(fleet.world.clients[c].train) for c in clients], dtype=np.int64),
+        examples=np.array([fleet.wire.examples(len(fleet.world.clients[c].train)) for c in clients], dtype=np.int64),
         chosen=tuple(a.chosen for a in taken.values()),
         losses=tuple(a.losses for a in taken.values()),
         accuracies=tuple(a.accuracies for a in taken.values()),
@@ -204,20 +228,17 @@ def needed(plan: Plan, replies: Replies) -> Replies:
     return replace(replies, means=means, heard=heard, gram=matrix, updates=None)
 
 
-NUMBER = 4
-"""Bytes of a float32, and of an index, on the wire."""
-
-
-def traffic(plan: Plan, layout: Layout) -> tuple[int, int]:
+def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     """(bytes up, bytes down) of an exchange: rows less the layers that stay, losses, choices and example counts."""
     up = down = 0
-    sizes: dict[tuple[str, ...], int] = {}
+    sizes: dict[tuple[str, ...], tuple[int, int]] = {}
     for task in plan.tasks.values():
         if task.keep not in sizes:
-            sizes[task.keep] = layout.size - int(layout.mask(task.keep).sum())
-        row = sizes[task.keep]
+            sizes[task.keep] = wire.columns(task)
+        parameters, others = sizes[task.keep]
+        row = parameters + others
         if row or task.measure:
-            up += _reply_numbers(task, row) * NUMBER
+            up += (wire.bytes_of(parameters, others) if task.trains else 0) + _reply_numbers(task, wire) * NUMBER
             down += len(task.offered) * row * NUMBER
     return up, down
 
@@ -227,11 +248,11 @@ def evaluations(plan: Plan) -> int:
     return sum(len(task.offered) for task in plan.tasks.values() if task.measure)
 
 
-def _reply_numbers(task: Task, row: int) -> int:
-    """Numbers in a reply: the update if one is asked for, the example count, choices, loss and accuracy per model."""
+def _reply_numbers(task: Task, wire: Wire) -> int:
+    """Numbers in a reply besides the update: the example count, choices, loss and accuracy per model."""
     measured = 2 * len(task.offered) if task.measure else 0
     choice = task.choose if task.choose < len(task.offered) else 0
-    return (row if task.trains else 0) + 1 + measured + choice
+    return wire.counts + measured + choice
 
 
 class Clock:

@@ -1,0 +1,19 @@
+"""What is done to a row where it leaves or enters a client: rotate, clip, add noise, compress.
+
+An orthonormal map hides the coordinates of models and updates from the server: norms, inner products and means are what
+they were, so a method that lives on those finds the same groups (F. Sattler, K.-R. Müller, W. Samek, "Clustered Federated
+Learning", IEEE TNNLS 2020, arXiv 1910.01991, section "Privacy preservation", equations 45-46). Clipping and Gaussian noise
+give each client differential privacy of its own. docs/boundary.md has the threat model: what each of them hides, and from
+whom.
+"""
+
+from __future__ import annotations
+
+from coterie.boundary.compress import NUMBER as NUMBER
+from coterie.boundary.compress import pack as pack
+from coterie.boundary.compress import packed_bytes as packed_bytes
+from coterie.boundary.compress import unpack as unpack
+from coterie.boundary.privacy import noise_for as noise_for
+from coterie.boundary.privacy import spent as spent
+from coterie.boundary.rules import Boundary as Boundary
+from coterie.boundary.wire import Wire as Wire

@@ -1,0 +1,64 @@
+"""Lossy compression of an update, as the arrays that are sent. None of these remembers what it left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+NUMBER = 4
+"""Bytes of a float32, and of an index, on the wire."""
+
+
+def kept(share: float, count: int) -> int:
+    """How many of ``count`` entries topk sends: at least one, where there is any."""
+    return min(count, max(1, round(share * count)))
+
+
+def pack(values: Tensor, kind: str, share: float = 1.0) -> Mapping[str, Tensor]:
+    """Values ``(c,)`` float32 as what is sent.
+
+    topk: the ``share`` of greatest magnitude, as ``values`` and ``indices``. sign: one bit per entry (zero is positive) and
+    their mean magnitude. 8bit: whole numbers from -127 to 127 and the scale, greatest magnitude / 127; the error is at most
+    half a scale.
+    """
+    if kind == "topk":
+        at = torch.topk(values.abs(), kept(share, len(values))).indices.sort().values
+        return {"values": values[at], "indices": at.to(torch.int32)}
+    if kind == "sign":
+        bits = np.packbits((values >= 0).numpy())
+        return {"bits": torch.from_numpy(bits), "scale": values.abs().mean().reshape(-1)}
+    if kind == "8bit":
+        scale = values.abs().max() / 127
+        codes = torch.round(values / scale) if scale > 0 else torch.zeros_like(values)
+        return {"codes": codes.to(torch.int8), "scale": scale.reshape(-1)}
+    return {"values": values}
+
+
+def unpack(sent: Mapping[str, Tensor], kind: str, count: int) -> Tensor:
+    """What the receiver makes of :func:`pack`'s arrays: ``(count,)`` float32."""
+    if kind == "topk":
+        out = torch.zeros(count)
+        out[sent["indices"].long()] = sent["values"]
+        return out
+    if kind == "sign":
+        positive = torch.from_numpy(np.unpackbits(sent["bits"].numpy(), count=count))
+        return (2.0 * positive - 1.0) * sent["scale"]
+    if kind == "8bit":
+        return sent["codes"].float() * sent["scale"]
+    return sent["values"]
+
+
+def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:
+    """Bytes of :func:`pack`'s arrays for ``count`` entries; nothing where there are none."""
+    if not count:
+        return 0
+    sizes = {
+        "none": count * NUMBER,
+        "topk": kept(share, count) * 2 * NUMBER,
+        "sign": -(-count // 8) + NUMBER,
+        "8bit": count + NUMBER,
+    }
+    return sizes[kind]

@@ -1,0 +1,102 @@
+"""The settings of a boundary, and what goes with it: mistakes are told before the first round where they can be seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.core import Plan
+from coterie.layout import Layout
+from coterie.settings import SettingError, check, setting
+
+ROTATIONS = ("none", "permute", "permute-tensors", "blocks")
+WHOLE_ROW = ("permute", "blocks")
+"""Maps that leave no layer where it was."""
+UNCHANGED = {
+    "rotation": ROTATIONS,
+    "signed-permutation": ("none", "permute", "permute-tensors"),
+    "permutation": ("none",),  # all of ours flip signs
+}
+"""What a method's results are invariant under -> the maps that change nothing for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boundary:
+    """What happens to an update on its way out, in this order: clip, noise, rotation, compression."""
+
+    rotation: str = setting(
+        "none", "orthonormal map of a row: permute and permute-tensors move and flip entries, blocks mixes them",
+        choices=ROTATIONS,
+    )  # fmt: skip
+    block: int = setting(64, "entries per block of rotation blocks", ge=2, le=4096)
+    secret: int | None = setting(
+        None, "number that the clients share and the server must not know: it draws the map and the first models; "
+        "none: the seed does, to compare runs with and without a map", ge=0,
+    )  # fmt: skip
+    clip: float | None = setting(None, "greatest L2 norm of an update; larger ones are scaled down", gt=0, lt=1e9)
+    noise: float = setting(0.0, "standard deviation of the noise added to each entry, in units of clip (z)", ge=0, lt=1e6)
+    delta: float = setting(1e-5, "the δ for which the ε that was spent is told", gt=0, lt=1)
+    compress: str = setting("none", "how an update is sent: topk, sign (and one scale), 8bit",
+                            choices=("none", "topk", "sign", "8bit"))  # fmt: skip
+    share: float = setting(
+        0.1, "share of the entries that topk sends; above one half it would cost more than all", gt=0, le=0.5
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.noise and self.clip is None:
+            raise SettingError(
+                f"Boundary.noise {self.noise:g} needs Boundary.clip, got none: without a greatest norm no noise is enough"
+            )
+        if self.secret is not None and self.rotation == "none":
+            raise SettingError(f"Boundary.secret {self.secret} draws a map, and Boundary.rotation is none")
+
+    # -- what goes with it ----------------------------------------------------------------------------------------------
+
+    def check_method(self, method: Any) -> None:
+        """Raises :class:`SettingError` if the map changes what ``method`` looks at.
+
+        A method's ``invariant`` says which maps change nothing for it: ``"rotation"`` (any orthonormal map, where it says
+        nothing), ``"signed-permutation"`` or ``"permutation"``. Distances by L1 (a field ``metric``) are of the second kind.
+        """
+        usual = "signed-permutation" if getattr(method, "metric", None) == "l1" else "rotation"
+        invariant = getattr(method, "invariant", usual)
+        if self.rotation not in UNCHANGED[invariant]:
+            raise SettingError(
+                f"Boundary.rotation must be {' or '.join(UNCHANGED[invariant])} for {method.name} with these settings, got "
+                f"{self.rotation}: what {method.name} computes from updates is not the same under such a map"
+            )
+
+    def check_layout(self, layout: Layout) -> None:
+        """Raises :class:`SettingError` if noise is asked for a model with running statistics."""
+        if self.noise and layout.statistics:
+            raise SettingError(
+                f"Boundary.noise {self.noise:g} needs a model without running statistics (BatchNorm), got "
+                f"{layout.statistics[0]!r}: they are averages of a client's data, and would leave it without noise"
+            )
+
+    def check_plan(self, plan: Plan, layout: Layout, name: str) -> None:
+        """Raises :class:`SettingError` if the method ``name`` asks for what would pass the boundary unprotected, or looks at
+        columns that a map has moved."""
+        tasks = set(plan.tasks.values())
+        if self.noise and any(task.measure for task in tasks):
+            raise SettingError(
+                f"Boundary.noise {self.noise:g} does not go with {name} and these settings: clients would tell losses on their "
+                f"data, and choices made by them, without noise"
+            )
+        if self.rotation in WHOLE_ROW:
+            if any(task.keep and set(task.keep) != set(layout.columns) for task in tasks):
+                raise self.hidden(f"{name} leaves some layers at the client")
+            if plan.columns is not None and _span(plan.columns, layout) != (0, layout.trainable):
+                raise self.hidden(f"{name} compares updates by some of their columns")
+
+    def hidden(self, why: str) -> SettingError:
+        """The mistake of looking for a layer in a row that has been mapped as a whole."""
+        return SettingError(
+            f"Boundary.rotation must be none or permute-tensors where {why}, got {self.rotation}: it hides layers"
+        )
+
+
+def _span(columns: slice, layout: Layout) -> tuple[int, int]:
+    start, stop, _ = columns.indices(layout.size)
+    return start, stop

@@ -1,0 +1,158 @@
+"""The boundary of one run: what a client does to a row as it enters or leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.boundary.compress import NUMBER, pack, packed_bytes, unpack
+from coterie.boundary.maps import drawn
+from coterie.boundary.rules import WHOLE_ROW, Boundary
+from coterie.core import Client, Federation, Plan, Task
+from coterie.layout import Layout
+from coterie.randomness import Purpose, generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Veiled(Federation):
+    """A federation whose rows are mapped as a whole: layers have names, and no places.
+
+    trainable: the number of parameters, which still come first. Asking for a layer's columns raises ``SettingError``.
+    """
+
+    trainable: int
+
+    @property
+    def parameters(self) -> slice:
+        return slice(0, self.trainable)
+
+
+class Veil(dict[str, tuple[int, int]]):
+    """Names of layers whose places nobody may ask for; ``boundary`` tells why."""
+
+    def __init__(self, names: Any, boundary: Boundary) -> None:
+        super().__init__(dict.fromkeys(names, (0, 0)))
+        self.boundary = boundary
+
+    def _refuse(self, *_: Any) -> Any:
+        raise self.boundary.hidden("the method looks at some layers")
+
+    __getitem__ = get = items = values = _refuse
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A boundary with its map drawn, for models of ``layout``. A *sealed* row is one in the server's coordinates.
+
+    seed: the run's. Raises :class:`~coterie.settings.SettingError` if the model and the boundary do not go together.
+    """
+
+    boundary: Boundary
+    layout: Layout
+    seed: int
+    seal: Callable[[Tensor], Tensor] = field(init=False, repr=False)
+    open: Callable[[Tensor], Tensor] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.boundary.check_layout(self.layout)
+        secret = self.seed if self.boundary.secret is None else self.boundary.secret
+        drawing = drawn(self.boundary.rotation, self.layout, self.boundary.block, secret, Purpose.BOUNDARY)
+        object.__setattr__(self, "seal", drawing.seal)
+        object.__setattr__(self, "open", drawing.open)
+
+    def first_key(self, i: int) -> tuple[int, ...]:
+        """The key of the i-th fresh model; with a secret, who knows the seed alone cannot draw it."""
+        secret = self.boundary.secret
+        return (self.seed, Purpose.INIT, i) if secret is None else (secret, Purpose.INIT, self.seed, i)
+
+    def veil(self, federation: Federation) -> Federation:
+        """What a method may be told: fresh models sealed, and no places of layers where the map has moved them."""
+        told: dict[str, Any] = {f.name: getattr(federation, f.name) for f in fields(federation)}
+        told["draw"] = lambda i: self.seal(federation.draw(i))
+        if self.boundary.rotation not in WHOLE_ROW:
+            return Federation(**told)
+        told |= {name: Veil(told[name], self.boundary) for name in ("columns", "tensors")}
+        return Veiled(**told, trainable=self.layout.trainable)
+
+    # -- an update on its way out -----------------------------------------------------------------------------------------
+
+    def send(self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None) -> Tensor:
+        """A client's update ``(d,)`` as it arrives: clipped, noised, sealed, compressed and unpacked again.
+
+        keep: mask of the columns that stay at the client; there the result is the update itself, sealed. Clipping, noise and
+        compression are of the parameters; buffers travel as they are. With noise, an update that is not finite counts as
+        zero, since a refusal would tell of the data.
+        """
+        if self.boundary.noise and not torch.isfinite(update.dot(update)):
+            update = torch.zeros_like(update)
+        out = update if keep is None else update.masked_fill(keep, 0.0)
+        if self.boundary.clip is not None:
+            out = self._clipped(out)
+        if self.boundary.noise:
+            out = self._noised(out, client, exchange, keep)
+        out = self.seal(out)
+        if self.boundary.compress != "none":
+            out = self._compressed(out, keep)
+        return out if keep is None else torch.where(keep, self.seal(update), out)
+
+    def _clipped(self, update: Tensor) -> Tensor:
+        limit, parameters = self.boundary.clip, self.layout.trainable
+        assert limit is not None
+        norm = float(update[:parameters].double().norm())
+        if not norm > limit:
+            return update
+        scaled = update.clone()
+        scaled[:parameters] *= limit / norm * (1 - 1e-6)  # rounding cannot lift it above the limit
+        return scaled
+
+    def _noised(self, update: Tensor, client: Client, exchange: int, keep: Tensor | None) -> Tensor:
+        assert self.boundary.clip is not None
+        gen = generator(self.seed, Purpose.NOISE, exchange, client)
+        noise = torch.zeros_like(update)
+        noise[: self.layout.trainable] = torch.randn(self.layout.trainable, generator=gen)
+        noise *= self.boundary.noise * self.boundary.clip
+        return update + (noise if keep is None else noise.masked_fill(keep, 0.0))
+
+    def _compressed(self, sealed: Tensor, keep: Tensor | None) -> Tensor:
+        parameters, kind = self.layout.trainable, self.boundary.compress
+        out = sealed.clone()
+        there = slice(0, parameters) if keep is None else (~keep[:parameters]).nonzero().flatten()
+        sent = out[:parameters][there]
+        if len(sent):
+            out[:parameters][there] = unpack(pack(sent, kind, self.boundary.share), kind, len(sent))
+        return out
+
+    # -- what it costs --------------------------------------------------------------------------------------------------
+
+    def columns(self, task: Task) -> tuple[int, int]:
+        """(parameters, other entries) of a row that travel in ``task``."""
+        if not task.keep:
+            return self.layout.trainable, self.layout.size - self.layout.trainable
+        stay = self.layout.mask(task.keep)
+        parameters = self.layout.trainable - int(stay[: self.layout.trainable].sum())
+        return parameters, self.layout.size - int(stay.sum()) - parameters
+
+    def bytes_of(self, parameters: int, others: int) -> int:
+        """Bytes of an update with so many entries as it is sent."""
+        return packed_bytes(self.boundary.compress, parameters, self.boundary.share) + others * NUMBER
+
+    @property
+    def counts(self) -> bool:
+        """Whether a client tells how many examples it has; with noise it does not."""
+        return not self.boundary.noise
+
+    def examples(self, count: int) -> int:
+        """A client's number of examples as the server knows it: with noise everybody counts as one."""
+        return count if self.counts else 1
+
+    def check(self, plan: Plan, name: str) -> None:
+        """Raises :class:`~coterie.settings.SettingError` if a plan of method ``name`` does not go with the boundary."""
+        self.boundary.check_plan(plan, self.layout, name)
+
+    def releases(self, task: Task) -> bool:
+        """Whether a client that does ``task`` sends an update that noise must cover."""
+        return bool(self.boundary.noise) and task.trains and bool(self.columns(task)[0])
