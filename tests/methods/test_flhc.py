@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from coterie.core import as_groups
+from coterie.core import Cohort, as_groups
 from coterie.methods import FLHC, FedAvg
 from coterie.settings import SettingError
 from worlds import THREE, TRUTH, Pull, grouped, last, play
@@ -118,3 +120,65 @@ def test_contradictions_are_refused_at_birth(settings: dict[str, object], senten
 def test_more_groups_than_clients_are_refused_before_the_first_round() -> None:
     with pytest.raises(SettingError, match=r"FLHC\.groups must be at most the 2 clients, got 3"):
         FLHC(threshold=None, groups=3).init(line(0.0, 1.0).federation())
+
+
+# -- late clients ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"threshold": 1.0}, {"metric": "cosine", "linkage": "average", "threshold": 0.3},
+     {"metric": "l1", "linkage": "complete", "threshold": 4.0}, {"threshold": None, "groups": 3}],
+)  # fmt: skip
+def test_late_clients_join_the_cluster_of_the_nearest_update(how: dict[str, Any]) -> None:
+    # 17 is silent at the clustering, 5 and 29 join five rounds later.
+    world, method = grouped(THREE), FLHC(warmup=3, fraction=1.0, **how)
+    founders = replace(world, targets={c: t for c, t in world.targets.items() if c not in (5, 29)})
+    early = last(method, founders, 9, silent=lambda e, c: c == 17)
+    assert (17,) in early.groups
+    assert torch.equal(early.assignment.models[early.assignment.row[17]], early.state.tree.nodes[0].model)
+    state = method.admit(early.state, (5, 29))
+    assert (5, 17, 29) in method.assignment(state).groups
+    after = last(method, world, 2, state=state, first=9)
+    assert after.groups == TRUTH
+    assert not after.state.walkers
+
+
+def test_a_late_client_unlike_all_is_a_cluster_of_its_own() -> None:
+    world, method = grouped(THREE), FLHC(warmup=3, fraction=1.0, threshold=1.0)
+    odd = replace(world, targets={**world.targets, 7: -world.targets[2]})
+    end = last(method, world, 6)
+    after = last(method, odd, 3, state=method.admit(end.state, (7,)), first=6)
+    assert after.groups == as_groups([*TRUTH, (7,)])
+    joined = last(method, odd, 30, state=after.state, first=9)
+    assert torch.allclose(joined.assignment.models[joined.assignment.row[7]], odd.targets[7], atol=0.2)
+
+
+def test_late_clients_train_with_the_learning_rate_of_the_clustering() -> None:
+    world, method = grouped(THREE), FLHC(warmup=3, fraction=1.0, threshold=1.0)
+    end = last(method, world, 9)
+    state = method.admit(method.retire(end.state, (17,)), (17,))
+    plan = method.plan(state, Cohort(present=world.clients, exchange=9, seed=0))
+    assert plan.tasks[17].lr_round == 3
+    assert torch.equal(plan.models[plan.tasks[17].offered[0]], end.state.tree.nodes[0].model)
+
+
+def test_nobody_walks_through_a_round_of_the_others() -> None:
+    # While one waits, the others' means are what they would be without it.
+    world, method = grouped(THREE, examples={2: 9, 51: 4}), FLHC(warmup=2, fraction=1.0, threshold=1.0)
+    end = last(method, world, 6)
+    odd = replace(world, targets={**world.targets, 7: -world.targets[2]})
+    with_one = last(method, odd, 1, state=method.admit(end.state, (7,)), first=6).assignment
+    without = last(method, world, 1, state=end.state, first=6).assignment
+    for client in world.clients:
+        assert torch.equal(with_one.models[with_one.row[client]], without.models[without.row[client]])
+
+
+def test_a_group_that_all_have_left_waits_for_them() -> None:
+    world, method = grouped(THREE), FLHC(warmup=2, fraction=1.0, threshold=1.0)
+    gone = THREE[1]
+    state = method.retire(last(method, world, 6).state, gone)
+    assert set(method.assignment(state).groups) == set(TRUTH) - {tuple(sorted(gone))}
+    rest = replace(world, targets={c: t for c, t in world.targets.items() if c not in gone})
+    state = last(method, rest, 2, state=state, first=6).state
+    assert last(method, world, 2, state=method.admit(state, gone), first=8).groups == TRUTH

@@ -10,20 +10,24 @@ Deviations
   model and all look alike. L1, L2 and Ward do not tell the two apart.
 - Average linkage is the mean pairwise distance (UPGMA), which is monotone as the paper demands; the centroid linkage that
   its text describes is not.
-- Clients silent in the clustering exchange are a group of their own, with the global model. Where fewer than ``quorum`` of
-  the clients answer, the round is one more of FedAvg and they are asked again in the next.
+- Where fewer than ``quorum`` of the clients answer the clustering exchange, the round is one more of FedAvg and they are
+  asked again in the next. Those silent in the exchange that clusters, and clients that join later, are placed like CFL's
+  newcomers (:mod:`coterie.methods.walking`): when they next answer, they train from the model of the clustering exchange,
+  and join the cluster that holds the nearest update by ``metric``; if that is not nearer than the threshold, they are a
+  cluster of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering import cut_dendrogram, dendrogram, distances, groups_of, manhattan
+from coterie.clustering import cut_dendrogram, dendrogram, distances, gram, groups_of, manhattan
 from coterie.core import (
     Assignment,
     Client,
@@ -34,26 +38,38 @@ from coterie.core import (
     Plan,
     Replies,
     as_groups,
-    row_of,
+    average,
     state,
     train_from,
+    weights,
 )  # fmt: skip
+from coterie.methods import walking
 from coterie.settings import SettingError, check, setting
+from coterie.tree import Tree, root
 
 
 @state
 class FLHCState:
-    """round: completed. models ``(k, d)``: one per group. clustered: whether the clustering exchange has been held.
-    missed: the last round in which too few answered it."""
+    """round: completed. tree: one level; its root's model is that of the clustering exchange. leaves: node of the tree per
+    row of ``models (k, d)``; the root, until the clients have been clustered. walkers: those yet to be placed, at node 0.
+    missed: the last round in which too few answered the clustering exchange."""
 
-    clients: tuple[Client, ...]
-    parameters: int
     round: int
-    groups: Groups
+    tree: Tree
+    leaves: tuple[int, ...]
     models: Tensor
-    clustered: bool = False
+    walkers: Mapping[Client, int] = field(default_factory=dict)
     missed: int = -1
     notes: tuple[Note, ...] = ()
+
+    @property
+    def clustered(self) -> bool:
+        return not self.tree.is_leaf(0)
+
+    @property
+    def groups(self) -> Groups:
+        """In the order of the models; a group that all have left is empty."""
+        return tuple(self.tree.nodes[node].clients for node in self.leaves)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +85,9 @@ class FLHC:
     threshold: float | None = setting(3.0, "merge while the linkage distance is below this (t); paper: 3, FEMNIST 10", gt=0)
     groups: int | None = setting(None, "number of groups, in place of threshold", ge=1)
     quorum: float = setting(0.5, "least share of the clients that must answer to be clustered; ours", gt=0, le=1)
+    edge_sketch: int | None = setting(
+        4096, "numbers kept of each update to place late clients by; none, and metric l1, keep all of it; ours", ge=4
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -77,55 +96,83 @@ class FLHC:
                 f"exactly one of FLHC.threshold and FLHC.groups must be set and the other be none, "
                 f"got {self.threshold} and {self.groups}"
             )
+        if self.edge_sketch is not None and self.edge_sketch % 4:
+            raise SettingError(f"FLHC.edge_sketch must be a multiple of 4, got {self.edge_sketch}")
         if self.linkage == "ward" and self.metric != "l2":
             raise SettingError(f"FLHC.linkage ward needs metric l2, got metric {self.metric}")
 
     def init(self, federation: Federation) -> FLHCState:
         if self.groups is not None and self.groups > len(federation.clients):
             raise SettingError(f"FLHC.groups must be at most the {len(federation.clients)} clients, got {self.groups}")
-        return FLHCState(
-            clients=federation.clients, parameters=federation.parameters.stop, round=0,
-            groups=(federation.clients,), models=federation.draw(0)[None],
-        )  # fmt: skip
+        sketch = None if self.metric == "l1" else self.edge_sketch  # a sketch keeps inner products, not L1 distances
+        tree = root(federation.clients, federation.parameters.stop, sketch)
+        return FLHCState(round=0, tree=tree, leaves=(0,), models=federation.draw(0)[None])
 
     def _clusters_now(self, state: FLHCState) -> bool:
         return not state.clustered and state.round >= self.warmup and state.missed != state.round
 
     def plan(self, state: FLHCState, cohort: Cohort) -> Plan:
         if self._clusters_now(state):  # everyone, whatever the fraction; nothing is aggregated: an exchange, no round
-            need = "rows" if self.metric == "l1" else "gram"
-            row = dict.fromkeys(cohort.present, 0)
-            return train_from(state.models, row, need=need, columns=slice(0, state.parameters), ends_round=False)
-        asked = {c: row for row, group in enumerate(state.groups) for c in cohort.sample(group, self.fraction)}
-        return train_from(state.models, asked, need="mean")
+            return train_from(state.models, dict.fromkeys(cohort.present, 0), need="rows", ends_round=False)
+        row = {c: i for i, group in enumerate(state.groups) if group for c in cohort.sample(group, self.fraction)}
+        plan = train_from(state.models, row, need="rows" if state.walkers else "mean")
+        models, walks = walking.tasks(state.tree, state.walkers, cohort.present, len(state.models))
+        return replace(plan, models=torch.stack([*state.models, *models]), tasks={**plan.tasks, **walks}) if walks else plan
 
     def step(self, state: FLHCState, replies: Replies) -> FLHCState:
         if self._clusters_now(state):
             return self._cluster(state, replies)
-        models = state.models if replies.means is None else state.models + replies.means
-        return replace(state, models=models, round=state.round + 1, notes=())
+        means = replies.means
+        if state.walkers:  # the engine shows every update, of walkers too
+            means = self._means(state, replies)
+        models = state.models if means is None else state.models + means
+        return self._place(replace(state, models=models, round=state.round + 1, notes=()), replies)
+
+    def _means(self, state: FLHCState, replies: Replies) -> Tensor:
+        """``(k, d)`` weighted mean update of each group."""
+        means = torch.zeros_like(state.models)
+        for row, group in enumerate(state.groups):
+            own = replies.of(group)
+            if own.clients and own.updates is not None:
+                means[row] = average(own.updates, weights(own, "data"))
+        return means
+
+    def _place(self, state: FLHCState, replies: Replies) -> FLHCState:
+        """Walkers that answered join a group, or are one of their own."""
+        if not state.walkers:
+            return state
+        least = None if self.threshold is None else 1 - self.threshold if self.metric == "cosine" else -self.threshold
+        walked = walking.step(state.tree, state.walkers, replies, self.metric, least)
+        new = tuple(dict.fromkeys(id for id in walked.arrived.values() if id not in state.leaves))
+        first = state.tree.nodes[0].model
+        assert first is not None
+        return replace(
+            state, tree=walked.tree, walkers=walked.walkers, leaves=(*state.leaves, *new),
+            models=torch.cat([state.models, first.repeat(len(new), 1)]), notes=walked.notes,
+        )  # fmt: skip
 
     def _cluster(self, state: FLHCState, replies: Replies) -> FLHCState:
-        heard, members = len(replies.clients), len(state.clients)
+        clients = state.tree.nodes[0].clients
+        heard, members = len(replies.clients), len(clients)
         if heard < self.quorum * members or heard < 1:
             text = f"not clustered yet: {heard} of {members} clients answered, fewer than the quorum of {self.quorum:g}"
-            return replace(state, missed=state.round, notes=(Note(kind="keep", clients=state.clients, text=text),))
-        apart = self._apart(state, replies)
+            return replace(state, missed=state.round, notes=(Note(kind="keep", clients=clients, text=text),))
+        assert replies.updates is not None
+        apart = self._apart(replies.updates[:, : state.tree.parameters])
         labels, heights = self._labels(apart)
-        parts = [[replies.clients[i] for i in group] for group in groups_of(labels)]
-        late = sorted(set(state.clients) - set(replies.clients))
-        groups = as_groups([*parts, late] if late else parts)
+        groups = as_groups([replies.clients[i] for i in group] for group in groups_of(labels))
+        tree, leaves = state.tree.split(0, groups, state.models[0], {}, replies, state.round)
+        late = sorted(set(clients) - set(replies.clients))
         note = self._note(state, groups, heights, late)
         note = replace(note, heard=replies.clients, similarity={"all": torch.from_numpy(apart).float()})
-        return replace(state, groups=groups, models=state.models[0].repeat(len(groups), 1), clustered=True, notes=(note,))
+        return replace(
+            state, tree=tree, leaves=leaves, models=state.models[0].repeat(len(groups), 1),
+            walkers=dict.fromkeys(late, 0), notes=(note,),
+        )  # fmt: skip
 
-    def _apart(self, state: FLHCState, replies: Replies) -> np.ndarray:
+    def _apart(self, updates: Tensor) -> np.ndarray:
         """``(n, n)`` distances of the updates heard."""
-        if self.metric == "l1":
-            assert replies.updates is not None
-            return manhattan(replies.updates, columns=slice(0, state.parameters))
-        assert replies.gram is not None
-        return distances(replies.gram, metric=self.metric)
+        return manhattan(updates) if self.metric == "l1" else distances(gram(updates), metric=self.metric)
 
     def _labels(self, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(label per reply, heights of the merges)."""
@@ -137,7 +184,7 @@ class FLHC:
 
     def _note(self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]) -> Note:
         """The cut in words: the highest merge that was made and the lowest that was not tell how clear it is."""
-        count = len(groups) - bool(late)
+        count = len(groups)
         made, open_ = np.split(np.sort(heights), [len(heights) - (count - 1)])
         numbers = {"groups": float(count)}
         if len(made):
@@ -151,12 +198,32 @@ class FLHC:
             f"{inside}, lowest merge not made {across}, {count} group{'s' if count > 1 else ''}"
         )
         if late:
-            text += f"; {len(late)} silent clients wait in a group of their own"
+            text += f"; {len(late)} silent clients are placed when they answer"
         kind = "cluster" if len(groups) > 1 else "keep"
-        return Note(kind=kind, clients=state.clients, text=text, parts=groups, numbers=numbers)
+        return Note(kind=kind, clients=state.tree.nodes[0].clients, text=text, parts=groups, numbers=numbers)
 
     def assignment(self, state: FLHCState) -> Assignment:
-        return Assignment(models=state.models, row=row_of(state.groups), groups=state.groups)
+        groups = as_groups([*(group for group in state.groups if group), *walking.waiting(state.walkers)])
+        row = {client: i for i, group in enumerate(state.groups) for client in group}
+        first = state.tree.nodes[0].model
+        if first is None or (len(state.leaves) == 1 and not state.walkers):
+            return Assignment(models=state.models, row=row, groups=groups)
+        k = len(state.models)  # the root's model comes last
+        row |= dict.fromkeys(state.walkers, k)
+        path = {client: (k,) if at == k else (k, at) for client, at in row.items()}
+        return Assignment(models=torch.cat([state.models, first[None]]), row=row, groups=groups, path=path)
+
+    def admit(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:
+        """Newcomers are members at once before the clustering, and are placed after it."""
+        tree = state.tree
+        for client in clients:
+            tree = tree.place(client, 0)
+        walkers = {**state.walkers, **dict.fromkeys(clients, 0)} if state.clustered else state.walkers
+        return replace(state, tree=tree, walkers=walkers)
+
+    def retire(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:
+        walkers = {c: id for c, id in state.walkers.items() if c not in set(clients)}
+        return replace(state, tree=state.tree.remove(clients), walkers=walkers)
 
     def explain(self, state: FLHCState) -> tuple[Note, ...]:
         return state.notes
