@@ -1,0 +1,258 @@
+"""ACFL: clients are clustered once, by the fully-connected layers of briefly trained models, then models are mixed.
+
+A. Filippakopoulos, D. Kastaniotis, C. Theocharatos, V. Vassalos, "Personalization in Distributed tinyML Applications via
+Adaptive Clustered Federated Learning", Irida Labs, HETiA, https://conference.hetia.org/?p=6893; its one algorithm.
+
+Every client k trains E epochs from h⁰; hierarchical clustering of cosine similarities; each cluster c starts from
+``h_c = Σ (|D_k| / |D_c|) h_k``. Then, in each round, every client trains from its own served model to ``h_k``; ``h_c`` is
+the same mean again; and the client is served ``λ h_k + (1 - λ) h_c``.
+
+Deviations
+- The paper prints neither linkage, E, λ nor the other numbers of training. ``linkage`` average, ``pretrain_epochs`` 2 (its
+  figure 3: two suffice) and ``mixing`` 0.25 are ours.
+- Its threshold 0.9 is a similarity: groups are merged while their distance ``1 - cos`` is below ``1 - t``.
+- ``similarity`` updates (ours) compares what training added. Weights share the first model, so how alike they look depends
+  on how far training went, and 0.9 fits no other task.
+- Partial participation, which the paper does not treat: weights are renormalised over the clients that answered. An absent
+  client's h_k stays, and its served model follows h_c, so that λ = 0 is FedAvg in every cluster then too.
+- Fewer than ``quorum`` of the clients in the clustering exchange: one more round with one group of all, then asked again.
+- Clients silent in the clustering exchange, and newcomers, train E epochs from the model that was clustered from, with the
+  learning rate of that round, when they are next there. Each joins the group of the client most like it if that similarity
+  is above the threshold (with ``groups``: always), else it is a group of its own. Until then they have that first model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    as_groups,
+    average,
+    state,
+    weights,
+)  # fmt: skip
+from coterie.methods.acfl_groups import Rule, Seats, clustered, placed
+from coterie.settings import SettingError, check, nearest, setting
+
+
+@state
+class ACFLState:
+    """round: completed. centres ``(k, d)``: h_c of every group, also of one whose members are gone. home: client -> its
+    group. waiting: clients that have none yet. trained and own ``(m, d)``: h_k of those who trained in their group and mix.
+    columns: of every layer; compared: the layers that are clustered by; seats: what came of that. missed: the last round in
+    which too few answered that exchange."""
+
+    round: int
+    centres: Tensor
+    home: Mapping[Client, int]
+    own: Tensor
+    trained: tuple[Client, ...] = ()
+    waiting: tuple[Client, ...] = ()
+    mixing: Mapping[Client, float] = field(default_factory=dict)
+    columns: Mapping[str, tuple[int, int]]
+    compared: tuple[str, ...]
+    seats: Seats | None = None
+    missed: int = -1
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def groups(self) -> tuple[tuple[int, tuple[Client, ...]], ...]:
+        """(number, members) of every group that has members."""
+        members: dict[int, list[Client]] = {}
+        for client, group in sorted(self.home.items()):
+            members.setdefault(group, []).append(client)
+        return tuple((group, tuple(clients)) for group, clients in sorted(members.items()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ACFL:
+    """One clustering by the dense layers after a brief training, then each client's model mixed with its cluster's."""
+
+    name: ClassVar[str] = "acfl"
+
+    pretrain_epochs: int = setting(2, "epochs of training before the clustering (E)", ge=1)
+    threshold: float | None = setting(0.9, "merge while the cosine similarity is above this (t)", ge=-1, le=1)
+    groups: int | None = setting(None, "number of groups, in place of threshold", ge=1)
+    linkage: str = setting("average", "linkage of the clustering; ours", choices=("single", "complete", "average"))
+    similarity: str = setting("weights", "what is compared: weights (the paper) or updates (ours)",
+                              choices=("weights", "updates"))  # fmt: skip
+    layers: tuple[str, ...] = setting((), "names of the layers compared; an empty list: the fully-connected ones")
+    mixing: float = setting(0.25, "share of its own model in what a client is served (λ)", ge=0, le=1)
+    mixing_per_client: tuple[float, ...] = setting(
+        (), "λ of each client, in the order of their ids; an empty list: mixing for all", ge=0, le=1
+    )
+    cluster: bool = setting(True, "false: no clustering, one group of all (the paper's baseline)")
+    fraction: float = setting(1.0, "share of each group's clients asked in a round, at least one; ours", gt=0, le=1)
+    quorum: float = setting(0.5, "least share of the clients that must answer to be clustered; ours", gt=0, le=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.threshold is None) == (self.groups is None):
+            raise SettingError(
+                f"exactly one of ACFL.threshold and ACFL.groups must be set and the other be none, "
+                f"got {self.threshold} and {self.groups}"
+            )
+
+    # -- the contract ---------------------------------------------------------------------------------------------------
+
+    def init(self, federation: Federation) -> ACFLState:
+        clients, first = federation.clients, federation.draw(0)
+        if self.groups is not None and self.groups > len(clients):
+            raise SettingError(f"ACFL.groups must be at most the {len(clients)} clients, got {self.groups}")
+        if self.mixing_per_client and len(self.mixing_per_client) != len(clients):
+            raise SettingError(
+                f"ACFL.mixing_per_client must have one number for each of the {len(clients)} clients, "
+                f"got {len(self.mixing_per_client)}; ACFL.mixing is one number for all"
+            )
+        return ACFLState(
+            round=0, centres=first[None], home=dict.fromkeys(clients, 0), own=first.new_zeros(0, len(first)),
+            columns=dict(federation.columns), compared=self._compared(federation),
+            mixing=dict(zip(clients, self.mixing_per_client, strict=False)),
+        )  # fmt: skip
+
+    def plan(self, state: ACFLState, cohort: Cohort) -> Plan:
+        if self._clusters_now(state):  # everyone, whatever the fraction
+            task = Task(offered=(0,), epochs=self.pretrain_epochs)
+            return Plan(models=state.centres[:1], tasks=dict.fromkeys(cohort.present, task), ends_round=False)
+        models, row = self._served(state)
+        asked = sorted(c for _, members in state.groups for c in cohort.sample(members, self.fraction))
+        tasks = {client: Task(offered=(row[client],)) for client in asked}
+        late = sorted(set(state.waiting) & set(cohort.present))
+        if late and state.seats is not None:
+            task = Task(offered=(len(models) - 1,), epochs=self.pretrain_epochs, lr_round=state.seats.round)
+            tasks.update(dict.fromkeys(late, task))
+        mean = not late and all(self._mixing(state, client) == 0 for client in state.home)
+        return Plan(models=models, tasks=tasks, need="mean" if mean else "rows")
+
+    def step(self, state: ACFLState, replies: Replies) -> ACFLState:
+        if self._clusters_now(state):
+            return self._cluster(state, replies)
+        return replace(self._place(self._train(state, replies), replies), round=state.round + 1)
+
+    def assignment(self, state: ACFLState) -> Assignment:
+        models, row = self._served(state)
+        groups = [members for _, members in state.groups]
+        return Assignment(models=models, row=row, groups=as_groups([*groups, state.waiting] if state.waiting else groups))
+
+    def explain(self, state: ACFLState) -> tuple[Note, ...]:
+        return state.notes
+
+    def admit(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
+        new = set(clients) - set(state.home) - set(state.waiting)
+        if state.seats is None:
+            return replace(state, home={**state.home, **dict.fromkeys(sorted(new), 0)})
+        return replace(state, waiting=tuple(sorted(new.union(state.waiting))))
+
+    def retire(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
+        """Their places in :class:`Seats` stay, so that on return they are likely to find their group."""
+        gone = set(clients)
+        trained, own = _without(state, gone)
+        return replace(
+            state, home={c: group for c, group in state.home.items() if c not in gone}, trained=trained, own=own,
+            waiting=tuple(c for c in state.waiting if c not in gone),
+        )  # fmt: skip
+
+    # -- rounds ---------------------------------------------------------------------------------------------------------
+
+    def _mixing(self, state: ACFLState, client: Client) -> float:
+        return state.mixing.get(client, self.mixing)
+
+    def _served(self, state: ACFLState) -> tuple[Tensor, dict[Client, int]]:
+        """The groups' models, then the mixed ones, then what waiting clients have; and client -> row."""
+        share = torch.tensor([self._mixing(state, client) for client in state.trained]).to(state.own)[:, None]
+        centre = state.centres[[state.home[client] for client in state.trained]]
+        mixed = share * state.own + (1 - share) * centre
+        first = [state.seats.first[None]] if state.seats and state.waiting else []
+        models = torch.cat([state.centres, mixed, *first])
+        own = {client: len(state.centres) + i for i, client in enumerate(state.trained)}
+        return models, {**state.home, **own, **dict.fromkeys(state.waiting, len(models) - 1)}
+
+    def _train(self, state: ACFLState, replies: Replies) -> ACFLState:
+        """A round of those who have a group: h_c is the mean of the h_k heard, and h_k is kept where it is mixed in."""
+        state = replace(state, notes=())
+        if replies.updates is None:  # λ = 0
+            means = 0.0 if replies.means is None else replies.means[: len(state.centres)]
+            return replace(state, centres=state.centres + means)
+        members = replies.of(state.home)
+        if not members.clients:
+            return state
+        assert members.updates is not None
+        models, row = self._served(state)
+        rows = models[[row[client] for client in members.clients]] + members.updates
+        centres = state.centres.clone()
+        for group, clients in state.groups:
+            heard = members.of(clients)
+            if heard.clients:
+                centres[group] = average(rows[members.positions(clients)], weights(heard, "data"))
+        mixes = [client for client in members.clients if self._mixing(state, client) > 0]
+        trained, own = _without(state, set(mixes))
+        own = torch.cat([own, rows[members.positions(mixes)]])
+        return replace(state, centres=centres, trained=(*trained, *mixes), own=own)
+
+    # -- the clustering -------------------------------------------------------------------------------------------------
+
+    def _clusters_now(self, state: ACFLState) -> bool:
+        return self.cluster and state.seats is None and state.missed != state.round
+
+    def _compared(self, federation: Federation) -> tuple[str, ...]:
+        known = ", ".join(federation.columns)
+        for layer in self.layers:
+            if layer not in federation.columns:
+                hint = nearest(layer, federation.columns)
+                raise SettingError(f"ACFL.layers: the model has no layer {layer!r}{hint} (layers: {known})")
+        if self.cluster and not (self.layers or federation.dense):
+            raise SettingError(
+                f"ACFL.layers is empty, which means the fully-connected layers, and the model has none; name some of {known}"
+            )
+        named = set(self.layers or federation.dense)
+        return tuple(layer for layer in federation.columns if layer in named)
+
+    def _rule(self, state: ACFLState) -> Rule:
+        return Rule(
+            threshold=self.threshold, groups=self.groups, linkage=self.linkage, updates=self.similarity == "updates",
+            columns=state.columns, compared=state.compared,
+        )  # fmt: skip
+
+    def _cluster(self, state: ACFLState, replies: Replies) -> ACFLState:
+        everyone, heard = tuple(sorted(state.home)), len(replies.clients)
+        if heard < self.quorum * len(everyone) or heard < 1:
+            text = f"not clustered yet: {heard} of {len(everyone)} clients answered, fewer than the quorum of {self.quorum:g}"
+            return replace(state, missed=state.round, notes=(Note(kind="keep", clients=everyone, text=text),))
+        late = tuple(sorted(set(everyone) - set(replies.clients)))
+        seats, centres, note = clustered(self._rule(state), state.round, state.centres[0], replies, late)
+        home = dict(zip(seats.clients, seats.home, strict=True))
+        return replace(
+            state, seats=seats, centres=centres, home=home, waiting=late, trained=(), own=state.own[:0], notes=(note,)
+        )
+
+    def _place(self, state: ACFLState, replies: Replies) -> ACFLState:
+        """Clients that waited and were heard now have a group."""
+        late = replies.of(state.waiting)
+        if not late.clients or late.updates is None or state.seats is None:
+            return state
+        seats, models, notes = placed(self._rule(state), state.seats, len(state.centres), late)
+        home = dict(zip(seats.clients, seats.home, strict=True))
+        return replace(
+            state, seats=seats, centres=torch.cat([state.centres, models]), notes=notes,
+            home={**state.home, **{client: home[client] for client in late.clients}},
+            waiting=tuple(client for client in state.waiting if client not in set(late.clients)),
+        )  # fmt: skip
+
+
+def _without(state: ACFLState, clients: set[Client]) -> tuple[tuple[Client, ...], Tensor]:
+    """``trained`` and ``own`` less some clients; a copy."""
+    stay = [i for i, client in enumerate(state.trained) if client not in clients]
+    return tuple(state.trained[i] for i in stay), state.own[stay]

@@ -1,0 +1,101 @@
+"""FedFA: one model for all, in which the clients that it serves badly weigh more.
+
+W. Huang, T. Li, D. Wang, S. Du, J. Zhang, T. Huang, "Fairness and accuracy in horizontal federated learning", Information
+Sciences 2022, arXiv 2012.10069, in the form in which Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate" (HCCT), arXiv
+2401.13236, section VII, has it as a baseline:
+
+    p_n = -log2(Acc_n) / Σ_m -log2(Acc_m),    Acc_n: accuracy of the current model on client n's training data
+
+Deviations
+- From the original: no momentum, neither at clients nor at the server, and no term for how often a client took part. HCCT
+  leaves them out so that all its baselines train alike; the formula is that of the code published with it.
+- An accuracy of 0 counts as 1e-7, as in that code. Where every accuracy is 1 the weights are 0 / 0; they are then those of
+  FedAvg (ours).
+- Weights are renormalised over the clients that answered.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, average, state, weights
+from coterie.settings import SettingError, check, setting
+
+NONE_RIGHT = 1e-7
+"""What an accuracy of zero counts as."""
+
+
+@state
+class FedFAState:
+    """clients: all ids. model ``(d,)``. notes: the weights of the last exchange."""
+
+    clients: tuple[Client, ...]
+    model: Tensor
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFA:
+    """One model for all, weighted towards the clients on whose training data it is least accurate."""
+
+    name: ClassVar[str] = "fedfa"
+
+    fraction: float = setting(1.0, "share of the clients asked in each round (C), at least one", gt=0, le=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def init(self, federation: Federation) -> FedFAState:
+        return FedFAState(clients=federation.clients, model=federation.draw(0))
+
+    def plan(self, state: FedFAState, cohort: Cohort) -> Plan:
+        task = Task(offered=(0,), measure="train")
+        return Plan(models=state.model[None], tasks=dict.fromkeys(cohort.sample(state.clients, self.fraction), task))
+
+    def step(self, state: FedFAState, replies: Replies) -> FedFAState:
+        if replies.updates is None or not replies.clients:
+            return replace(state, notes=())
+        share = fair_weights(replies)
+        return replace(state, model=state.model + average(replies.updates, share), notes=(_note(replies, share),))
+
+    def assignment(self, state: FedFAState) -> Assignment:
+        groups = (state.clients,) if state.clients else ()
+        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
+
+    def explain(self, state: FedFAState) -> tuple[Note, ...]:
+        return state.notes
+
+    def admit(self, state: FedFAState, clients: tuple[Client, ...]) -> FedFAState:
+        return replace(state, clients=tuple(sorted({*state.clients, *clients})))
+
+    def retire(self, state: FedFAState, clients: tuple[Client, ...]) -> FedFAState:
+        return replace(state, clients=tuple(c for c in state.clients if c not in set(clients)))
+
+
+def fair_weights(replies: Replies) -> np.ndarray:
+    """``(n,)`` weights p_n of the clients that answered, from the accuracies they measured; they sum to one.
+
+    Raises :class:`SettingError` where an accuracy is not between 0 and 1.
+    """
+    accuracies = [accuracies[0] for accuracies in replies.accuracies]
+    for client, accuracy in zip(replies.clients, accuracies, strict=True):
+        if not 0 <= accuracy <= 1:
+            raise SettingError(f"fedfa needs an objective whose accuracy is 0 to 1, client {client} measured {accuracy:g}")
+    bits = np.array([-math.log2(accuracy or NONE_RIGHT) for accuracy in accuracies])
+    return bits / bits.sum() if bits.sum() > 0 else weights(replies, "data")
+
+
+def _note(replies: Replies, share: np.ndarray) -> Note:
+    accuracies = {client: found[0] for client, found in zip(replies.clients, replies.accuracies, strict=True)}
+    shares = dict(zip(replies.clients, share.tolist(), strict=True))
+    worst, best = min(accuracies, key=accuracies.__getitem__), max(accuracies, key=accuracies.__getitem__)
+    text = (
+        f"training accuracy from {accuracies[worst]:.3g} (client {worst}, weight {shares[worst]:.3g}) "
+        f"to {accuracies[best]:.3g} (client {best}, weight {shares[best]:.3g})"
+    )
+    return Note(kind="keep", clients=replies.clients, text=text, values={"accuracy": accuracies, "weight": shares})
