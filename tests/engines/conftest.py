@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from coterie.methods import CFL, FLHC, METHODS, FedAvg, Independent
+from coterie.methods import CFL, FLHC, HCCT, HCCTE, HCCTP, METHODS, FedAvg, FedPer, Independent
 
 EXAMPLES: Mapping[str, Any] = {
     "fedavg": FedAvg(fraction=0.5),
     "independent": Independent(),
     "cfl": CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1, fraction=0.5),
     "flhc": FLHC(warmup=1, fraction=0.6, threshold=None, groups=2),
+    "fedper": FedPer(fraction=0.5),
+    "hcct": HCCT(),
+    "hcct-e": HCCTE(one_shot=True),
+    "hcct-p": HCCTP(fraction=0.6),
 }
 
 

@@ -12,7 +12,7 @@ import torch
 
 from coterie.codec import decode, encode
 from coterie.core import STATES, Assignment, Cohort, Method, Plan, Replies, as_groups
-from coterie.methods import CFL, FLHC, METHODS, FedAvg, Independent
+from coterie.methods import CFL, FLHC, HCCT, HCCTE, HCCTP, METHODS, FedAvg, FedPer, Independent
 from coterie.settings import as_dict, build, documented
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 
@@ -28,8 +28,19 @@ EXAMPLES: dict[str, Any] = {
     "cfl-fallback": CFL(fallback=True),
     "flhc": FLHC(warmup=3, threshold=1.0, fraction=0.5),
     "flhc-l1": FLHC(warmup=2, fraction=1.0, metric="l1", linkage="complete", threshold=None, groups=3),
+    "fedper": FedPer(),
+    "fedper-half": FedPer(personal=0, fraction=0.5, weighting="uniform"),
+    "hcct": HCCT(),
+    "hcct-once": HCCT(one_shot=True),
+    "hcct-half": HCCT(fraction=0.5, scale="per-client"),
+    "hcct-once-half": HCCT(one_shot=True, fraction=0.5, newcomers="partition", scale="absolute", tradeoff=1.0),
+    "hcct-fixed": HCCT(groups=3, tradeoff=0.0),
+    "hcct-whole": HCCT(tradeoff=float("inf")),
+    "hcct-e": HCCTE(),
+    "hcct-e-code": HCCTE(layer="paper-code", one_shot=True),
+    "hcct-p": HCCTP(),
 }
-FINDS_GROUPS = [name for name in EXAMPLES if name.startswith(("cfl", "flhc"))]
+FINDS_GROUPS = [name for name in EXAMPLES if name.startswith(("cfl", "flhc", "hcct-once"))]
 
 
 @pytest.fixture(params=EXAMPLES, name="method")

@@ -6,7 +6,11 @@ from typing import Any
 
 from coterie.methods.cfl import CFL as CFL
 from coterie.methods.fedavg import FedAvg as FedAvg
+from coterie.methods.fedper import FedPer as FedPer
 from coterie.methods.flhc import FLHC as FLHC
+from coterie.methods.hcct import HCCT as HCCT
+from coterie.methods.hcct import HCCTE as HCCTE
+from coterie.methods.hcct import HCCTP as HCCTP
 from coterie.methods.independent import Independent as Independent
 
-METHODS: dict[str, type[Any]] = {method.name: method for method in (FedAvg, Independent, CFL, FLHC)}
+METHODS: dict[str, type[Any]] = {method.name: method for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer)}

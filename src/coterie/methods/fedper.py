@@ -1,0 +1,78 @@
+"""FedPer: FedAvg of the first layers; the last ones stay at their client for ever.
+
+M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary, "Federated Learning with Personalization Layers", arXiv
+1912.00818, Algorithms 1 and 2. What HCCT-P does in each of its groups, done with one group.
+
+Deviations
+- Every client's own layers begin with the same values, those of the first model, as in HCCT's experiments. The paper leaves
+  them to the client.
+- A share of the clients can be asked; the paper has all of them in every round. Weights are then those of the clients that
+  answered, and the others keep their own layers as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, cast
+
+from torch import Tensor
+
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, state
+from coterie.settings import SettingError, check, setting
+
+
+@state
+class FedPerState:
+    """clients: all ids. model ``(d,)``: in the columns of the layers ``keep``, which stay at the clients, the first draw."""
+
+    clients: tuple[Client, ...]
+    model: Tensor
+    keep: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPer:
+    """One model for all but its last layers, of which every client has its own."""
+
+    name: ClassVar[str] = "fedper"
+
+    personal: int = setting(1, "number of last layers that stay at their client (K_P)", ge=0)
+    fraction: float = setting(1.0, "share of the clients asked in each round, at least one", gt=0, le=1)
+    weighting: str = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def init(self, federation: Federation) -> FedPerState:
+        layers = tuple(federation.columns)
+        if self.personal > len(layers):
+            raise SettingError(
+                f"FedPer.personal must be at most the {len(layers)} layers of the model, got {self.personal}"
+            )
+        return FedPerState(
+            clients=federation.clients, model=federation.draw(0), keep=layers[len(layers) - self.personal :]
+        )
+
+    def plan(self, state: FedPerState, cohort: Cohort) -> Plan:
+        task = Task(offered=(0,), keep=state.keep)
+        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
+        weighting = cast(Literal["data", "uniform"], self.weighting)
+        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=weighting)
+
+    def step(self, state: FedPerState, replies: Replies) -> FedPerState:
+        if replies.means is None or not replies.clients:
+            return state
+        return replace(state, model=state.model + replies.means[0])
+
+    def assignment(self, state: FedPerState) -> Assignment:
+        groups = (state.clients,) if state.clients else ()
+        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
+
+    def explain(self, state: FedPerState) -> tuple[Note, ...]:
+        return ()
+
+    def admit(self, state: FedPerState, clients: tuple[Client, ...]) -> FedPerState:
+        return replace(state, clients=tuple(sorted({*state.clients, *clients})))
+
+    def retire(self, state: FedPerState, clients: tuple[Client, ...]) -> FedPerState:
+        return replace(state, clients=tuple(c for c in state.clients if c not in clients))

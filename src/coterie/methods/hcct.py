@@ -1,0 +1,240 @@
+"""HCCT: in every epoch, clients train in the groups whose members gain most from each other; the groups are made anew.
+
+Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate: Towards Maximizing the Generalization Performance in Cross-Silo
+Federated Learning", arXiv 2401.13236: Algorithms 1 (training) and 2 (client partition), equations 8 to 20; the variants
+HCCT-E (section V, "efficient implementation") and HCCT-P (section VII, with the personalisation layers of M. G.
+Arivazhagan et al., arXiv 1912.00818).
+
+The utility of client n in group G is ``U_n(G) = cos(g_n, ḡ_G) - λ_n / N_G``; see :mod:`coterie.clustering.utility`.
+
+Deviations
+- λ is a share of the mean training-set size by default (``scale``), for it lives on the scale of these sizes: the paper
+  has one absolute number per data set. Its constant Γ cancels in every merge and is left out.
+- The cosine sees trainable parameters alone, and the running statistics of BatchNorm are averaged like parameters. In the
+  code published with the paper, counters of batches drown the similarity, and a group has the statistics of client 0.
+- HCCT-E takes the relative variance across clients of whole layers (``robust``). The published code's variance is over
+  clients and coordinates together, and divided by a signed mean near zero (``paper-code``). The layer is found in the
+  first epoch, which counts; the published code throws a round of probing away. Normalisation layers do not compete.
+- HCCT-P compares the layers that travel, and heads never leave their client. The published code averages the heads of a
+  group's members before each epoch.
+- The utility that is told is that of the merge. The published code's report counts a client's own data twice in a group.
+- The paper has every client in every epoch. Here those that answered are partitioned. The others go with the new group
+  that has most data of those they were with, have the model of their group whenever it moves, and their old gradients are
+  not used. Once heard, a client keeps its weight in the first model of its next group.
+- With ``one_shot`` all clients are asked in the first epoch, and those silent in it find their group like newcomers.
+- ``newcomers="benefit"`` follows the paper's text (equations 15 and 16); ``partition`` is what the published code does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clustering import gram
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    as_groups,
+    average,
+    weights,
+)  # fmt: skip
+from coterie.methods.hcct_groups import HCCTState, Heard, regroup
+from coterie.methods.hcct_layers import comparable, layer_note, paper_code_ratios, relative_variances
+from coterie.settings import SettingError, check, setting
+
+LAYERS = ("all", "robust", "paper-code")
+_LAYER = "what cosines are taken of: all layers; or one, chosen after the first epoch: robust, or as in the paper-code"
+_PERSONAL = "number of last layers that stay at their client (HCCT-P)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HCCT:
+    """In every epoch, the groups whose members gain most from each other: data against unlikeness."""
+
+    name: ClassVar[str] = "hcct"
+
+    tradeoff: float = setting(0.5, "price of little data (λ), on the chosen scale; 0: all alone, inf: one group", ge=0)
+    scale: str = setting(
+        "mean-size", "λ is a share of the mean training-set size (ours), or absolute, or a share of each client's own size",
+        choices=("mean-size", "absolute", "per-client"),
+    )  # fmt: skip
+    groups: int | None = setting(None, "number of groups, in place of merging while there is a gain", ge=1)
+    one_shot: bool = setting(False, "partition once, after the first epoch")
+    layer: str = setting("all", _LAYER, choices=LAYERS)
+    personal: int = setting(0, _PERSONAL, ge=0)
+    newcomers: str = setting(
+        "benefit", "after a round alone, a new client joins the group of most benefit, or takes part in the next partition",
+        choices=("benefit", "partition"),
+    )  # fmt: skip
+    fraction: float = setting(1.0, "share of each group's clients asked in an epoch, at least one; ours", gt=0, le=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.groups is not None and np.isinf(self.tradeoff):
+            name = type(self).__name__
+            raise SettingError(f"{name}.groups {self.groups} needs a finite tradeoff, got inf, which is one group")
+
+    # -- the contract ---------------------------------------------------------------------------------------------------
+
+    def init(self, federation: Federation) -> HCCTState:
+        name, clients, layers = type(self).__name__, federation.clients, tuple(federation.columns)
+        if self.groups is not None and self.groups > len(clients):
+            raise SettingError(f"{name}.groups must be at most the {len(clients)} clients, got {self.groups}")
+        if self.personal > len(layers):
+            raise SettingError(f"{name}.personal must be at most the {len(layers)} layers of the model, got {self.personal}")
+        keep = layers[len(layers) - self.personal :]
+        first = federation.draw(0)
+        return HCCTState(
+            clients=clients, first=first, models=first[None], row=dict.fromkeys(clients, 0), groups=(clients,),
+            next=(clients,), parameters=federation.parameters.stop, keep=keep, layers=comparable(federation, keep),
+        )  # fmt: skip
+
+    def plan(self, state: HCCTState, cohort: Cohort) -> Plan:
+        share = 1.0 if self.one_shot and not state.partitioned else self.fraction
+        tasks = {}
+        for row, group in enumerate(state.next):
+            task = Task(offered=(row,), keep=state.keep)
+            tasks.update(dict.fromkeys(cohort.sample(group, share), task))
+        if self._layer_open(state):
+            return Plan(models=starts(state), tasks=tasks, need="rows")
+        if np.isinf(self.tradeoff) or (self.settled(state) and not state.waiting):
+            return Plan(models=starts(state), tasks=tasks, need="mean")
+        return Plan(models=starts(state), tasks=tasks, need="gram", columns=state.columns)
+
+    def step(self, state: HCCTState, replies: Replies) -> HCCTState:
+        if not replies.clients:
+            return replace(state, notes=())
+        state, notes = self._with_layer(state, replies)
+        state = trained(state, replies)
+        if self.settled(state) and not state.waiting:
+            return replace(state, notes=notes)
+        return regroup(self, state, self._heard(state, replies), notes)
+
+    def assignment(self, state: HCCTState) -> Assignment:
+        return Assignment(models=state.models, row=state.row, groups=state.groups)
+
+    def explain(self, state: HCCTState) -> tuple[Note, ...]:
+        return state.notes
+
+    def admit(self, state: HCCTState, clients: tuple[Client, ...]) -> HCCTState:
+        """Each newcomer trains from the first model, in a group of its own."""
+        new = tuple(sorted(set(clients) - set(state.clients)))
+        alone = [(c,) for c in new]
+        return replace(
+            state, clients=tuple(sorted((*state.clients, *new))), models=torch.cat([state.models, state.first[None]]),
+            row={**state.row, **dict.fromkeys(new, len(state.models))}, groups=as_groups([*state.groups, *alone]),
+            next=as_groups([*state.next, *alone]), waiting=tuple(sorted((*state.waiting, *new))),
+        )  # fmt: skip
+
+    def retire(self, state: HCCTState, clients: tuple[Client, ...]) -> HCCTState:
+        gone = set(clients)
+        stay = tuple(c for c in state.clients if c not in gone)
+        left = lambda groups: as_groups(g for g in ([c for c in group if c not in gone] for group in groups) if g)  # noqa: E731
+        return replace(
+            state, clients=stay, row={c: state.row[c] for c in stay}, groups=left(state.groups), next=left(state.next),
+            sizes={c: n for c, n in state.sizes.items() if c not in gone}, waiting=tuple(c for c in state.waiting if c in stay),
+        )  # fmt: skip
+
+    # -- in one step ----------------------------------------------------------------------------------------------------
+
+    def settled(self, state: HCCTState) -> bool:
+        """Whether the one partition has been made; it is made anew where all of its clients have gone."""
+        return self.one_shot and state.partitioned and state.waiting != state.clients
+
+    def _layer_open(self, state: HCCTState) -> bool:
+        return self.layer != "all" and state.layer is None and bool(state.layers) and not np.isinf(self.tradeoff)
+
+    def _with_layer(self, state: HCCTState, replies: Replies) -> tuple[HCCTState, tuple[Note, ...]]:
+        """HCCT-E: the layer whose updates differ most between clients, once two or more have been heard (eq. 19)."""
+        if not self._layer_open(state) or len(replies.clients) < 2:
+            return state, ()
+        assert replies.updates is not None
+        measured = relative_variances if self.layer == "robust" else paper_code_ratios
+        ratios = measured(replies.updates, state.layers)
+        note = layer_note(state.clients, ratios, self.layer)
+        return replace(state, layer=max(ratios, key=lambda layer: ratios[layer])), (note,)
+
+    def _heard(self, state: HCCTState, replies: Replies) -> Heard:
+        matrix = replies.gram
+        if matrix is None and not np.isinf(self.tradeoff):
+            assert replies.updates is not None
+            matrix = gram(replies.updates, columns=state.columns)
+        sizes = replies.examples.astype(np.float64)
+        unit = sizes if self.scale == "per-client" else np.ones(len(sizes))
+        if self.scale == "mean-size":
+            unit = unit * np.mean(list(state.sizes.values()))
+        return Heard(clients=replies.clients, gram=matrix, sizes=sizes, price=self.tradeoff * unit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HCCTE(HCCT):
+    """HCCT that compares one layer alone: the one whose first updates differ most between clients."""
+
+    name: ClassVar[str] = "hcct-e"
+
+    layer: str = setting("robust", _LAYER, choices=LAYERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HCCTP(HCCT):
+    """HCCT whose clients keep their last layer to themselves: groups share what is below it."""
+
+    name: ClassVar[str] = "hcct-p"
+
+    personal: int = setting(1, _PERSONAL, ge=0)
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+
+
+def starts(state: HCCTState) -> Tensor:
+    """What each coming group trains from, ``(k, d)``: the mean of its members' models, by their training data."""
+    return torch.stack([_start(state, group) for group in state.next]) if state.next else state.first[None]
+
+
+def _start(state: HCCTState, group: tuple[Client, ...]) -> Tensor:
+    data = dict.fromkeys((state.row[c] for c in group), 0)
+    for client in group:
+        data[state.row[client]] += state.sizes.get(client, 0)
+    known = {row: n for row, n in data.items() if n} or dict.fromkeys(data, 1)  # never heard: of no weight
+    if len(known) == 1:
+        return state.models[next(iter(known))]
+    return average(state.models[list(known)], np.array(list(known.values())) / sum(known.values()))
+
+
+def trained(state: HCCTState, replies: Replies) -> HCCTState:
+    """Each group that was heard has moved by its mean update, silent members too; the models of the others stay."""
+    means, heard = _means(state, replies)
+    moved = np.flatnonzero(heard)
+    row = {client: place for place, at in enumerate(moved) for client in state.next[at]}
+    stale = sorted({state.row[c] for c in state.clients if c not in row})
+    place = {old: len(moved) + i for i, old in enumerate(stale)}
+    return replace(
+        state, models=torch.cat([(starts(state) + means)[moved], state.models[stale]]),
+        row={c: row[c] if c in row else place[state.row[c]] for c in state.clients}, groups=state.next,
+        sizes={**state.sizes, **dict(zip(replies.clients, map(int, replies.examples), strict=True))},
+    )  # fmt: skip
+
+
+def _means(state: HCCTState, replies: Replies) -> tuple[Tensor, np.ndarray]:
+    """Mean updates of the groups ``(k, d)``, and how many of each were heard."""
+    if replies.means is not None and replies.heard is not None:
+        return replies.means, replies.heard
+    assert replies.updates is not None
+    means, heard = torch.zeros(len(state.next), replies.updates.shape[1]), np.zeros(len(state.next), dtype=np.int64)
+    for at, group in enumerate(state.next):
+        part = replies.of(group)
+        if part.clients:
+            assert part.updates is not None
+            means[at], heard[at] = average(part.updates, weights(part, "data")), len(part.clients)
+    return means, heard

@@ -1,0 +1,183 @@
+"""HCCT's groups from one epoch to the next: who merges, where silent clients and newcomers go, and the reasons in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clustering import benefit, benefits, cosine, utility, utility_merge
+from coterie.core import Client, Groups, Note, as_groups, state
+from coterie.methods.hcct_layers import Layers
+
+if TYPE_CHECKING:
+    from coterie.methods.hcct import HCCT
+
+Group = list[Client]
+
+
+@state
+class HCCTState:
+    """first ``(d,)``: the model that everyone starts from. models ``(k, d)`` and row: who has which model now. groups: who
+    trained together last; next: who does in the coming epoch. sizes: training-set sizes of all that were ever heard.
+
+    layers: those that may be compared; layer: the one that is, None for all; keep: those that stay at the client.
+    partitioned: whether there has been a partition. waiting: who finds its group when it is next heard: newcomers, and with
+    ``one_shot`` those silent in the partition.
+    """
+
+    clients: tuple[Client, ...]
+    first: Tensor
+    models: Tensor
+    row: Mapping[Client, int]
+    groups: Groups
+    next: Groups
+    parameters: int
+    keep: tuple[str, ...]
+    layers: Layers
+    sizes: Mapping[Client, int] = field(default_factory=dict)
+    layer: str | None = None
+    partitioned: bool = False
+    waiting: tuple[Client, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def columns(self) -> slice:
+        """What similarity sees; the columns of layers that stay at the client are zero in every update."""
+        if self.layer is None:
+            return slice(0, self.parameters)
+        spans = self.layers[self.layer]
+        return slice(spans[0][0], spans[-1][1])
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What an epoch brought. clients: who answered. gram ``(n, n)`` of their updates, None where λ is infinite. sizes
+    ``(n,)``: training-set sizes. price ``(n,)``: λ of each."""
+
+    clients: tuple[Client, ...]
+    gram: np.ndarray | None
+    sizes: np.ndarray
+    price: np.ndarray
+
+    def at(self, group: Iterable[Client]) -> list[int]:
+        """Positions of those of a group that were heard."""
+        place = {client: i for i, client in enumerate(self.clients)}
+        return [place[c] for c in group if c in place]
+
+    def merged(self, among: Sequence[Client], groups: int | None) -> list[Group]:
+        """Algorithm 2 on some of the clients heard."""
+        if self.gram is None or not among:
+            return [list(among)] if among else []
+        at = self.at(among)
+        count = None if groups is None else min(groups, len(at))
+        parts = utility_merge(self.gram[np.ix_(at, at)], self.sizes[at], self.price[at], groups=count)
+        return [[among[i] for i in part] for part in parts]
+
+    def best(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
+        """The group that gains most by a newcomer (eq. 15, 16), as far as it was heard, and how much; None: none was."""
+        known = [i for i, group in enumerate(groups) if self.at(group)]
+        if not known:
+            return None
+        if self.gram is None:
+            return known[0], np.inf
+        (at,) = self.at([newcomer])
+        gains = benefit(self.gram, self.sizes, self.price, [self.at(groups[i]) for i in known], at)
+        top = int(gains.argmax())
+        return known[top], float(gains[top])
+
+
+def regroup(method: HCCT, state: HCCTState, heard: Heard, notes: tuple[Note, ...]) -> HCCTState:
+    """The groups of the next epoch: a partition of those who were heard, the others, then newcomers one by one."""
+    settled, spoke = method.settled(state), set(heard.clients)
+    one_by_one = (settled or method.newcomers == "benefit") and state.waiting != state.clients
+    new = [c for c in state.waiting if c in spoke] if one_by_one else []
+    old = [[c for c in group if c not in new] for group in state.next]
+    among = [c for c in heard.clients if c not in new]
+    parts = [group for group in old if group] if settled else follow(heard.merged(among, method.groups), old, state.sizes)
+    waiting = set(state.waiting) - (spoke - set(new))
+    if method.one_shot and not state.partitioned and among:
+        waiting |= set(state.clients) - spoke
+    joined = []
+    for client in new:
+        found = heard.best(parts, client)
+        waiting -= {client} if found else set()
+        if found and found[1] > 0:
+            parts[found[0]].append(client)
+        else:
+            parts.append([client])
+        joined.append(_join_note(client, parts, found))
+    following = as_groups(parts)
+    state = replace(state, next=following, partitioned=state.partitioned or bool(among), waiting=tuple(sorted(waiting)))
+    return replace(state, notes=(*notes, *joined, partition_note(method, state, heard)))
+
+
+def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]) -> list[Group]:
+    """``parts`` with those of the old groups in them that were not heard: they go where most data of their group went.
+
+    Where nobody of a group was heard, it stays together. Of equal shares, the part with the smallest first member counts.
+    """
+    place = {client: i for i, part in enumerate(parts) for client in part}
+    after = [list(part) for part in parts]
+    for group in old:
+        absent = [c for c in group if c not in place]
+        share: dict[int, int] = {}
+        for client in group:
+            if client in place:
+                share[place[client]] = share.get(place[client], 0) + sizes[client]
+        if absent and share:
+            after[min(share, key=lambda i: (-share[i], parts[i][0]))] += absent
+        elif absent:
+            after.append(absent)
+    return after
+
+
+# -- reasons ----------------------------------------------------------------------------------------------------------
+
+
+def partition_note(method: HCCT, state: HCCTState, heard: Heard) -> Note:
+    """The next groups and what they are worth; their parts and the cosines where they are not those that trained."""
+    groups = [group for group in state.next if heard.at(group)]
+    changed = state.next != state.groups
+    absent = len(state.clients) - len(heard.clients)
+    text = f"{_count(len(groups), 'group')} of {_count(len(heard.clients), 'client')}"
+    note = Note(kind="partition", clients=state.clients, text=text, parts=state.next if changed else (), heard=heard.clients)
+    numbers = {"groups": float(len(groups))}
+    values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
+    silent = f"; {_count(absent, 'silent client')} stay with those they were with" if absent else ""
+    if heard.gram is None:
+        return replace(note, text=f"{text}, as λ is infinite{silent}", numbers=numbers)
+    for group in groups:
+        at = heard.at(group)
+        mine = utility(heard.gram, heard.sizes, heard.price, at)
+        alone = 1.0 - heard.price[at] / heard.sizes[at]
+        for name, row in (("utility", mine), ("gain", mine - alone), ("group_utility", np.full(len(at), mine.sum()))):
+            values[name].update({heard.clients[i]: float(value) for i, value in zip(at, row, strict=True)})
+    numbers |= {"utility": sum(values["utility"].values()), "tradeoff": float(heard.price.mean())}
+    rule = f"λ {numbers['tradeoff']:.3g}" if method.groups is None else f"{_count(method.groups, 'group')} asked for"
+    text += f", {rule}{f', layer {state.layer!r}' if state.layer is not None else ''}: utility {numbers['utility']:.3g}"
+    if len(groups) > 1:
+        numbers["best_open"] = float(benefits(heard.gram, heard.sizes, heard.price, [heard.at(g) for g in groups]).max())
+        text += f", the best merge not made would add {numbers['best_open']:.3g}"
+    cosines = {state.layer or "all": torch.from_numpy(cosine(heard.gram)).float()} if changed else {}
+    return replace(note, text=text + silent, numbers=numbers, values=values, similarity=cosines)
+
+
+def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | None) -> Note:
+    if found is None:
+        return Note(kind="wait", clients=(client,), text=f"client {client} waits: nobody else was heard")
+    place, gain = found
+    if gain > 0:
+        first = min(parts[place])
+        text = f"client {client} joins the group of client {first}, whose utility it raises most, by {gain:.3g}"
+    else:
+        text = f"client {client} stays alone: in the best of the groups it would change utility by {gain:.3g}"
+    return Note(kind="join", clients=(client,), text=text, numbers={"gain": gain})
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
