@@ -317,6 +317,7 @@ def test_other_settings_are_not_averaged_with_each_other(tmp_path: Path) -> None
         "settings": {"methods": [{"name": "fedavg", "weighting": "uniform"}]},
         "scenario_settings": {"scenario": {**SMALL["scenario"], "clients": 5}},
         "training": {"training": {"epochs": 2}},
+        "boundary": {"boundary": {"clip": 2.0}},
         "limits": {"rounds": 2},
         "seed": {"seed": 1},
     }

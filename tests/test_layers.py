@@ -41,12 +41,13 @@ MAY_IMPORT: dict[str, str] = {
     "codec": "core settings",
     "store": "settings codec",
     "record": "core settings codec store",
-    "experiment": "core settings world data models scenario methods record store",
-    "runs": "codec core settings world scenario methods engines record store experiment __init__",
-    "overrides": "core settings scenario methods experiment",
-    "report": "core settings clustering methods tree scenario experiment record store runs",
+    "experiment": "core settings boundary world data models scenario methods record store",
+    "runs": "codec boundary core settings world models scenario methods engines record store experiment __init__",
+    "export": "codec core settings randomness layout models world experiment record store runs engines boundary __init__",
+    "overrides": "core settings boundary scenario methods experiment",
+    "report": "core settings boundary clustering methods tree scenario experiment record store runs",
     "arguments": "core settings scenario methods experiment overrides runs report record store __init__",
-    "cli": "core settings scenario methods engines experiment overrides runs report record store arguments __init__",
+    "cli": "core settings scenario methods engines experiment overrides runs report record store arguments export __init__",
     "__main__": "cli",
 }
 """Part of the package -> the parts it may import, besides itself. A new part finds its place here."""

@@ -15,6 +15,9 @@ As TOML, everything but the name of the scenario may be left out::
     [training]                               # local training; what is not said is the scenario's
     lr = 0.05
 
+    [boundary]                               # what is done to updates on their way, see docs/boundary.md
+    rotation = "permute"
+
 The ``run.toml`` of a run directory is such a file too, with everything said.
 """
 
@@ -27,6 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from coterie.boundary import Boundary
 from coterie.core import Training
 from coterie.methods import METHODS
 from coterie.record import read_toml
@@ -50,6 +54,7 @@ class Experiment:
     setup: Scenario
     methods: tuple[Any, ...]
     training: Training
+    boundary: Boundary = Boundary()  # noqa: RUF009  (frozen)
     rounds: int = setting(40, "communication rounds", ge=1)
     seeds: tuple[int, ...] = setting((0,), "one run of each method per seed", ge=0)
     target: float | None = setting(None, "stop a run when its mean accuracy reaches this", gt=0)
@@ -75,13 +80,13 @@ class Experiment:
         out["methods"] = [{"name": method.name, **_plain(method)} for method in self.methods]
         out |= {name: value for name in PLAIN if (value := getattr(self, name)) is not None}
         out["seeds"] = list(self.seeds)
-        out["training"] = _plain(self.training)
+        out |= {"training": _plain(self.training), "boundary": _plain(self.boundary)}
         return out
 
 
 PLAIN = ("rounds", "target", "eval_every", "checkpoint_every", "workers", "data")
-TABLES = ("scenario", "methods", "training")
-KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training")
+TABLES = ("scenario", "methods", "training", "boundary")
+KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training", "boundary")
 
 
 def read(path: Path | str) -> Spec:
@@ -107,10 +112,11 @@ def normal(document: Mapping[str, Any]) -> Spec:
     if not isinstance(methods, Sequence) or isinstance(methods, str):
         raise SettingError(f"methods must be a list of names or tables, got {methods!r}")
     spec["methods"] = [_named("methods", method) for method in methods]
-    spec["training"] = document.get("training", {})
-    if not isinstance(spec["training"], Mapping):
-        raise SettingError(f"training must be a table of settings, got {spec['training']!r}")
-    spec["training"] = dict(spec["training"])
+    for table in ("training", "boundary"):
+        spec[table] = document.get(table, {})
+        if not isinstance(spec[table], Mapping):
+            raise SettingError(f"{table} must be a table of settings, got {spec[table]!r}")
+        spec[table] = dict(spec[table])
     if "seed" in spec and "seeds" in spec:
         raise SettingError("use just one of seed and seeds")
     if "seed" in spec:
@@ -143,6 +149,7 @@ def make(spec: Mapping[str, Any]) -> Experiment:
         setup=setup,
         methods=tuple(methods),
         training=changed(setup.training, spec["training"], "training"),
+        boundary=changed(Boundary(), spec["boundary"], "boundary"),
         **{key: spec[key] for key in (*PLAIN, "seeds") if key in spec},
     )
 

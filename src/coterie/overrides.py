@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from coterie.boundary import Boundary
 from coterie.core import Training
 from coterie.experiment import PLAIN, Spec, method_class, settings_of
 from coterie.methods import METHODS
@@ -29,7 +30,7 @@ def assign(spec: Spec, text: str) -> Spec:
     """``spec`` with the setting of ``text``, ``key=value``, changed.
 
     key: ``method.KEY`` (of each method that has it), ``NAME.KEY`` of one method, ``training.KEY``, ``scenario.KEY``,
-    ``experiment.KEY``; or a bare KEY where only one kind of these has it. Raises
+    ``experiment.KEY``, ``boundary.KEY``; or a bare KEY where only one kind of these has it, the boundary left aside. Raises
     :class:`~coterie.settings.SettingError` for an unknown key, naming the nearest, and for an ambiguous one.
     """
     key, equals, value = (part.strip() for part in text.partition("="))
@@ -39,6 +40,7 @@ def assign(spec: Spec, text: str) -> Spec:
         **spec,
         "scenario": dict(spec["scenario"]),
         "training": dict(spec["training"]),
+        "boundary": dict(spec["boundary"]),
         "methods": [dict(m) for m in spec["methods"]],
     }
     # A text may be called "none" (a shift), and an optional setting takes "none" for None.
@@ -55,6 +57,8 @@ def _places(spec: Spec) -> Iterator[Place]:
             yield Place("method", table["name"], key, table)
     for key in settings_of(Training):
         yield Place("training", "training", key, spec["training"])
+    for key in settings_of(Boundary):
+        yield Place("boundary", "boundary", key, spec["boundary"])
     for key in settings_of(type(find(spec["scenario"]["name"])), hidden=("training",)):
         yield Place("scenario", "scenario", key, spec["scenario"])
     for key in (*PLAIN, "seeds"):
@@ -78,8 +82,10 @@ def _dotted(places: list[Place], key: str) -> list[Place]:
 
 
 def _bare(places: list[Place], key: str) -> list[Place]:
-    found = [place for place in places if place.key == key]
+    found = [place for place in places if place.key == key and place.kind != "boundary"]
     if not found:
+        if key in settings_of(Boundary):
+            raise SettingError(f"--set {key}: write boundary.{key}")
         hint = nearest(key, {place.key for place in places})
         if not hint:
             hint = "; coterie methods NAME and coterie scenarios NAME list them"

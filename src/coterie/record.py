@@ -170,6 +170,8 @@ def line(done: Round) -> Line:
         "evaluations": done.evaluations,
         "seconds": dict(done.seconds),
     }
+    if done.released:
+        plain["released"] = {str(client): count for client, count in sorted(done.released.items())}
     result = finite(plain)
     assert isinstance(result, dict)
     return result

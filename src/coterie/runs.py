@@ -19,6 +19,8 @@ import numpy as np
 import torch
 
 import coterie
+from coterie import models
+from coterie.boundary import Boundary
 from coterie.codec import DamagedError
 from coterie.core import Method, Training
 from coterie.engines import inprocess
@@ -44,14 +46,15 @@ def run(
     training: Training | None = None,
     eval_every: int = 1,
     start: Position | None = None,
+    boundary: Boundary | None = None,
 ) -> Iterator[Round]:
     """Run a method over a scenario; yields each communication round as it ends.
 
     method: a name of :data:`coterie.METHODS` or a method with its settings. scenario: a name of
     :data:`coterie.SCENARIOS`, a scenario, or a world of your own. training: local training in place of the scenario's.
     data: folder of the data set's files. workers: processes (None: one per core), which change no result. start: the
-    ``position`` of an earlier round, to go on from. Nothing is written; early stopping is ``break``. Raises
-    :class:`~coterie.settings.UserError` for a wrong argument, before the first round.
+    ``position`` of an earlier round, to go on from. boundary: what is done to updates on their way. Nothing is written;
+    early stopping is ``break``. Raises :class:`~coterie.settings.UserError` for a wrong argument, before the first round.
     """
     for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("eval_every", eval_every, 1)):
         if not isinstance(value, int) or value < least:
@@ -63,7 +66,7 @@ def run(
     if training is not None:
         world = replace(world, training=training)
     return inprocess.rounds(
-        chosen, world, rounds=rounds, seed=seed, workers=workers, eval_every=eval_every, start=start
+        chosen, world, rounds=rounds, seed=seed, workers=workers, eval_every=eval_every, start=start, boundary=boundary
     )
 
 
@@ -109,6 +112,7 @@ class Run:
             engine = inprocess.rounds(
                 self.method, world, rounds=self.experiment.rounds, seed=self.seed,
                 workers=workers or self.experiment.workers, eval_every=self.experiment.eval_every, start=stored,
+                boundary=self.experiment.boundary,
             )  # fmt: skip
             with closing(engine):  # type: ignore[type-var]
                 for done in engine:
@@ -122,7 +126,7 @@ class Run:
         record, facts = self.record, world_facts(world)
         if not record.begun:
             record.describe({**self.experiment.spec(), "world": facts, "versions": versions()})
-        elif record.description()["world"] != facts:
+        elif any(facts.get(name) != known for name, known in record.description()["world"].items()):
             raise UserError(f"{self.folder} cannot go on: the scenario's clients or data are not what they were")
         stored = record.checkpoints.load()
         if stored and not isinstance(stored[1], Position):
@@ -143,7 +147,8 @@ class Run:
 
 
 def world_facts(world: World) -> dict[str, Any]:
-    """What ``run.toml`` keeps of a world: ids, training-set sizes in that order, a digest of all data, the true groups."""
+    """What ``run.toml`` keeps of a world: ids, training-set sizes in that order, a digest of all data, the true groups, and
+    what it takes to make a net like the clients'."""
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
         "clients": clients,
@@ -152,6 +157,8 @@ def world_facts(world: World) -> dict[str, Any]:
     }
     if world.truth is not None:
         facts["true_groups"] = [list(group) for group in world.truth]
+    if (model := models.described(world.model)) is not None:
+        facts["model"] = model
     return facts
 
 
@@ -192,7 +199,8 @@ def changed_versions(run: Run) -> list[str]:
 def begin(experiment: Experiment, folder: Path | str) -> tuple[Run, ...]:
     """The runs of an experiment, in a new ``folder``; none has made a round yet.
 
-    The first seed's world is built before anything is made, so that a mistake leaves nothing behind. Raises
+    The first seed's world is built, and each method's first plan made, before anything is written, so that a mistake leaves
+    nothing behind. Raises
     :class:`~coterie.settings.UserError` if the folder has something in it.
     """
     folder = Path(folder)
@@ -202,6 +210,8 @@ def begin(experiment: Experiment, folder: Path | str) -> tuple[Run, ...]:
         hint = f"; coterie resume {folder} goes on with what is there" if runs else ""
         raise UserError(f"{folder} is there already and not an empty folder; name another{hint}")
     world = experiment.world(experiment.seeds[0])
+    for method in experiment.methods:
+        inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary)
     runs_ = _runs(experiment, folder)
     folder.mkdir(parents=True, exist_ok=True)
     if len(runs_) == 1:

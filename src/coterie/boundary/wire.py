@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -31,17 +31,23 @@ class Veiled(Federation):
         return slice(0, self.trainable)
 
 
-class Veil(dict[str, tuple[int, int]]):
+class Veil(Mapping[str, tuple[int, int]]):
     """Names of layers whose places nobody may ask for; ``boundary`` tells why."""
 
-    def __init__(self, names: Any, boundary: Boundary) -> None:
-        super().__init__(dict.fromkeys(names, (0, 0)))
-        self.boundary = boundary
+    def __init__(self, names: Iterable[str], boundary: Boundary) -> None:
+        self.names, self.boundary = tuple(names), boundary
 
-    def _refuse(self, *_: Any) -> Any:
-        raise self.boundary.hidden("the method looks at some layers")
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
 
-    __getitem__ = get = items = values = _refuse
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __getitem__(self, name: str) -> tuple[int, int]:
+        raise self.boundary.hidden("a method looks at single layers")
 
 
 @dataclass(frozen=True)

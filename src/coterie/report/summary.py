@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
+from coterie.boundary import spent
 from coterie.clustering import adjusted_rand
 from coterie.record import RUN, Line, Record, ends, finite, spread
 from coterie.settings import UserError
@@ -24,8 +26,9 @@ def summary(run: Path | str) -> Summary:
     run is to end) and whether it has finished; groups and true_groups (lists of lists of client ids; or None); ari,
     their adjusted Rand index (or None); accuracy: mean, std, min over clients and per_client, in the last tested round;
     loss and each other metric: mean over clients; bytes_up, bytes_down, exchanges, evaluations (of a model on a client's
-    data, as the method asked; None of a record that does not tell), seconds: of all rounds; run_dir. Numbers that are not
-    finite are None. Raises :class:`~coterie.settings.UserError` if there is no round yet.
+    data, as the method asked; None of a record that does not tell), seconds: of all rounds; boundary (its settings) and
+    privacy (see :func:`privacy`); run_dir. Numbers that are not finite are None. Raises
+    :class:`~coterie.settings.UserError` if there is no round yet.
     """
     record = Record(run)
     description, lines = record.description(), record.lines()
@@ -42,12 +45,14 @@ def summary(run: Path | str) -> Summary:
         "settings": method,
         "scenario_settings": scenario,
         "training": description["training"],
+        "boundary": description.get("boundary", {}),
         "limits": limits,
         "finished": ends(lines[-1], **limits),
         "groups": groups,
         "true_groups": truth,
         "ari": agreement(groups, truth),
         **scores(lines),
+        "privacy": privacy(description.get("boundary", {}), lines),
         **{key: _total(lines, key) for key in ("bytes_up", "bytes_down", "exchanges", "evaluations")},
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
         "run_dir": str(run),
@@ -59,6 +64,22 @@ def summary(run: Path | str) -> Summary:
 def _total(lines: Sequence[Line], key: str) -> int | None:
     """The sum over all rounds; None if one of them was recorded before this was counted."""
     return sum(line[key] for line in lines) if all(key in line for line in lines) else None
+
+
+def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | None:
+    """What noise has left to be known of a client's data, or None without noise: epsilon at delta, after so many updates.
+
+    It is that of the client that sent most; see :func:`coterie.boundary.spent`.
+    """
+    if not boundary.get("noise"):
+        return None
+    sent: Counter[str] = Counter()
+    for line in lines:
+        sent.update(line.get("released", {}))
+    updates = max(sent.values(), default=0)
+    return {
+        "epsilon": spent(boundary["noise"], updates, boundary["delta"]), "delta": boundary["delta"], "updates": updates,
+    }  # fmt: skip
 
 
 def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | None) -> float | None:
@@ -95,7 +116,7 @@ def expand(folders: Iterable[Path | str]) -> list[Path]:
     return out
 
 
-ALIKE = ("method", "scenario", "settings", "scenario_settings", "training", "limits")
+ALIKE = ("method", "scenario", "settings", "scenario_settings", "training", "boundary", "limits")
 """What runs have in common that differ in their seed alone."""
 
 COMPARED = (

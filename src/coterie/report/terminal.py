@@ -237,9 +237,9 @@ def differences(compared: Sequence[Mapping[str, Any]]) -> list[str]:
         alike = [c for c in compared if (c["method"], c["scenario"]) == (one["method"], one["scenario"])]
         words = [
             f"{key} {value}"
-            for table in ("settings", "scenario_settings", "training", "limits")
-            for key, value in one[table].items()
-            if any(other[table].get(key) != value for other in alike)
+            for table in ("settings", "scenario_settings", "training", "boundary", "limits")
+            for key, value in one.get(table, {}).items()
+            if any(other.get(table, {}).get(key) != value for other in alike)
         ]
         out.append(", ".join(words))
     return out
