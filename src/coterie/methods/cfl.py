@@ -49,7 +49,7 @@ from coterie.core import (
 )  # fmt: skip
 from coterie.methods import cfl_leaves, walking
 from coterie.methods.cfl_criteria import Heard, by_schedule, decide, listen, separate
-from coterie.methods.cfl_leaves import CFLState, Leaf, better_ancestors, join, ordered, stays
+from coterie.methods.cfl_leaves import CFLState, Leaf, best_on_path, join, ordered, stays
 from coterie.settings import SettingError, check, setting
 from coterie.tree import root
 
@@ -168,7 +168,7 @@ class CFL:
         at = {client: leaf.node for leaf in state.leaves for client in leaf.clients} | dict(state.walkers)
         path = {client: tuple(place[node.id] for node in state.tree.path(id)) for client, id in at.items()}
         if self.fallback:
-            at |= {client: id for leaf in state.leaves for client, id in better_ancestors(state.tree, leaf)}
+            at |= dict(best_on_path(state))
         return Assignment(
             models=torch.stack([leaf.model for leaf in state.leaves] + [n.model for n in inner if n.model is not None]),
             row={client: place[id] for client, id in sorted(at.items())},

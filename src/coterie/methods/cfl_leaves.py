@@ -77,12 +77,18 @@ def join(leaves: Iterable[Leaf], arrived: Mapping[Client, int]) -> list[Leaf]:
     ]
 
 
-def better_ancestors(tree: Tree, leaf: Leaf) -> Iterator[tuple[Client, int]]:
-    """(client, node) of each member that an ancestor's model served better than the leaf's last offered model.
+def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:
+    """(client, node) of each client that an ancestor's model served better than the model it was last offered, by its
+    validation losses.
 
-    Both losses come with the replies, on the client's validation data; the leaf's is one round old.
+    The losses come with the replies; a leaf's is of the model it had one round ago.
     """
-    for client in leaf.clients:
-        past = [(n.losses[client], n.id) for n in tree.path(leaf.node)[:-1] if client in n.losses]
-        if past and client in leaf.losses and min(past)[0] < leaf.losses[client]:
+    for leaf in state.leaves:
+        for client in leaf.clients:
+            past = [(n.losses[client], n.id) for n in state.tree.path(leaf.node)[:-1] if client in n.losses]
+            if past and client in leaf.losses and min(past)[0] < leaf.losses[client]:
+                yield client, min(past)[1]
+    for client, at in state.walkers.items():
+        past = [(n.losses[client], n.id) for n in state.tree.path(at) if client in n.losses]
+        if past:
             yield client, min(past)[1]

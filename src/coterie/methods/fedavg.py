@@ -9,7 +9,7 @@ Deviation: weights are ``n_k / Σ n_k`` over the clients that answered, so that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -52,6 +52,12 @@ class FedAvg:
 
     def assignment(self, state: FedAvgState) -> Assignment:
         return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=(state.clients,))
+
+    def admit(self, state: FedAvgState, clients: tuple[Client, ...]) -> FedAvgState:
+        return replace(state, clients=tuple(sorted((*state.clients, *clients))))
+
+    def retire(self, state: FedAvgState, clients: tuple[Client, ...]) -> FedAvgState:
+        return replace(state, clients=tuple(c for c in state.clients if c not in set(clients)))
 
     def explain(self, state: FedAvgState) -> tuple[Note, ...]:
         return ()

@@ -7,7 +7,7 @@ bytes. The code published with the paper starts it with one round of FedAvg; thi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -52,6 +52,12 @@ class Independent:
             row=dict.fromkeys(state.clients, 0),
             groups=tuple((client,) for client in state.clients),
         )
+
+    def admit(self, state: IndependentState, clients: tuple[Client, ...]) -> IndependentState:
+        return replace(state, clients=tuple(sorted((*state.clients, *clients))))
+
+    def retire(self, state: IndependentState, clients: tuple[Client, ...]) -> IndependentState:
+        return replace(state, clients=tuple(c for c in state.clients if c not in set(clients)))
 
     def explain(self, state: IndependentState) -> tuple[Note, ...]:
         return ()

@@ -1,0 +1,113 @@
+"""What holds of every method when clients are silent, join late, leave and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.core import Admits, Cohort
+from test_contract import DECIDES, EXAMPLES, FINDS_GROUPS, check_assignment
+from worlds import THREE, TRUTH, Pull, grouped, last, play
+
+Silence = Callable[[int, int], bool]
+
+
+def at_random(seed: int, share: float = 0.3) -> Silence:
+    draws = np.random.default_rng(seed).random((200, 100)) < share
+    return lambda exchange, client: bool(draws[exchange, client])
+
+
+def sums_to_one(name: str) -> bool:
+    """Whether a model that is trained gets an average; not by the rules of IFCA's gradients and of Cho's MAXFL."""
+    method = EXAMPLES[name]
+    return getattr(method, "averaging", "") != "gradients" and getattr(method, "rule", "") != "cho"
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if sums_to_one(name)])
+def test_weights_sum_to_one_whoever_answers(name: str) -> None:
+    # All clients train to the same model from wherever they start: so does every average of some of them.
+    everyone = sorted(c for group in THREE for c in group)
+    world = replace(grouped([everyone], noise=0.0, examples={2: 5, 17: 1, 3: 7, 99: 2}), rate=1.0)
+    target, before = world.targets[2], None
+    kept = [slice(*world.columns[layer]) for layer in _kept(EXAMPLES[name], world)]
+    for played in play(EXAMPLES[name], world, 30, silent=at_random(1)):
+        after = served(played)
+        for client in played.replies.clients if before is not None else ():
+            model = after[client].clone()
+            for columns in kept:
+                model[columns] = target[columns]  # the client's own, which no server averages
+            still = torch.equal(after[client], before[client])
+            assert still or torch.allclose(model, target, atol=1e-5), (client, played.notes)
+        before = after
+
+
+def _kept(method: Any, world: Pull) -> set[str]:
+    plan = method.plan(method.init(world.federation()), Cohort(present=world.clients, exchange=0, seed=0))
+    return {layer for task in plan.tasks.values() for layer in task.keep}
+
+
+def served(played: Any) -> dict[int, torch.Tensor]:
+    return {client: played.assignment.models[row] for client, row in played.assignment.row.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if not name.startswith("flsc")])  # its groups overlap
+def test_the_model_of_a_silent_client_changes_with_its_groups_only(name: str) -> None:
+    before = None
+    for played in play(EXAMPLES[name], grouped(THREE), 40, silent=at_random(2)):
+        after, heard = served(played), set(played.replies.clients)
+        for group in played.groups if before is not None else ():
+            for client in set(group) - heard:
+                moved = not torch.equal(after[client], before[client])
+                assert not moved or heard & set(group), client
+        before = after
+
+
+@pytest.mark.parametrize("name", FINDS_GROUPS)
+def test_finds_the_groups_with_three_in_ten_silent(name: str) -> None:
+    found = [last(EXAMPLES[name], grouped(THREE, seed=s), 100, silent=at_random(s)).groups == TRUTH for s in range(5)]
+    assert sum(found) >= 4
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_clients_join_leave_and_come_back(name: str) -> None:
+    method, whole = EXAMPLES[name], grouped(THREE)
+    assert isinstance(method, Admits)
+
+    def of(clients: tuple[int, ...]) -> Pull:
+        return replace(whole, targets={c: whole.targets[c] for c in clients})
+
+    founders = tuple(c for c in whole.clients if c not in (5, 17, 29))
+    state, first = method.init(of(founders).federation()), 0
+    members = founders
+    for change, clients in ((method.admit, (5, 17)), (method.retire, (17, 2, 3, 5, 50, 51)), (method.admit, (2, 29))):
+        for played in play(method, of(members), 20, state=state, first=first):
+            check_assignment(played.assignment, members)
+        state, first = change(played.state, clients), first + 20
+        members = tuple(sorted(set(members) ^ set(clients)))
+        check_assignment(method.assignment(state), members)
+    for played in play(method, of(members), 20, state=state, first=first, silent=at_random(3)):
+        check_assignment(played.assignment, members)
+        assert set(played.plan.tasks) <= set(members)
+
+
+@pytest.mark.parametrize("name", DECIDES)
+def test_newcomers_and_who_returns_find_their_groups(name: str) -> None:
+    method, whole = EXAMPLES[name], grouped(THREE)
+    founders = tuple(c for c in whole.clients if c not in (5, 17, 29))
+    end = last(method, replace(whole, targets={c: whole.targets[c] for c in founders}), 60)
+    state = method.admit(method.retire(end.state, (8,)), (5, 8, 17, 29))
+    assert last(method, whole, 60, state=state, first=60).groups == TRUTH
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_all_may_leave_but_one(name: str) -> None:
+    method, world = EXAMPLES[name], grouped(THREE)
+    state = method.retire(last(method, world, 30).state, tuple(c for c in world.clients if c != 40))
+    one = replace(world, targets={40: world.targets[40]})
+    for played in play(method, one, 5, state=state, first=30):
+        assert played.groups == ((40,),)
