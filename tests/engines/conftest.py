@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coterie.methods import CFL, FLHC, HCCT, HCCTE, HCCTP, METHODS, FedAvg, FedPer, Independent
+from coterie.methods import ACFL, CFL, FLHC, HCCT, HCCTE, HCCTP, MAXFL, METHODS, FedAvg, FedFA, FedPer, Independent
 
 EXAMPLES: Mapping[str, Any] = {
     "fedavg": FedAvg(fraction=0.5),
@@ -18,6 +18,9 @@ EXAMPLES: Mapping[str, Any] = {
     "hcct": HCCT(),
     "hcct-e": HCCTE(one_shot=True),
     "hcct-p": HCCTP(fraction=0.6),
+    "acfl": ACFL(pretrain_epochs=1, fraction=0.6),
+    "maxfl": MAXFL(pretrain_epochs=1),
+    "fedfa": FedFA(),
 }
 
 

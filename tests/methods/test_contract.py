@@ -12,7 +12,7 @@ import torch
 
 from coterie.codec import decode, encode
 from coterie.core import STATES, Assignment, Cohort, Method, Plan, Replies, as_groups
-from coterie.methods import CFL, FLHC, HCCT, HCCTE, HCCTP, METHODS, FedAvg, FedPer, Independent
+from coterie.methods import ACFL, CFL, FLHC, HCCT, HCCTE, HCCTP, MAXFL, METHODS, FedAvg, FedFA, FedPer, Independent
 from coterie.settings import as_dict, build, documented
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 
@@ -39,8 +39,17 @@ EXAMPLES: dict[str, Any] = {
     "hcct-e": HCCTE(),
     "hcct-e-code": HCCTE(layer="paper-code", one_shot=True),
     "hcct-p": HCCTP(),
+    "acfl": ACFL(),
+    "acfl-updates": ACFL(similarity="updates", threshold=0.5, mixing=0.0, fraction=0.5),
+    "acfl-number": ACFL(threshold=None, groups=3, linkage="complete", mixing=1.0),
+    "acfl-one": ACFL(cluster=False, mixing=0.5),
+    "maxfl": MAXFL(pretrain_epochs=3),
+    "maxfl-losses": MAXFL(rule="local-loss", pretrain_epochs=2, fraction=0.5),
+    "maxfl-cho": MAXFL(rule="cho", server_lr=0.5),
+    "fedfa": FedFA(),
+    "fedfa-half": FedFA(fraction=0.5),
 }
-FINDS_GROUPS = [name for name in EXAMPLES if name.startswith(("cfl", "flhc", "hcct-once"))]
+FINDS_GROUPS = [name for name in EXAMPLES if name.startswith(("cfl", "flhc", "hcct-once", "acfl")) and name != "acfl-one"]
 
 
 @pytest.fixture(params=EXAMPLES, name="method")
@@ -168,7 +177,7 @@ def test_finds_the_groups_of_an_easy_world(name: str) -> None:
 
 
 # Those that decide how many groups there are.
-DECIDES = [name for name in FINDS_GROUPS if name not in ("cfl-scheduled", "flhc-l1")]
+DECIDES = [name for name in FINDS_GROUPS if name not in ("cfl-scheduled", "flhc-l1", "acfl-number")]
 ASKS_ALL = [name for name in FINDS_GROUPS if EXAMPLES[name].fraction == 1]
 
 

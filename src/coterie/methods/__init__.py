@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from coterie.methods.acfl import ACFL as ACFL
 from coterie.methods.cfl import CFL as CFL
 from coterie.methods.fedavg import FedAvg as FedAvg
+from coterie.methods.fedfa import FedFA as FedFA
 from coterie.methods.fedper import FedPer as FedPer
 from coterie.methods.flhc import FLHC as FLHC
 from coterie.methods.hcct import HCCT as HCCT
 from coterie.methods.hcct import HCCTE as HCCTE
 from coterie.methods.hcct import HCCTP as HCCTP
 from coterie.methods.independent import Independent as Independent
+from coterie.methods.maxfl import MAXFL as MAXFL
 
-METHODS: dict[str, type[Any]] = {method.name: method for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer)}
+METHODS: dict[str, type[Any]] = {
+    method.name: method
+    for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, ACFL, MAXFL, FedFA)
+}

@@ -1,0 +1,263 @@
+"""MAXFL: clients take part in the global model only if they find it appealing, against a model they trained alone.
+
+Y. J. Cho, D. Jhunjhunwala, T. Li, V. Smith, G. Joshi, "Maximizing Global Model Appeal in Federated Learning", arXiv
+2205.14840 (``rule`` cho); and the form in which Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate" (HCCT), arXiv
+2401.13236, section VII, has it as a baseline (``rule`` distance). F_n is client n's mean training loss, w the global model,
+ŵ_n what client n makes of the first model alone, before the first round, and ρ_n = F_n(ŵ_n).
+
+- distance: client n takes part iff ``F_n(w) < ‖ŵ_n - w‖²``. Participants start from the data-weighted mean of their current
+  models and are averaged as in FedAvg; the others train on from their own current models. The first round is FedAvg of all.
+- local-loss: the same, with ``F_n(w) < ρ_n``.
+- cho: all train from w; ``w ← w + η_g / (Σ q_k + ε) · Σ q_k Δ_k`` with ``q_k = σ(z)(1 - σ(z))``, ``z = F_k(w) - ρ_k``.
+
+Deviations
+- The distance compares a loss with a squared length. Text and published code of HCCT both say so; local-loss, which compares
+  two losses, is ours.
+- HCCT trains ŵ_n for as many epochs as the whole run. A method does not know how long a run is: ``pretrain_epochs``, at the
+  learning rate of the first round.
+- The distance is over trainable parameters; the published code includes BatchNorm's statistics and counters.
+- Where nobody takes part w stays as it is; the published code stops with a KeyError.
+- q_k is the derivative of the relaxed objective, as Cho et al. have it; a published port leaves out the factor 1 - σ(z).
+- Silent clients: who was not heard when losses were measured is not asked to train; who was not heard training stays where
+  it was. A client without ŵ_n, or in its place ρ_n, gets it in the first exchange of the next round it is there, and has no
+  say in that round. Newcomers are such clients; until then they have w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, as_groups, average, state, weights
+from coterie.settings import check, setting
+
+
+@state
+class MAXFLState:
+    """round: completed. stage: the exchange that is next. first, model, start ``(d,)``: the first model, w, and what this
+    round's participants train from. apart: clients that train on their own, and own ``(m, d)``: their models; all others
+    have w. alone, prior ``(m, d)``: clients whose ŵ_n is kept, and ŵ_n. bars: client -> ρ_n. joins, rests: who takes part in
+    this round and who does not."""
+
+    clients: tuple[Client, ...]
+    parameters: int
+    round: int
+    stage: str
+    first: Tensor
+    model: Tensor
+    start: Tensor
+    own: Tensor
+    prior: Tensor
+    apart: tuple[Client, ...] = ()
+    alone: tuple[Client, ...] = ()
+    bars: Mapping[Client, float] = field(default_factory=dict)
+    joins: tuple[Client, ...] = ()
+    rests: tuple[Client, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAXFL:
+    """A global model of those who find it appealing; the others train alone."""
+
+    name: ClassVar[str] = "maxfl"
+
+    rule: str = setting("distance", "who takes part: distance (HCCT), local-loss (ours), or cho (weights, for all)",
+                        choices=("distance", "local-loss", "cho"))  # fmt: skip
+    pretrain_epochs: int = setting(10, "epochs each client trains alone before the first round; ours", ge=1)
+    server_lr: float = setting(1.0, "cho: step of the server (η_g)", gt=0)
+    epsilon: float = setting(1e-8, "cho: added to the sum of weights (ε); ours", gt=0)
+    fraction: float = setting(1.0, "share of the clients asked in each round, at least one", gt=0, le=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    # -- the contract ---------------------------------------------------------------------------------------------------
+
+    def init(self, federation: Federation) -> MAXFLState:
+        first = federation.draw(0)
+        none = first.new_zeros(0, len(first))
+        return MAXFLState(
+            clients=federation.clients, parameters=federation.parameters.stop, round=0, stage="alone",
+            first=first, model=first, start=first, own=none, prior=none,
+        )  # fmt: skip
+
+    def plan(self, state: MAXFLState, cohort: Cohort) -> Plan:
+        if state.stage == "train" and self.rule != "cho" and state.round:
+            return self._plan_round(state, cohort)
+        models = torch.cat([state.model[None], state.first[None], state.prior])
+        prior = {client: 2 + i for i, client in enumerate(state.alone)}
+        everyone = cohort.present if state.stage in ("alone", "bars") else cohort.sample(state.clients, self.fraction)
+        tasks = {client: self._task(self._part(state, client), prior.get(client, -1)) for client in everyone}
+        asked = {client: task for client, task in tasks.items() if task is not None}
+        return Plan(models=models, tasks=asked, ends_round=state.stage == "train")
+
+    def step(self, state: MAXFLState, replies: Replies) -> MAXFLState:
+        parts = {client: self._part(state, client) for client in replies.clients}
+        match state.stage:
+            case "alone":
+                stage = "bars" if self.rule == "cho" else "train"
+            case "bars" | "measure":
+                stage = "train"
+            case _:
+                stage = "train" if self.rule == "cho" else "measure"
+        new = replace(self._learn(state, replies, parts), stage=stage, notes=())
+        if state.stage == "measure":
+            return self._decide(new, replies.of(c for c, part in parts.items() if part in ("measure", "both")))
+        if state.stage == "train":
+            trained = replies.of(c for c, part in parts.items() if part == "train")
+            new = self._cho(new, trained) if self.rule == "cho" else self._train(new, trained)
+            return replace(new, round=state.round + 1, joins=(), rests=())
+        return new
+
+    def assignment(self, state: MAXFLState) -> Assignment:
+        alone = [(client,) for client in state.apart]
+        together = tuple(client for client in state.clients if client not in set(state.apart))
+        row = {**dict.fromkeys(together, 0), **{client: 1 + i for i, client in enumerate(state.apart)}}
+        groups = as_groups([together, *alone] if together else alone)
+        return Assignment(models=torch.cat([state.model[None], state.own]), row=row, groups=groups)
+
+    def explain(self, state: MAXFLState) -> tuple[Note, ...]:
+        return state.notes
+
+    def admit(self, state: MAXFLState, clients: tuple[Client, ...]) -> MAXFLState:
+        return replace(state, clients=tuple(sorted({*state.clients, *clients})))
+
+    def retire(self, state: MAXFLState, clients: tuple[Client, ...]) -> MAXFLState:
+        """Their ŵ_n or ρ_n stay known: on return they need no second training alone."""
+        gone = set(clients)
+        apart, own = _less(state.apart, state.own, gone)
+        return replace(state, clients=tuple(c for c in state.clients if c not in gone), apart=apart, own=own)
+
+    # -- what a client does in an exchange ------------------------------------------------------------------------------
+
+    def _part(self, state: MAXFLState, client: Client) -> str | None:
+        """alone: train ŵ_n; bar: measure it; measure: measure w; both: these two; train: train; None: rest."""
+        if state.stage == "train" and self.rule != "cho":
+            return "train"  # in the first round all of them
+        kept = client in state.alone
+        if client in state.bars or (kept and self.rule == "distance"):
+            return state.stage if state.stage in ("measure", "train") else None
+        if not kept:
+            return "alone"
+        return {"bars": "bar", "train": "bar", "measure": "both"}.get(state.stage)
+
+    def _task(self, part: str | None, prior: int) -> Task | None:
+        """A part as a task, where w is row 0, w_0 row 1 and the client's ŵ_n row ``prior``."""
+        match part:
+            case "alone":
+                return Task(offered=(1,), epochs=self.pretrain_epochs, lr_round=0)
+            case "bar":
+                return Task(offered=(prior,), epochs=0, measure="train")
+            case "measure":
+                return Task(offered=(0,), epochs=0, measure="train")
+            case "both":
+                return Task(offered=(0, prior), choose=2, epochs=0, measure="train")
+            case "train":
+                return Task(offered=(0,), measure="train" if self.rule == "cho" else None)
+        return None
+
+    def _learn(self, state: MAXFLState, replies: Replies, parts: Mapping[Client, str | None]) -> MAXFLState:
+        """Take in every ŵ_n and ρ_n among the replies; where ρ_n is known and enough, ŵ_n is let go."""
+        told = replies.of(c for c, part in parts.items() if part in ("bar", "both"))
+        bars = {**state.bars, **{c: losses[-1] for c, losses in zip(told.clients, told.losses, strict=True)}}
+        alone, prior = _less(state.alone, state.prior, set(told.clients))
+        new = replies.of(c for c, part in parts.items() if part == "alone")
+        if new.clients and new.updates is not None:
+            alone, prior = (*alone, *new.clients), torch.cat([prior, state.first + new.updates])
+        return replace(state, bars=bars, alone=alone, prior=prior)
+
+    # -- distance and local-loss: some take part, the others train on alone ---------------------------------------------
+
+    def _decide(self, state: MAXFLState, replies: Replies) -> MAXFLState:
+        """Who takes part, from the losses of w; and the model they start from."""
+        losses = {client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)}
+        bars = {client: self._bar(state, client) for client in losses}
+        joins = tuple(client for client in losses if losses[client] < bars[client])
+        rests = tuple(client for client in losses if client not in set(joins))
+        start, place = state.model, {client: i for i, client in enumerate(state.apart)}
+        if joins:  # the data-weighted mean of their current models: w and what those from apart differ by
+            share = dict(zip(joins, weights(replies.of(joins), "data").tolist(), strict=True))
+            for client in set(joins) & set(place):
+                start = start + share[client] * (state.own[place[client]] - state.model)
+        note = self._note(losses, bars, joins, rests)
+        return replace(state, start=start, joins=joins, rests=rests, notes=(note,) if losses else ())
+
+    def _bar(self, state: MAXFLState, client: Client) -> float:
+        """ρ_n, or the squared distance of ŵ_n from w, over what is trained."""
+        if self.rule == "local-loss":
+            return state.bars[client]
+        apart = (state.prior[state.alone.index(client)] - state.model)[: state.parameters]
+        return float(apart.double().square().sum())
+
+    def _plan_round(self, state: MAXFLState, cohort: Cohort) -> Plan:
+        """Participants train from their mean, row 0; the others from what they have."""
+        present = set(cohort.present)
+        models = torch.cat([state.start[None], state.model[None], state.own])
+        row = {client: 2 + i for i, client in enumerate(state.apart)}
+        tasks = {client: Task(offered=(0,)) for client in state.joins if client in present}
+        tasks |= {client: Task(offered=(row.get(client, 1),)) for client in state.rests if client in present}
+        return Plan(models=models, tasks=tasks)
+
+    def _train(self, state: MAXFLState, replies: Replies) -> MAXFLState:
+        """Those who rest keep what they made; the others' models are averaged. In the first round nobody rests."""
+        if replies.updates is None or not replies.clients:
+            return state
+        current = dict(zip(state.apart, state.own, strict=True))
+        resting, others = replies.of(state.rests), replies.of(set(replies.clients) - set(state.rests))
+        apart, own = _less(state.apart, state.own, set(replies.clients))
+        if resting.clients:
+            assert resting.updates is not None
+            starts = torch.stack([current.get(client, state.model) for client in resting.clients])
+            apart, own = (*apart, *resting.clients), torch.cat([own, starts + resting.updates])
+        model = state.model
+        if others.clients:
+            assert others.updates is not None
+            model = state.start + average(others.updates, weights(others, "data"))
+        return replace(state, model=model, apart=apart, own=own)
+
+    # -- cho: all take part, with weights -------------------------------------------------------------------------------
+
+    def _cho(self, state: MAXFLState, replies: Replies) -> MAXFLState:
+        if replies.updates is None or not replies.clients:
+            return state
+        losses = {client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)}
+        bars = {client: state.bars[client] for client in losses}
+        q = appeal(np.array([*losses.values()]) - np.array([*bars.values()]))
+        model = state.model + average(replies.updates, self.server_lr * q / (q.sum() + self.epsilon))
+        met = sum(losses[client] < bars[client] for client in losses)
+        text = f"the global model is better than their own for {met} of {len(losses)} clients; weights sum to {q.sum():.3g}"
+        values = {"loss": losses, "own_loss": bars, "weight": dict(zip(losses, q.tolist(), strict=True))}
+        return replace(state, model=model, notes=(Note(kind="keep", clients=replies.clients, text=text, values=values),))
+
+    def _note(
+        self, losses: Mapping[Client, float], bars: Mapping[Client, float], joins: tuple[Client, ...], rests: tuple[Client, ...]
+    ) -> Note:
+        bar = "the squared distance to their own" if self.rule == "distance" else "that of their own"
+        text = f"{len(joins)} of {len(losses)} clients take part: the global model's training loss is below {bar}"
+        parts = as_groups([joins, *((client,) for client in rests)] if joins else [(client,) for client in rests])
+        return Note(
+            kind="cluster" if len(parts) > 1 else "keep", clients=tuple(losses), text=text, parts=parts,
+            values={"loss": losses, "bar": bars},
+        )  # fmt: skip
+
+
+def appeal(z: np.ndarray) -> np.ndarray:
+    """``σ(z)(1 - σ(z))`` ``(n,)``, without overflow; 0 where z is no number: how much a client's loss counts (Cho et al.).
+
+    >>> appeal(np.array([0.0, 1e4]))
+    array([0.25, 0.  ])
+    """
+    small = np.exp(-np.abs(z))
+    return np.nan_to_num(small / (1 + small) ** 2, nan=0.0)
+
+
+def _less(clients: tuple[Client, ...], rows: Tensor, gone: set[Client]) -> tuple[tuple[Client, ...], Tensor]:
+    """Clients and their rows ``(m, d)`` without those of ``gone``; a copy."""
+    stay = [i for i, client in enumerate(clients) if client not in gone]
+    return tuple(clients[i] for i in stay), rows[stay]
