@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from coterie.engines.inprocess import Position as Position
     from coterie.engines.inprocess import Round as Round
     from coterie.experiment import Experiment as Experiment
+    from coterie.export import load as load
+    from coterie.export import save as save
     from coterie.layout import Layout as Layout
     from coterie.methods import METHODS as METHODS
     from coterie.report.summary import compare as compare
@@ -44,8 +46,10 @@ _PUBLIC = {
     "World": "world",
     "begin": "runs",
     "compare": "report.summary",
+    "load": "export",
     "reopen": "runs",
     "run": "runs",
+    "save": "export",
     "summary": "report.summary",
 }
 """Public name -> module, imported when first used: ``coterie --help`` must not wait for PyTorch."""

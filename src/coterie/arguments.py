@@ -59,6 +59,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
             ("run", "run methods in a scenario", RUN),
             ("resume", "go on with an interrupted run", RESUME),
             ("compare", "methods side by side, over seeds", COMPARE),
+            ("export", "write the models of a run as safetensors", EXPORT),
             ("methods", "list the methods, or the settings of one", METHODS),
             ("scenarios", "list the scenarios, or the settings of one", SCENARIOS),
         )
@@ -68,6 +69,8 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     _common(own["resume"])
     own["compare"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
     _json(own["compare"])
+    own["export"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
+    own["export"].add_argument("--to", metavar="DIR", required=True, help="a new folder for the models")
     own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
     own["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
     return top, own
@@ -85,6 +88,9 @@ Go on with a run, or with all runs of a folder, from the last checkpoint. The re
 that was never interrupted. A finished run is left as it is."""
 COMPARE = """\
 Methods side by side: means over the seeds of the given runs, with 95% intervals (Student's t)."""
+EXPORT = """\
+Write every model that serves a client, as the newest checkpoint has it, as safetensors, and who is served by which.
+Of several runs, each gets a folder inside."""
 METHODS = "List the methods, or the settings of one."
 SCENARIOS = "List the scenarios, or the settings of one."
 

@@ -1,8 +1,8 @@
 """The command line: parses, calls, prints. Every command has a twin in Python:
 
 ``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`; ``compare``:
-:func:`coterie.compare`; ``--json``: :func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and
-:data:`coterie.SCENARIOS`.
+:func:`coterie.compare`; ``export``: :func:`coterie.save`; ``--json``: :func:`coterie.summary`; ``methods`` and
+``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`.
 
 Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupted.
 """
@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
-        command = {"run": run, "resume": resume, "compare": compare, "methods": methods, "scenarios": scenarios}
+        command = {
+            "run": run, "resume": resume, "compare": compare, "export": export, "methods": methods, "scenarios": scenarios,
+        }  # fmt: skip
         if arguments.command is None:
             print(parser()[0].format_help(), end="")
             return 0
@@ -188,6 +190,16 @@ def compare(arguments: argparse.Namespace) -> int:
         print(to_json(results))
     else:
         terminal.console(sys.stdout).print(terminal.comparison(results))
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    from coterie.export import MODELS, save
+
+    written = sorted(save(arguments.run, arguments.to).rglob(MODELS))
+    files = sum(len(list(path.parent.glob("*.safetensors"))) for path in written)
+    runs = f" of {len(written)} runs" if len(written) > 1 else ""
+    print(f"{files} model{'' if files == 1 else 's'}{runs} written to {arguments.to}")
     return 0
 
 

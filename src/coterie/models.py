@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -175,6 +176,13 @@ def factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.Module]:
     else:
         _try(name, shape, classes)
     return partial(make, name, shape, classes)
+
+
+def described(maker: Callable[[], nn.Module]) -> dict[str, Any] | None:
+    """name, shape and classes of what :func:`factory` made; None of any other function."""
+    if not isinstance(maker, partial) or maker.func is not make:
+        return None
+    return dict(zip(("name", "shape", "classes"), (maker.args[0], list(maker.args[1]), maker.args[2]), strict=True))
 
 
 def _try(name: str, shape: Shape, classes: int) -> None:

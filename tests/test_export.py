@@ -1,0 +1,279 @@
+"""Models taken out of a run predict what the run recorded, with Coterie and without; nothing is half-written."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+import coterie
+from coterie import export
+from coterie.cli import main
+from coterie.core import Assignment
+from coterie.experiment import make
+from coterie.methods import CFL, Independent
+from coterie.models import make as make_net
+from coterie.record import Record
+from coterie.runs import Run, begin
+from coterie.settings import UserError
+
+SMALL: dict[str, Any] = {
+    "scenario": {"name": "digits/label-permutation", "clients": 5, "groups": 2},
+    "training": {"epochs": 2},
+    "rounds": 2,
+    "workers": 1,
+}
+SPLIT = {"name": "cfl", "split_rounds": [1]}
+
+
+class Awkward(nn.Module):
+    """BatchNorm with its whole-number buffer, dropout, tied layers, a frozen layer, and buffers that no row carries."""
+
+    shuffle: Tensor
+    scale: Tensor
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        size = 1
+        for side in shape:
+            size *= side
+        self.register_buffer("shuffle", torch.randperm(size))
+        self.register_buffer("scale", 1 + torch.rand(size), persistent=False)
+        self.first, self.norm, self.drop = nn.Linear(size, 24), nn.BatchNorm1d(24), nn.Dropout(0.3)
+        self.second, self.third = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.third.weight = self.second.weight
+        self.last = nn.Linear(24, classes)
+        self.third.bias.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(self.norm(self.first(x.flatten(1)[:, self.shuffle] * self.scale)).relu())
+        return self.last(self.third(self.second(x).relu()).relu())
+
+
+def finished(folder: Path, method: Any, **changes: Any) -> Run:
+    spec = {**SMALL, **changes}
+    spec["scenario"] = {**SMALL["scenario"], **changes.get("scenario", {})}
+    (run,) = begin(make({**spec, "methods": [method]}), folder)
+    for _ in run.rounds():
+        pass
+    return run
+
+
+def accuracies(run: Run, net_of: Callable[[int], nn.Module]) -> dict[str, float]:
+    world, found = run.experiment.world(run.seed), {}
+    for client in Record(run.folder).lines()[-1]["clients"]:
+        test = world.clients[int(client)].test
+        with torch.no_grad():
+            predicted = net_of(int(client))(test.inputs[test.index]).argmax(1)
+        found[client] = float((predicted == test.targets).double().mean())
+    return found
+
+
+def recorded(run: Run) -> dict[str, float]:
+    return {client: entry["accuracy"] for client, entry in Record(run.folder).lines()[-1]["clients"].items()}
+
+
+def plainly(run: Run, folder: Path) -> Callable[[int], nn.Module]:
+    """A client's net without the library's loader: the state dict of its file in a module of one's own."""
+    about = json.loads((folder / "models.json").read_text())
+    classes, shape = about["model"]["classes"], tuple(about["model"]["shape"])
+
+    def net(client: int) -> nn.Module:
+        module = make_net(about["model"]["name"], shape, classes)
+        module.load_state_dict(safetensors.torch.load_file(folder / about["clients"][str(client)]["file"]), strict=True)
+        return module.eval()
+
+    return net
+
+
+METHODS = ["fedavg", "flhc", SPLIT, {**SPLIT, "fallback": True}, "independent"]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_loaded_models_predict_what_was_recorded(tmp_path: Path, method: Any) -> None:
+    run = finished(tmp_path / "run", method)
+    folder = coterie.save(run.folder, tmp_path / "models")
+    assert folder == tmp_path / "models"
+    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(recorded(run))
+    assert accuracies(run, plainly(run, folder)) == pytest.approx(recorded(run))
+    assert not any(part.training for part in coterie.load(folder, 0).modules())
+
+
+@pytest.mark.parametrize("method", ["fedavg", SPLIT, "independent"], ids=str)
+@pytest.mark.parametrize("model", ["test_export:Awkward", "acfl-cnn"])
+def test_nets_of_all_kinds(tmp_path: Path, method: Any, model: str) -> None:
+    run = finished(tmp_path / "run", method, scenario={"model": model}, training={"epochs": 1, "lr": 0.2})
+    folder = coterie.save(run.folder, tmp_path / "models")
+    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(recorded(run))
+    fresh = make_net(model, (1, 8, 8), 10).state_dict()
+    for path in folder.glob("*.safetensors"):
+        tensors = safetensors.torch.load_file(path)
+        assert {k: (v.shape, v.dtype) for k, v in tensors.items()} == {k: (v.shape, v.dtype) for k, v in fresh.items()}
+        if "norm.num_batches_tracked" in tensors:
+            assert tensors["norm.num_batches_tracked"] == 0
+
+
+@pytest.mark.parametrize("cls", [CFL, Independent])
+def test_an_ensemble_answers_as_its_models_do_on_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
+    original = cls.assignment
+
+    def with_paths(self: Any, state: Any) -> Assignment:
+        found = original(self, state)
+        models = torch.cat([found.models, 1.5 * found.models.mean(0, keepdim=True)])
+        path = {client: (len(models) - 1, row) for client, row in found.row.items()}
+        return replace(found, models=models, path=path, ensemble=True)
+
+    monkeypatch.setattr(cls, "assignment", with_paths)
+    run = finished(tmp_path / "run", SPLIT if cls is CFL else cls.name)
+    folder = coterie.save(run.folder, tmp_path / "models")
+    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(recorded(run))
+    about = json.loads((folder / "models.json").read_text())
+    for client, entry in about["clients"].items():
+        root, leaf = entry["path"]
+        assert leaf == entry["file"]
+        assert root != leaf
+        x = torch.rand(3, 1, 8, 8)
+        voices = []
+        for name in (root, leaf):
+            net = make_net("mlp", (1, 8, 8), 10)
+            net.load_state_dict(safetensors.torch.load_file(folder / name))
+            voices.append(net(x).softmax(-1))
+        mean = coterie.load(folder, int(client))(x).softmax(-1)
+        torch.testing.assert_close(mean, (voices[0] + voices[1]) / 2)
+
+
+def test_models_are_written_once_and_named_by_whom_they_serve(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", SPLIT)
+    coterie.save(run.folder, tmp_path / "models")
+    about = json.loads((tmp_path / "models" / "models.json").read_text())
+    assert {key: about[key] for key in ("schema", "method", "scenario", "seed", "round", "finished", "ensemble")} == {
+        "schema": 1, "method": "cfl", "scenario": "digits/label-permutation", "seed": 0, "round": 2, "finished": True,
+        "ensemble": False,
+    }  # fmt: skip
+    assert about["model"] == {"name": "mlp", "shape": [1, 8, 8], "classes": 10}
+    groups = Record(run.folder).lines()[-1]["groups"]
+    assert about["groups"] == groups
+    for number, group in enumerate(groups):
+        for client in group:
+            assert about["clients"][str(client)]["group"] == number
+            assert about["clients"][str(client)]["file"] == f"group-{number}.safetensors"
+    names = {path.name for path in (tmp_path / "models").iterdir()}
+    assert names >= {"models.json", "group-0.safetensors", "group-1.safetensors"}
+    assert "client-0.safetensors" not in names
+
+
+def position(**kept: Tensor) -> Any:
+    return export.Position(round=1, exchange=1, state=None, kept={int(c[1:]): row for c, row in kept.items()})
+
+
+def test_names_where_groups_and_models_are_not_the_same() -> None:
+    found = Assignment(
+        models=torch.zeros(4, 2), row={1: 0, 2: 0, 5: 3, 7: 1, 9: 3}, groups=((1, 2), (5, 7), (9,)), path={7: (2, 1), 1: (2, 0)}
+    )
+    files, clients = export._files(found, position(c2=torch.zeros(2)))
+    # Group 0 has two models, since client 2 keeps layers; group 2's one model also serves client 5, of a group of two.
+    assert files == {
+        (3, None): "group-2.safetensors", (0, None): "client-1.safetensors", (0, 2): "client-2.safetensors",
+        (1, None): "client-7.safetensors", (2, None): "path-0.safetensors",
+    }  # fmt: skip
+    assert clients["7"] == {"group": 1, "file": "client-7.safetensors", "path": ["path-0.safetensors", "client-7.safetensors"]}
+    assert clients["5"] == {"group": 1, "file": "group-2.safetensors"}
+
+
+def test_a_run_that_does_not_tell_its_net_is_asked_for_its_data(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", "fedavg")
+    path = run.folder / "run.toml"
+    text = path.read_text()
+    start = text.index("[world.model]")
+    path.write_text(text[:start] + text[text.index("[versions]") :])
+    assert "model" not in Record(run.folder).description()["world"]
+    coterie.save(run.folder, tmp_path / "models")
+    assert accuracies(run, lambda client: coterie.load(tmp_path / "models", client)) == pytest.approx(recorded(run))
+
+
+# -- mistakes -------------------------------------------------------------------------------------------------------------
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(arguments)
+    return (status, *capsys.readouterr())
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for run in begin(make({**SMALL, "methods": ["fedavg", "independent"], "rounds": 1}), "all"):
+        for _ in run.rounds():
+            pass
+    assert call(capsys, "export", "all", "--to", "deep/out") == (0, "6 models of 2 runs written to deep/out\n", "")
+    assert sorted(p.name for p in Path("deep").iterdir()) == ["out"]
+    assert sorted(p.name for p in Path("deep/out").iterdir()) == ["fedavg-seed0", "independent-seed0"]
+    assert call(capsys, "export", "all/fedavg-seed0", "--to", "one") == (0, "1 model written to one\n", "")
+    status, out, err = call(capsys, "export", "all", "--to", "one")
+    assert (status, out) == (2, "")
+    assert err.endswith("one is there already and not an empty folder; name another\n")
+    with pytest.raises(UserError, match=r"no models\.json; it has those of several runs: fedavg-seed0, independent-seed0"):
+        coterie.load("deep/out", 0)
+    with pytest.raises(UserError, match=r"one has no model for client 7; it has those of 0, 1, 2, 3, 4"):
+        coterie.load("one", client=7)
+    Path("one/models.json").write_text('{"schema": 99}')
+    with pytest.raises(UserError, match="schema version 99"):
+        coterie.load("one", 0)
+    Path("one/models.json").write_text('{"schema": 1}')
+    with pytest.raises(UserError, match=r"one/models\.json is damaged"):
+        coterie.load("one", 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("export", "run"), "the following arguments are required: --to"),
+        (("export", "absent", "--to", "out"), "absent does not exist"),
+        (("export", ".", "--to", "out"), ". is no run directory"),
+        (("export", "begun", "--to", "out"), "begun has no completed round yet; coterie resume begun goes on with it"),
+    ],
+)
+def test_a_mistake_costs_one_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: Any, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "begun" in arguments:
+        begin(make({**SMALL, "methods": ["fedavg"]}), "begun")
+    before = sorted(Path().iterdir())
+    status, out, err = call(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert sorted(Path().iterdir()) == before
+
+
+def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = finished(tmp_path / "run", "independent", rounds=1)
+    original, written = safetensors.torch.save_file, []
+
+    def full(tensors: Any, path: Path) -> None:
+        if len(written) == 3:
+            raise OSError(28, "No space left on device", str(path))
+        written.append(path)
+        original(tensors, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export.safetensors.torch, "save_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            coterie.save(run.folder, tmp_path / "models")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    (tmp_path / "models").mkdir()  # an empty folder is taken
+    coterie.save(run.folder, tmp_path / "models")
+    assert len(list((tmp_path / "models").iterdir())) == 6
+
+
+def test_a_file_of_another_net_is_refused(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", "fedavg", rounds=1)
+    folder = coterie.save(run.folder, tmp_path / "models")
+    safetensors.torch.save_file({"fc.weight": torch.zeros(3)}, folder / "group-0.safetensors")
+    with pytest.raises(UserError, match=r"group-0\.safetensors cannot be loaded into mlp"):
+        coterie.load(folder, 0)
