@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_contract import DECIDES, EXAMPLES, FINDS_GROUPS, check_assignment
 
 from coterie.core import Admits, Cohort
-from test_contract import DECIDES, EXAMPLES, FINDS_GROUPS, check_assignment
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 
 Silence = Callable[[int, int], bool]
