@@ -28,7 +28,8 @@ def test_a_broken_update_reaches_nothing(method: Any) -> None:
     broken = replace(tried, clients={**tried.clients, 7: spoiled(tried.clients[7], "train")})
     for done in play(method, broken, 3):
         assert set(done.refused) <= {7}
-        assert done.answered == done.asked - (7 in done.refused) * done.exchanges or method.fraction < 1
+        missing = done.asked - done.answered  # in each exchange it was asked in, which need not be all of them
+        assert (7 in done.refused) <= missing <= (7 in done.refused) * done.exchanges
         assert torch.isfinite(done.assignment.models).all()
     assert any(7 in r.refused for r in play(method, broken, 6))
 
