@@ -118,6 +118,15 @@ def test_nets_of_all_kinds(tmp_path: Path, method: Any, model: str) -> None:
             assert tensors["norm.num_batches_tracked"] == 0
 
 
+@pytest.mark.parametrize("rotation", ["permute", "permute-tensors", "blocks"])
+@pytest.mark.parametrize("method", ["fedavg", SPLIT, "independent"], ids=str)
+def test_models_that_the_server_holds_in_other_coordinates_are_turned_back(tmp_path: Path, method: Any, rotation: str) -> None:
+    boundary = {"rotation": rotation, "secret": 7}
+    run = finished(tmp_path / "run", method, scenario={"model": "test_export:Awkward"}, boundary=boundary)
+    folder = coterie.save(run.folder, tmp_path / "models")
+    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(recorded(run))
+
+
 @pytest.mark.parametrize("cls", [CFL, Independent])
 def test_an_ensemble_answers_as_its_models_do_on_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
     original = cls.assignment

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 import coterie
 from coterie import models
+from coterie.boundary import Wire
 from coterie.codec import DamagedError
 from coterie.core import Assignment, Client
 from coterie.engines.fleet import own_layers
 from coterie.engines.inprocess import Position
-from coterie.experiment import Experiment
 from coterie.layout import Layout
 from coterie.randomness import seeded
 from coterie.record import ends, to_json
@@ -70,11 +70,12 @@ def _save(run: Run, folder: Path) -> None:
     about = _model(run)
     module = fresh(about)
     layout = Layout(module)
+    plain = plain_rows(run, layout)
     files, clients = _files(assignment, position)
     folder.mkdir(exist_ok=True)
     for (row, client), name in files.items():
         sealed = own_layers(assignment.models[row], None if client is None else position.kept[client])
-        layout.load(module, plain_rows(run.experiment, layout, sealed))
+        layout.load(module, plain(sealed))
         # Copies: safetensors takes no two names of one memory, as tied layers have.
         tensors = {key: value.detach().clone().contiguous() for key, value in module.state_dict().items()}
         safetensors.torch.save_file(tensors, folder / name)
@@ -95,9 +96,9 @@ def _save(run: Run, folder: Path) -> None:
     (folder / MODELS).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def plain_rows(experiment: Experiment, layout: Layout, row: Tensor) -> Tensor:
-    """A row ``(d,)`` of the server's in the clients' coordinates: the one place where a map of rows is undone."""
-    return row
+def plain_rows(run: Run, layout: Layout) -> Callable[[Tensor], Tensor]:
+    """From a row ``(d,)`` of the server's to the clients': the one place here where the boundary's map is undone."""
+    return Wire(run.experiment.boundary, layout, run.seed).open
 
 
 def _model(run: Run) -> dict[str, Any]:
