@@ -62,9 +62,7 @@ def test_noise_for_an_epsilon_spends_it(epsilon: float, updates: int) -> None:
     assert spent(noise * (1 - 1e-6), updates) > epsilon
 
 
-@pytest.mark.parametrize("updates", [1, 40])
-@pytest.mark.parametrize("noise", [1.0, 2.0, 10.0, 50.0])
-@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+@pytest.mark.parametrize(("noise", "updates", "delta"), [(2.0, 1, 1e-9), (50.0, 1, 1e-2), (10.0, 40, 1e-5), (50.0, 400, 1e-5)])
 def test_another_accountant_agrees(noise: float, updates: int, delta: float) -> None:
     dp = pytest.importorskip("dp_accounting")
     from dp_accounting import pld, rdp
@@ -74,7 +72,7 @@ def test_another_accountant_agrees(noise: float, updates: int, delta: float) -> 
     by_losses.compose(event)
     by_renyi.compose(event)
     epsilon = spent(noise, updates, delta)
-    assert epsilon == pytest.approx(by_losses.get_epsilon(delta), rel=1e-6)
+    assert epsilon == pytest.approx(by_losses.get_epsilon(delta), rel=1e-6, abs=1e-6)
     assert epsilon <= by_renyi.get_epsilon(delta)  # a bound, and a looser one
     if updates == 1:
         assert epsilon == pytest.approx(dp.get_epsilon_gaussian(noise / 2, delta), rel=1e-6)

@@ -54,11 +54,14 @@ class Boundary:
     # -- what goes with it ----------------------------------------------------------------------------------------------
 
     def check_method(self, method: Any) -> None:
-        """Raises :class:`SettingError` if the map changes what ``method`` looks at.
+        """Raises :class:`SettingError` if the map changes what ``method`` looks at, or noise does not cover what it asks.
 
         A method's ``invariant`` says which maps change nothing for it: ``"rotation"`` (any orthonormal map, where it says
         nothing), ``"signed-permutation"`` or ``"permutation"``. Distances by L1 (a field ``metric``) are of the second kind.
+        ``measures`` is true of a method that asks for losses, if only in a later round; what is asked now, a plan tells.
         """
+        if self.noise and getattr(method, "measures", False):
+            raise self._measured(method.name)
         usual = "signed-permutation" if getattr(method, "metric", None) == "l1" else "rotation"
         invariant = getattr(method, "invariant", usual)
         if self.rotation not in UNCHANGED[invariant]:
@@ -80,15 +83,18 @@ class Boundary:
         columns that a map has moved."""
         tasks = set(plan.tasks.values())
         if self.noise and any(task.measure for task in tasks):
-            raise SettingError(
-                f"Boundary.noise {self.noise:g} does not go with {name} and these settings: clients would tell losses on their "
-                f"data, and choices made by them, without noise"
-            )
+            raise self._measured(name)
         if self.rotation in WHOLE_ROW:
             if any(task.keep and set(task.keep) != set(layout.columns) for task in tasks):
                 raise self.hidden(f"{name} leaves some layers at the client")
             if plan.columns is not None and _span(plan.columns, layout) != (0, layout.trainable):
                 raise self.hidden(f"{name} compares updates by some of their columns")
+
+    def _measured(self, name: str) -> SettingError:
+        return SettingError(
+            f"Boundary.noise {self.noise:g} does not go with {name} and these settings: clients would tell losses on their "
+            f"data, and choices made by them, without noise"
+        )
 
     def hidden(self, why: str) -> SettingError:
         """The mistake of looking for a layer in a row that has been mapped as a whole."""

@@ -66,6 +66,7 @@ class MAXFL:
     """A global model of those who find it appealing; the others train alone."""
 
     name: ClassVar[str] = "maxfl"
+    measures: ClassVar[bool] = True  # if not in its first exchange
 
     rule: str = setting("distance", "who takes part: distance (HCCT), local-loss (ours), or cho (weights, for all)",
                         choices=("distance", "local-loss", "cho"))  # fmt: skip
