@@ -18,9 +18,10 @@ Deviations
 - HCCT-P compares the layers that travel, and heads never leave their client. The published code averages the heads of a
   group's members before each epoch.
 - The utility that is told is that of the merge. The published code's report counts a client's own data twice in a group.
-- The paper has every client in every epoch. Here those that answered are partitioned. The others go with the new group
-  that has most data of those they were with, have the model of their group whenever it moves, and their old gradients are
-  not used. Once heard, a client keeps its weight in the first model of its next group.
+- The cosines are means over epochs (``memory``), for near an optimum those of one epoch are noise. 0 is the paper.
+- The paper has every client in every epoch. Here those that answered are partitioned, with those silent ones whose cosines
+  with all of them are remembered. The others go with the new group that has most data of those they were with. Silent
+  clients have the model of their group whenever it moves, and keep their weight in the start of their next group.
 - With ``one_shot`` all clients are asked in the first epoch, and those silent in it find their group like newcomers.
 - ``newcomers="benefit"`` follows the paper's text (equations 15 and 16); ``partition`` is what the published code does.
 """
@@ -50,6 +51,7 @@ from coterie.core import (
 )  # fmt: skip
 from coterie.methods.hcct_groups import HCCTState, Heard, regroup
 from coterie.methods.hcct_layers import comparable, layer_note, paper_code_ratios, relative_variances
+from coterie.methods.hcct_memory import forget, recall, remember
 from coterie.settings import SettingError, check, setting
 
 LAYERS = ("all", "robust", "paper-code")
@@ -76,6 +78,9 @@ class HCCT:
         "benefit", "after a round alone, a new client joins the group of most benefit, or takes part in the next partition",
         choices=("benefit", "partition"),
     )  # fmt: skip
+    memory: float = setting(
+        0.95, "weight of an epoch's cosines in each later one (β), 0: none, as in the paper; ours", ge=0, le=1
+    )
     fraction: float = setting(1.0, "share of each group's clients asked in an epoch, at least one; ours", gt=0, le=1)
 
     def __post_init__(self) -> None:
@@ -83,6 +88,11 @@ class HCCT:
         if self.groups is not None and np.isinf(self.tradeoff):
             name = type(self).__name__
             raise SettingError(f"{name}.groups {self.groups} needs a finite tradeoff, got inf, which is one group")
+
+    @property
+    def invariant(self) -> str:
+        """Under which maps of updates its groups stay what they are: the published code's layer looks at their signs."""
+        return "permutation" if self.layer == "paper-code" else "rotation"
 
     # -- the contract ---------------------------------------------------------------------------------------------------
 
@@ -96,7 +106,8 @@ class HCCT:
         first = federation.draw(0)
         return HCCTState(
             clients=clients, first=first, models=first[None], row=dict.fromkeys(clients, 0), groups=(clients,),
-            next=(clients,), parameters=federation.parameters.stop, keep=keep, layers=comparable(federation, keep),
+            next=(clients,), parameters=federation.parameters.stop, keep=keep,
+            layers={} if self.layer == "all" else comparable(federation, keep),
         )  # fmt: skip
 
     def plan(self, state: HCCTState, cohort: Cohort) -> Plan:
@@ -118,7 +129,8 @@ class HCCT:
         state = trained(state, replies)
         if self.settled(state) and not state.waiting:
             return replace(state, notes=notes)
-        return regroup(self, state, self._heard(state, replies), notes)
+        state, heard = self._heard(state, replies)
+        return regroup(self, state, heard, notes)
 
     def assignment(self, state: HCCTState) -> Assignment:
         return Assignment(models=state.models, row=state.row, groups=state.groups)
@@ -143,6 +155,7 @@ class HCCT:
         return replace(
             state, clients=stay, row={c: state.row[c] for c in stay}, groups=left(state.groups), next=left(state.next),
             sizes={c: n for c, n in state.sizes.items() if c not in gone}, waiting=tuple(c for c in state.waiting if c in stay),
+            memory=forget(state.memory, gone),
         )  # fmt: skip
 
     # -- in one step ----------------------------------------------------------------------------------------------------
@@ -164,16 +177,22 @@ class HCCT:
         note = layer_note(state.clients, ratios, self.layer)
         return replace(state, layer=max(ratios, key=lambda layer: ratios[layer])), (note,)
 
-    def _heard(self, state: HCCTState, replies: Replies) -> Heard:
-        matrix = replies.gram
-        if matrix is None and not np.isinf(self.tradeoff):
-            assert replies.updates is not None
-            matrix = gram(replies.updates, columns=state.columns)
-        sizes = replies.examples.astype(np.float64)
+    def _heard(self, state: HCCTState, replies: Replies) -> tuple[HCCTState, Heard]:
+        """What the next partition rests on, and the state that remembers it."""
+        clients, matrix = replies.clients, replies.gram
+        if not np.isinf(self.tradeoff):
+            if matrix is None:
+                assert replies.updates is not None
+                matrix = gram(replies.updates, columns=state.columns)
+            if self.memory and not self.one_shot:
+                state = replace(state, memory=remember(state.memory, clients, matrix, self.memory))
+                assert state.memory is not None
+                clients, matrix = recall(state.memory, clients)
+        sizes = np.array([state.sizes[c] for c in clients], dtype=np.float64)
         unit = sizes if self.scale == "per-client" else np.ones(len(sizes))
         if self.scale == "mean-size":
             unit = unit * np.mean(list(state.sizes.values()))
-        return Heard(clients=replies.clients, gram=matrix, sizes=sizes, price=self.tradeoff * unit)
+        return state, Heard(replies.clients, clients, matrix, sizes, self.tradeoff * unit)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 from coterie.clustering import benefit, benefits, cosine, utility, utility_merge
 from coterie.core import Client, Groups, Note, as_groups, state
 from coterie.methods.hcct_layers import Layers
+from coterie.methods.hcct_memory import Memory
 
 if TYPE_CHECKING:
     from coterie.methods.hcct import HCCT
@@ -27,7 +28,7 @@ class HCCTState:
 
     layers: those that may be compared; layer: the one that is, None for all; keep: those that stay at the client.
     partitioned: whether there has been a partition. waiting: who finds its group when it is next heard: newcomers, and with
-    ``one_shot`` those silent in the partition.
+    ``one_shot`` those silent in the partition. memory: of cosines, where the method has one.
     """
 
     clients: tuple[Client, ...]
@@ -43,6 +44,7 @@ class HCCTState:
     layer: str | None = None
     partitioned: bool = False
     waiting: tuple[Client, ...] = ()
+    memory: Memory | None = None
     notes: tuple[Note, ...] = ()
 
     @property
@@ -56,21 +58,25 @@ class HCCTState:
 
 @dataclass(frozen=True)
 class Heard:
-    """What an epoch brought. clients: who answered. gram ``(n, n)`` of their updates, None where λ is infinite. sizes
-    ``(n,)``: training-set sizes. price ``(n,)``: λ of each."""
+    """What a partition rests on. spoke: who answered. clients: they, and silent ones whose cosines are remembered.
 
+    gram ``(n, n)`` of their updates, None where λ is infinite. sizes ``(n,)``: training-set sizes. price ``(n,)``: λ of
+    each.
+    """
+
+    spoke: tuple[Client, ...]
     clients: tuple[Client, ...]
     gram: np.ndarray | None
     sizes: np.ndarray
     price: np.ndarray
 
     def at(self, group: Iterable[Client]) -> list[int]:
-        """Positions of those of a group that were heard."""
+        """Positions of those of a group that can be compared."""
         place = {client: i for i, client in enumerate(self.clients)}
         return [place[c] for c in group if c in place]
 
     def merged(self, among: Sequence[Client], groups: int | None) -> list[Group]:
-        """Algorithm 2 on some of the clients heard."""
+        """Algorithm 2 on some of the clients."""
         if self.gram is None or not among:
             return [list(among)] if among else []
         at = self.at(among)
@@ -79,7 +85,7 @@ class Heard:
         return [[among[i] for i in part] for part in parts]
 
     def best(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
-        """The group that gains most by a newcomer (eq. 15, 16), as far as it was heard, and how much; None: none was."""
+        """The group that gains most by a newcomer (eq. 15, 16), and how much; None: no group can be compared with it."""
         known = [i for i, group in enumerate(groups) if self.at(group)]
         if not known:
             return None
@@ -93,11 +99,12 @@ class Heard:
 
 def regroup(method: HCCT, state: HCCTState, heard: Heard, notes: tuple[Note, ...]) -> HCCTState:
     """The groups of the next epoch: a partition of those who were heard, the others, then newcomers one by one."""
-    settled, spoke = method.settled(state), set(heard.clients)
+    settled, spoke = method.settled(state), set(heard.spoke)
     one_by_one = (settled or method.newcomers == "benefit") and state.waiting != state.clients
-    new = [c for c in state.waiting if c in spoke] if one_by_one else []
+    apart = state.waiting if one_by_one else ()
+    new = [c for c in apart if c in spoke]
     old = [[c for c in group if c not in new] for group in state.next]
-    among = [c for c in heard.clients if c not in new]
+    among = [c for c in heard.clients if c not in apart]
     parts = [group for group in old if group] if settled else follow(heard.merged(among, method.groups), old, state.sizes)
     waiting = set(state.waiting) - (spoke - set(new))
     if method.one_shot and not state.partitioned and among:
@@ -117,9 +124,9 @@ def regroup(method: HCCT, state: HCCTState, heard: Heard, notes: tuple[Note, ...
 
 
 def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]) -> list[Group]:
-    """``parts`` with those of the old groups in them that were not heard: they go where most data of their group went.
+    """``parts`` and those of the old groups that are in none: each goes where most data of its old group went.
 
-    Where nobody of a group was heard, it stays together. Of equal shares, the part with the smallest first member counts.
+    Where a whole group is in none, it stays together. Of equal shares, the part with the smallest first member counts.
     """
     place = {client: i for i, part in enumerate(parts) for client in part}
     after = [list(part) for part in parts]
@@ -144,11 +151,11 @@ def partition_note(method: HCCT, state: HCCTState, heard: Heard) -> Note:
     groups = [group for group in state.next if heard.at(group)]
     changed = state.next != state.groups
     absent = len(state.clients) - len(heard.clients)
-    text = f"{_count(len(groups), 'group')} of {_count(len(heard.clients), 'client')}"
+    text = f"{_count(len(state.next), 'group')} of {_count(len(state.clients), 'client')}"
     note = Note(kind="partition", clients=state.clients, text=text, parts=state.next if changed else (), heard=heard.clients)
-    numbers = {"groups": float(len(groups))}
+    numbers = {"groups": float(len(state.next)), "answered": float(len(heard.spoke))}
     values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
-    silent = f"; {_count(absent, 'silent client')} stay with those they were with" if absent else ""
+    silent = f"; {_count(absent, 'silent client')} with those they were with" if absent else ""
     if heard.gram is None:
         return replace(note, text=f"{text}, as λ is infinite{silent}", numbers=numbers)
     for group in groups:
