@@ -86,7 +86,7 @@ def fair_weights(replies: Replies) -> np.ndarray:
     for client, accuracy in zip(replies.clients, accuracies, strict=True):
         if not 0 <= accuracy <= 1:
             raise SettingError(f"fedfa needs an objective whose accuracy is 0 to 1, client {client} measured {accuracy:g}")
-    bits = np.array([-math.log2(accuracy or NONE_RIGHT) for accuracy in accuracies])
+    bits = np.array([-math.log2(max(accuracy, NONE_RIGHT)) for accuracy in accuracies])
     return bits / bits.sum() if bits.sum() > 0 else weights(replies, "data")
 
 
