@@ -49,7 +49,7 @@ EXAMPLES: dict[str, Any] = {
     "fedfa": FedFA(),
     "fedfa-half": FedFA(fraction=0.5),
 }
-FINDS_GROUPS = [name for name in EXAMPLES if name.startswith(("cfl", "flhc", "hcct-once", "acfl")) and name != "acfl-one"]
+FINDS_GROUPS = ["hcct", *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl")) and n != "acfl-one")]
 
 
 @pytest.fixture(params=EXAMPLES, name="method")
