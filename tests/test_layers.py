@@ -28,13 +28,15 @@ MAY_IMPORT: dict[str, str] = {
     "methods": "core settings tree clustering",
     # Clients: data, nets, local training.
     "attendance": "core settings randomness",
-    "world": "core settings attendance",
+    "attack": "settings randomness",
+    "world": "core settings attendance attack",
     "models": "settings randomness",
     "local": "core randomness layout world",
     "boundary": "core settings randomness layout",
     "data": "core settings randomness world",
     "catalogue": "core",
-    "scenario": "core settings randomness attendance world models data catalogue",
+    "adversaries": "core settings randomness attack world models",
+    "scenario": "adversaries attack core settings randomness attendance world models data catalogue",
     # Engines bring both together.
     "engines": "core settings randomness attendance world layout local boundary models data scenario methods tree clustering",
     # What is kept of a run; of an engine it knows the type of a round, see TYPES_ONLY.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import IntEnum
+from enum import IntEnum, unique
 
 import numpy as np
 import torch
 
 
+@unique
 class Purpose(IntEnum):
     """Keeps draws for different ends apart, even with equal seeds and clients."""
 
@@ -28,7 +29,9 @@ class Purpose(IntEnum):
     SKETCH = 9
     BOUNDARY = 10
     NOISE = 11
-    CHOICE = 10
+    CHOICE = 12
+    ADVERSARY = 13
+    ATTACK = 14
 
 
 def numpy_generator(*key: int) -> np.random.Generator:

@@ -133,14 +133,17 @@ def line(done: Round) -> Line:
     """A round as one JSON object.
 
     round, exchange: how many are completed. clients: id -> ``group`` (its place in ``groups``) and, where the round was
-    tested, ``loss``, ``accuracy`` and the other metrics on its test data. notes: why the method did or did not act;
-    ``similarity`` names the file of a note's matrices, or is None.
+    tested, ``loss``, ``accuracy`` and the other metrics on its test data; ``adversary`` of those that mean harm. notes: why
+    the method did or did not act; ``similarity`` names the file of a note's matrices, or is None.
     """
     groups = [list(group) for group in done.assignment.groups]
     clients: dict[str, dict[str, Any]] = {
         str(client): {"group": number, **(done.scores[client] if done.scores is not None else {})}
         for client, number in sorted((c, i) for i, group in enumerate(groups) for c in group)
     }
+    for client in done.adversaries:
+        if str(client) in clients:  # it may not have come yet
+            clients[str(client)]["adversary"] = True
     files = {id(note): name for name, note in matrices(done).items()}
     notes = [
         {
@@ -195,9 +198,11 @@ def matrix_file(note: Note, round: int) -> bytes:
 
 
 def spread(line: Line, metric: str = "accuracy") -> dict[str, Any]:
-    """mean, std (of these clients, not an estimate), min of a metric over clients, and per_client, in a tested round."""
+    """mean, std (of these clients, not an estimate), min of a metric over honest clients, and per_client of all, in a
+    tested round."""
     values = {client: entry.get(metric) for client, entry in line["clients"].items()}
-    row = np.array([np.nan if value is None else value for value in values.values()], dtype=np.float64)
+    honest = [values[client] for client, entry in line["clients"].items() if not entry.get("adversary")] or [None]
+    row = np.array([np.nan if value is None else value for value in honest], dtype=np.float64)
     return {"mean": float(row.mean()), "std": float(row.std()), "min": float(row.min()), "per_client": values}
 
 

@@ -147,8 +147,8 @@ class Run:
 
 
 def world_facts(world: World) -> dict[str, Any]:
-    """What ``run.toml`` keeps of a world: ids, training-set sizes in that order, a digest of all data, the true groups, and
-    what it takes to make a net like the clients'."""
+    """What ``run.toml`` keeps of a world: ids, training-set sizes in that order, a digest of all data, the true groups, who
+    means harm, and what it takes to make a net like the clients'."""
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
         "clients": clients,
@@ -157,6 +157,8 @@ def world_facts(world: World) -> dict[str, Any]:
     }
     if world.truth is not None:
         facts["true_groups"] = [list(group) for group in world.truth]
+    if world.attacks:
+        facts["adversaries"] = sorted(world.attacks)
     if (model := models.described(world.model)) is not None:
         facts["model"] = model
     return facts

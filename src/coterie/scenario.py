@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie import attendance, catalogue, models
+from coterie.adversaries import among, check_attack
+from coterie.attack import ATTACKS
 from coterie.core import Groups, Training, as_groups
 from coterie.data import datasets, own, partition
 from coterie.data import shift as shifting
@@ -61,6 +63,9 @@ class Scenario:
     join_round: int = setting(10, "the round in which newcomers join", ge=1)
     leavers: int = setting(0, "number of clients that go away and come back, see leave", ge=0)
     leave: tuple[int, ...] = setting((10, 20), "the first and the last round in which leavers are away", ge=1)
+    adversaries: float = setting(0.0, "share of the clients that mean harm, at least one; 0 is none", ge=0, lt=1)
+    attack: str = setting("none", "what adversaries do, to their labels or to their updates", choices=("none", *ATTACKS))
+    attack_scale: float | None = setting(None, "factor on an adversary's update; none is 10 for scale, else 1", gt=0, lt=1e9)
     alpha: float = setting(0.5, "concentration of the dirichlet and quantity partitions", gt=0)
     least: int = setting(10, "fewest examples of a client (dirichlet, quantity, writer)", ge=1)
     shards: int = setting(2, "shards per client (shards)", ge=1)
@@ -83,6 +88,7 @@ class Scenario:
     def __post_init__(self) -> None:
         check(self)
         check_shares(self.train, self.validation, self.test)
+        check_attack(self.adversaries, self.attack)
         if self.sizes and (len(self.sizes) != 2 or self.sizes[0] > self.sizes[1]):
             raise SettingError(f"Scenario.sizes must be a lowest and a highest number, got {list(self.sizes)}")
         if (self.dataset == "folder") != (self.partition == "clients"):
@@ -96,6 +102,10 @@ class Scenario:
         Clients are 0, 1, ... The truth is the groups that were made, one group of all where everybody's distribution is
         the same, and None where everybody has its own. Raises :class:`UserError` for data that do not fit the settings.
         """
+        return among(self._honest(seed, folder), seed, self.adversaries, self.attack, self.attack_scale)
+
+    def _honest(self, seed: int, folder: Path | str | None) -> World:
+        """The world in which everybody means well."""
         if self.dataset == "folder":
             files = own.folder(datasets.resolve(folder, "folder"))
             files = files if models.takes_tokens(self.model) else own.features(files)

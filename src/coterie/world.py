@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from coterie.attack import Attack
 from coterie.attendance import Attendance
 from coterie.core import Client, Groups, Training
 from coterie.settings import SettingError
@@ -90,7 +91,8 @@ class World:
     """Clients by id, the model they train, how, and the true groups where they are known.
 
     model: makes a module with fresh parameters from torch's global generator (engines call it in a seeded scope).
-    augment: (inputs, generator) -> inputs, applied to training batches only. attendance: who is there when.
+    augment: (inputs, generator) -> inputs, applied to training batches only. attendance: who is there when. attacks: what
+    those clients do to their updates that mean harm; flipped labels are in their data already.
     """
 
     clients: Mapping[Client, ClientData]
@@ -100,6 +102,7 @@ class World:
     truth: Groups | None = None
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     attendance: Attendance = field(default_factory=Attendance)
+    attacks: Mapping[Client, Attack] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -108,6 +111,8 @@ class World:
             raise SettingError("training.epochs must be >= 1 (or training.steps be set) for clients to train, got 0")
         if not self.attendance.founders(self.clients):
             raise ValueError("a world needs at least one client in its first round")
+        if strangers := sorted(set(self.attacks) - set(self.clients)):
+            raise ValueError(f"World.attacks names client {strangers[0]}, who is not there")
         for client, data in self.clients.items():
             if not isinstance(client, int) or client < 0:
                 raise ValueError(f"a client's id must be a whole number >= 0, got {client!r}")

@@ -191,13 +191,22 @@ class Fleet:
         if reply.row is None:
             self.replies[slot] = 0.0  # of an earlier exchange
         else:
-            sent = self.wire.send(reply.row, client, key[2], self.mask(task.keep) if task.keep else None)
+            keep = self.mask(task.keep) if task.keep else None
+            sent = self.wire.send(self._tampered(reply.row, client, keep, key), client, key[2], keep)
             self.replies[slot] = sent
             # A finite square of the norm bounds every entry of a Gram matrix too. With noise, a refusal would tell of data.
             shown = (sent,) if self.wire.boundary.noise else (reply.row, sent)
             if not all(torch.isfinite(row.dot(row)) for row in shown):
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
         return client, (reply.chosen, reply.losses, reply.accuracies, reply.row is not None, refused)
+
+    def _tampered(self, row: Tensor, client: Client, keep: Tensor | None, key: tuple[int, ...]) -> Tensor:
+        """What a client sends in place of its update; the update itself, if it means well."""
+        attack = self.world.attacks.get(client)
+        if attack is None:
+            return row
+        sent = torch.arange(len(row)) < self.layout.trainable
+        return attack.tampered(row, sent if keep is None else sent & ~keep, key[0], key[2], client)
 
     def _test_job(
         self, rows: tuple[int, ...], clients: Sequence[Client], start: int

@@ -54,7 +54,7 @@ class Round:
     taken. refused: client -> why its reply was turned away. released: client -> updates it sent that noise has to cover.
     scores: client -> test loss and metrics, or None where this
     round was not evaluated. bytes: of this round, both ways. evaluations: of a model on one client's data that the plans
-    asked for, tests not counted. seconds: ``train``, ``server``, ``evaluate``.
+    asked for, tests not counted. seconds: ``train``, ``server``, ``evaluate``. adversaries: clients that mean harm.
     """
 
     number: int
@@ -71,6 +71,7 @@ class Round:
     bytes_down: int
     evaluations: int
     seconds: Mapping[str, float]
+    adversaries: tuple[Client, ...] = ()
 
 
 def rounds(
@@ -174,6 +175,7 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
         number=position.round, position=position, assignment=assignment, notes=tuple(notes), refused=refused, released=released,
         exchanges=position.exchange - first, asked=asked, answered=answered, scores=scores,
         bytes_up=up, bytes_down=down, evaluations=measured, seconds=clock.seconds,
+        adversaries=tuple(sorted(fleet.world.attacks)),
     )  # fmt: skip
 
 

@@ -24,10 +24,11 @@ def summary(run: Path | str) -> Summary:
 
     method, scenario, seed, rounds (completed); settings (of the method), scenario_settings, training, limits (when the
     run is to end) and whether it has finished; groups and true_groups (lists of lists of client ids; or None); ari,
-    their adjusted Rand index (or None); accuracy: mean, std, min over clients and per_client, in the last tested round;
-    loss and each other metric: mean over clients; bytes_up, bytes_down, exchanges, evaluations (of a model on a client's
-    data, as the method asked; None of a record that does not tell), seconds: of all rounds; boundary (its settings) and
-    privacy (see :func:`privacy`); run_dir. Numbers that are not finite are None. Raises
+    their adjusted Rand index (or None); adversaries, and the share of them that is isolated (or None); accuracy: mean, std,
+    min over clients and per_client, in the last tested round; loss and each other metric: mean over clients; bytes_up,
+    bytes_down, exchanges, evaluations (of a model on a client's data, as the method asked; None of a record that does not
+    tell), seconds: of all rounds; boundary (its settings) and privacy (see :func:`privacy`); run_dir. Where there are
+    adversaries, ari, means, std and min are those of the honest clients. Numbers that are not finite are None. Raises
     :class:`~coterie.settings.UserError` if there is no round yet.
     """
     record = Record(run)
@@ -37,6 +38,7 @@ def summary(run: Path | str) -> Summary:
     method, scenario = dict(description["methods"][0]), dict(description["scenario"])
     limits = {"rounds": description["rounds"], "target": description.get("target")}
     groups, truth = lines[-1]["groups"], description["world"].get("true_groups")
+    adversaries = description["world"].get("adversaries", [])
     out: Summary = {
         "method": method.pop("name"),
         "scenario": scenario.pop("name"),
@@ -50,7 +52,9 @@ def summary(run: Path | str) -> Summary:
         "finished": ends(lines[-1], **limits),
         "groups": groups,
         "true_groups": truth,
-        "ari": agreement(groups, truth),
+        "ari": agreement(without(groups, adversaries), truth and without(truth, adversaries)),
+        "adversaries": adversaries,
+        "isolated": isolated(groups, adversaries),
         **scores(lines),
         "privacy": privacy(description.get("boundary", {}), lines),
         **{key: _total(lines, key) for key in ("bytes_up", "bytes_down", "exchanges", "evaluations")},
@@ -59,6 +63,27 @@ def summary(run: Path | str) -> Summary:
     }
     result: Summary = finite(out)
     return result
+
+
+def without(groups: Sequence[Sequence[int]], clients: Sequence[int]) -> list[list[int]]:
+    """The groups with these clients left out.
+
+    >>> without([[0, 1], [2]], [2])
+    [[0, 1]]
+    """
+    left = [[client for client in group if client not in clients] for group in groups]
+    return [group for group in left if group]
+
+
+def isolated(groups: Sequence[Sequence[int]], adversaries: Sequence[int]) -> float | None:
+    """The share of the adversaries that are in no group with an honest client; None where there are none of them.
+
+    >>> isolated([[0, 1, 7], [8, 9]], adversaries=[7, 8, 9])
+    0.6666666666666666
+    """
+    alone = [len(group) for group in groups if all(client in adversaries for client in group)]
+    there = sum(client in adversaries for group in groups for client in group)
+    return sum(alone) / there if there else None
 
 
 def _total(lines: Sequence[Line], key: str) -> int | None:
@@ -93,12 +118,16 @@ def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | 
     return adjusted_rand([mine[c] for c in sorted(mine)], [true[c] for c in sorted(mine)])
 
 
+ABOUT = ("group", "adversary")
+"""What a line tells of a client besides numbers measured."""
+
+
 def scores(lines: Sequence[Line]) -> Summary:
     """accuracy, loss and each other metric of the last tested round of ``lines``."""
     tested = next((line for line in reversed(lines) if line["tested"]), None)
     if tested is None:
         return {"accuracy": None, "loss": None}
-    names = dict.fromkeys(name for client in tested["clients"].values() for name in client if name != "group")
+    names = dict.fromkeys(name for client in tested["clients"].values() for name in client if name not in ABOUT)
     return {
         "accuracy": None,
         **{name: spread(tested, name) if name == "accuracy" else spread(tested, name)["mean"] for name in names},
@@ -120,7 +149,8 @@ ALIKE = ("method", "scenario", "settings", "scenario_settings", "training", "bou
 """What runs have in common that differ in their seed alone."""
 
 COMPARED = (
-    "accuracy", "worst", "std", "loss", "ari", "groups", "exchanges", "bytes_up", "bytes_down", "evaluations", "seconds",
+    "accuracy", "worst", "std", "loss", "ari", "isolated", "groups", "exchanges", "bytes_up", "bytes_down", "evaluations",
+    "seconds",
 )  # fmt: skip
 PARTS = {"accuracy": "mean", "worst": "min", "std": "std"}
 """Numbers compared that are parts of a summary's accuracy."""
@@ -129,10 +159,10 @@ PARTS = {"accuracy": "mean", "worst": "min", "std": "std"}
 def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
     """Methods side by side, each over its seeds: one entry for all runs that differ in their seed alone.
 
-    Each of accuracy (mean over clients), worst (client's accuracy), std (of accuracy, over clients), loss, ari, groups
-    (how many), exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean, low, high}``, the mean over seeds and
-    its 95% interval by Student's t; low and high are None for one seed. Raises :class:`~coterie.settings.UserError` for a
-    folder without runs.
+    Each of accuracy (mean over clients), worst (client's accuracy), std (of accuracy, over clients), loss, ari, isolated,
+    groups (how many), exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean, low, high}``, the mean over seeds
+    and its 95% interval by Student's t; low and high are None for one seed. Raises :class:`~coterie.settings.UserError` for
+    a folder without runs.
     """
     alike: list[tuple[Any, list[Summary]]] = []
     for one in map(summary, expand(runs)):

@@ -214,9 +214,10 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
     """The table of one scenario: 116 columns at most, for labels of 11 letters."""
     out = Table(box=None, pad_edge=False, header_style="bold")
     out.add_column("method", vertical="bottom", no_wrap=True)
+    attacked = any(one["isolated"]["mean"] is not None for one in compared)
     for name in (
         "seeds", "rounds", "accuracy", "worst\nclient", "std of\nclients", "adjusted\nRand", "groups", "exchanges", "up",
-        "down", "client\nevals",
+        "down", "client\nevals", *(["adversaries\nisolated"] if attacked else []),
     ):  # fmt: skip
         out.add_column(name, justify="right", vertical="bottom", no_wrap=True)
     for one, label in zip(compared, labels, strict=True):
@@ -226,6 +227,7 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
             plus_minus(one["accuracy"]), number(one["worst"]["mean"]), number(one["std"]["mean"]),
             number(one["ari"]["mean"], 2), number(one["groups"]["mean"], 1), number(one["exchanges"]["mean"], 0),
             size(one["bytes_up"]["mean"]), size(one["bytes_down"]["mean"]), number(one["evaluations"]["mean"], 0),
+            *([number(one["isolated"]["mean"], 2)] if attacked else []),
         )  # fmt: skip
     return out
 
