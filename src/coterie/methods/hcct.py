@@ -33,7 +33,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.clustering import gram
 from coterie.core import (
@@ -46,12 +45,11 @@ from coterie.core import (
     Replies,
     Task,
     as_groups,
-    average,
-    weights,
 )  # fmt: skip
 from coterie.methods.hcct_groups import HCCTState, Heard, regroup
 from coterie.methods.hcct_layers import comparable, layer_note, paper_code_ratios, relative_variances
 from coterie.methods.hcct_memory import forget, recall, remember
+from coterie.methods.hcct_models import starts, trained
 from coterie.settings import SettingError, check, setting
 
 LAYERS = ("all", "robust", "paper-code")
@@ -211,49 +209,3 @@ class HCCTP(HCCT):
     name: ClassVar[str] = "hcct-p"
 
     personal: int = setting(1, _PERSONAL, ge=0)
-
-
-# -- models -----------------------------------------------------------------------------------------------------------
-
-
-def starts(state: HCCTState) -> Tensor:
-    """What each coming group trains from, ``(k, d)``: the mean of its members' models, by their training data."""
-    return torch.stack([_start(state, group) for group in state.next]) if state.next else state.first[None]
-
-
-def _start(state: HCCTState, group: tuple[Client, ...]) -> Tensor:
-    data = dict.fromkeys((state.row[c] for c in group), 0)
-    for client in group:
-        data[state.row[client]] += state.sizes.get(client, 0)
-    known = {row: n for row, n in data.items() if n} or dict.fromkeys(data, 1)  # never heard: of no weight
-    if len(known) == 1:
-        return state.models[next(iter(known))]
-    return average(state.models[list(known)], np.array(list(known.values())) / sum(known.values()))
-
-
-def trained(state: HCCTState, replies: Replies) -> HCCTState:
-    """Each group that was heard has moved by its mean update, silent members too; the models of the others stay."""
-    means, heard = _means(state, replies)
-    moved = np.flatnonzero(heard)
-    row = {client: place for place, at in enumerate(moved) for client in state.next[at]}
-    stale = sorted({state.row[c] for c in state.clients if c not in row})
-    place = {old: len(moved) + i for i, old in enumerate(stale)}
-    return replace(
-        state, models=torch.cat([(starts(state) + means)[moved], state.models[stale]]),
-        row={c: row[c] if c in row else place[state.row[c]] for c in state.clients}, groups=state.next,
-        sizes={**state.sizes, **dict(zip(replies.clients, map(int, replies.examples), strict=True))},
-    )  # fmt: skip
-
-
-def _means(state: HCCTState, replies: Replies) -> tuple[Tensor, np.ndarray]:
-    """Mean updates of the groups ``(k, d)``, and how many of each were heard."""
-    if replies.means is not None and replies.heard is not None:
-        return replies.means, replies.heard
-    assert replies.updates is not None
-    means, heard = torch.zeros(len(state.next), replies.updates.shape[1]), np.zeros(len(state.next), dtype=np.int64)
-    for at, group in enumerate(state.next):
-        part = replies.of(group)
-        if part.clients:
-            assert part.updates is not None
-            means[at], heard[at] = average(part.updates, weights(part, "data")), len(part.clients)
-    return means, heard
