@@ -12,7 +12,7 @@ Deviations
   figure 3: two suffice) and ``mixing`` 0.25 are ours.
 - Its threshold 0.9 is a similarity: groups are merged while their distance ``1 - cos`` is below ``1 - t``.
 - ``similarity`` updates (ours) compares what training added. Weights share the first model, so how alike they look depends
-  on how far training went, and 0.9 fits no other task.
+  on how far training went, and a threshold found on one task need not fit another.
 - Partial participation, which the paper does not treat: weights are renormalised over the clients that answered. An absent
   client's h_k stays, and its served model follows h_c, so that λ = 0 is FedAvg in every cluster then too.
 - Fewer than ``quorum`` of the clients in the clustering exchange: one more round with one group of all, then asked again.
@@ -44,8 +44,8 @@ from coterie.core import (
     state,
     weights,
 )  # fmt: skip
-from coterie.methods.acfl_groups import Rule, Seats, clustered, placed
-from coterie.settings import SettingError, check, nearest, setting
+from coterie.methods.acfl_groups import Rule, Seats, clustered, layers_compared, placed
+from coterie.settings import SettingError, check, setting
 
 
 @state
@@ -119,7 +119,7 @@ class ACFL:
             )
         return ACFLState(
             round=0, centres=first[None], home=dict.fromkeys(clients, 0), own=first.new_zeros(0, len(first)),
-            columns=dict(federation.columns), compared=self._compared(federation),
+            columns=dict(federation.columns), compared=layers_compared(federation, self.layers, self.cluster),
             mixing=dict(zip(clients, self.mixing_per_client, strict=False)),
         )  # fmt: skip
 
@@ -206,19 +206,6 @@ class ACFL:
 
     def _clusters_now(self, state: ACFLState) -> bool:
         return self.cluster and state.seats is None and state.missed != state.round
-
-    def _compared(self, federation: Federation) -> tuple[str, ...]:
-        known = ", ".join(federation.columns)
-        for layer in self.layers:
-            if layer not in federation.columns:
-                hint = nearest(layer, federation.columns)
-                raise SettingError(f"ACFL.layers: the model has no layer {layer!r}{hint} (layers: {known})")
-        if self.cluster and not (self.layers or federation.dense):
-            raise SettingError(
-                f"ACFL.layers is empty, which means the fully-connected layers, and the model has none; name some of {known}"
-            )
-        named = set(self.layers or federation.dense)
-        return tuple(layer for layer in federation.columns if layer in named)
 
     def _rule(self, state: ACFLState) -> Rule:
         return Rule(

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import closeness, cosine, cut_dendrogram, dendrogram, groups_of, layer_cosines, layer_grams
-from coterie.core import Client, Note, Replies, as_groups, average, state, weights
+from coterie.core import Client, Federation, Note, Replies, as_groups, average, state, weights
+from coterie.settings import SettingError, nearest
 
 
 @state
@@ -54,6 +55,23 @@ class Rule:
 
     def words(self) -> str:
         return f"threshold {self.threshold:g}" if self.threshold is not None else f"{self.groups} groups asked for"
+
+
+def layers_compared(federation: Federation, named: tuple[str, ...], needed: bool) -> tuple[str, ...]:
+    """The layers ``named``, or else the fully-connected ones, in the model's order.
+
+    Raises :class:`SettingError` for a layer that the model does not have, and where there is none though it is ``needed``.
+    """
+    known = ", ".join(federation.columns)
+    for layer in named:
+        if layer not in federation.columns:
+            hint = nearest(layer, federation.columns)
+            raise SettingError(f"ACFL.layers: the model has no layer {layer!r}{hint} (layers: {known})")
+    if needed and not (named or federation.dense):
+        raise SettingError(
+            f"ACFL.layers is empty, which means the fully-connected layers, and the model has none; name some of {known}"
+        )
+    return tuple(layer for layer in federation.columns if layer in set(named or federation.dense))
 
 
 def clustered(
