@@ -1,8 +1,7 @@
 """FedFA: one model for all, in which the clients that it serves badly weigh more.
 
-W. Huang, T. Li, D. Wang, S. Du, J. Zhang, T. Huang, "Fairness and accuracy in horizontal federated learning", Information
-Sciences 2022, arXiv 2012.10069, in the form in which Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate" (HCCT), arXiv
-2401.13236, section VII, has it as a baseline:
+W. Huang, T. Li, D. Wang, S. Du, J. Zhang, "Fairness and accuracy in federated learning", arXiv 2012.10069, in the form in
+which Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate" (HCCT), arXiv 2401.13236, section VII, has it as a baseline:
 
     p_n = -log2(Acc_n) / Σ_m -log2(Acc_m),    Acc_n: accuracy of the current model on client n's training data
 
@@ -86,7 +85,7 @@ def fair_weights(replies: Replies) -> np.ndarray:
     for client, accuracy in zip(replies.clients, accuracies, strict=True):
         if not 0 <= accuracy <= 1:
             raise SettingError(f"fedfa needs an objective whose accuracy is 0 to 1, client {client} measured {accuracy:g}")
-    bits = np.array([-math.log2(max(accuracy, NONE_RIGHT)) for accuracy in accuracies])
+    bits = np.array([0.0 - math.log2(max(accuracy, NONE_RIGHT)) for accuracy in accuracies])
     return bits / bits.sum() if bits.sum() > 0 else weights(replies, "data")
 
 
