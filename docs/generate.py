@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 DEFAULTS = ROOT / "benchmarks" / "results" / "cfl-defaults.json"
 WIDTH = 100
+ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries.json"
 MARKER = re.compile(r"^<!-- ([\w-]+)((?: [\w/-]+)*) -->\n(.*?)^<!-- /\1 -->$", re.MULTILINE | re.DOTALL)
 
 STUDIES: Mapping[str, tuple[str, str]] = {
@@ -175,6 +176,24 @@ def cfl_defaults() -> str:
     return f"After {found['rounds']} rounds:\n\n{table(head, rows, 'lrrrr')}"
 
 
+def adversaries() -> str:
+    """What attacks did to each method, from benchmarks/adversaries.py: a row per method, a column per attack."""
+    if not ADVERSARIES.is_file():
+        return "The table has not been measured yet: `python benchmarks/adversaries.py` makes it.\n"
+    found = json.loads(ADVERSARIES.read_text())
+    attacks = list(dict.fromkeys(row["attack"] for row in found["rows"]))
+    cells: dict[str, list[str]] = {}
+    for row in found["rows"]:
+        alone = f", {row['isolated']:.0%} alone" if "isolated" in row else ""
+        cells.setdefault(row["method"], []).append(f"{number(row['accuracy'])}{alone}")
+    about = (
+        f"`{found['scenario']}` with {found['clients']} clients, of whom {round(found['adversaries'] * found['clients'])} are "
+        f"adversaries, after {found['rounds']} rounds; means of {found['seeds']} seeds. The number is the accuracy of the "
+        f"honest clients, the same ones in every column; *alone* are the adversaries in no group with an honest client.\n\n"
+    )
+    return about + table(("method", *attacks), [(f"`{name}`", *row) for name, row in cells.items()], "l" + "r" * len(attacks))
+
+
 def _range(values: Sequence[int]) -> str:
     return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
 
@@ -236,6 +255,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "commands": commands,
     "results": results,
     "cfl-defaults": cfl_defaults,
+    "adversaries": adversaries,
     "demo": demo,
 }
 SLOW = ("demo",)

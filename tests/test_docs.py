@@ -106,6 +106,19 @@ def test_the_table_of_defaults_says_how_often_they_were_right(monkeypatch: pytes
     assert "| IID | 1 of 2 | 0.500 | 1 to 3 | 40 |\n| IID | 1 of 2 | 0.500 | 1 | - |" in generate.cfl_defaults()
 
 
+def test_the_table_of_adversaries_has_a_column_per_attack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(generate, "ADVERSARIES", tmp_path / "adversaries.json")
+    assert "not been measured" in generate.adversaries()
+    rows = [
+        {"method": "cfl", "attack": "none", "accuracy": 0.9},
+        {"method": "cfl", "attack": "scale", "accuracy": 0.8, "isolated": 0.5},
+    ]
+    found = {"scenario": "digits/iid", "clients": 20, "adversaries": 0.2, "rounds": 9, "seeds": 2, "rows": rows}
+    (tmp_path / "adversaries.json").write_text(json.dumps(found))
+    assert "with 20 clients, of whom 4 are adversaries, after 9 rounds; means of 2 seeds" in generate.adversaries()
+    assert "| `cfl` | 0.900 | 0.800, 50% alone |" in generate.adversaries()
+
+
 # -- commands -------------------------------------------------------------------------------------------------------------
 
 

@@ -147,6 +147,16 @@ def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
     assert lines[5:7] == [[], ["digits/label-swap"]]
 
 
+def test_a_comparison_tells_of_isolated_adversaries_where_there_are_any() -> None:
+    blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
+    about: dict[str, Any] = {name: {} for name in ("training", "boundary", "scenario_settings", "limits", "settings")}
+    entry = {**about, "method": "cfl", "scenario": "digits/iid", "seeds": [0], "rounds": [9], **blank}
+    assert "isolated" not in shown(terminal.comparison([entry]))
+    text = shown(terminal.comparison([{**entry, "isolated": {"mean": 0.75, "low": None, "high": None}}, entry]))
+    assert "isolated" in text
+    assert [line.split()[-1] for line in text.splitlines()[-2 - text.count("cfl 1:") :][:2]] == ["0.75", "-"]
+
+
 def test_live_shows_rounds_and_events_and_is_silent_without_a_console() -> None:
     stream = io.StringIO()
     recorded = {**line(2, [[0], [1]], note("split", [0, 1], [[0], [1]]))}
