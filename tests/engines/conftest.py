@@ -7,7 +7,22 @@ from typing import Any
 
 import pytest
 
-from coterie.methods import ACFL, CFL, FLHC, HCCT, HCCTE, HCCTP, MAXFL, METHODS, FedAvg, FedFA, FedPer, Independent
+from coterie.methods import (
+    ACFL,
+    CFL,
+    FLHC,
+    FLSC,
+    HCCT,
+    HCCTE,
+    HCCTP,
+    IFCA,
+    MAXFL,
+    METHODS,
+    FedAvg,
+    FedFA,
+    FedPer,
+    Independent,
+)
 
 EXAMPLES: Mapping[str, Any] = {
     "fedavg": FedAvg(fraction=0.5),
@@ -21,6 +36,8 @@ EXAMPLES: Mapping[str, Any] = {
     "acfl": ACFL(pretrain_epochs=1, fraction=0.6),
     "maxfl": MAXFL(pretrain_epochs=1),
     "fedfa": FedFA(),
+    "ifca": IFCA(models=2, initial="kmeans++", initial_epochs=1, restarts=2, restart_rounds=1),
+    "flsc": FLSC(models=3, first="random", fraction=0.6),
 }
 
 

@@ -12,7 +12,22 @@ import torch
 
 from coterie.codec import decode, encode
 from coterie.core import STATES, Assignment, Cohort, Method, Plan, Replies, as_groups
-from coterie.methods import ACFL, CFL, FLHC, HCCT, HCCTE, HCCTP, MAXFL, METHODS, FedAvg, FedFA, FedPer, Independent
+from coterie.methods import (
+    ACFL,
+    CFL,
+    FLHC,
+    FLSC,
+    HCCT,
+    HCCTE,
+    HCCTP,
+    IFCA,
+    MAXFL,
+    METHODS,
+    FedAvg,
+    FedFA,
+    FedPer,
+    Independent,
+)
 from coterie.settings import as_dict, build, documented
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 
@@ -48,8 +63,20 @@ EXAMPLES: dict[str, Any] = {
     "maxfl-cho": MAXFL(rule="cho", server_lr=0.5),
     "fedfa": FedFA(),
     "fedfa-half": FedFA(fraction=0.5),
+    "ifca": IFCA(models=3, initial="kmeans++"),
+    "ifca-distinct": IFCA(fraction=0.5, weighting="data"),
+    "ifca-gradients": IFCA(averaging="gradients", initial="same"),
+    "ifca-restarts": IFCA(models=3, initial="kmeans++", restarts=2, restart_rounds=2, fraction=0.5),
+    "ifca-restarts-distinct": IFCA(restarts=3, restart_rounds=1),
+    "flsc": FLSC(models=6, initial="kmeans++"),
+    "flsc-random": FLSC(first="random", initial="same", fraction=0.5),
+    "flsc-restarts": FLSC(models=5, overlap=3, restarts=2, restart_rounds=3),
 }
-FINDS_GROUPS = ["hcct", *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl")) and n != "acfl-one")]
+OF_GIVEN_NUMBER = ["cfl-scheduled", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]
+FINDS_GROUPS = [
+    "hcct", *OF_GIVEN_NUMBER[3:],
+    *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl")) and n != "acfl-one"),
+]  # fmt: skip
 
 
 @pytest.fixture(params=EXAMPLES, name="method")
@@ -177,7 +204,7 @@ def test_finds_the_groups_of_an_easy_world(name: str) -> None:
 
 
 # Those that decide how many groups there are.
-DECIDES = [name for name in FINDS_GROUPS if name not in ("cfl-scheduled", "flhc-l1", "acfl-number")]
+DECIDES = [name for name in FINDS_GROUPS if name not in OF_GIVEN_NUMBER]
 ASKS_ALL = [name for name in FINDS_GROUPS if EXAMPLES[name].fraction == 1]
 
 

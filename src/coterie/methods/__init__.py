@@ -10,13 +10,15 @@ from coterie.methods.fedavg import FedAvg as FedAvg
 from coterie.methods.fedfa import FedFA as FedFA
 from coterie.methods.fedper import FedPer as FedPer
 from coterie.methods.flhc import FLHC as FLHC
+from coterie.methods.flsc import FLSC as FLSC
 from coterie.methods.hcct import HCCT as HCCT
 from coterie.methods.hcct import HCCTE as HCCTE
 from coterie.methods.hcct import HCCTP as HCCTP
+from coterie.methods.ifca import IFCA as IFCA
 from coterie.methods.independent import Independent as Independent
 from coterie.methods.maxfl import MAXFL as MAXFL
 
 METHODS: dict[str, type[Any]] = {
     method.name: method
-    for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, ACFL, MAXFL, FedFA)
+    for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, ACFL, MAXFL, FedFA, IFCA, FLSC)
 }

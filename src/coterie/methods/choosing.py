@@ -1,0 +1,229 @@
+"""What IFCA and FLSC share: k models from which every client chooses by its training loss, and how they come to be.
+
+A *start* is k first models and what became of them. With ``restarts`` above 1 several starts are trained for
+``restart_rounds`` rounds each, one after the other. Then all their models are measured by the same clients in one
+exchange, and the start goes on whose clients' least training losses have the smallest mean. Until then every client is
+served by the first start. Rounds of all starts are communication rounds like any other; the exchanges that only measure,
+and those of k-means++, belong to the round that they come before.
+
+Whoever sums up a method's costs sees all of this: there is no exchange but those that ``plan`` asks for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core import Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, Task, as_groups, state
+from coterie.methods.initialisation import Centres, plan_centre, step_centre
+from coterie.settings import check, setting
+
+Choice = tuple[int, ...]
+"""The models that a client took: rows, that of least loss first."""
+
+
+@state
+class Start:
+    """models ``(k, d)``. round: rounds trained. chosen: client -> its last choice, of those that were heard. centres:
+    k-means++ under way, None once the models are made."""
+
+    models: Tensor
+    round: int = 0
+    chosen: Mapping[Client, Choice] = field(default_factory=dict)
+    centres: Centres | None = None
+
+
+@state
+class ChoosingState:
+    """starts: all of them until they are compared, then the best alone. at: the one that is trained; ``len(starts)``
+    where they are to be compared. notes: of the last exchange."""
+
+    clients: tuple[Client, ...]
+    starts: tuple[Start, ...]
+    at: int = 0
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def compares(self) -> bool:
+        return self.at == len(self.starts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choosing(ABC):
+    """Settings and start-up of methods whose clients choose among k models; a subclass says what a round is."""
+
+    models: int = setting(4, "number of models (k)", ge=1)
+    fraction: float = setting(1.0, "share of the clients asked in each exchange, at least one", gt=0, le=1)
+    initial: str = setting(
+        "distinct", "first models: distinct draws; the same draw k times; or kmeans++, each trained by a client (ours)",
+        choices=("distinct", "same", "kmeans++"),
+    )  # fmt: skip
+    initial_epochs: int = setting(10, "local epochs of a client that trains a first model (kmeans++)", ge=1)
+    restarts: int = setting(1, "number of starts, of which the one of least training loss goes on", ge=1)
+    restart_rounds: int = setting(3, "rounds that each start is trained for before they are compared", ge=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    # -- what a subclass says -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
+        """One round of a start."""
+
+    @abstractmethod
+    def aggregate(self, models: Tensor, replies: Replies) -> Tensor:
+        """The models ``(k, d)`` after a round."""
+
+    @abstractmethod
+    def served(self, models: Tensor, choices: Mapping[Client, Choice]) -> tuple[Tensor, dict[Client, int]]:
+        """The models that serve clients, and client -> row."""
+
+    # -- the contract ---------------------------------------------------------------------------------------------------
+
+    def init(self, federation: Federation) -> ChoosingState:
+        starts = []
+        for start in range(self.restarts):
+            first = start * self.models
+            if self.initial == "distinct":
+                models = torch.stack([federation.draw(first + row) for row in range(self.models)])
+            else:
+                models = federation.draw(start).repeat(self.models, 1)
+            starts.append(Start(models=models, centres=Centres() if self.initial == "kmeans++" else None))
+        return ChoosingState(clients=federation.clients, starts=tuple(starts))
+
+    def plan(self, state: ChoosingState, cohort: Cohort) -> Plan:
+        asked = cohort.sample(state.clients, self.fraction)
+        if state.compares:
+            models = torch.cat([start.models for start in state.starts])
+            task = Task(offered=tuple(range(len(models))), epochs=0, measure="train")
+            return Plan(models=models, tasks=dict.fromkeys(asked, task), need="mean", ends_round=False)
+        start = state.starts[state.at]
+        if start.centres is not None:
+            return plan_centre(start.centres, start.models, state.clients, asked, cohort, self.initial_epochs)
+        return self.plan_round(start, asked, cohort)
+
+    def step(self, state: ChoosingState, replies: Replies) -> ChoosingState:
+        if state.compares:
+            return self._keep_best(state, replies)
+        start = state.starts[state.at]
+        if start.centres is not None:
+            centres, models = step_centre(start.centres, start.models, replies)
+            return self._put(state, replace(start, centres=centres, models=models))
+        models = self.aggregate(start.models, replies) if replies.clients else start.models
+        chosen = {**start.chosen, **dict(zip(replies.clients, replies.chosen, strict=True))}
+        new = replace(start, models=models, round=start.round + 1, chosen=chosen)
+        tried = len(state.starts) > 1 and new.round >= self.restart_rounds
+        return self._put(state, new, at=state.at + tried, notes=(round_note(state, start, new, replies),))
+
+    def _put(self, state: ChoosingState, start: Start, *, at: int | None = None, notes: tuple[Note, ...] = ()) -> ChoosingState:
+        starts = (*state.starts[: state.at], start, *state.starts[state.at + 1 :])
+        return replace(state, starts=starts, at=state.at if at is None else at, notes=notes)
+
+    def _keep_best(self, state: ChoosingState, replies: Replies) -> ChoosingState:
+        """The start whose least losses have the smallest mean over the clients that measured; the first where none did."""
+        losses = mean_losses(replies, len(state.starts))
+        best = int(np.argmin(losses))
+        return replace(
+            state, starts=(state.starts[best],), at=0, notes=(restart_note(state, best, losses, len(replies.clients)),)
+        )
+
+    def assignment(self, state: ChoosingState) -> Assignment:
+        choices = of_all(state.clients, state.starts[0].chosen)
+        models, row = self.served(state.starts[0].models, choices)
+        return Assignment(models=models, row=row, groups=groups_of(choices))
+
+    def explain(self, state: ChoosingState) -> tuple[Note, ...]:
+        return state.notes
+
+    # -- comings and goings ---------------------------------------------------------------------------------------------
+
+    def admit(self, state: ChoosingState, clients: tuple[Client, ...]) -> ChoosingState:
+        """They choose by their losses when first asked; until then the most frequent choice serves them."""
+        return replace(state, clients=tuple(sorted({*state.clients, *clients})), notes=())
+
+    def retire(self, state: ChoosingState, clients: tuple[Client, ...]) -> ChoosingState:
+        """Their choices are forgotten; what the models learned from them stays."""
+        gone = set(clients)
+        starts = tuple(_without(start, gone) for start in state.starts)
+        return replace(state, clients=tuple(c for c in state.clients if c not in gone), starts=starts, notes=())
+
+
+def _without(start: Start, gone: set[Client]) -> Start:
+    kept = {c: choice for c, choice in start.chosen.items() if c not in gone}
+    centres = start.centres
+    if centres is not None:
+        centres = replace(centres, losses={c: v for c, v in centres.losses.items() if c not in gone})
+    return replace(start, chosen=kept, centres=centres)
+
+
+def of_all(clients: tuple[Client, ...], chosen: Mapping[Client, Choice]) -> dict[Client, Choice]:
+    """Every client's choice; for those never heard the most frequent one, of equally frequent ones the first, else row 0.
+
+    >>> of_all((1, 4, 5, 9), {4: (2,), 5: (0,), 9: (2,)})
+    {1: (2,), 4: (2,), 5: (0,), 9: (2,)}
+    """
+    counts = Counter(chosen.values())
+    common = min(counts, key=lambda choice: (-counts[choice], choice), default=(0,))
+    return {c: chosen.get(c, common) for c in clients}
+
+
+def groups_of(choices: Mapping[Client, Choice]) -> Groups:
+    """Clients by their first choice, the model of least loss."""
+    members: dict[int, list[Client]] = {}
+    for client, choice in choices.items():
+        members.setdefault(choice[0], []).append(client)
+    return as_groups(members.values())
+
+
+def mean_losses(replies: Replies, starts: int) -> np.ndarray:
+    """``(starts,)`` means over clients of the least loss of each start's models; zeros where nobody measured.
+
+    A loss that is no number is as bad as any; clients that have no finite loss at all are left out.
+    """
+    if not replies.clients:
+        return np.zeros(starts)
+    losses = np.nan_to_num(np.array(replies.losses).reshape(len(replies.clients), starts, -1), nan=np.inf, posinf=np.inf)
+    least = losses.min(axis=2)
+    told = least[np.isfinite(least).any(axis=1)]
+    return told.mean(axis=0) if len(told) else np.zeros(starts)
+
+
+# -- reasons ------------------------------------------------------------------------------------------------------------
+
+
+def round_note(state: ChoosingState, before: Start, after: Start, replies: Replies) -> Note:
+    """Who chose what; with the groups, where they changed and clients are served by this start."""
+    old, new = (of_all(state.clients, start.chosen) for start in (before, after))
+    moved = sum(1 for c, choice in after.chosen.items() if before.chosen.get(c, choice) != choice)
+    taken = Counter(row for choice in after.chosen.values() for row in choice)
+    counts = ", ".join(str(taken[row]) for row in range(len(after.models)))
+    text = f"{len(replies.clients)} clients answered, {moved} changed their choice; models are chosen by {counts} clients"
+    numbers = {"moved": float(moved)}
+    least = {c: min(losses) for c, losses in zip(replies.clients, replies.losses, strict=True) if losses}
+    if least:
+        numbers["loss"] = float(np.mean(list(least.values())))
+        text += f", mean least training loss {numbers['loss']:.3g}"
+    if len(state.starts) > 1:
+        text = f"start {state.at + 1} of {len(state.starts)}: {text}"
+    parts = groups_of(new) if state.at == 0 and (groups_of(new) != groups_of(old) or not before.chosen) else ()
+    rows = {c: float(choice[0]) for c, choice in zip(replies.clients, replies.chosen, strict=True)}
+    return Note(
+        kind="cluster" if parts else "keep", clients=state.clients, text=text, parts=parts, numbers=numbers,
+        values={"model": rows, "loss": least} if least else {"model": rows},
+    )  # fmt: skip
+
+
+def restart_note(state: ChoosingState, best: int, losses: np.ndarray, heard: int) -> Note:
+    """The means compared."""
+    shown = ", ".join(f"{loss:.3g}" for loss in losses)
+    text = f"start {best + 1} of {len(losses)} goes on; mean least training losses by {heard} clients: {shown}"
+    parts = groups_of(of_all(state.clients, state.starts[best].chosen))
+    numbers = {f"start{i + 1}": float(loss) for i, loss in enumerate(losses)}
+    return Note(kind="cluster", clients=state.clients, text=text, parts=parts, numbers=numbers)

@@ -1,0 +1,85 @@
+"""FLSC: IFCA with overlap; every client trains the mean of its n_s best models, and each of them learns from it.
+
+C. Li, G. Li, P. K. Varshney, "Federated Learning With Soft Clustering", IEEE Internet of Things Journal 9(10), 2022. Client i
+takes the n_s models of least training loss, J_i, trains from their plain mean and sends one model w_i; then
+``θ_j <- Σ N_i w_i / Σ N_i`` over the clients with j in J_i, unchanged where there are none.
+
+Deviations
+- A client is served by the mean of its models J_i after the aggregation. The code published with HCCT (arXiv 2401.13236)
+  tests the model that the client has just trained, which is one exchange ahead and seen by nobody else.
+- ``first="loss"`` (default) lets clients choose by loss from the first round on; in the original their first J_i are random.
+- Learning rates decay as everybody's; in HCCT's code those of FLSC's clients do not.
+- Restarts and k-means++ are ours, see :mod:`coterie.methods.choosing`.
+- A group is the clients with one first choice, the model of least loss; the paper speaks of no groups.
+- ``overlap`` equal to ``models`` is refused: all models would be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core import Client, Cohort, Plan, Replies, Task
+from coterie.methods.choosing import Choice, Choosing, Start
+from coterie.randomness import Purpose, numpy_generator
+from coterie.settings import SettingError, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class FLSC(Choosing):
+    """k models; every client trains the mean of the ones it has the least training losses with."""
+
+    name: ClassVar[str] = "flsc"
+
+    overlap: int = setting(2, "models that a client takes (n_s)", ge=1)
+    first: str = setting("loss", "the first choice: by loss, or at random as in the paper", choices=("loss", "random"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.overlap >= self.models > 1 or self.overlap > self.models:
+            raise SettingError(
+                f"FLSC.overlap must be less than the {self.models} models, got {self.overlap}: models that all clients "
+                "train are one model; did you mean fedavg?"
+            )
+
+    def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
+        if self.first == "random" and start.round == 0:
+            tasks = {c: Task(offered=self._drawn(c, cohort), choose=self.overlap, lr_round=0) for c in asked}
+        else:
+            every = tuple(range(self.models))
+            tasks = dict.fromkeys(asked, Task(offered=every, choose=self.overlap, measure="train", lr_round=start.round))
+        return Plan(models=start.models, tasks=tasks, need="mean", weighting="data")
+
+    def _drawn(self, client: Client, cohort: Cohort) -> Choice:
+        rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange, client)
+        return tuple(int(row) for row in rng.permutation(self.models)[: self.overlap])
+
+    def aggregate(self, models: Tensor, replies: Replies) -> Tensor:
+        """The trained w_i is the mean of the client's models and its update: the one is a mean of rows of ``models``, and
+        means of the other are all that has to be seen."""
+        assert replies.means is not None
+        assert replies.heard is not None
+        took = _membership(replies.chosen, len(models)) * replies.examples[:, None]  # (n, k): N_i where j in J_i
+        blend = took.T @ _membership(replies.chosen, len(models)) / self.overlap  # Σ_i N_i · the mean over J_i
+        heard = torch.as_tensor(replies.heard > 0)[:, None]
+        blend /= np.maximum(took.sum(axis=0), 1)[:, None]
+        return torch.where(heard, torch.as_tensor(blend, dtype=models.dtype) @ models + replies.means, models)
+
+    def served(self, models: Tensor, choices: Mapping[Client, Choice]) -> tuple[Tensor, dict[Client, int]]:
+        sets = sorted({tuple(sorted(choice)) for choice in choices.values()})
+        place = {rows: i for i, rows in enumerate(sets)}
+        means = torch.stack([models[list(rows)].mean(0) for rows in sets]) if sets else models
+        return means, {client: place[tuple(sorted(choice))] for client, choice in choices.items()}
+
+
+def _membership(chosen: tuple[Choice, ...], k: int) -> np.ndarray:
+    """``(n, k)``: 1 where a client took a model, else 0."""
+    member = np.zeros((len(chosen), k))
+    for i, rows in enumerate(chosen):
+        member[i, list(rows)] = 1.0
+    return member
