@@ -1,5 +1,6 @@
 """Adversaries: what they do to their data and updates, that it is drawn from keys, and what is told of the honest."""
 
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,20 +12,24 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from torch import Tensor
 
+from coterie.adversaries import among
 from coterie.attack import ATTACKS, Attack
 from coterie.core import Task
 from coterie.engines import inprocess
 from coterie.experiment import make
 from coterie.layout import Layout
 from coterie.methods import FedAvg, Independent
+from coterie.models import factory
 from coterie.record import Record, spread
-from coterie.report.summary import compare, isolated, summary, without
+from coterie.report import terminal
+from coterie.report.summary import Summary, compare, isolated, summary, without
 from coterie.runs import begin
 from coterie.scenario import SCENARIOS, Scenario
 from coterie.settings import SettingError
-from coterie.world import World
+from coterie.world import ClientData, Split, World
 from scripted import Scripted, everyone
 from small import made, mlp, normed, world
 
@@ -181,8 +186,15 @@ def test_numbers_are_those_of_the_honest(tmp_path: Path) -> None:
     assert set(found["accuracy"]["per_client"]) == set("012345")
     assert {client for client, entry in last["clients"].items() if "adversary" in entry} == {str(c) for c in adversaries}
     assert "adversary" not in found
+    assert "isolated" in printed(found)
     (alike,) = compare([tmp_path / "run"])
     assert alike["isolated"]["mean"] == found["isolated"] == isolated(found["groups"], adversaries)
+
+
+def printed(found: Summary) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=160).print(terminal.table([found]))
+    return stream.getvalue()
 
 
 def test_a_run_without_adversaries_says_nothing_of_them(tmp_path: Path) -> None:
@@ -192,6 +204,7 @@ def test_a_run_without_adversaries_says_nothing_of_them(tmp_path: Path) -> None:
         pass
     found = summary(tmp_path / "run")
     assert (found["adversaries"], found["isolated"]) == ([], None)
+    assert "isolated" not in printed(found)
     assert "adversar" not in Record(tmp_path / "run").folder.joinpath("rounds.jsonl").read_text()
     assert "adversaries" not in Record(tmp_path / "run").description()["world"]
 
@@ -242,6 +255,15 @@ def test_without_an_honest_client_there_is_no_number() -> None:
 def test_contradictions_are_refused_at_birth(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         replace(DIGITS, **changes)
+
+
+def test_words_have_no_labels_to_flip() -> None:
+    words = Split(torch.zeros(4, 3, dtype=torch.int64), torch.arange(4), torch.zeros(4, 3, dtype=torch.int64))
+    clients = dict.fromkeys(range(5), ClientData(train=words, validation=words, test=words))
+    tried = World(clients=clients, model=factory("cfl-lstm", (3,), 9))
+    with pytest.raises(SettingError, match="label-flip needs class labels, and this scenario predicts words"):
+        among(tried, 0, 0.4, "label-flip", None)
+    assert len(among(tried, 0, 0.4, "scale", None).attacks) == 2
 
 
 def test_somebody_must_be_honest_and_labels_must_be_classes() -> None:

@@ -164,14 +164,16 @@ def table(summaries: Sequence[Summary]) -> Table:
     others = _other_metrics(summaries)
     for name in ("method", *(["seed"] if seeds else []), "rounds", "accuracy", "worst client", *others, "groups"):
         out.add_column(name, justify="left" if name == "method" else "right")
-    for name in ("adjusted Rand", "up", "down", "seconds"):
+    attacked = any(one.get("isolated") is not None for one in summaries)
+    for name in ("adjusted Rand", *(["isolated"] if attacked else []), "up", "down", "seconds"):
         out.add_column(name, justify="right")
     for one in summaries:
         accuracy = one["accuracy"] or {}
         out.add_row(
             one["method"], *([str(one["seed"])] if seeds else []), str(one["rounds"]),
             number(accuracy.get("mean")), number(accuracy.get("min")), *(number(one.get(name)) for name in others),
-            str(len(one["groups"])), number(one["ari"], 2), size(one["bytes_up"]), size(one["bytes_down"]),
+            str(len(one["groups"])), number(one["ari"], 2), *([number(one["isolated"], 2)] if attacked else []),
+            size(one["bytes_up"]), size(one["bytes_down"]),
             number(one["seconds"], 1),
         )  # fmt: skip
     return out
