@@ -26,15 +26,17 @@ from typing import Any
 
 from coterie import METHODS, SCENARIOS, Training
 from coterie.arguments import parser
+from coterie.boundary import Boundary
 from coterie.data.datasets import DATASETS
 from coterie.report.listing import allowed, first_line, plain
 from coterie.report.summary import interval
-from coterie.report.terminal import number, plus_minus
+from coterie.report.terminal import number, plus_minus, size
 from coterie.settings import documented
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 DEFAULTS = ROOT / "benchmarks" / "results" / "cfl-defaults.json"
+BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"
 WIDTH = 100
 ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries.json"
 MARKER = re.compile(r"^<!-- ([\w-]+)((?: [\w/-]+)*) -->\n(.*?)^<!-- /\1 -->$", re.MULTILINE | re.DOTALL)
@@ -65,8 +67,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -
 
 
 def settings(of: str) -> str:
-    """The settings of a method, of ``training`` or of ``scenario``."""
-    cls: type[Any] = {"training": Training, "scenario": type(SCENARIOS["digits/iid"])}.get(of) or METHODS[of]
+    """The settings of a method, of ``training``, of ``boundary`` or of ``scenario``."""
+    tables: dict[str, type[Any]] = {"training": Training, "boundary": Boundary, "scenario": type(SCENARIOS["digits/iid"])}
+    cls = tables.get(of) or METHODS[of]
     limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
     hidden = ("about", "training")
     rows = [
@@ -194,6 +197,22 @@ def adversaries() -> str:
     return about + table(("method", *attacks), [(f"`{name}`", *row) for name, row in cells.items()], "l" + "r" * len(attacks))
 
 
+def boundary_results() -> str:
+    """CFL and FL+HC behind noise and compression, from benchmarks/boundary.py."""
+    if not BOUNDARY.is_file():
+        return "The table has not been measured yet: `python benchmarks/boundary.py` makes it.\n"
+    found = json.loads(BOUNDARY.read_text())
+    rows = [
+        (
+            f"`{row['method']}`", row["boundary"], f"{row['exact']} of {row['runs']}", number(row["ari"]),
+            number(row["accuracy"]), size(row["bytes_up"]), "-" if row["epsilon"] is None else f"{row['epsilon']:.3g}",
+        )
+        for row in found["rows"]
+    ]  # fmt: skip
+    head = ("method", "boundary", "exactly the true groups", "adjusted Rand", "accuracy", "sent up", "ε")
+    return f"After {found['rounds']} rounds, ε at δ = {found['delta']:g}:\n\n{table(head, rows, 'llrrrrr')}"
+
+
 def _range(values: Sequence[int]) -> str:
     return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
 
@@ -255,6 +274,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "commands": commands,
     "results": results,
     "cfl-defaults": cfl_defaults,
+    "boundary-results": boundary_results,
     "adversaries": adversaries,
     "demo": demo,
 }

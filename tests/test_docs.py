@@ -119,6 +119,17 @@ def test_the_table_of_adversaries_has_a_column_per_attack(monkeypatch: pytest.Mo
     assert "| `cfl` | 0.900 | 0.800, 50% alone |" in generate.adversaries()
 
 
+def test_the_table_of_boundaries_tells_what_was_spent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(generate, "BOUNDARY", tmp_path / "boundary.json")
+    assert "not been measured" in generate.boundary_results()
+    row = {"method": "cfl", "boundary": "clip 1", "runs": 3, "exact": 2, "ari": 0.75, "accuracy": 0.9, "bytes_up": 2000}
+    rows = [{**row, "epsilon": None}, {**row, "epsilon": 5.76}]
+    (tmp_path / "boundary.json").write_text(json.dumps({"rounds": 40, "delta": 1e-5, "rows": rows}))
+    plain, noised = generate.boundary_results().splitlines()[-2:]
+    assert plain == "| `cfl` | clip 1 | 2 of 3 | 0.750 | 0.900 | 2.0 kB | - |"
+    assert noised.endswith("| 5.76 |")
+
+
 # -- commands -------------------------------------------------------------------------------------------------------------
 
 

@@ -177,6 +177,9 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         refused = [(client, why) for done in one.record.lines() for client, why in done["refused"].items()]
         if refused:
             print(f"\n{one.folder.name}: {len(refused)} replies were refused, as of client {refused[-1][0]}: {refused[-1][1]}")
+        if (left := summary(one.folder)["privacy"]) is not None:
+            spent = f"ε = {left['epsilon']:.3g} at δ = {left['delta']:g}"
+            print(f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent most")
     print(f"\nrecorded in {folder}")
 
 

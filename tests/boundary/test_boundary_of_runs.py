@@ -64,9 +64,10 @@ def test_what_does_not_go_together_leaves_no_folder(tmp_path: Path, capsys: pyte
     assert "Boundary.noise 1 does not go with fedfa" in told
     assert told.count("\n") == 1
     assert not out.exists()
+    methods = [{"name": "flhc", "metric": "l1", "linkage": "single"}]
+    experiment = make({**SMALL, "methods": methods, "boundary": {"rotation": "blocks"}})
     with pytest.raises(UserError, match="rotation must be none or permute or permute-tensors"):
-        methods = [{"name": "flhc", "metric": "l1", "linkage": "single"}]
-        begin(make({**SMALL, "methods": methods, "boundary": {"rotation": "blocks"}}), out)
+        begin(experiment, out)
     assert not out.exists()
 
 
@@ -79,6 +80,14 @@ def test_a_summary_tells_what_was_spent(tmp_path: Path) -> None:
     assert found["privacy"] == {"epsilon": spent(4.0, 3, 1e-3), "delta": 1e-3, "updates": 3}
     assert found["boundary"]["noise"] == 4.0
     json.dumps(found)
+
+
+def test_the_command_line_tells_what_was_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["run", "--scenario", "synthetic/groups", "--method", "fedavg", "--rounds", "1", "--out", str(tmp_path / "run")]
+    assert main([*call, "--workers", "1", "--set", "boundary.clip=1", "--set", "boundary.noise=10"]) == 0
+    assert "run: ε = 0.726 at δ = 1e-05 after 1 updates of the client that sent most" in capsys.readouterr().out
+    assert main([*call[:-1], str(tmp_path / "other"), "--workers", "1", "--set", "boundary.clip=1"]) == 0
+    assert "ε" not in capsys.readouterr().out
 
 
 def test_the_client_that_sent_most_counts(tmp_path: Path) -> None:
@@ -112,7 +121,7 @@ def test_an_interrupted_run_with_noise_goes_on_with_the_same_bits(tmp_path: Path
         for done in one.rounds():
             if done.number == stop:
                 break
-        *_, last = [*one.rounds(), done] if stop else [done]
+        list(one.rounds())  # goes on, where there is something left
         ends.append([{k: v for k, v in line.items() if k != "seconds"} for line in Record(tmp_path / name).lines()])
         assert len(ends[-1]) == 3
     assert ends[0] == ends[1]

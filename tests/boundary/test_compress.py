@@ -59,6 +59,18 @@ def test_signs_keep_the_mean_magnitude(values: list[float]) -> None:
     assert torch.equal(y < 0, (x < 0) & (y != 0))
 
 
+def test_signs_of_zeros_are_drawn_for_each_client_and_exchange() -> None:
+    layout = Layout(mlp())
+    row = torch.arange(layout.size).remainder(2).float()  # every other entry is zero
+    wire = Wire(Boundary(compress="sign"), layout, 0)
+    sent = [wire.send(row, client, exchange) for client, exchange in ((1, 0), (2, 0), (1, 1), (1, 0))]
+    zeros = row == 0
+    assert torch.equal(sent[0], sent[3])
+    assert not any(torch.equal(sent[i][zeros], sent[j][zeros]) for i in range(3) for j in range(i))
+    assert all(0.2 < (part[zeros] > 0).double().mean() < 0.8 for part in sent)
+    assert all((part[~zeros] > 0).all() for part in sent)
+
+
 @given(count=st.integers(1, 300), share=st.floats(0.001, 0.5), kind=st.sampled_from(KINDS))
 @settings(max_examples=60)
 def test_bytes_are_those_of_the_arrays(count: int, share: float, kind: str) -> None:

@@ -17,18 +17,22 @@ def kept(share: float, count: int) -> int:
     return min(count, max(1, round(share * count)))
 
 
-def pack(values: Tensor, kind: str, share: float = 1.0) -> Mapping[str, Tensor]:
+def pack(values: Tensor, kind: str, share: float = 1.0, gen: torch.Generator | None = None) -> Mapping[str, Tensor]:
     """Values ``(c,)`` float32 as what is sent.
 
-    topk: the ``share`` of greatest magnitude, as ``values`` and ``indices``. sign: one bit per entry (zero is positive) and
-    their mean magnitude. 8bit: whole numbers from -127 to 127 and the scale, greatest magnitude / 127; the error is at most
-    half a scale.
+    topk: the ``share`` of greatest magnitude, as ``values`` and ``indices``. sign: one bit per entry and their mean
+    magnitude; a zero has a sign drawn from ``gen`` (positive without one), for entries that are zero at every client would
+    else make all clients alike. 8bit: whole numbers from -127 to 127 and the scale, greatest magnitude / 127; the error is
+    at most half a scale.
     """
     if kind == "topk":
         at = torch.topk(values.abs(), kept(share, len(values))).indices.sort().values
         return {"values": values[at], "indices": at.to(torch.int32)}
     if kind == "sign":
-        bits = np.packbits((values >= 0).numpy())
+        positive = values >= 0
+        if gen is not None:
+            positive &= (values != 0) | (torch.rand(len(values), generator=gen) < 0.5)
+        bits = np.packbits(positive.numpy())
         return {"bits": torch.from_numpy(bits), "scale": values.abs().mean().reshape(-1)}
     if kind == "8bit":
         scale = values.abs().max() / 127

@@ -102,7 +102,7 @@ class Wire:
             out = self._noised(out, client, exchange, keep)
         out = self.seal(out)
         if self.boundary.compress != "none":
-            out = self._compressed(out, keep)
+            out = self._compressed(out, keep, generator(self.seed, Purpose.NOISE, exchange, client, 1))
         return out if keep is None else torch.where(keep, self.seal(update), out)
 
     def _clipped(self, update: Tensor) -> Tensor:
@@ -123,13 +123,13 @@ class Wire:
         noise *= self.boundary.noise * self.boundary.clip
         return update + (noise if keep is None else noise.masked_fill(keep, 0.0))
 
-    def _compressed(self, sealed: Tensor, keep: Tensor | None) -> Tensor:
+    def _compressed(self, sealed: Tensor, keep: Tensor | None, gen: torch.Generator) -> Tensor:
         parameters, kind = self.layout.trainable, self.boundary.compress
         out = sealed.clone()
         there = slice(0, parameters) if keep is None else (~keep[:parameters]).nonzero().flatten()
         sent = out[:parameters][there]
         if len(sent):
-            out[:parameters][there] = unpack(pack(sent, kind, self.boundary.share), kind, len(sent))
+            out[:parameters][there] = unpack(pack(sent, kind, self.boundary.share, gen), kind, len(sent))
         return out
 
     # -- what it costs --------------------------------------------------------------------------------------------------

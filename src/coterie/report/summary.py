@@ -56,9 +56,9 @@ def summary(run: Path | str) -> Summary:
         "adversaries": adversaries,
         "isolated": isolated(groups, adversaries),
         **scores(lines),
-        "privacy": privacy(description.get("boundary", {}), lines),
         **{key: _total(lines, key) for key in ("bytes_up", "bytes_down", "exchanges", "evaluations")},
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
+        "privacy": privacy(description.get("boundary", {}), lines),
         "run_dir": str(run),
     }
     result: Summary = finite(out)
