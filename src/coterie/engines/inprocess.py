@@ -26,8 +26,9 @@ from coterie.layout import Layout
 from coterie.randomness import Purpose, seeded
 from coterie.world import World
 
-EXCHANGES = 50
-"""More in one round are no progress: a method that asks again, and clients whose replies are no use."""
+EXCHANGES = 200
+"""More in one round are no progress: a method that asks again, and clients whose replies are no use. A start-up may well
+take many: k-means++ with k models 2 k - 1 and a few for clients that do not answer."""
 
 
 @state

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from coterie.core import Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, Task, as_groups, state
-from coterie.methods.initialisation import Centres, plan_centre, step_centre
-from coterie.settings import check, setting
+from coterie.methods.initialisation import MOST_CENTRES, Centres, plan_centre, step_centre
+from coterie.settings import SettingError, check, setting
 
 Choice = tuple[int, ...]
 """The models that a client took: rows, that of least loss first."""
@@ -70,6 +70,11 @@ class Choosing(ABC):
 
     def __post_init__(self) -> None:
         check(self)
+        if self.initial == "kmeans++" and self.models > MOST_CENTRES:
+            raise SettingError(
+                f"{type(self).__name__}.models must be at most {MOST_CENTRES} with initial kmeans++, got {self.models}: each "
+                "takes two exchanges of the first round"
+            )
 
     # -- what a subclass says -------------------------------------------------------------------------------------------
 

@@ -22,6 +22,9 @@ from torch import Tensor
 from coterie.core import Client, Cohort, Plan, Replies, Task, state
 from coterie.randomness import Purpose, numpy_generator
 
+MOST_CENTRES = 50
+"""An engine ends a round that has too many exchanges."""
+
 ATTEMPTS = 5
 """Drawn clients silent in a row after which a model stays untrained: a federation that is silent must not wait for ever."""
 
