@@ -290,6 +290,16 @@ def test_what_does_not_go_together_is_refused_before_anybody_trains(
         play(method, world(model=model), boundary=Boundary(**settings))
 
 
+def test_noise_is_refused_at_once_or_never(method: Any) -> None:
+    tried, boundary = world(), Boundary(**NOISE)
+    try:
+        rehearse(method, tried, 0, boundary)
+    except SettingError as error:
+        assert "does not go with" in str(error)
+    else:
+        play(method, tried, 6, boundary=boundary)
+
+
 def test_what_goes_together_is_not_refused() -> None:
     for method in (L1, CFL(), FedAvg()):
         rehearse(method, world(), 0, Boundary(rotation="permute", **NOISE))

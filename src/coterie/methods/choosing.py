@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -57,6 +58,8 @@ class ChoosingState:
 @dataclass(frozen=True, kw_only=True)
 class Choosing(ABC):
     """Settings and start-up of methods whose clients choose among k models; a subclass says what a round is."""
+
+    measures: ClassVar[bool] = True  # losses leave the clients, if not in the first exchange
 
     models: int = setting(4, "number of models (k)", ge=1)
     fraction: float = setting(1.0, "share of the clients asked in each exchange, at least one", gt=0, le=1)
