@@ -16,7 +16,7 @@ from coterie.core import Cohort, Replies, as_groups
 from coterie.data import splits
 from coterie.methods import HCCT, FedAvg
 from coterie.methods.hcct_groups import follow
-from coterie.methods.hcct_memory import forget, recall, remember
+from coterie.methods.hcct_memory import begin, forget, recall, remember
 from coterie.settings import SettingError
 from worlds import THREE, TRUTH, Played, Pull, grouped, last, play
 
@@ -224,7 +224,8 @@ def test_memory_by_hand() -> None:
     assert clients == (3, 7)
     assert matrix.tolist() == [[1.0, 1.0], [1.0, 4.0]]
     second = remember(first, (3, 7), np.array([[1.0, -1.0], [-1.0, 1.0]]), 0.5)
-    assert recall(second, (3, 7))[1].tolist() == [[1.0, -0.25], [-0.25, 1.0]]
+    # Mean norms: 7 has (1/2 · 4 + 1) / (1/2 · 2 + 1) = 1.5, 3 has 1.
+    assert recall(second, (3, 7))[1].tolist() == [[1.0, -0.25 * 1.5], [-0.25 * 1.5, 1.5**2]]
 
 
 def test_memory_tells_of_silent_clients_only_what_was_seen() -> None:
@@ -238,6 +239,24 @@ def test_memory_tells_of_silent_clients_only_what_was_seen() -> None:
     assert left.clients == (1, 3)
     assert left.weights[0, 1] == 0
     assert forget(left, {1, 3}) is None
+
+
+def test_a_first_update_is_compared_with_first_updates() -> None:
+    axes = torch.eye(2)
+    memory = begin(remember(None, (1, 2), np.eye(2), 0.9), (1, 2), axes)
+    memory = remember(memory, (1, 2), np.array([[1.0, -1.0], [-1.0, 1.0]]), 0.9)
+    # Now 5 comes, and moves as 1 did at first. What 1 and 2 say in this epoch is another matter.
+    memory = begin(remember(memory, (1, 2, 5), np.diag([1.0, 1.0, 4.0]), 0.9), (5,), 2 * axes[:1])
+    clients, matrix = recall(memory, (1, 2, 5))
+    cosines = matrix / np.sqrt(np.outer(np.diagonal(matrix), np.diagonal(matrix)))
+    assert clients == (1, 2, 5)
+    assert cosines[2].tolist() == [1.0, 0.0, 1.0]
+    assert memory.began == (1, 2, 5)
+    left = forget(memory, {1})
+    assert left is not None
+    assert left.firsts is not None
+    assert left.began == (2, 5)
+    assert left.firsts.tolist() == [[0.0, 1.0], [2.0, 0.0]]
 
 
 def test_memory_of_one_epoch_is_its_gram_matrix() -> None:
@@ -288,7 +307,20 @@ def test_a_newcomer_trains_alone_from_the_first_model_and_finds_its_group(method
     assert torch.equal(alone.plan.models[alone.plan.tasks[31].offered[0]], world.federation().draw(0))
     assert (31,) in alone.groups
     assert [n.kind for n in alone.notes] == kinds
+    assert kinds[0] != "join" or "client 31 joins the group of client 2," in alone.notes[0].text
     assert together.groups == TRUTH
+
+
+@pytest.mark.parametrize("method", [HCCT(), HCCT(newcomers="partition"), HCCT(one_shot=True)])
+def test_a_newcomer_finds_its_group_when_the_others_are_at_their_optimum(method: HCCT) -> None:
+    for seed in range(3):
+        world = grouped(THREE, seed=seed)
+        before = Pull(targets={c: t for c, t in world.targets.items() if c not in (31, 99)}, noise=world.noise)
+        state = method.admit(last(method, before, 40).state, (31, 99))
+        alone, *_, end = play(method, world, 4, state=state, first=40)
+        assert alone.plan.need == "rows"
+        assert {alone.plan.tasks[c].lr_round for c in (31, 99)} == {0}
+        assert end.groups == TRUTH
 
 
 def test_a_newcomer_that_nobody_gains_by_stays_alone() -> None:

@@ -18,7 +18,8 @@ Deviations
 - HCCT-P compares the layers that travel, and heads never leave their client. The published code averages the heads of a
   group's members before each epoch.
 - The utility that is told is that of the merge. The published code's report counts a client's own data twice in a group.
-- The cosines are means over epochs (``memory``), for near an optimum those of one epoch are noise. 0 is the paper.
+- The cosines are means over epochs (``memory``), for near an optimum those of one epoch are noise, and a newcomer's first
+  update is compared with the others' first ones. 0 is the paper.
 - The paper has every client in every epoch. Here those that answered are partitioned, with those silent ones whose cosines
   with all of them are remembered. The others go with the new group that has most data of those they were with. Silent
   clients have the model of their group whenever it moves, and keep their weight in the start of their next group.
@@ -48,8 +49,8 @@ from coterie.core import (
 )  # fmt: skip
 from coterie.methods.hcct_groups import HCCTState, Heard, regroup
 from coterie.methods.hcct_layers import comparable, layer_note, paper_code_ratios, relative_variances
-from coterie.methods.hcct_memory import forget, recall, remember
-from coterie.methods.hcct_models import starts, trained
+from coterie.methods.hcct_memory import begin, forget, recall, remember
+from coterie.methods.hcct_models import beginners, starts, trained
 from coterie.settings import SettingError, check, setting
 
 LAYERS = ("all", "robust", "paper-code")
@@ -63,7 +64,7 @@ class HCCT:
 
     name: ClassVar[str] = "hcct"
 
-    tradeoff: float = setting(0.5, "price of little data (λ), on the chosen scale; 0: all alone, inf: one group", ge=0)
+    tradeoff: float = setting(0.7, "price of little data (λ), on the chosen scale; 0: all alone, inf: one group", ge=0)
     scale: str = setting(
         "mean-size", "λ is a share of the mean training-set size (ours), or absolute, or a share of each client's own size",
         choices=("mean-size", "absolute", "per-client"),
@@ -110,11 +111,13 @@ class HCCT:
 
     def plan(self, state: HCCTState, cohort: Cohort) -> Plan:
         share = 1.0 if self.one_shot and not state.partitioned else self.fraction
+        new = set(self._remembered_firsts(state))
         tasks = {}
         for row, group in enumerate(state.next):
-            task = Task(offered=(row,), keep=state.keep)
+            # A first update is compared with those of the first epoch, so it has that epoch's learning rate.
+            task = Task(offered=(row,), keep=state.keep, lr_round=0 if new.issuperset(group) else None)
             tasks.update(dict.fromkeys(cohort.sample(group, share), task))
-        if self._layer_open(state):
+        if new or self._layer_open(state):
             return Plan(models=starts(state), tasks=tasks, need="rows")
         if np.isinf(self.tradeoff) or (self.settled(state) and not state.waiting):
             return Plan(models=starts(state), tasks=tasks, need="mean")
@@ -124,10 +127,11 @@ class HCCT:
         if not replies.clients:
             return replace(state, notes=())
         state, notes = self._with_layer(state, replies)
+        new = self._remembered_firsts(state)
         state = trained(state, replies)
         if self.settled(state) and not state.waiting:
             return replace(state, notes=notes)
-        state, heard = self._heard(state, replies)
+        state, heard = self._heard(state, replies, new)
         return regroup(self, state, heard, notes)
 
     def assignment(self, state: HCCTState) -> Assignment:
@@ -175,17 +179,24 @@ class HCCT:
         note = layer_note(state.clients, ratios, self.layer)
         return replace(state, layer=max(ratios, key=lambda layer: ratios[layer])), (note,)
 
-    def _heard(self, state: HCCTState, replies: Replies) -> tuple[HCCTState, Heard]:
-        """What the next partition rests on, and the state that remembers it."""
+    def _remembered_firsts(self, state: HCCTState) -> tuple[Client, ...]:
+        """Whose coming update will be remembered as its first."""
+        return beginners(state) if self.memory and not np.isinf(self.tradeoff) else ()
+
+    def _heard(self, state: HCCTState, replies: Replies, new: tuple[Client, ...]) -> tuple[HCCTState, Heard]:
+        """What the next partition rests on, and the state that remembers it. new: whose update was its first."""
         clients, matrix = replies.clients, replies.gram
         if not np.isinf(self.tradeoff):
             if matrix is None:
                 assert replies.updates is not None
                 matrix = gram(replies.updates, columns=state.columns)
-            if self.memory and not self.one_shot:
-                state = replace(state, memory=remember(state.memory, clients, matrix, self.memory))
-                assert state.memory is not None
-                clients, matrix = recall(state.memory, clients)
+            if self.memory:
+                memory, first = remember(state.memory, clients, matrix, self.memory), replies.of(new)
+                if first.clients:
+                    assert first.updates is not None
+                    memory = begin(memory, first.clients, first.updates[:, state.columns])
+                state = replace(state, memory=memory)
+                clients, matrix = recall(memory, clients)
         sizes = np.array([state.sizes[c] for c in clients], dtype=np.float64)
         unit = sizes if self.scale == "per-client" else np.ones(len(sizes))
         if self.scale == "mean-size":

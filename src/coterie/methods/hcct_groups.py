@@ -179,7 +179,7 @@ def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | No
         return Note(kind="wait", clients=(client,), text=f"client {client} waits: nobody else was heard")
     place, gain = found
     if gain > 0:
-        first = min(parts[place])
+        first = min(c for c in parts[place] if c != client)
         text = f"client {client} joins the group of client {first}, whose utility it raises most, by {gain:.3g}"
     else:
         text = f"client {client} stays alone: in the best of the groups it would change utility by {gain:.3g}"

@@ -27,6 +27,13 @@ def _start(state: HCCTState, group: tuple[Client, ...]) -> Tensor:
     return average(state.models[list(known)], np.array(list(known.values())) / sum(known.values()))
 
 
+def beginners(state: HCCTState) -> tuple[Client, ...]:
+    """Who trains from the first model in the coming epoch: everyone in the first, newcomers later."""
+    may = state.waiting if state.sizes else state.clients
+    fresh = {row: torch.equal(state.models[row], state.first) for row in {state.row[c] for c in may}}
+    return tuple(c for c in may if fresh[state.row[c]])
+
+
 def trained(state: HCCTState, replies: Replies) -> HCCTState:
     """Each group that was heard has moved by its mean update, silent members too; the models of the others stay."""
     means, heard = _means(state, replies)
