@@ -78,6 +78,13 @@ def test_another_accountant_agrees(noise: float, updates: int, delta: float) -> 
         assert epsilon == pytest.approx(dp.get_epsilon_gaussian(noise / 2, delta), rel=1e-6)
 
 
+def test_layers_that_stay_do_not_count_for_the_clip() -> None:
+    layout = Layout(mlp())
+    keep = layout.mask(["2"])
+    row = torch.where(keep, 100.0, 0.01)
+    assert torch.equal(Wire(Boundary(clip=1.0), layout, 0).send(row, 1, 0, keep), row)
+
+
 def test_clipped_updates_of_any_two_data_sets_are_twice_the_clip_apart_at_most() -> None:
     layout = Layout(mlp())
     wire = Wire(Boundary(clip=0.5), layout, 0)

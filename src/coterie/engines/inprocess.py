@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.boundary import NUMBER, Boundary, Wire
+from coterie.boundary import Boundary, Wire
 from coterie.clustering.geometry import gram
-from coterie.core import Assignment, Client, Cohort, Federation, Method, Note, Plan, Replies, Task, average, state, weights
+from coterie.core import Assignment, Client, Cohort, Federation, Method, Note, Plan, Replies, average, state, weights
 from coterie.engines import roll
 from coterie.engines.fleet import Fleet
+from coterie.engines.traffic import evaluations as evaluations
+from coterie.engines.traffic import traffic as traffic
 from coterie.engines.workers import EngineError
 from coterie.layout import Layout
 from coterie.randomness import Purpose, seeded
@@ -229,33 +231,6 @@ def needed(plan: Plan, replies: Replies) -> Replies:
             means[row], heard[row] = average(part.updates, weights(part, plan.weighting)), len(members)
     matrix = gram(replies.updates, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
     return replace(replies, means=means, heard=heard, gram=matrix, updates=None)
-
-
-def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
-    """(bytes up, bytes down) of an exchange: rows less the layers that stay, losses, choices and example counts."""
-    up = down = 0
-    sizes: dict[tuple[str, ...], tuple[int, int]] = {}
-    for task in plan.tasks.values():
-        if task.keep not in sizes:
-            sizes[task.keep] = wire.columns(task)
-        parameters, others = sizes[task.keep]
-        row = parameters + others
-        if row or task.measure:
-            up += (wire.bytes_of(parameters, others) if task.trains else 0) + _reply_numbers(task, wire) * NUMBER
-            down += len(task.offered) * row * NUMBER
-    return up, down
-
-
-def evaluations(plan: Plan) -> int:
-    """How often a client is asked to measure a model on its data."""
-    return sum(len(task.offered) for task in plan.tasks.values() if task.measure)
-
-
-def _reply_numbers(task: Task, wire: Wire) -> int:
-    """Numbers in a reply besides the update: the example count, choices, loss and accuracy per model."""
-    measured = 2 * len(task.offered) if task.measure else 0
-    choice = task.choose if task.choose < len(task.offered) else 0
-    return wire.counts + measured + choice
 
 
 class Clock:

@@ -1,0 +1,33 @@
+"""What an exchange costs: bytes both ways, and how often clients measure a model."""
+
+from __future__ import annotations
+
+from coterie.boundary import NUMBER, Wire
+from coterie.core import Plan, Task
+
+
+def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
+    """(bytes up, bytes down) of an exchange: rows less the layers that stay, losses, choices and example counts."""
+    up = down = 0
+    sizes: dict[tuple[str, ...], tuple[int, int]] = {}
+    for task in plan.tasks.values():
+        if task.keep not in sizes:
+            sizes[task.keep] = wire.columns(task)
+        parameters, others = sizes[task.keep]
+        row = parameters + others
+        if row or task.measure:
+            up += (wire.bytes_of(parameters, others) if task.trains else 0) + _reply_numbers(task, wire) * NUMBER
+            down += len(task.offered) * row * NUMBER
+    return up, down
+
+
+def evaluations(plan: Plan) -> int:
+    """How often a client is asked to measure a model on its data."""
+    return sum(len(task.offered) for task in plan.tasks.values() if task.measure)
+
+
+def _reply_numbers(task: Task, wire: Wire) -> int:
+    """Numbers in a reply besides the update: the example count, choices, loss and accuracy per model."""
+    measured = 2 * len(task.offered) if task.measure else 0
+    choice = task.choose if task.choose < len(task.offered) else 0
+    return wire.counts + measured + choice
