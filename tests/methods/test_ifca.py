@@ -178,11 +178,12 @@ def test_means_of_losses_leave_out_who_has_none_and_punish_what_is_no_number() -
     nan, inf = float("nan"), float("inf")
     given_losses = ((1.0, 3.0, nan, 2.0), (5.0, 4.0, 6.0, 8.0), (nan, nan, nan, inf))
     three = replace(replies(torch.zeros(2, 1), [0, 0, 0], torch.zeros(2, 1)), losses=given_losses)
-    assert mean_losses(three, 2).tolist() == [2.5, 4.0]
+    assert mean_losses(three, 2, 1).tolist() == [2.5, 4.0]
+    assert mean_losses(three, 2, 2).tolist() == [3.25, inf]
     hopeless = replace(three, losses=((1.0, 3.0, nan, nan),) * 3)
-    assert mean_losses(hopeless, 2).tolist() == [1.0, inf]
-    assert mean_losses(replace(three, losses=((nan,) * 4,) * 3), 2).tolist() == [0.0, 0.0]
-    assert mean_losses(three.of(()), 2).tolist() == [0.0, 0.0]
+    assert mean_losses(hopeless, 2, 1).tolist() == [1.0, inf]
+    assert mean_losses(replace(three, losses=((nan,) * 4,) * 3), 2, 1).tolist() == [0.0, 0.0]
+    assert mean_losses(three.of(()), 2, 1).tolist() == [0.0, 0.0]
 
 
 def drawn(least: dict[int, float], seeds: int = 600) -> dict[int, float]:

@@ -2,8 +2,8 @@
 
 A *start* is k first models and what became of them. With ``restarts`` above 1 several starts are trained for
 ``restart_rounds`` rounds each, one after the other. Then all their models are measured by the same clients in one
-exchange, and the start goes on whose clients' least training losses have the smallest mean. Until then every client is
-served by the first start. Rounds of all starts are communication rounds like any other; the exchanges that only measure,
+exchange, and the start goes on whose clients have the smallest mean of least training losses: of the model that they would
+take, or the mean of those that they would take. Until then every client is served by the first start. Rounds of all starts are communication rounds like any other; the exchanges that only measure,
 and those of k-means++, belong to the round that they come before.
 
 Whoever sums up a method's costs sees all of this: there is no exchange but those that ``plan`` asks for.
@@ -67,7 +67,7 @@ class Choosing(ABC):
         "distinct", "first models: distinct draws; the same draw k times; or kmeans++, each trained by a client (ours)",
         choices=("distinct", "same", "kmeans++"),
     )  # fmt: skip
-    initial_epochs: int = setting(10, "local epochs of a client that trains a first model (kmeans++)", ge=1)
+    initial_epochs: int = setting(5, "local epochs of a client that trains a first model (kmeans++)", ge=1)
     restarts: int = setting(1, "number of starts, of which the one of least training loss goes on", ge=1)
     restart_rounds: int = setting(3, "rounds that each start is trained for before they are compared", ge=1)
 
@@ -80,6 +80,11 @@ class Choosing(ABC):
             )
 
     # -- what a subclass says -------------------------------------------------------------------------------------------
+
+    @property
+    def taken(self) -> int:
+        """How many models a client takes."""
+        return 1
 
     @abstractmethod
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
@@ -135,8 +140,8 @@ class Choosing(ABC):
         return replace(state, starts=starts, at=state.at if at is None else at, notes=notes)
 
     def _keep_best(self, state: ChoosingState, replies: Replies) -> ChoosingState:
-        """The start whose least losses have the smallest mean over the clients that measured; the first where none did."""
-        losses = mean_losses(replies, len(state.starts))
+        """The start with the smallest mean of least losses over the clients that measured; the first where none did."""
+        losses = mean_losses(replies, len(state.starts), self.taken)
         best = int(np.argmin(losses))
         return replace(
             state, starts=(state.starts[best],), at=0, notes=(restart_note(state, best, losses, len(replies.clients)),)
@@ -190,15 +195,15 @@ def groups_of(choices: Mapping[Client, Choice]) -> Groups:
     return as_groups(members.values())
 
 
-def mean_losses(replies: Replies, starts: int) -> np.ndarray:
-    """``(starts,)`` means over clients of the least loss of each start's models; zeros where nobody measured.
+def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
+    """``(starts,)`` means over clients of the ``taken`` least losses among each start's models; zeros where nobody measured.
 
-    A loss that is no number is as bad as any; clients that have no finite loss at all are left out.
+    A loss that is no number is as bad as any; clients that have no finite value at all are left out.
     """
     if not replies.clients:
         return np.zeros(starts)
     losses = np.nan_to_num(np.array(replies.losses).reshape(len(replies.clients), starts, -1), nan=np.inf, posinf=np.inf)
-    least = losses.min(axis=2)
+    least = np.sort(losses, axis=2)[:, :, :taken].mean(axis=2)
     told = least[np.isfinite(least).any(axis=1)]
     return told.mean(axis=0) if len(told) else np.zeros(starts)
 

@@ -47,6 +47,10 @@ class FLSC(Choosing):
                 "train are one model; did you mean fedavg?"
             )
 
+    @property
+    def taken(self) -> int:
+        return self.overlap
+
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
         if self.first == "random" and start.round == 0:
             tasks = {c: Task(offered=self._drawn(c, cohort), choose=self.overlap, lr_round=0) for c in asked}
