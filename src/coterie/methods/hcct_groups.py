@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,10 +71,13 @@ class Heard:
     sizes: np.ndarray
     price: np.ndarray
 
+    @cached_property
+    def place(self) -> Mapping[Client, int]:
+        return {client: i for i, client in enumerate(self.clients)}
+
     def at(self, group: Iterable[Client]) -> list[int]:
         """Positions of those of a group that can be compared."""
-        place = {client: i for i, client in enumerate(self.clients)}
-        return [place[c] for c in group if c in place]
+        return [self.place[c] for c in group if c in self.place]
 
     def merged(self, among: Sequence[Client], groups: int | None) -> list[Group]:
         """Algorithm 2 on some of the clients."""
@@ -160,7 +164,7 @@ def partition_note(method: HCCT, state: HCCTState, heard: Heard) -> Note:
         return replace(note, text=f"{text}, as λ is infinite{silent}", numbers=numbers)
     for group in groups:
         at = heard.at(group)
-        mine = utility(heard.gram, heard.sizes, heard.price, at)
+        mine = utility(heard.gram[np.ix_(at, at)], heard.sizes[at], heard.price[at], range(len(at)))
         alone = 1.0 - heard.price[at] / heard.sizes[at]
         for name, row in (("utility", mine), ("gain", mine - alone), ("group_utility", np.full(len(at), mine.sum()))):
             values[name].update({heard.clients[i]: float(value) for i, value in zip(at, row, strict=True)})
