@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from coterie.attendance import Attendance
 from coterie.boundary import Boundary, Wire, packed_bytes
 from coterie.boundary.rules import ROTATIONS, WHOLE_ROW
 from coterie.core import Federation, Plan, Replies, Task, Training
@@ -99,6 +100,19 @@ def test_l1_and_gradients_under_a_permutation(method: Any) -> None:  # fmt: skip
         opened = torch.stack([wire.open(row) for row in b.assignment.models])
         torch.testing.assert_close(opened, a.assignment.models, rtol=1e-4, atol=1e-5)
     assert len(b.assignment.groups) > 1
+
+
+@pytest.mark.parametrize("rotation", MAPS)
+@pytest.mark.parametrize("method", [CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1),
+                                    FLHC(warmup=1, threshold=None, groups=2)])
+def test_a_newcomer_finds_the_same_group_under_a_map(method: Any, rotation: str) -> None:  # fmt: skip
+    tried = world(ids=(2, 3, 5, 7, 11), attendance=Attendance(joins={5: 4}, silent=0.1))
+    boundary = Boundary(rotation=rotation, block=BLOCK)
+    groups = [
+        [done.assignment.groups for done in play(method, tried, 8, boundary=how)] for how in (Boundary(), boundary)
+    ]
+    assert groups[0] == groups[1]
+    assert sorted(c for group in groups[0][-1] for c in group) == [2, 3, 5, 7, 11]
 
 
 def test_a_secret_draws_other_first_models_and_another_map() -> None:
