@@ -48,7 +48,7 @@ EXAMPLES: dict[str, Any] = {
     "hcct": HCCT(),
     "hcct-once": HCCT(one_shot=True),
     "hcct-half": HCCT(fraction=0.5, scale="per-client"),
-    "hcct-once-half": HCCT(one_shot=True, fraction=0.5, newcomers="partition", scale="absolute", tradeoff=1.0),
+    "hcct-once-half": HCCT(one_shot=True, fraction=0.5, newcomers="partition", scale="absolute", tradeoff=0.5),
     "hcct-fixed": HCCT(groups=3, tradeoff=0.0),
     "hcct-whole": HCCT(tradeoff=float("inf")),
     "hcct-e": HCCTE(),

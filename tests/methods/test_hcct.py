@@ -281,6 +281,9 @@ def test_one_shot_places_those_silent_in_it_when_they_are_heard() -> None:
     late = (17, 19)
     history = list(play(HCCT(one_shot=True), grouped(THREE), 7, silent=lambda e, c: c in late and e < 3))
     assert history[0].state.waiting == late
+    assert {g for g in history[1].groups if set(g) & set(late)} == {(17,), (19,)}
+    for c in late:  # never heard: the first model
+        assert torch.equal(history[2].assignment.models[history[2].assignment.row[c]], grouped(THREE).federation().draw(0))
     assert history[-1].groups == TRUTH
     assert [n.kind for n in history[3].notes] == ["join", "join", "partition"]
     assert {p.plan.need for p in history[4:]} == {"mean"}

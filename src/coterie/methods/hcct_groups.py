@@ -107,12 +107,13 @@ def regroup(method: HCCT, state: HCCTState, heard: Heard, notes: tuple[Note, ...
     one_by_one = (settled or method.newcomers == "benefit") and state.waiting != state.clients
     apart = state.waiting if one_by_one else ()
     new = [c for c in apart if c in spoke]
-    old = [[c for c in group if c not in new] for group in state.next]
     among = [c for c in heard.clients if c not in apart]
+    missed = set(state.clients) - spoke if method.one_shot and not state.partitioned and among else set()
+    old = [[c for c in group if c not in new and c not in missed] for group in state.next]
     parts = [group for group in old if group] if settled else follow(heard.merged(among, method.groups), old, state.sizes)
-    waiting = set(state.waiting) - (spoke - set(new))
-    if method.one_shot and not state.partitioned and among:
-        waiting |= set(state.clients) - spoke
+    if missed:
+        state, parts = _from_the_first(state, missed), [*parts, *([c] for c in sorted(missed))]
+    waiting = missed | set(state.waiting) - (spoke - set(new))
     joined = []
     for client in new:
         found = heard.best(parts, client)
@@ -125,6 +126,12 @@ def regroup(method: HCCT, state: HCCTState, heard: Heard, notes: tuple[Note, ...
     following = as_groups(parts)
     state = replace(state, next=following, partitioned=state.partitioned or bool(among), waiting=tuple(sorted(waiting)))
     return replace(state, notes=(*notes, *joined, partition_note(method, state, heard)))
+
+
+def _from_the_first(state: HCCTState, clients: Iterable[Client]) -> HCCTState:
+    """``clients`` have the first model, as newcomers do."""
+    row = {**state.row, **dict.fromkeys(clients, len(state.models))}
+    return replace(state, models=torch.cat([state.models, state.first[None]]), row=row)
 
 
 def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]) -> list[Group]:
