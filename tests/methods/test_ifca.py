@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from coterie.core import Cohort, Replies, Task, Training
 from coterie.methods import IFCA, FedAvg
-from coterie.methods.choosing import Start, mean_losses, of_all
 from coterie.methods.initialisation import ATTEMPTS, MOST_CENTRES, Centres, plan_centre, step_centre
+from coterie.methods.starts import Start, mean_losses, of_all
 from coterie.settings import SettingError
 from scripted import play as run
 from small import world as small_world
@@ -158,6 +158,9 @@ def test_a_restart_is_chosen_by_training_loss_over_the_same_clients() -> None:
             assert torch.equal(played.assignment.models, played.plan.models[3 * best : 3 * best + 3])
             np.testing.assert_allclose([played.notes[0].numbers[f"start{i + 1}"] for i in range(4)], means, rtol=1e-5)
             assert len(heard) < 12
+            rows = torch.cat(played.plan.models.split(3)[best : best + 1])
+            for c in heard:  # a measurement is a choice
+                assert played.assignment.row[c] == int(np.argmin([loss(world, c, w) for w in rows]))
             return
     pytest.fail("the starts were never compared")
 

@@ -3,8 +3,9 @@
 A *start* is k first models and what became of them. With ``restarts`` above 1 several starts are trained for
 ``restart_rounds`` rounds each, one after the other. Then all their models are measured by the same clients in one
 exchange, and the start goes on whose clients have the smallest mean of least training losses: of the model that they would
-take, or the mean of those that they would take. Until then every client is served by the first start. Rounds of all starts are communication rounds like any other; the exchanges that only measure,
-and those of k-means++, belong to the round that they come before.
+take, or the mean of those that they would take. Until then every client is served by the first start. Rounds of all starts
+are communication rounds like any other; the exchanges that only measure, and those of k-means++, belong to the round that
+they come before.
 
 Whoever sums up a method's costs sees all of this: there is no exchange but those that ``plan`` asks for.
 """
@@ -12,47 +13,28 @@ Whoever sums up a method's costs sees all of this: there is no exchange but thos
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core import Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, Task, as_groups, state
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task
 from coterie.methods.initialisation import MOST_CENTRES, Centres, plan_centre, step_centre
+from coterie.methods.starts import (
+    Choice,
+    ChoosingState,
+    Start,
+    groups_of,
+    least,
+    mean_losses,
+    of_all,
+    restart_note,
+    round_note,
+)
 from coterie.settings import SettingError, check, setting
-
-Choice = tuple[int, ...]
-"""The models that a client took: rows, that of least loss first."""
-
-
-@state
-class Start:
-    """models ``(k, d)``. round: rounds trained. chosen: client -> its last choice, of those that were heard. centres:
-    k-means++ under way, None once the models are made."""
-
-    models: Tensor
-    round: int = 0
-    chosen: Mapping[Client, Choice] = field(default_factory=dict)
-    centres: Centres | None = None
-
-
-@state
-class ChoosingState:
-    """starts: all of them until they are compared, then the best alone. at: the one that is trained; ``len(starts)``
-    where they are to be compared. notes: of the last exchange."""
-
-    clients: tuple[Client, ...]
-    starts: tuple[Start, ...]
-    at: int = 0
-    notes: tuple[Note, ...] = ()
-
-    @property
-    def compares(self) -> bool:
-        return self.at == len(self.starts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +122,19 @@ class Choosing(ABC):
         return replace(state, starts=starts, at=state.at if at is None else at, notes=notes)
 
     def _keep_best(self, state: ChoosingState, replies: Replies) -> ChoosingState:
-        """The start with the smallest mean of least losses over the clients that measured; the first where none did."""
+        """The start with the smallest mean of least losses over the clients that measured; the first where none did.
+
+        Whoever measured has told its choice with it.
+        """
         losses = mean_losses(replies, len(state.starts), self.taken)
         best = int(np.argmin(losses))
-        return replace(
-            state, starts=(state.starts[best],), at=0, notes=(restart_note(state, best, losses, len(replies.clients)),)
-        )
+        start = state.starts[best]
+        measured = zip(replies.clients, replies.losses, strict=True)
+        rows = slice(best * self.models, (best + 1) * self.models)
+        told = {c: least(values[rows], self.taken) for c, values in measured if np.isfinite(values[rows]).all()}
+        start = replace(start, chosen={**start.chosen, **told})
+        note = restart_note(state, start, best, losses, len(replies.clients))
+        return replace(state, starts=(start,), at=0, notes=(note,))
 
     def assignment(self, state: ChoosingState) -> Assignment:
         choices = of_all(state.clients, state.starts[0].chosen)
@@ -174,69 +163,3 @@ def _without(start: Start, gone: set[Client]) -> Start:
     if centres is not None:
         centres = replace(centres, losses={c: v for c, v in centres.losses.items() if c not in gone})
     return replace(start, chosen=kept, centres=centres)
-
-
-def of_all(clients: tuple[Client, ...], chosen: Mapping[Client, Choice]) -> dict[Client, Choice]:
-    """Every client's choice; for those never heard the most frequent one, of equally frequent ones the first, else row 0.
-
-    >>> of_all((1, 4, 5, 9), {4: (2,), 5: (0,), 9: (2,)})
-    {1: (2,), 4: (2,), 5: (0,), 9: (2,)}
-    """
-    counts = Counter(chosen.values())
-    common = min(counts, key=lambda choice: (-counts[choice], choice), default=(0,))
-    return {c: chosen.get(c, common) for c in clients}
-
-
-def groups_of(choices: Mapping[Client, Choice]) -> Groups:
-    """Clients by their first choice, the model of least loss."""
-    members: dict[int, list[Client]] = {}
-    for client, choice in choices.items():
-        members.setdefault(choice[0], []).append(client)
-    return as_groups(members.values())
-
-
-def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
-    """``(starts,)`` means over clients of the ``taken`` least losses among each start's models; zeros where nobody measured.
-
-    A loss that is no number is as bad as any; clients that have no finite value at all are left out.
-    """
-    if not replies.clients:
-        return np.zeros(starts)
-    losses = np.nan_to_num(np.array(replies.losses).reshape(len(replies.clients), starts, -1), nan=np.inf, posinf=np.inf)
-    least = np.sort(losses, axis=2)[:, :, :taken].mean(axis=2)
-    told = least[np.isfinite(least).any(axis=1)]
-    return told.mean(axis=0) if len(told) else np.zeros(starts)
-
-
-# -- reasons ------------------------------------------------------------------------------------------------------------
-
-
-def round_note(state: ChoosingState, before: Start, after: Start, replies: Replies) -> Note:
-    """Who chose what; with the groups, where they changed and clients are served by this start."""
-    old, new = (of_all(state.clients, start.chosen) for start in (before, after))
-    moved = sum(1 for c, choice in after.chosen.items() if before.chosen.get(c, choice) != choice)
-    taken = Counter(row for choice in after.chosen.values() for row in choice)
-    counts = ", ".join(str(taken[row]) for row in range(len(after.models)))
-    text = f"{len(replies.clients)} clients answered, {moved} changed their choice; models are chosen by {counts} clients"
-    numbers = {"moved": float(moved)}
-    least = {c: min(losses) for c, losses in zip(replies.clients, replies.losses, strict=True) if losses}
-    if least:
-        numbers["loss"] = float(np.mean(list(least.values())))
-        text += f", mean least training loss {numbers['loss']:.3g}"
-    if len(state.starts) > 1:
-        text = f"start {state.at + 1} of {len(state.starts)}: {text}"
-    parts = groups_of(new) if state.at == 0 and (groups_of(new) != groups_of(old) or not before.chosen) else ()
-    rows = {c: float(choice[0]) for c, choice in zip(replies.clients, replies.chosen, strict=True)}
-    return Note(
-        kind="cluster" if parts else "keep", clients=state.clients, text=text, parts=parts, numbers=numbers,
-        values={"model": rows, "loss": least} if least else {"model": rows},
-    )  # fmt: skip
-
-
-def restart_note(state: ChoosingState, best: int, losses: np.ndarray, heard: int) -> Note:
-    """The means compared."""
-    shown = ", ".join(f"{loss:.3g}" for loss in losses)
-    text = f"start {best + 1} of {len(losses)} goes on; mean least training losses by {heard} clients: {shown}"
-    parts = groups_of(of_all(state.clients, state.starts[best].chosen))
-    numbers = {f"start{i + 1}": float(loss) for i, loss in enumerate(losses)}
-    return Note(kind="cluster", clients=state.clients, text=text, parts=parts, numbers=numbers)

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from coterie.core import Client, Cohort, Plan, Replies, Task
-from coterie.methods.choosing import Choice, Choosing, Start
+from coterie.methods.choosing import Choosing
+from coterie.methods.starts import Choice, Start
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, setting
 

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from coterie.core import Client, Cohort, Plan, Replies, Task, weights
-from coterie.methods.choosing import Choice, Choosing, Start
+from coterie.methods.choosing import Choosing
+from coterie.methods.starts import Choice, Start
 from coterie.settings import setting
 
 
