@@ -8,7 +8,6 @@ index, the accuracy, what was sent, and the ε that the noise left. docs/boundar
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +59,13 @@ def row(method: Any, title: str, seeds: int, rounds: int) -> dict[str, Any]:
 
 
 def main(seeds: int = 3, rounds: int = 40) -> None:
-    rows, since = [], time.perf_counter()
+    rows = []
     for method in METHODS:
         for title in BOUNDARIES:
             rows.append(row(method, title, seeds, rounds))
             print(json.dumps(rows[-1]), flush=True)
     OUT.parent.mkdir(exist_ok=True)
-    about = {"scenario": SCENARIO, "rounds": rounds, "delta": Boundary().delta, "seconds": round(time.perf_counter() - since)}
+    about = {"scenario": SCENARIO, "rounds": rounds, "delta": Boundary().delta}
     OUT.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
