@@ -20,12 +20,12 @@ MAY_IMPORT: dict[str, str] = {
     # At the bottom: settings and random numbers, and what is about matrices alone.
     "settings": "",
     "randomness": "",
-    "clustering": "",
+    "clustering": "randomness",
     "layout": "",
     "core": "settings randomness",
     # Methods know matrices and the contract.
     "tree": "core clustering",
-    "methods": "core settings tree clustering",
+    "methods": "core settings randomness tree clustering",
     # Clients: data, nets, local training.
     "attendance": "core settings randomness",
     "attack": "settings randomness",
@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, str] = {
     "data": "core settings randomness world",
     "catalogue": "core",
     "adversaries": "core settings randomness attack world models",
-    "scenario": "adversaries attack core settings randomness attendance world models data catalogue",
+    "lists": "settings world models data",
+    "scenario": "adversaries attack core settings randomness attendance world models lists data catalogue",
     # Engines bring both together.
     "engines": "core settings randomness attendance world layout local boundary models data scenario methods tree clustering",
     # What is kept of a run; of an engine it knows the type of a round, see TYPES_ONLY.

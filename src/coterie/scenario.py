@@ -6,15 +6,15 @@ alone. :data:`SCENARIOS` are the named ones; clients with data of their own come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie import attendance, catalogue, models
 from coterie.adversaries import among, check_attack
@@ -27,6 +27,7 @@ from coterie.data.partition import Parts
 from coterie.data.pool import Dataset, Pool
 from coterie.data.shift import SHIFTS, SWAPS, Shift, deal
 from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
+from coterie.lists import from_lists as from_lists
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, UserError, build, check, nearest, setting
 from coterie.world import ClientData, Objective, World
@@ -102,19 +103,17 @@ class Scenario:
         Clients are 0, 1, ... The truth is the groups that were made, one group of all where everybody's distribution is
         the same, and None where everybody has its own. Raises :class:`UserError` for data that do not fit the settings.
         """
-        return among(self._honest(seed, folder), seed, self.adversaries, self.attack, self.attack_scale)
+        world = among(self._honest(seed, folder), seed, self.adversaries, self.attack, self.attack_scale)
+        comings = {name: getattr(self, name) for name in ("silent", "newcomers", "join_round", "leavers", "leave")}
+        return replace(world, attendance=attendance.drawn(sorted(world.clients), seed, **comings))
 
     def _honest(self, seed: int, folder: Path | str | None) -> World:
-        """The world in which everybody means well."""
+        """The world in which everybody means well, and is there and answers."""
         if self.dataset == "folder":
             files = own.folder(datasets.resolve(folder, "folder"))
             files = files if models.takes_tokens(self.model) else own.features(files)
             shape, classes = own.common(files, None)
-            world = {
-                "training": self.training,
-                "augment": self._augmentation(shape),
-                "attendance": self._attendance(range(len(files)), seed),
-            }
+            world = {"training": self.training, "augment": self._augmentation(shape)}
             shares = (self.train, self.validation)
             return own.world(files, models.factory(self.model, shape, classes), shares, seed, self.samples, **world)
         data = datasets.load(self.dataset, folder, **self._options(seed, folder))
@@ -129,14 +128,7 @@ class Scenario:
             objective=Objective(perplexity=bool(data.words)),
             truth=_truth(kinds, groups if len(shifts) > 1 else None),
             augment=self._augmentation(data.shape),
-            attendance=self._attendance(range(self.clients), seed),
         )
-
-    def _attendance(self, clients: Sequence[int], seed: int) -> attendance.Attendance:
-        return attendance.drawn(
-            clients, seed, silent=self.silent, newcomers=self.newcomers, join_round=self.join_round,
-            leavers=self.leavers, leave=self.leave,
-        )  # fmt: skip
 
     def _augmentation(self, shape: tuple[int, ...]) -> Callable[[Tensor, torch.Generator], Tensor] | None:
         if self.augment and len(shape) != 3:
@@ -231,46 +223,6 @@ def _truth(kinds: np.ndarray | None, groups: np.ndarray | None) -> Groups | None
     for client, key in enumerate(zip(*known, strict=True)):
         members.setdefault(tuple(map(int, key)), []).append(client)
     return as_groups(members.values())
-
-
-def from_lists(
-    clients: Sequence[Sequence[Any] | Mapping[str, Any]],
-    *,
-    model: str | Callable[[], nn.Module] = "mlp",
-    classes: int | None = None,
-    train: float = 0.8,
-    validation: float = 0.1,
-    seed: int = 0,
-    **world: Any,
-) -> World:
-    """A world of clients with data of their own, in memory.
-
-    clients: each ``(x, y)``, ``(x, y, x_test, y_test)`` or a mapping with the keys of a client's .npz file (x, y,
-    x_validation, y_validation, x_test, y_test), arrays or tensors; what it does not bring is held out of x, y by the
-    shares ``train`` and ``validation``. model: a name, or a function that makes a fresh module. classes: their number,
-    by default the greatest label + 1. world: ``training``, ``objective``, ``truth``, ``augment`` of the :class:`World`.
-
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> made = from_lists([(rng.random((20, 5), "f"), rng.integers(0, 3, 20)) for _ in range(4)])
-    >>> len(made.clients), len(made.clients[0].train), made.model()[-1]
-    (4, 16, Linear(in_features=64, out_features=3, bias=True))
-    """
-    check_shares(train, validation, "share")
-    named = {}
-    for number, arrays in enumerate(clients):
-        if not isinstance(arrays, Mapping):
-            if len(arrays) not in (2, 4):
-                raise UserError(f"client {number} must be (x, y) or (x, y, x_test, y_test), got {len(arrays)} arrays")
-            arrays = dict(zip(("x", "y", "x_test", "y_test"), arrays, strict=False))
-        named[f"client {number}"] = own.pools(arrays, f"client {number}")
-    if not named:
-        raise UserError("a world needs at least one client")
-    if isinstance(model, str) and not models.takes_tokens(model):
-        named = own.features(named)
-    shape, classes = own.common(named, classes)
-    maker = models.factory(model, shape, classes) if isinstance(model, str) else model
-    return own.world(named, maker, (train, validation), seed, **world)
 
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(

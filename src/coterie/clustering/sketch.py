@@ -7,9 +7,10 @@ coordinate is added, with a random sign, to one number of each block.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from coterie.randomness import Purpose, numpy_generator
 
 BLOCKS = 4
 
@@ -33,7 +34,7 @@ def sketch(rows: Tensor, size: int, seed: int = 0) -> Tensor:
         return rows
     width = size // BLOCKS
     out = rows.new_zeros(n, size)
-    rng = np.random.default_rng((seed, d, size))
+    rng = numpy_generator(seed, Purpose.SKETCH, d, size)
     for block in range(BLOCKS):
         place = torch.from_numpy(rng.integers(0, width, size=d)) + block * width
         sign = torch.from_numpy(rng.integers(0, 2, size=d)).to(rows.dtype).mul_(2).sub_(1)
