@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie import SCENARIOS, run
-from coterie.clustering import adjusted_rand, labels_of
 from coterie.methods import CFL
+from coterie.report.summary import agreement
 
 OUT = Path(__file__).parent / "results" / "cfl-defaults.json"
 
@@ -41,9 +41,9 @@ def groups_found(name: str, changes: dict[str, Any], seed: int, rounds: int) -> 
     last_split = 0
     for done in run(CFL(), world, rounds=rounds, seed=seed, eval_every=rounds):
         last_split = done.number if any(note.kind == "split" for note in done.notes) else last_split
-    assert world.truth is not None
-    found, truth = (labels_of(groups, sorted(world.clients)) for groups in (done.assignment.groups, world.truth))
-    return adjusted_rand(found, truth), len(done.assignment.groups), last_split
+    ari = agreement(done.assignment.groups, world.truth)
+    assert ari is not None
+    return ari, len(done.assignment.groups), last_split
 
 
 def main(seeds: int = 5, rounds: int = 60) -> None:

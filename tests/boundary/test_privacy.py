@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from scipy.stats import norm
 from coterie.boundary import Boundary, Wire, noise_for, spent
 from coterie.boundary.privacy import leak
 from coterie.layout import Layout
-from coterie.settings import SettingError
+from coterie.settings import SettingError, UserError
 from small import mlp
 
 
@@ -65,17 +66,19 @@ def test_noise_for_an_epsilon_spends_it(epsilon: float, updates: int) -> None:
 @pytest.mark.parametrize(("noise", "updates", "delta"), [(2.0, 1, 1e-9), (50.0, 1, 1e-2), (10.0, 40, 1e-5), (50.0, 400, 1e-5)])
 def test_another_accountant_agrees(noise: float, updates: int, delta: float) -> None:
     dp = pytest.importorskip("dp_accounting")
-    from dp_accounting import pld, rdp
-
-    event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise / 2), updates)
-    by_losses, by_renyi = pld.PLDAccountant(), rdp.RdpAccountant()
-    by_losses.compose(event)
-    by_renyi.compose(event)
     epsilon = spent(noise, updates, delta)
-    assert epsilon == pytest.approx(by_losses.get_epsilon(delta), rel=1e-6, abs=1e-6)
-    assert epsilon <= by_renyi.get_epsilon(delta)  # a bound, and a looser one
+    assert epsilon == pytest.approx(spent(noise, updates, delta, "pld"), rel=1e-6, abs=1e-6)
+    assert epsilon <= spent(noise, updates, delta, "rdp")  # a bound, and a looser one
     if updates == 1:
         assert epsilon == pytest.approx(dp.get_epsilon_gaussian(noise / 2, delta), rel=1e-6)
+
+
+def test_accountants_have_names_and_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match="accountant must be one of exact, rdp, pld, got 'rdb'"):
+        spent(1.0, 1, accountant="rdb")
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(UserError, match=r"the accountant rdp needs dp-accounting: pip install 'coterie\[dp\]'"):
+        spent(1.0, 1, accountant="rdp")
 
 
 def test_layers_that_stay_do_not_count_for_the_clip() -> None:
