@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from coterie.report import listing, terminal
+from coterie.report.history import history
 from coterie.report.live import Live
 from coterie.report.summary import COMPARED
 
@@ -56,16 +57,16 @@ def test_a_partition_made_anew_replaces_the_old_one_and_a_confirmed_one_keeps_it
 
     old, new = [[0], [1, 2]], [[0, 1], [2]]
     lines = [line(1, old, everyone(old, "a")), line(2, new, everyone(new, "b")), line(3, new, everyone(new, "c"))]
-    found = terminal.history(lines)
+    found = history(lines)
     assert (found.round, found.why) == (2, "b")
     assert [leaf.clients for leaf in found.leaves()] == [(0, 1), (2,)]
     one = [[0, 1, 2]]
-    assert terminal.history([*lines, line(4, one, everyone(one, "d"))]).leaves()[0].clients == (0, 1, 2)
+    assert history([*lines, line(4, one, everyone(one, "d"))]).leaves()[0].clients == (0, 1, 2)
 
 
 def test_groups_that_no_note_explains_are_shown_flat() -> None:
     lines = [line(1, [[0, 1], [2]]), line(2, [[0], [1], [2]], note("split", [0, 1], [[0], [1]]))]
-    assert [leaf.clients for leaf in terminal.history(lines).leaves()] == [(0,), (1,), (2,)]
+    assert [leaf.clients for leaf in history(lines).leaves()] == [(0,), (1,), (2,)]
     assert "groups of the last round" in shown(terminal.tree(lines))
 
 
@@ -176,3 +177,16 @@ def test_settings_are_listed_with_their_limits() -> None:
     assert "single, complete, average, ward" in text
     assert "a whole number >= 0" in text
     assert "none" in text
+
+
+def test_newcomers_join_the_leaves_and_those_who_wait_hang_below_the_root() -> None:
+    lines = [
+        line(1, [[0, 1, 2, 3]]),
+        line(2, [[0, 1], [2, 3]], note("split", [0, 1, 2, 3], [[0, 1], [2, 3]])),
+        line(3, [[0, 1], [2, 3], [7]]),  # 7 has come, and waits
+        line(4, [[0, 1, 7], [3]]),  # it has arrived, and 2 has gone
+    ]
+    assert [leaf.clients for leaf in history(lines[:3]).leaves()] == [(0, 1), (2, 3), (7,)]
+    whole = history(lines)
+    assert (whole.clients, whole.round, whole.why) == ((0, 1, 3, 7), 2, "why")
+    assert [leaf.clients for leaf in whole.leaves()] == [(0, 1, 7), (3,)]
