@@ -1,4 +1,4 @@
-"""The contract, held against every method: a new method is a file and a row in EXAMPLES."""
+"""The contract, held against every method: a new method is a file and a row in tests/method_examples.py."""
 
 from __future__ import annotations
 
@@ -11,72 +11,11 @@ import pytest
 import torch
 
 from coterie.codec import decode, encode
-from coterie.core import STATES, Assignment, Cohort, Method, Plan, Replies, as_groups
-from coterie.methods import (
-    ACFL,
-    CFL,
-    FLHC,
-    FLSC,
-    HCCT,
-    HCCTE,
-    HCCTP,
-    IFCA,
-    MAXFL,
-    METHODS,
-    FedAvg,
-    FedFA,
-    FedPer,
-    Independent,
-)
+from coterie.core import STATES, Cohort, Method, Plan, Replies, as_groups
+from coterie.methods import METHODS
 from coterie.settings import as_dict, build, documented
+from method_examples import DECIDES, EXAMPLES, FINDS_GROUPS, check_assignment
 from worlds import THREE, TRUTH, Pull, grouped, last, play
-
-EXAMPLES: dict[str, Any] = {
-    "fedavg": FedAvg(),
-    "fedavg-half": FedAvg(fraction=0.5),
-    "independent": Independent(),
-    "cfl": CFL(),
-    "cfl-half": CFL(fraction=0.5),
-    "cfl-data-parent": CFL(weighting="data", post_split="parent-mean", scale="absolute", eps1=0.3, eps2=0.5),
-    "cfl-gradients": CFL(similarity="gradients", post_split="parent-mean"),
-    "cfl-scheduled": CFL(split_rounds=(3, 5)),
-    "cfl-fallback": CFL(fallback=True),
-    "flhc": FLHC(warmup=3, threshold=1.0, fraction=0.5),
-    "flhc-l1": FLHC(warmup=2, fraction=1.0, metric="l1", linkage="complete", threshold=None, groups=3),
-    "fedper": FedPer(),
-    "fedper-half": FedPer(personal=0, fraction=0.5, weighting="uniform"),
-    "hcct": HCCT(),
-    "hcct-once": HCCT(one_shot=True),
-    "hcct-half": HCCT(fraction=0.5, scale="per-client"),
-    "hcct-once-half": HCCT(one_shot=True, fraction=0.5, newcomers="partition", scale="absolute", tradeoff=0.5),
-    "hcct-fixed": HCCT(groups=3, tradeoff=0.0),
-    "hcct-whole": HCCT(tradeoff=float("inf")),
-    "hcct-e": HCCTE(),
-    "hcct-e-code": HCCTE(layer="paper-code", one_shot=True),
-    "hcct-p": HCCTP(),
-    "acfl": ACFL(),
-    "acfl-updates": ACFL(similarity="updates", threshold=0.5, mixing=0.0, fraction=0.5),
-    "acfl-number": ACFL(threshold=None, groups=3, linkage="complete", mixing=1.0),
-    "acfl-one": ACFL(cluster=False, mixing=0.5),
-    "maxfl": MAXFL(pretrain_epochs=3),
-    "maxfl-losses": MAXFL(rule="local-loss", pretrain_epochs=2, fraction=0.5),
-    "maxfl-cho": MAXFL(rule="cho", server_lr=0.5),
-    "fedfa": FedFA(),
-    "fedfa-half": FedFA(fraction=0.5),
-    "ifca": IFCA(models=3, initial="kmeans++"),
-    "ifca-distinct": IFCA(fraction=0.5, weighting="data"),
-    "ifca-gradients": IFCA(averaging="gradients", initial="same"),
-    "ifca-restarts": IFCA(models=3, initial="kmeans++", restarts=2, restart_rounds=2, fraction=0.5),
-    "ifca-restarts-distinct": IFCA(restarts=3, restart_rounds=1),
-    "flsc": FLSC(models=6, initial="kmeans++"),
-    "flsc-random": FLSC(first="random", initial="same", fraction=0.5),
-    "flsc-restarts": FLSC(models=5, overlap=3, restarts=2, restart_rounds=3),
-}
-OF_GIVEN_NUMBER = ["cfl-scheduled", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]
-FINDS_GROUPS = [
-    "hcct", *OF_GIVEN_NUMBER[3:],
-    *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl")) and n != "acfl-one"),
-]  # fmt: skip
 
 
 @pytest.fixture(params=EXAMPLES, name="method")
@@ -100,14 +39,6 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, Mapping):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     return bool(a == b)
-
-
-def check_assignment(assignment: Assignment, clients: tuple[int, ...]) -> None:
-    assert as_groups(assignment.groups) == assignment.groups
-    assert sorted(c for group in assignment.groups for c in group) == list(clients)
-    assert sorted(assignment.row) == list(clients)
-    assert set(assignment.row.values()) <= set(range(len(assignment.models)))
-    assert torch.isfinite(assignment.models).all()
 
 
 def test_every_method_has_an_example_here() -> None:
@@ -203,8 +134,6 @@ def test_finds_the_groups_of_an_easy_world(name: str) -> None:
         assert last(EXAMPLES[name], grouped(THREE, seed=seed), 60).groups == TRUTH
 
 
-# Those that decide how many groups there are.
-DECIDES = [name for name in FINDS_GROUPS if name not in OF_GIVEN_NUMBER]
 ASKS_ALL = [name for name in FINDS_GROUPS if EXAMPLES[name].fraction == 1]
 
 
