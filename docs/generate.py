@@ -4,17 +4,13 @@
     python docs/generate.py --demo     that too: it runs the bare ``coterie run``, in about half a minute
     python docs/generate.py --check    write nothing; exit status 1 if a part is not up to date
 
-Measured results are those of ``coterie run FILE --json``, kept in docs/results/NAME.json. To keep those of another run,
-add a row to :data:`STUDIES`, and call from the repository's root, so that the paths in it are relative:
-
-    coterie run experiments/digits.toml --json --out runs/digits > docs/results/digits.json
+Measured results are kept in docs/results and benchmarks/results; measured.py makes tables of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import re
 import subprocess
@@ -24,31 +20,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from measured import adversaries, boundary_results, cfl_defaults, compared, results, table
+
 from coterie import METHODS, SCENARIOS, Training
 from coterie.arguments import parser
 from coterie.boundary import Boundary
 from coterie.data.datasets import DATASETS
 from coterie.report.listing import allowed, first_line, plain
-from coterie.report.summary import interval
-from coterie.report.terminal import number, plus_minus, size
 from coterie.settings import documented
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "docs" / "results"
-DEFAULTS = ROOT / "benchmarks" / "results" / "cfl-defaults.json"
-BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"
 WIDTH = 100
-ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries.json"
 MARKER = re.compile(r"^<!-- ([\w-]+)((?: [\w/-]+)*) -->\n(.*?)^<!-- /\1 -->$", re.MULTILINE | re.DOTALL)
-
-STUDIES: Mapping[str, tuple[str, str]] = {
-    "digits": ("Digits, 4 label permutations", "experiments/digits.toml"),
-    "cfl-mnist": ("MNIST, 4 label swaps, few images", "experiments/cfl-mnist.toml"),
-    "cfl-mnist-iid": ("MNIST, IID, few images", "experiments/cfl-mnist.toml"),
-    "flhc-mnist": ("MNIST, 4 label swaps", "experiments/flhc-mnist.toml"),
-    "flhc-mnist-iid": ("MNIST, IID", "experiments/flhc-mnist.toml"),
-}
-"""Name of a file in docs/results -> what it is, and the experiment it comes from."""
 
 
 def documents() -> list[Path]:
@@ -57,13 +40,6 @@ def documents() -> list[Path]:
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------------
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
-    """A Markdown table; ``align`` has an ``r`` for each column that is flushed right."""
-    rule = ["---:" if mark == "r" else "---" for mark in align.ljust(len(head), "l")]
-    lines = [head, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def settings(of: str) -> str:
@@ -115,106 +91,7 @@ def commands() -> str:
     return "\n" + "\n".join(out) + "\n"
 
 
-# -- measured -------------------------------------------------------------------------------------------------------------
-
-
-def results() -> str:
-    """Measured results, a row per study and method: mean over seeds and its 95 % interval."""
-    rows = []
-    for study, (title, file) in STUDIES.items():
-        path = RESULTS / f"{study}.json"
-        if path.is_file():
-            found = json.loads(path.read_text())
-            for alike in _alike(found if isinstance(found, list) else [found]):
-                rows.append(_result(title, file, alike))
-                title = file = ""
-    if not rows:
-        return "No results have been recorded yet.\n"
-    head = ("experiment", "clients", "method", "seeds", "rounds", "accuracy", "worst client", "groups", "adjusted Rand")
-    return table(head, rows, "lrlrrrrrr")
-
-
-def _alike(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Runs that differ in their seed alone, together."""
-    groups: list[list[Mapping[str, Any]]] = []
-    for one in runs:
-        for group in groups:
-            if all(one.get(key) == group[0].get(key) for key in ("method", "scenario", "settings", "training")):
-                group.append(one)
-                break
-        else:
-            groups.append([one])
-    return groups
-
-
-def _result(title: str, file: str, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    first = runs[0]
-    over: Callable[[Callable[[Any], Any]], dict[str, float | None]] = lambda pick: interval([pick(run) for run in runs])  # noqa: E731
-    return (
-        f"[{title}]({file})" if title else "",
-        str(len(first["accuracy"]["per_client"])) if title else "",
-        f"`{first['method']}`",
-        str(len(runs)),
-        "-".join(str(rounds) for rounds in sorted({run["rounds"] for run in runs})),
-        plus_minus(over(lambda run: run["accuracy"]["mean"])),
-        plus_minus(over(lambda run: run["accuracy"]["min"])),
-        plus_minus(over(lambda run: len(run["groups"])), 1),
-        plus_minus(over(lambda run: run["ari"]), 2),
-    )
-
-
-def cfl_defaults() -> str:
-    """CFL with its defaults, from benchmarks/cfl_defaults.py."""
-    if not DEFAULTS.is_file():
-        return "The table has not been measured yet: `python benchmarks/cfl_defaults.py` makes it.\n"
-    found = json.loads(DEFAULTS.read_text())
-    rows = [
-        (
-            row["world"], f"{row['exact']} of {row['runs']}", number(row["ari"]),
-            _range(row["groups"]), str(row["last_split"]) if row["last_split"] else "-",
-        )
-        for row in found["rows"]
-    ]  # fmt: skip
-    head = ("digits, 20 clients", "exactly the true groups", "adjusted Rand", "groups", "last split in round")
-    return f"After {found['rounds']} rounds:\n\n{table(head, rows, 'lrrrr')}"
-
-
-def adversaries() -> str:
-    """What attacks did to each method, from benchmarks/adversaries.py: a row per method, a column per attack."""
-    if not ADVERSARIES.is_file():
-        return "The table has not been measured yet: `python benchmarks/adversaries.py` makes it.\n"
-    found = json.loads(ADVERSARIES.read_text())
-    attacks = list(dict.fromkeys(row["attack"] for row in found["rows"]))
-    cells: dict[str, list[str]] = {}
-    for row in found["rows"]:
-        alone = f", {row['isolated']:.0%} alone" if "isolated" in row else ""
-        cells.setdefault(row["method"], []).append(f"{number(row['accuracy'])}{alone}")
-    about = (
-        f"`{found['scenario']}` with {found['clients']} clients, of whom {round(found['adversaries'] * found['clients'])} are "
-        f"adversaries, after {found['rounds']} rounds; means of {found['seeds']} seeds. The number is the accuracy of the "
-        f"honest clients, the same ones in every column; *alone* are the adversaries in no group with an honest client.\n\n"
-    )
-    return about + table(("method", *attacks), [(f"`{name}`", *row) for name, row in cells.items()], "l" + "r" * len(attacks))
-
-
-def boundary_results() -> str:
-    """CFL and FL+HC behind noise and compression, from benchmarks/boundary.py."""
-    if not BOUNDARY.is_file():
-        return "The table has not been measured yet: `python benchmarks/boundary.py` makes it.\n"
-    found = json.loads(BOUNDARY.read_text())
-    rows = [
-        (
-            f"`{row['method']}`", row["boundary"], f"{row['exact']} of {row['runs']}", number(row["ari"]),
-            number(row["accuracy"]), size(row["bytes_up"]), "-" if row["epsilon"] is None else f"{row['epsilon']:.3g}",
-        )
-        for row in found["rows"]
-    ]  # fmt: skip
-    head = ("method", "boundary", "exactly the true groups", "adjusted Rand", "accuracy", "sent up", "ε")
-    return f"After {found['rounds']} rounds, ε at δ = {found['delta']:g}:\n\n{table(head, rows, 'llrrrrr')}"
-
-
-def _range(values: Sequence[int]) -> str:
-    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+# -- the demonstration ---------------------------------------------------------------------------------------------------
 
 
 def demo() -> str:
@@ -273,6 +150,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "datasets": datasets,
     "commands": commands,
     "results": results,
+    "compared": compared,
     "cfl-defaults": cfl_defaults,
     "boundary-results": boundary_results,
     "adversaries": adversaries,

@@ -26,6 +26,7 @@ from coterie.scenario import Scenario
 from coterie.settings import documented
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))  # where it finds measured.py
 spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
 assert spec is not None
 assert spec.loader is not None

@@ -183,6 +183,7 @@ def _compared(members: list[Summary]) -> dict[str, Any]:
         "rounds": sorted({m["rounds"] for m in members}),
         "seeds": [m["seed"] for m in members],
         "run_dirs": [m["run_dir"] for m in members],
+        "exact": None if any(m["ari"] is None for m in members) else sum(m["ari"] == 1.0 for m in members),
     }
     for name in COMPARED:
         out[name] = interval([_number(m, name) for m in members])

@@ -1,0 +1,171 @@
+"""Tables of what was measured, for the documents; :mod:`generate` puts them in.
+
+Results are those of ``coterie run FILE --json``, or of ``coterie compare RUNS --json`` where there are many runs, kept in
+docs/results/NAME.json, and those of the scripts in benchmarks/. To keep those of another run, add a row to :data:`STUDIES`
+or :data:`COMPARISONS`, and call from the repository's root, so that the paths in it are relative:
+
+    coterie run experiments/digits.toml --json --out runs/digits > docs/results/digits.json
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.report.summary import interval
+from coterie.report.terminal import number, numbered, plus_minus, size
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+DEFAULTS = ROOT / "benchmarks" / "results" / "cfl-defaults.json"
+BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"
+ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries.json"
+
+STUDIES: Mapping[str, tuple[str, str]] = {
+    "digits": ("Digits, 4 label permutations", "experiments/digits.toml"),
+    "cfl-mnist": ("MNIST, 4 label swaps, few images", "experiments/cfl-mnist.toml"),
+    "cfl-mnist-iid": ("MNIST, IID, few images", "experiments/cfl-mnist.toml"),
+    "flhc-mnist": ("MNIST, 4 label swaps", "experiments/flhc-mnist.toml"),
+    "flhc-mnist-iid": ("MNIST, IID", "experiments/flhc-mnist.toml"),
+}
+"""Name of a file in docs/results -> what it is, and the experiment it comes from."""
+
+COMPARISONS: Mapping[str, str] = {
+    "all-methods-digits": "all-methods-digits-silent",
+    "all-methods-mnist": "",
+    "all-methods-fashion": "",
+}
+"""Name of a file in docs/results that ``coterie compare`` has written -> that of the same runs with silent clients."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
+    """A Markdown table; ``align`` has an ``r`` for each column that is flushed right."""
+    rule = ["---:" if mark == "r" else "---" for mark in align.ljust(len(head), "l")]
+    lines = [head, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def results() -> str:
+    """Measured results, a row per study and method: mean over seeds and its 95 % interval."""
+    rows = []
+    for study, (title, file) in STUDIES.items():
+        path = RESULTS / f"{study}.json"
+        if path.is_file():
+            found = json.loads(path.read_text())
+            for alike in _alike(found if isinstance(found, list) else [found]):
+                rows.append(_result(title, file, alike))
+                title = file = ""
+    if not rows:
+        return "No results have been recorded yet.\n"
+    head = ("experiment", "clients", "method", "seeds", "rounds", "accuracy", "worst client", "groups", "adjusted Rand")
+    return table(head, rows, "lrlrrrrrr")
+
+
+def _alike(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Runs that differ in their seed alone, together."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for one in runs:
+        for group in groups:
+            if all(one.get(key) == group[0].get(key) for key in ("method", "scenario", "settings", "training")):
+                group.append(one)
+                break
+        else:
+            groups.append([one])
+    return groups
+
+
+def _result(title: str, file: str, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    first = runs[0]
+    over: Callable[[Callable[[Any], Any]], dict[str, float | None]] = lambda pick: interval([pick(run) for run in runs])  # noqa: E731
+    return (
+        f"[{title}]({file})" if title else "",
+        str(len(first["accuracy"]["per_client"])) if title else "",
+        f"`{first['method']}`",
+        str(len(runs)),
+        "-".join(str(rounds) for rounds in sorted({run["rounds"] for run in runs})),
+        plus_minus(over(lambda run: run["accuracy"]["mean"])),
+        plus_minus(over(lambda run: run["accuracy"]["min"])),
+        plus_minus(over(lambda run: len(run["groups"])), 1),
+        plus_minus(over(lambda run: run["ari"]), 2),
+    )
+
+
+def cfl_defaults() -> str:
+    """CFL with its defaults, from benchmarks/cfl_defaults.py."""
+    if not DEFAULTS.is_file():
+        return "The table has not been measured yet: `python benchmarks/cfl_defaults.py` makes it.\n"
+    found = json.loads(DEFAULTS.read_text())
+    rows = [
+        (
+            row["world"], f"{row['exact']} of {row['runs']}", number(row["ari"]),
+            _range(row["groups"]), str(row["last_split"]) if row["last_split"] else "-",
+        )
+        for row in found["rows"]
+    ]  # fmt: skip
+    head = ("digits, 20 clients", "exactly the true groups", "adjusted Rand", "groups", "last split in round")
+    return f"After {found['rounds']} rounds:\n\n{table(head, rows, 'lrrrr')}"
+
+
+def adversaries() -> str:
+    """What attacks did to each method, from benchmarks/adversaries.py: a row per method, a column per attack."""
+    if not ADVERSARIES.is_file():
+        return "The table has not been measured yet: `python benchmarks/adversaries.py` makes it.\n"
+    found = json.loads(ADVERSARIES.read_text())
+    attacks = list(dict.fromkeys(row["attack"] for row in found["rows"]))
+    cells: dict[str, list[str]] = {}
+    for row in found["rows"]:
+        alone = f", {row['isolated']:.0%} alone" if "isolated" in row else ""
+        cells.setdefault(row["method"], []).append(f"{number(row['accuracy'])}{alone}")
+    about = (
+        f"`{found['scenario']}` with {found['clients']} clients, of whom {round(found['adversaries'] * found['clients'])} are "
+        f"adversaries, after {found['rounds']} rounds; means of {found['seeds']} seeds. The number is the accuracy of the "
+        f"honest clients, the same ones in every column; *alone* are the adversaries in no group with an honest client.\n\n"
+    )
+    return about + table(("method", *attacks), [(f"`{name}`", *row) for name, row in cells.items()], "l" + "r" * len(attacks))
+
+
+def boundary_results() -> str:
+    """CFL and FL+HC behind noise and compression, from benchmarks/boundary.py."""
+    if not BOUNDARY.is_file():
+        return "The table has not been measured yet: `python benchmarks/boundary.py` makes it.\n"
+    found = json.loads(BOUNDARY.read_text())
+    rows = [
+        (
+            f"`{row['method']}`", row["boundary"], f"{row['exact']} of {row['runs']}", number(row["ari"]),
+            number(row["accuracy"]), size(row["bytes_up"]), "-" if row["epsilon"] is None else f"{row['epsilon']:.3g}",
+        )
+        for row in found["rows"]
+    ]  # fmt: skip
+    head = ("method", "boundary", "exactly the true groups", "adjusted Rand", "accuracy", "sent up", "ε")
+    return f"After {found['rounds']} rounds, ε at δ = {found['delta']:g}:\n\n{table(head, rows, 'llrrrrr')}"
+
+
+def _range(values: Sequence[int]) -> str:
+    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+
+
+def compared(name: str) -> str:
+    """All methods in one scenario, from ``coterie compare``: best first; and how often they found the groups in silence."""
+    path = RESULTS / f"{name}.json"
+    if not path.is_file():
+        return f"The table has not been measured yet: `coterie run experiments/{name}.toml` makes it.\n"
+    quiet = RESULTS / f"{COMPARISONS[name]}.json"
+    found, silent = json.loads(path.read_text()), json.loads(quiet.read_text()) if COMPARISONS[name] else []
+    labels = numbered([one["method"] for one in found])
+    rows = []
+    for label, one in sorted(zip(labels, found, strict=True), key=lambda pair: -pair[1]["accuracy"]["mean"]):
+        same = [other for other in silent if (other["method"], other["settings"]) == (one["method"], one["settings"])]
+        rows.append((
+            f"`{label}`", plus_minus(one["accuracy"]), number(one["worst"]["mean"]), number(one["std"]["mean"]),
+            number(one["ari"]["mean"], 2), f"{one['exact']} of {len(one['seeds'])}",
+            *(f"{other['exact']} of {len(other['seeds'])}" for other in same),
+            number(one["groups"]["mean"], 1), number(one["exchanges"]["mean"], 0), size(one["bytes_up"]["mean"]),
+            size(one["bytes_down"]["mean"]), number(one["evaluations"]["mean"], 0),
+        ))  # fmt: skip
+    head = [
+        "method", "accuracy", "worst client", "std of clients", "adjusted Rand", "true groups",
+        *(["in silence"] if silent else []), "groups", "exchanges", "up", "down", "client evaluations",
+    ]  # fmt: skip
+    return table(head, rows, "l" + "r" * (len(head) - 1))
