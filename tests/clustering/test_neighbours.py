@@ -27,6 +27,12 @@ def test_a_zero_update_is_like_nobody() -> None:
     assert closeness(torch.tensor([1.0, 0.0]), torch.zeros(1, 2)).tolist() == [0.0]
 
 
+@pytest.mark.parametrize("scale", [1e-11, 1e-7, 1e-3])
+def test_small_updates_have_the_cosines_of_large_ones(scale: float) -> None:
+    rows = scale * torch.tensor([[3.0, 4.0], [4.0, 3.0]])
+    assert closeness(rows[0], rows).tolist() == pytest.approx(cosine(gram(rows.double()))[0].tolist(), abs=1e-5)
+
+
 def test_an_unknown_metric_is_refused() -> None:
     with pytest.raises(ValueError, match="metric must be one of cosine, l2, l1, got 'ward'"):
         closeness(torch.zeros(2), torch.zeros(1, 2), "ward")

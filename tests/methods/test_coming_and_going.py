@@ -106,6 +106,14 @@ def test_newcomers_and_who_returns_find_their_groups(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
+def test_where_all_have_left_there_is_no_group(name: str) -> None:
+    method, world = EXAMPLES[name], grouped(THREE)
+    state = method.retire(last(method, world, 5).state, world.clients)
+    check_assignment(method.assignment(state), ())
+    assert method.assignment(state).groups == ()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_all_may_leave_but_one(name: str) -> None:
     method, world = EXAMPLES[name], grouped(THREE)
     state = method.retire(last(method, world, 30).state, tuple(c for c in world.clients if c != 40))

@@ -154,6 +154,14 @@ def test_a_late_client_unlike_all_is_a_cluster_of_its_own() -> None:
     assert torch.allclose(joined.assignment.models[joined.assignment.row[7]], odd.targets[7], atol=0.2)
 
 
+@pytest.mark.parametrize(("threshold", "groups"), [(3.0, 2), (3.001, 1)])
+def test_the_threshold_is_as_strict_for_late_clients(threshold: float, groups: int) -> None:
+    method = FLHC(warmup=0, threshold=threshold, linkage="single", fraction=1.0)
+    end = last(method, line(0.0, 3.0), 3, silent=lambda e, c: c == 20 and e < 2)
+    assert len(end.groups) == groups
+    assert not end.state.walkers
+
+
 def test_late_clients_train_with_the_learning_rate_of_the_clustering() -> None:
     world, method = grouped(THREE), FLHC(warmup=3, fraction=1.0, threshold=1.0)
     end = last(method, world, 9)

@@ -143,6 +143,17 @@ def test_a_newcomer_that_nobody_gains_by_stays_alone() -> None:
         assert after.groups == ((10, 20), (30,))
 
 
+@pytest.mark.parametrize("one_shot", [True, False])
+def test_newcomers_make_no_more_groups_than_were_asked_for(one_shot: bool) -> None:
+    world, method = grouped(THREE), HCCT(groups=3, tradeoff=0.0, one_shot=one_shot)  # no price, so nobody gains
+    founders = Pull(targets={c: t for c, t in world.targets.items() if c not in (31, 99)}, noise=world.noise)
+    state = method.admit(last(method, founders, 3).state, (31, 99))
+    first, after = play(method, world, 2, state=state, first=3)
+    assert after.groups == TRUTH
+    assert "as many as asked for" in first.notes[0].text
+    assert first.notes[0].numbers["gain"] < 0
+
+
 def test_those_who_leave_are_in_no_group_and_come_back_as_new() -> None:
     method, world = HCCT(), grouped(THREE)
     state = method.retire(last(method, world, 3).state, (2, 17))

@@ -110,6 +110,19 @@ def test_one_client_alone_chooses_no_layer() -> None:
     assert [p.state.layer is None for p in history] == [True, True, False, False]
 
 
+def test_what_was_heard_before_the_layer_was_chosen_is_not_remembered() -> None:
+    # Updates of all layers are no first updates to compare those of one layer with: a newcomer's would not even fit.
+    world, method = grouped(THREE, noise=0.0), HCCTE()
+    founders = replace(world, targets={c: t for c, t in world.targets.items() if c != 99})
+    alone, *_, end = play(method, founders, 3, silent=lambda e, c: e < 1 and c != 8)
+    assert alone.state.memory is None
+    after = last(method, world, 2, state=method.admit(end.state, (99,)), first=3)
+    assert after.state.memory is not None
+    assert after.state.memory.firsts is not None
+    width = len(range(*after.state.columns.indices(world.size)))
+    assert after.state.memory.firsts.shape == (len(after.state.memory.began), width)
+
+
 # -- HCCT-P and FedPer ------------------------------------------------------------------------------------------------
 
 

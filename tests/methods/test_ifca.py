@@ -317,6 +317,17 @@ def test_a_note_tells_the_choices_and_groups_only_where_they_changed() -> None:
     assert second.numbers["loss"] == pytest.approx(np.mean(list(least.values())))
 
 
+@pytest.mark.parametrize("losses", [(float("nan"), 0.5), (0.5, float("nan"))])
+def test_a_note_tells_the_least_loss_that_is_a_number(losses: tuple[float, float]) -> None:
+    method, world = IFCA(models=2), grouped([[7]])
+    state = method.init(world.federation())
+    means = torch.zeros(2, world.size)
+    replies = Replies(clients=(7,), examples=np.ones(1), chosen=((losses.index(0.5),),), losses=(losses,), means=means)
+    (note,) = method.explain(method.step(state, replies))
+    assert note.values["loss"] == {7: 0.5}
+    assert note.numbers["loss"] == 0.5
+
+
 def test_a_start_that_serves_nobody_tells_no_groups() -> None:
     played = list(play(IFCA(models=3, initial="kmeans++", restarts=2, restart_rounds=1), grouped(THREE), 14))
     notes = [n for p in played for n in p.notes]

@@ -191,6 +191,16 @@ def test_a_cho_round_by_hand() -> None:
     assert "for 0 of 2 clients" in end.notes[0].text
 
 
+def test_the_servers_step_is_of_parameters_and_leaves_out_buffers() -> None:
+    # A BatchNorm's variance that goes from 1 to 0.2 must not be stepped over to -0.6.
+    world = Pull(targets=dict.fromkeys((3, 4), torch.tensor([1.0, 0.0, 0.0, 0.2])), rate=1.0, buffers=1)
+    method = MAXFL(rule="cho", server_lr=2.0)
+    before = prepared(method, world, {3: 0.5, 4: 0.5})
+    one = torch.tensor([0.0, 0.0, 0.0, 1.0])
+    end = last(method, world, 1, state=replace(before, model=one), first=2)
+    assert torch.allclose(end.assignment.models[0], torch.tensor([2.0, 0.0, 0.0, 0.2]))
+
+
 # -- silence ---------------------------------------------------------------------------------------------------------------
 
 

@@ -22,9 +22,10 @@ def closeness(update: Tensor, stored: Tensor, metric: str = "cosine") -> Tensor:
     [-1.0, -4.0]
     """
     if metric == "cosine":
-        norms = stored.norm(dim=1).double() * update.norm().double()
+        norms, own = stored.norm(dim=1).double(), update.norm().double()
+        none = (norms < ZERO) | (own < ZERO)
         inner = (stored @ update).double()
-        return torch.where(norms < ZERO, 0.0, inner / norms.clamp_min(ZERO**2)).clamp(-1.0, 1.0)
+        return torch.where(none, 0.0, inner / torch.where(none, 1.0, norms * own)).clamp(-1.0, 1.0)
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
     order = 2 if metric == "l2" else 1

@@ -3,9 +3,9 @@
 A *start* is k first models and what became of them. With ``restarts`` above 1 several starts are trained for
 ``restart_rounds`` rounds each, one after the other. Then all their models are measured by the same clients in one
 exchange, and the start goes on whose clients have the smallest mean of least training losses: of the model that they would
-take, or the mean of those that they would take. Until then every client is served by the first start. Rounds of all starts
-are communication rounds like any other; the exchanges that only measure, and those of k-means++, belong to the round that
-they come before.
+take, or the mean of those that they would take. Until then every client is served by the first start. Learning rates decay
+with the rounds of the start itself, so that all starts are trained alike. Rounds of all starts are communication rounds
+like any other; the exchanges that only measure, and those of k-means++, belong to the round that they come before.
 
 Whoever sums up a method's costs sees all of this: there is no exchange but those that ``plan`` asks for.
 """

@@ -51,7 +51,8 @@ class FedAvg:
         return FedAvgState(clients=state.clients, model=state.model + replies.means[0])
 
     def assignment(self, state: FedAvgState) -> Assignment:
-        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=(state.clients,))
+        groups = (state.clients,) if state.clients else ()
+        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
 
     def admit(self, state: FedAvgState, clients: tuple[Client, ...]) -> FedAvgState:
         return replace(state, clients=tuple(sorted((*state.clients, *clients))))

@@ -8,7 +8,7 @@ Deviations
 - A client is served by the mean of its models J_i after the aggregation. The code published with HCCT (arXiv 2401.13236)
   tests the model that the client has just trained, which is one exchange ahead and seen by nobody else.
 - ``first="loss"`` (default) lets clients choose by loss from the first round on; in the original their first J_i are random.
-- Learning rates decay as everybody's; in HCCT's code those of FLSC's clients do not.
+- Learning rates decay as everybody's; in HCCT's code those of FLSC's clients do not. With restarts, see there.
 - Restarts and k-means++ are ours, see :mod:`coterie.methods.choosing`.
 - A group is the clients with one first choice, the model of least loss; the paper speaks of no groups.
 - ``overlap`` equal to ``models`` is refused: all models would be one.

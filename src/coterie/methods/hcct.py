@@ -25,6 +25,8 @@ Deviations
   clients have the model of their group whenever it moves, and keep their weight in the start of their next group.
 - With ``one_shot`` all clients are asked in the first epoch, and those silent in it find their group like newcomers.
 - ``newcomers="benefit"`` follows the paper's text (equations 15 and 16); ``partition`` is what the published code does.
+  Where a number of ``groups`` is asked for and reached, a newcomer joins the best of them also where it gains nothing.
+- With a memory, a newcomer trains its first epoch with the learning rate of the first epoch of all.
 """
 
 from __future__ import annotations
@@ -190,7 +192,7 @@ class HCCT:
             if matrix is None:
                 assert replies.updates is not None
                 matrix = gram(replies.updates, columns=state.columns)
-            if self.memory:
+            if self.memory and not self._layer_open(state):  # what was seen of other columns compares with nothing later
                 memory, first = remember(state.memory, clients, matrix, self.memory), replies.of(new)
                 if first.clients:
                     assert first.updates is not None

@@ -118,11 +118,13 @@ def regroup(method: HCCT, state: HCCTState, heard: Heard, notes: tuple[Note, ...
     for client in new:
         found = heard.best(parts, client)
         waiting -= {client} if found else set()
-        if found and found[1] > 0:
+        full = method.groups is not None and len(parts) >= method.groups  # a number asked for is not exceeded
+        joins = found is not None and (full or found[1] > 0)
+        joined.append(_join_note(client, parts, found, joins))
+        if found and joins:
             parts[found[0]].append(client)
         else:
             parts.append([client])
-        joined.append(_join_note(client, parts, found))
     following = as_groups(parts)
     state = replace(state, next=following, partitioned=state.partitioned or bool(among), waiting=tuple(sorted(waiting)))
     return replace(state, notes=(*notes, *joined, partition_note(method, state, heard)))
@@ -185,13 +187,13 @@ def partition_note(method: HCCT, state: HCCTState, heard: Heard) -> Note:
     return replace(note, text=text + silent, numbers=numbers, values=values, similarity=cosines)
 
 
-def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | None) -> Note:
+def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | None, joins: bool) -> Note:
     if found is None:
         return Note(kind="wait", clients=(client,), text=f"client {client} waits: nobody else was heard")
     place, gain = found
-    if gain > 0:
-        first = min(c for c in parts[place] if c != client)
-        text = f"client {client} joins the group of client {first}, whose utility it raises most, by {gain:.3g}"
+    if joins:
+        change = f"raises most, by {gain:.3g}" if gain > 0 else f"changes least, by {gain:.3g}; groups are as many as asked for"
+        text = f"client {client} joins the group of client {min(parts[place])}, whose utility it {change}"
     else:
         text = f"client {client} stays alone: in the best of the groups it would change utility by {gain:.3g}"
     return Note(kind="join", clients=(client,), text=text, numbers={"gain": gain})

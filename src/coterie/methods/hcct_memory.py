@@ -2,11 +2,12 @@
 
 Near a group's optimum its mean update vanishes: members' updates are then noise or point away from each other, and the
 definition dissolves a group that should stay. The cosine of two clients is therefore the mean of their cosines in the
-epochs in which both were heard, each weighted by the norms of the two updates, and by β for every epoch it is older.
+epochs in which both were heard, each weighted by the norms of the two updates, and by β for every later one of them.
 What clients said while they were far from their optimum counts most.
 
-Everybody's first update, from the first model, is remembered as well, shortened to :data:`SKETCH` numbers: a newcomer's
-first update is compared with those, and not with what the others say of a model that it has never seen.
+First updates, from the first model, are remembered as well, shortened to :data:`SKETCH` numbers: those of the first epoch
+and of newcomers. A newcomer's first update is compared with them, and not with what these clients say of a model that it has
+never seen. Who was not heard in the first epoch has none.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ Deviations
 - HCCT trains ŵ_n for as many epochs as the whole run. A method does not know how long a run is: ``pretrain_epochs``, at the
   learning rate of the first round.
 - The distance is over trainable parameters; the published code includes BatchNorm's statistics and counters.
+- cho: η_g is of trainable parameters; BatchNorm's statistics move by their weighted mean alone.
 - Where nobody takes part w stays as it is; the published code stops with a KeyError.
 - q_k is the derivative of the relaxed objective, as Cho et al. have it; a published port leaves out the factor 1 - σ(z).
 - Silent clients: who was not heard when losses were measured is not asked to train; who was not heard training stays where
-  it was. A client without ŵ_n, or in its place ρ_n, gets it in the first exchange of the next round it is there, and has no
-  say in that round. Newcomers are such clients; until then they have w.
+  it was. A client without ŵ_n, or in its place ρ_n, gets it in the first exchange of the next round it is asked in, and has no
+  say in that round (cho: in the next two, one for each). Newcomers are such clients; until then they have w.
 """
 
 from __future__ import annotations
@@ -230,7 +231,9 @@ class MAXFL:
         losses = {client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)}
         bars = {client: state.bars[client] for client in losses}
         q = appeal(np.array([*losses.values()]) - np.array([*bars.values()]))
-        model = state.model + average(replies.updates, self.server_lr * q / (q.sum() + self.epsilon))
+        moved = average(replies.updates, q / (q.sum() + self.epsilon))
+        moved[: state.parameters] *= self.server_lr  # a variance that BatchNorm keeps must not be stepped over
+        model = state.model + moved
         met = sum(losses[client] < bars[client] for client in losses)
         text = f"the global model is better than their own for {met} of {len(losses)} clients; weights sum to {q.sum():.3g}"
         values = {"loss": losses, "own_loss": bars, "weight": dict(zip(losses, q.tolist(), strict=True))}

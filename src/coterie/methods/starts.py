@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -70,6 +71,15 @@ def least(losses: Sequence[float], count: int) -> Choice:
     return tuple(sorted(range(len(losses)), key=lambda row: losses[row])[:count])
 
 
+def no_number_last(loss: float) -> tuple[bool, float]:
+    """Sorts losses so that one that is no number is as bad as any, as clients have it.
+
+    >>> min((float("nan"), 0.5), key=no_number_last)
+    0.5
+    """
+    return math.isnan(loss), loss
+
+
 def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
     """``(starts,)`` means over clients of the ``taken`` least losses among each start's models; zeros where nobody measured.
 
@@ -94,7 +104,7 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
     counts = ", ".join(str(taken[row]) for row in range(len(after.models)))
     text = f"{len(replies.clients)} clients answered, {moved} changed their choice; models are chosen by {counts} clients"
     numbers = {"moved": float(moved)}
-    smallest = {c: min(losses) for c, losses in zip(replies.clients, replies.losses, strict=True) if losses}
+    smallest = {c: min(losses, key=no_number_last) for c, losses in zip(replies.clients, replies.losses, strict=True) if losses}
     if smallest:
         numbers["loss"] = float(np.mean(list(smallest.values())))
         text += f", mean least training loss {numbers['loss']:.3g}"

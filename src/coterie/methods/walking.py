@@ -45,7 +45,7 @@ def tasks(
 def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, least: float | None = None) -> Walked:
     """Every walker that was heard goes down one level.
 
-    metric: of :func:`coterie.clustering.closeness`. least: a walker that is less close than this to everybody becomes a
+    metric: of :func:`coterie.clustering.closeness`. least: a walker that is no closer than this to anybody becomes a
     leaf of its own; None: nobody does.
     """
     still, arrived, notes = dict(walkers), {}, []
@@ -54,7 +54,7 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, least: flo
         assert own.updates is not None
         at, update = walkers[client], own.updates[i]
         child, close = tree.nearest(at, update, partial(closeness, metric=metric))
-        if least is not None and close[child] < least:
+        if least is not None and close[child] <= least:
             tree, child = tree.grow(at, client, update)
         else:
             tree = tree.place(client, child)
