@@ -80,7 +80,7 @@ def _result(title: str, file: str, runs: Sequence[Mapping[str, Any]]) -> tuple[s
     first = runs[0]
     over: Callable[[Callable[[Any], Any]], dict[str, float | None]] = lambda pick: interval([pick(run) for run in runs])  # noqa: E731
     return (
-        f"[{title}]({file})" if title else "",
+        f"[{title}](../{file})" if title else "",  # from docs/
         str(len(first["accuracy"]["per_client"])) if title else "",
         f"`{first['method']}`",
         str(len(runs)),

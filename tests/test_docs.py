@@ -32,6 +32,7 @@ assert spec is not None
 assert spec.loader is not None
 generate = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(generate)
+measured = sys.modules["measured"]
 
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in generate.documents()}
 COMMANDING = {**PAGES, **{str(p.relative_to(ROOT)): p.read_text() for p in sorted(ROOT.glob("experiments/*.toml"))}}
@@ -82,8 +83,8 @@ def test_generation_rewrites_what_is_stale_and_nothing_else(monkeypatch: pytest.
 
 
 def test_results_are_means_over_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(generate, "RESULTS", tmp_path)
-    assert generate.results() == "No results have been recorded yet.\n"
+    monkeypatch.setattr(measured, "RESULTS", tmp_path)
+    assert measured.results() == "No results have been recorded yet.\n"
     runs = [
         {
             "method": "cfl", "scenario": "digits/iid", "settings": {}, "training": {}, "rounds": 40, "ari": None,
@@ -92,41 +93,58 @@ def test_results_are_means_over_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path:
         for mean in (0.8, 0.9, 1.0)
     ]  # fmt: skip
     (tmp_path / "digits.json").write_text(json.dumps([*runs, {**runs[0], "method": "fedavg"}]))
-    _, _, cfl, fedavg = generate.results().splitlines()
+    _, _, cfl, fedavg = measured.results().splitlines()
     # The mean of 0.8, 0.9 and 1 is 0.9; half of its interval is 4.3027 * 0.1 / sqrt(3) = 0.248.
     assert "| 3 | `cfl` | 3 | 40 | 0.900 ± 0.248 | 0.500 ± 0.000 | 2.0 ± 0.0 | - |" in cfl
     assert "| `fedavg` | 1 | 40 | 0.800 | 0.500 | 2.0 | - |" in fedavg
 
 
+def test_the_comparison_is_in_the_order_of_accuracy_and_counts_exact_groups(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(measured, "RESULTS", tmp_path)
+    assert "not been measured" in measured.compared("all-methods-digits")
+    one = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    names = ("accuracy", "worst", "std", "ari", "groups", "exchanges", "bytes_up", "bytes_down", "evaluations")
+    row = {"method": "cfl", "settings": {}, "seeds": [0, 1, 2], "exact": 2, **dict.fromkeys(names, one)}
+    better = {**row, "method": "flsc", "settings": {"overlap": 2}, "accuracy": {"mean": 0.9, "low": 0.8, "high": 1.0}}
+    (tmp_path / "all-methods-digits.json").write_text(json.dumps([row, better, {**better, "settings": {"overlap": 1}}]))
+    quiet = [{**row, "exact": 1}, {**better, "exact": 3}, {**better, "settings": {"overlap": 1}, "exact": 0}]
+    (tmp_path / "all-methods-digits-silent.json").write_text(json.dumps(quiet))
+    _, _, *lines = measured.compared("all-methods-digits").splitlines()
+    assert [line.split(" | ")[0] for line in lines] == ["| `flsc 1`", "| `flsc 2`", "| `cfl`"]
+    assert [line.split(" | ")[5:7] for line in lines] == [["2 of 3", "3 of 3"], ["2 of 3", "0 of 3"], ["2 of 3", "1 of 3"]]
+
+
 def test_the_table_of_defaults_says_how_often_they_were_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(generate, "DEFAULTS", tmp_path / "cfl-defaults.json")
-    assert "not been measured" in generate.cfl_defaults()
+    monkeypatch.setattr(measured, "DEFAULTS", tmp_path / "cfl-defaults.json")
+    assert "not been measured" in measured.cfl_defaults()
     row = {"world": "IID", "runs": 2, "exact": 1, "ari": 0.5, "groups": [1, 3], "last_split": 40}
     found = {"method": "cfl", "rounds": 80, "rows": [row, {**row, "groups": [1, 1], "last_split": 0}]}
     (tmp_path / "cfl-defaults.json").write_text(json.dumps(found))
-    assert "| IID | 1 of 2 | 0.500 | 1 to 3 | 40 |\n| IID | 1 of 2 | 0.500 | 1 | - |" in generate.cfl_defaults()
+    assert "| IID | 1 of 2 | 0.500 | 1 to 3 | 40 |\n| IID | 1 of 2 | 0.500 | 1 | - |" in measured.cfl_defaults()
 
 
 def test_the_table_of_adversaries_has_a_column_per_attack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(generate, "ADVERSARIES", tmp_path / "adversaries.json")
-    assert "not been measured" in generate.adversaries()
+    monkeypatch.setattr(measured, "ADVERSARIES", tmp_path / "adversaries.json")
+    assert "not been measured" in measured.adversaries()
     rows = [
         {"method": "cfl", "attack": "none", "accuracy": 0.9},
         {"method": "cfl", "attack": "scale", "accuracy": 0.8, "isolated": 0.5},
     ]
     found = {"scenario": "digits/iid", "clients": 20, "adversaries": 0.2, "rounds": 9, "seeds": 2, "rows": rows}
     (tmp_path / "adversaries.json").write_text(json.dumps(found))
-    assert "with 20 clients, of whom 4 are adversaries, after 9 rounds; means of 2 seeds" in generate.adversaries()
-    assert "| `cfl` | 0.900 | 0.800, 50% alone |" in generate.adversaries()
+    assert "with 20 clients, of whom 4 are adversaries, after 9 rounds; means of 2 seeds" in measured.adversaries()
+    assert "| `cfl` | 0.900 | 0.800, 50% alone |" in measured.adversaries()
 
 
 def test_the_table_of_boundaries_tells_what_was_spent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(generate, "BOUNDARY", tmp_path / "boundary.json")
-    assert "not been measured" in generate.boundary_results()
+    monkeypatch.setattr(measured, "BOUNDARY", tmp_path / "boundary.json")
+    assert "not been measured" in measured.boundary_results()
     row = {"method": "cfl", "boundary": "clip 1", "runs": 3, "exact": 2, "ari": 0.75, "accuracy": 0.9, "bytes_up": 2000}
     rows = [{**row, "epsilon": None}, {**row, "epsilon": 5.76}]
     (tmp_path / "boundary.json").write_text(json.dumps({"rounds": 40, "delta": 1e-5, "rows": rows}))
-    plain, noised = generate.boundary_results().splitlines()[-2:]
+    plain, noised = measured.boundary_results().splitlines()[-2:]
     assert plain == "| `cfl` | clip 1 | 2 of 3 | 0.750 | 0.900 | 2.0 kB | - |"
     assert noised.endswith("| 5.76 |")
 
