@@ -374,3 +374,34 @@ def test_records_are_mappings_of_plain_values(folder: Path) -> None:
             "round", "exchange", "exchanges", "tested", "groups", "clients", "notes", "asked", "answered", "refused",
             "bytes_up", "bytes_down", "evaluations", "seconds",
         }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"newcomers": 2, "join_round": 3}, r"Scenario\.join_round begins in round 3, but the run has 2 rounds: .* never join"),
+        ({"leavers": 1, "leave": [3, 4]}, r"Scenario\.leave begins in round 3, but the run has 2 rounds: .* never leave"),
+    ],
+)
+def test_who_would_never_come_or_go_is_told_before_anything_is_written(tmp_path: Path, changes: Any, said: str) -> None:
+    scenario = {**SMALL["scenario"], **changes}
+    with pytest.raises(SettingError, match=said):
+        begin(make({**SMALL, "scenario": scenario, "methods": ["fedavg"]}), tmp_path / "late")
+    assert not list(tmp_path.iterdir())
+    begin(make({**SMALL, "scenario": scenario, "methods": ["fedavg"], "rounds": 3}), tmp_path / "in-time")
+
+
+def test_agreement_of_a_run_is_over_the_clients_that_are_there(tmp_path: Path) -> None:
+    scenario = {**SMALL["scenario"], "clients": 6, "newcomers": 2, "join_round": 2}
+    one = begin(make({**SMALL, "scenario": scenario, "methods": ["independent"]}), tmp_path / "run")[0]
+    rounds = one.rounds()
+    there = next(rounds).assignment.groups  # type: ignore[attr-defined]
+    rounds.close()  # type: ignore[attr-defined]
+    found = summary(tmp_path / "run")
+    assert len(there) == 4
+    truth = [[c for c in group if (c,) in there] for group in found["true_groups"]]
+    assert found["ari"] == agreement(there, [group for group in truth if group]) is not None
+    for done in one.rounds():
+        assert len(done.assignment.groups) == 6
+    found = summary(tmp_path / "run")
+    assert found["ari"] == agreement(found["groups"], found["true_groups"]) is not None

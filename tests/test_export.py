@@ -287,3 +287,10 @@ def test_a_file_of_another_net_is_refused(tmp_path: Path) -> None:
     safetensors.torch.save_file({"fc.weight": torch.zeros(3)}, folder / "group-0.safetensors")
     with pytest.raises(UserError, match=r"group-0\.safetensors cannot be loaded into mlp"):
         coterie.load(folder, 0)
+
+
+def test_a_failed_export_leaves_no_folders_above_it(tmp_path: Path) -> None:
+    run = begin(make({**SMALL, "methods": ["independent"]}), tmp_path / "run")[0]
+    with pytest.raises(UserError, match="no completed round yet"):
+        coterie.save(run.folder, tmp_path / "new" / "deep" / "models")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]

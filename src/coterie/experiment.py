@@ -70,6 +70,15 @@ class Experiment:
         if not self.methods:
             raise SettingError("Experiment.methods must name at least one method")
 
+    def check_calendar(self) -> None:
+        """Raises :class:`SettingError` for newcomers who would never come and leavers who would never leave."""
+        for who, name, first in (("newcomers", "join_round", self.setup.join_round), ("leavers", "leave", min(self.setup.leave))):
+            if getattr(self.setup, who) and first > self.rounds:
+                raise SettingError(
+                    f"Scenario.{name} begins in round {first}, but the run has {self.rounds} rounds: the "
+                    f"{getattr(self.setup, who)} {who} would never {'join' if who == 'newcomers' else 'leave'}"
+                )
+
     def world(self, seed: int) -> World:
         """The scenario's clients and data for ``seed``."""
         return replace(self.setup, training=self.training).build(seed, self.data)

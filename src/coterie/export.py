@@ -5,6 +5,7 @@ A folder has ``models.json`` and a file per model: the ``state_dict`` of the sce
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -49,15 +50,19 @@ def save(run: Path | str, to: Path | str) -> Path:
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} is there already and not an empty folder; name another")
     runs = reopen(run)
-    to.parent.mkdir(parents=True, exist_ok=True)
+    made = [parent for parent in to.parents if not parent.exists()]  # the innermost first
     part = to.with_name(f".{to.name}.{os.getpid()}.part")
     try:
+        to.parent.mkdir(parents=True, exist_ok=True)
         part.mkdir()
         for one in runs:
             _save(one, part if one.folder == Path(run) else part / one.folder.name)
         part.rename(to)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+        for parent in made if not to.exists() else ():
+            with contextlib.suppress(OSError):  # never made, or somebody else has put something there
+                parent.rmdir()
     return to
 
 

@@ -212,6 +212,7 @@ def begin(experiment: Experiment, folder: Path | str) -> tuple[Run, ...]:
         hint = f"; coterie resume {folder} goes on with what is there" if runs else ""
         raise UserError(f"{folder} is there already and not an empty folder; name another{hint}")
     world = experiment.world(experiment.seeds[0])
+    experiment.check_calendar()
     for method in experiment.methods:
         inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary)
     runs_ = _runs(experiment, folder)

@@ -104,3 +104,9 @@ def test_first_models_are_drawn_from_the_secret() -> None:
     assert Wire(Boundary(rotation="permute"), layout, 7).first_key(2) == Wire(Boundary(), layout, 7).first_key(2)
     keys = {Wire(Boundary(rotation="permute", secret=s), layout, seed).first_key(2) for s in (1, 2) for seed in (1, 2)}
     assert len(keys | {Wire(Boundary(), layout, 1).first_key(2)}) == 5
+
+
+def test_a_block_larger_than_the_model_is_the_model() -> None:
+    layout = Layout(nn.Linear(3, 2))
+    row = rows(layout, 1, 0)[0]
+    assert torch.equal(drawn("blocks", layout, 4096, 5).seal(row), drawn("blocks", layout, layout.trainable, 5).seal(row))

@@ -92,4 +92,4 @@ def drawn(rotation: str, layout: Layout, block: int, *key: int) -> Map:
     signs = torch.ones(layout.size)
     signs[:parameters] -= 2 * torch.randint(0, 2, (parameters,), generator=gen)
     permutation = Permutation(order, signs)
-    return Blocks(permutation, parameters, block, gen) if rotation == "blocks" else permutation
+    return Blocks(permutation, parameters, min(block, parameters), gen) if rotation == "blocks" else permutation

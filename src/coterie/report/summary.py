@@ -24,7 +24,7 @@ def summary(run: Path | str) -> Summary:
 
     method, scenario, seed, rounds (completed); settings (of the method), scenario_settings, training, limits (when the
     run is to end) and whether it has finished; groups and true_groups (lists of lists of client ids; or None); ari,
-    their adjusted Rand index (or None); adversaries, and the share of them that is isolated (or None); accuracy: mean, std,
+    their adjusted Rand index over the clients that are there (or None); adversaries, and the share of them that is isolated (or None); accuracy: mean, std,
     min over clients and per_client, in the last tested round; loss and each other metric: mean over clients; bytes_up,
     bytes_down, exchanges, evaluations (of a model on a client's data, as the method asked; None of a record that does not
     tell), seconds: of all rounds; boundary (its settings) and privacy (see :func:`privacy`); run_dir. Where there are
@@ -39,6 +39,7 @@ def summary(run: Path | str) -> Summary:
     limits = {"rounds": description["rounds"], "target": description.get("target")}
     groups, truth = lines[-1]["groups"], description["world"].get("true_groups")
     adversaries = description["world"].get("adversaries", [])
+    absent = {c for group in truth or () for c in group} - {c for group in groups for c in group}
     out: Summary = {
         "method": method.pop("name"),
         "scenario": scenario.pop("name"),
@@ -52,7 +53,7 @@ def summary(run: Path | str) -> Summary:
         "finished": ends(lines[-1], **limits),
         "groups": groups,
         "true_groups": truth,
-        "ari": agreement(without(groups, adversaries), truth and without(truth, adversaries)),
+        "ari": agreement(without(groups, adversaries), truth and without(truth, [*adversaries, *absent])),
         "adversaries": adversaries,
         "isolated": isolated(groups, adversaries),
         **scores(lines),
