@@ -249,7 +249,6 @@ def test_without_an_honest_client_there_is_no_number() -> None:
         ({"adversaries": 0.2}, r"adversaries 0\.2 needs Scenario\.attack, one of label-flip, .*, random, got none"),
         ({"attack": "labelflip"}, r"Scenario\.attack must be one of none, label-flip, .*; did you mean label-flip\?"),
         ({"adversaries": 1.0, "attack": "scale"}, r"Scenario\.adversaries must be >= 0 and < 1, got 1\.0"),
-        ({"attack": "scale"}, r"Scenario\.attack scale needs Scenario\.adversaries, the share .*, got 0"),
         ({"adversaries": 0.2, "attack": "scale", "attack_scale": 0}, r"Scenario\.attack_scale must be > 0 and < 1e\+09, got 0"),
     ],
 )

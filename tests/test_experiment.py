@@ -379,8 +379,8 @@ def test_records_are_mappings_of_plain_values(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"newcomers": 2, "join_round": 3}, r"Scenario\.join_round begins in round 3, but the run has 2 rounds: .* never join"),
-        ({"leavers": 1, "leave": [3, 4]}, r"Scenario\.leave begins in round 3, but the run has 2 rounds: .* never leave"),
+        ({"newcomers": 2, "join_round": 3}, r"Scenario\.join_round 3 is after the last round, 2: nobody would join"),
+        ({"leavers": 1, "leave": [3, 4]}, r"Scenario\.leave \[3, 4\] is after the last round, 2: nobody would leave"),
     ],
 )
 def test_who_would_never_come_or_go_is_told_before_anything_is_written(tmp_path: Path, changes: Any, said: str) -> None:

@@ -30,11 +30,9 @@ def among(world: World, seed: int, share: float, attack: str, scale: float | Non
 
 
 def check_attack(share: float, attack: str) -> None:
-    """Raises :class:`SettingError` for adversaries who do nothing, and for an attack that nobody carries out."""
+    """Raises :class:`SettingError` for adversaries who do nothing."""
     if share and attack == "none":
         raise SettingError(f"Scenario.adversaries {share:g} needs Scenario.attack, one of {', '.join(ATTACKS)}, got none")
-    if attack != "none" and not share:
-        raise SettingError(f"Scenario.attack {attack} needs Scenario.adversaries, the share of clients that do it, got 0")
 
 
 def _clients(world: World, attacks: dict[Client, Attack]) -> dict[Client, ClientData]:

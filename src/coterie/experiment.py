@@ -72,12 +72,11 @@ class Experiment:
 
     def check_calendar(self) -> None:
         """Raises :class:`SettingError` for newcomers who would never come and leavers who would never leave."""
-        for who, name, first in (("newcomers", "join_round", self.setup.join_round), ("leavers", "leave", min(self.setup.leave))):
-            if getattr(self.setup, who) and first > self.rounds:
-                raise SettingError(
-                    f"Scenario.{name} begins in round {first}, but the run has {self.rounds} rounds: the "
-                    f"{getattr(self.setup, who)} {who} would never {'join' if who == 'newcomers' else 'leave'}"
-                )
+        setup = self.setup
+        if setup.newcomers and setup.join_round > self.rounds:
+            raise SettingError(f"Scenario.join_round {setup.join_round} is after the last round, {self.rounds}: nobody would join")
+        if setup.leavers and setup.leave and setup.leave[0] > self.rounds:
+            raise SettingError(f"Scenario.leave {list(setup.leave)} is after the last round, {self.rounds}: nobody would leave")
 
     def world(self, seed: int) -> World:
         """The scenario's clients and data for ``seed``."""
