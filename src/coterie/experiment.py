@@ -72,11 +72,11 @@ class Experiment:
 
     def check_calendar(self) -> None:
         """Raises :class:`SettingError` for newcomers who would never come and leavers who would never leave."""
-        setup = self.setup
+        setup, late = self.setup, f"is after the last round, {self.rounds}: nobody would"
         if setup.newcomers and setup.join_round > self.rounds:
-            raise SettingError(f"Scenario.join_round {setup.join_round} is after the last round, {self.rounds}: nobody would join")
+            raise SettingError(f"Scenario.join_round {setup.join_round} {late} join")
         if setup.leavers and setup.leave and setup.leave[0] > self.rounds:
-            raise SettingError(f"Scenario.leave {list(setup.leave)} is after the last round, {self.rounds}: nobody would leave")
+            raise SettingError(f"Scenario.leave {list(setup.leave)} {late} leave")
 
     def world(self, seed: int) -> World:
         """The scenario's clients and data for ``seed``."""

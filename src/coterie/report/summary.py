@@ -25,11 +25,11 @@ def summary(run: Path | str) -> Summary:
     method, scenario, seed, rounds (completed); settings (of the method), scenario_settings, training, limits (when the
     run is to end) and whether it has finished; groups and true_groups (lists of lists of client ids; or None); ari,
     their adjusted Rand index (or None), over the clients that are there; adversaries, and the share of them that is
-    isolated (or None); accuracy: mean, std, min over clients and per_client, in the last tested round; loss and each other metric: mean over clients; bytes_up,
-    bytes_down, exchanges, evaluations (of a model on a client's data, as the method asked; None of a record that does not
-    tell), seconds: of all rounds; boundary (its settings) and privacy (see :func:`privacy`); run_dir. Where there are
-    adversaries, ari, means, std and min are those of the honest clients. Numbers that are not finite are None. Raises
-    :class:`~coterie.settings.UserError` if there is no round yet.
+    isolated (or None); accuracy: mean, std, min over clients and per_client, in the last tested round; loss and each other
+    metric: mean over clients; bytes_up, bytes_down, exchanges, evaluations (of a model on a client's data, as the
+    method asked; None of a record that does not tell), seconds: of all rounds; boundary (its settings) and privacy (see
+    :func:`privacy`); run_dir. Where there are adversaries, ari, means, std and min are those of the honest clients.
+    Numbers that are not finite are None. Raises :class:`~coterie.settings.UserError` if there is no round yet.
     """
     record = Record(run)
     description, lines = record.description(), record.lines()
