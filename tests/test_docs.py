@@ -237,7 +237,7 @@ def python(page: str, content: str, module: types.ModuleType) -> None:
 def test_every_block_of_code_runs(page: str, module: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     called = play(page, module)
     if page == "docs/tutorial.md":
-        assert {"run", "resume", "compare", "methods", "scenarios"} == set(called)
+        assert {"run", "resume", "compare", "export", "methods", "scenarios"} == set(called)
 
 
 # -- what the pages name --------------------------------------------------------------------------------------------------
