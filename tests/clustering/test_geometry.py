@@ -66,10 +66,11 @@ def test_blocks_of_columns_add_up_to_one_product(monkeypatch):
 
 
 def test_float32_blocks_are_added_in_float64():
-    # 2^18 columns of 1 and one of 2^13: its square, 2^26, is past where float32 counts in ones.
-    rows = torch.ones(1, 2**18 + 1)
+    # 2^13 in the first block, and 2^16 - 1 ones in the second: next to 2^26, float32 counts in eights.
+    rows = torch.zeros(1, 2 * 2**16)
     rows[0, 0] = 2.0**13
-    assert gram(rows)[0, 0] == pytest.approx(2**26 + 2**18, abs=16)
+    rows[0, 2**16 + 1 :] = 1.0
+    assert gram(rows)[0, 0] == 2**26 + 2**16 - 1
 
 
 @pytest.mark.parametrize(
