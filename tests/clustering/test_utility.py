@@ -325,3 +325,12 @@ def test_a_newcomer_gains_most_where_its_like_are():
 def test_groups_that_are_none_are_refused(groups):
     with pytest.raises(ValueError, match="groups must be one or more lists of positions"):
         benefits(np.eye(3), [1, 2, 3], 1.0, groups)
+
+
+def test_two_thousand_clients_fall_into_their_twenty_groups():
+    # O(n²) from the Gram matrix: about a second, where the definition would take O(n³ d).
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 20, size=2000)
+    updates = np.eye(20, 60)[truth] + 0.05 * rng.normal(size=(2000, 60))
+    found = utility_merge(gram(updates), rng.integers(50, 150, size=2000), 50.0)
+    assert same_partition(labels_of(found), truth)
