@@ -16,12 +16,14 @@ class Attendance:
 
     joins: client -> the round in which it is there for the first time; the others are there from the first. away:
     client -> the spells ``(from, to)``, both included, in which it is not there. silent: probability with which a client
-    that is asked does not answer, drawn for each client and exchange.
+    that is asked does not answer, drawn for each client and exchange. patience: rounds in a row without an answer after
+    which a client counts as away: it is served no more, and admitted anew on return.
     """
 
     joins: Mapping[Client, int] = field(default_factory=dict)
     away: Mapping[Client, Sequence[tuple[int, int]]] = field(default_factory=dict)
     silent: float = 0.0
+    patience: int = 10
 
     def there(self, client: Client, round: int) -> bool:
         """Whether ``client`` can be asked in ``round``."""
@@ -43,6 +45,7 @@ def drawn(
     seed: int,
     *,
     silent: float = 0.0,
+    patience: int = 10,
     newcomers: int = 0,
     join_round: int = 1,
     leavers: int = 0,
@@ -62,4 +65,5 @@ def drawn(
         joins=dict.fromkeys(sorted(order[:newcomers]), join_round),
         away=dict.fromkeys(sorted(order[newcomers : newcomers + leavers]), spell),
         silent=silent,
+        patience=patience,
     )

@@ -60,6 +60,7 @@ class Scenario:
     training: Training = setting(Training(), "local training")  # noqa: RUF009  (frozen)
     augment: bool = setting(False, "shift and mirror training images at random")
     silent: float = setting(0.0, "probability that a client asked does not answer, in each exchange", ge=0, lt=1)
+    patience: int = setting(10, "rounds in a row without an answer after which a client is away, until it is back", ge=1)
     newcomers: int = setting(0, "number of clients that join late, in join_round", ge=0)
     join_round: int = setting(10, "the round in which newcomers join", ge=1)
     leavers: int = setting(0, "number of clients that go away and come back, see leave", ge=0)
@@ -104,7 +105,7 @@ class Scenario:
         the same, and None where everybody has its own. Raises :class:`UserError` for data that do not fit the settings.
         """
         world = among(self._honest(seed, folder), seed, self.adversaries, self.attack, self.attack_scale)
-        comings = {name: getattr(self, name) for name in ("silent", "newcomers", "join_round", "leavers", "leave")}
+        comings = {name: getattr(self, name) for name in ("silent", "patience", "newcomers", "join_round", "leavers", "leave")}
         return replace(world, attendance=attendance.drawn(sorted(world.clients), seed, **comings))
 
     def _honest(self, seed: int, folder: Path | str | None) -> World:

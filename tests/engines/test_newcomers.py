@@ -8,7 +8,6 @@ import pytest
 
 import coterie
 from coterie.core import Training, as_groups
-from coterie.engines.roll import PATIENCE
 from coterie.methods import CFL
 from coterie.scenario import Scenario
 
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_ten_newcomers_and_one_who_returns_reach_their_true_leaves(seed: int) -> None:
-    away = PATIENCE + 2
+    away = BASE.patience + 2
     scenario = replace(BASE, newcomers=10, join_round=ROUNDS + 1, leavers=1, leave=(ROUNDS + 1 - away, ROUNDS))
     truth, present = scenario.build(seed).truth, scenario.build(seed).attendance
     assert truth is not None

@@ -12,7 +12,6 @@ import torch
 import small
 from coterie.attendance import Attendance, drawn
 from coterie.core import Assignment, Cohort, Federation, Plan, Replies, train_from
-from coterie.engines import roll
 from coterie.engines.inprocess import Round, rounds
 from coterie.methods import CFL, FedAvg
 from coterie.settings import SettingError
@@ -64,11 +63,12 @@ def test_who_is_away_is_not_asked_and_keeps_its_place() -> None:
     assert [one.position.missed for one in done] == [{}, {7: 1}, {7: 2}, {}]
 
 
-def test_who_is_away_for_long_is_retired_and_admitted_on_return() -> None:
-    back = 2 + roll.PATIENCE + 3
-    done = play(FedAvg(), Attendance(away={7: [(2, back - 1)]}), back + 1)
+@pytest.mark.parametrize("patience", [1, 4])
+def test_who_is_away_for_long_is_retired_and_admitted_on_return(patience: int) -> None:
+    back = 2 + patience + 3
+    done = play(FedAvg(), Attendance(away={7: [(2, back - 1)]}, patience=patience), back + 1)
     there = [7 in one.assignment.row for one in done]
-    assert there == [True] * roll.PATIENCE + [False] * 4 + [True] * 2
+    assert there == [True] * patience + [False] * 4 + [True] * 2
     assert [n.kind for one in done for n in one.notes] == ["leave", "join"]
     assert done[-1].position.missed == {}
 
@@ -93,7 +93,7 @@ def test_silence_depends_on_the_client_and_the_exchange_alone() -> None:
 
 def test_the_last_client_is_waited_for() -> None:
     spell: Mapping[int, Any] = {c: [(2, 40)] for c in (2, 3, 7, 11)}
-    done = play(FedAvg(), Attendance(away=spell), roll.PATIENCE + 3)
+    done = play(FedAvg(), Attendance(away=spell), Attendance().patience + 3)
     assert done[-1].assignment.groups == ((2, 3, 7, 11),)
     assert done[-1].asked == 0
 
@@ -101,7 +101,7 @@ def test_the_last_client_is_waited_for() -> None:
 def test_a_method_without_admit_takes_no_newcomers_and_waits_for_those_away() -> None:
     with pytest.raises(SettingError, match="closed cannot take newcomers: it has no admit and retire"):
         play(Closed(), Attendance(joins={7: 2}), 1)
-    done = play(Closed(), Attendance(away={7: [(2, 30)]}), roll.PATIENCE + 3)
+    done = play(Closed(), Attendance(away={7: [(2, 30)]}), Attendance().patience + 3)
     assert 7 in done[-1].assignment.row
 
 

@@ -169,7 +169,7 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
         released.update(c for c, task in carried.tasks.items() if fleet.wire.releases(task))
         up, down = up + traffic(carried, fleet.wire)[0], down + traffic(plan, fleet.wire)[1]
         measured += evaluations(plan)
-    position, left = roll.dismiss(method, position, *spoken, there)
+    position, left = roll.dismiss(method, position, *spoken, there, attendance.patience)
     notes += left
     assignment = method.assignment(position.state)
     with clock("evaluate"):

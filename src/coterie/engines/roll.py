@@ -14,10 +14,6 @@ from coterie.world import World
 if TYPE_CHECKING:
     from coterie.engines.inprocess import Position
 
-PATIENCE = 10
-"""Rounds in a row without an answer after which a client is away: it is served no more, and admitted anew on return."""
-
-
 def check(method: Method[Any], world: World) -> None:
     """Raises :class:`SettingError` if clients are to join and the method has no way to admit them."""
     if world.attendance.joins and not isinstance(method, Admits):
@@ -49,15 +45,23 @@ def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> P
 
 
 def dismiss(
-    method: Method[Any], position: Position, asked: Collection[Client], heard: Collection[Client], there: Collection[Client]
+    method: Method[Any],
+    position: Position,
+    asked: Collection[Client],
+    heard: Collection[Client],
+    there: Collection[Client],
+    patience: int,
 ) -> tuple[Position, tuple[Note, ...]]:
-    """The position after a round: who was not there, or asked and not heard, has missed one more; some are away now."""
+    """The position after a round: who was not there, or asked and not heard, has missed one more.
+
+    Who has missed ``patience`` rounds in a row is away: it is served no more, and admitted anew on return.
+    """
     missed = _missed(position.missed, position.members, asked, heard, there)
-    gone = tuple(c for c, rounds in missed.items() if rounds >= PATIENCE)
+    gone = tuple(c for c, rounds in missed.items() if rounds >= patience)
     stay = tuple(c for c in position.members if c not in set(gone))
     if not gone or not stay or not isinstance(method, Admits):  # the last ones are waited for
         return replace(position, missed=missed), ()
-    text = f"{len(gone)} client{'s' if len(gone) > 1 else ''} away: no answer in {PATIENCE} rounds"
+    text = f"{len(gone)} client{'s' if len(gone) > 1 else ''} away: no answer in {patience} round{'s' if patience > 1 else ''}"
     note = Note(kind="leave", clients=gone, text=text)
     missed = {c: rounds for c, rounds in missed.items() if c not in set(gone)}
     return replace(position, members=stay, missed=missed, state=method.retire(position.state, gone)), (note,)
