@@ -70,14 +70,16 @@ class Record:
         """The recorded rounds in order; a last line that was cut short by a killed process is left out."""
         return [parsed for parsed, _ in self._parsed()]
 
-    def keep(self, done: Round) -> None:
-        """Record a round, its matrices first, so that every file that a line names is there."""
+    def keep(self, done: Round) -> Line:
+        """Record a round, its matrices first, so that every file that a line names is there; returns its line."""
         for name, note in matrices(done).items():
             if not (self.folder / SIMILARITY).exists():
                 (self.folder / SIMILARITY).mkdir()
                 sync_folder(self.folder)
             write_whole(self.folder / name, matrix_file(note, done.number))
-        self.append(line(done))
+        recorded = line(done)
+        self.append(recorded)
+        return recorded
 
     def append(self, line: Line) -> None:
         """Record a round; it is on the disk when this returns."""

@@ -26,7 +26,7 @@ from coterie.core import Method, Training
 from coterie.engines import inprocess
 from coterie.engines.inprocess import Position, Round
 from coterie.experiment import Experiment, data_folder, make, method_class, read
-from coterie.record import RUN, Line, Record, ends, line, to_toml
+from coterie.record import RUN, Line, Record, ends, to_toml
 from coterie.scenario import Scenario, find
 from coterie.settings import SettingError, UserError
 from coterie.store import SCHEMA, held, write_whole
@@ -136,8 +136,7 @@ class Run:
 
     def _store(self, done: Round) -> bool:
         """Record a round and store its checkpoint when one is due; returns whether the run ends here."""
-        self.record.keep(done)
-        last = self._last(line(done))
+        last = self._last(self.record.keep(done))
         if last or done.number % self.experiment.checkpoint_every == 0:
             self.record.checkpoints.save(done.number, done.position)
         return last

@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from torch import Tensor
 
 from coterie.clustering import sketch
-from coterie.core import Client, Replies, state
+from coterie.core import Client, Replies, state, without
 
 Closeness = Callable[[Tensor, Tensor], Tensor]
 """(update ``(d,)``, stored updates ``(m, d)``) -> how close each is, ``(m,)``; greater is closer."""
@@ -130,7 +130,7 @@ class Tree:
         return replace(
             self,
             nodes=tuple(
-                replace(n, clients=tuple(c for c in n.clients if c not in gone)) if gone & set(n.clients) else n
+                replace(n, clients=without(n.clients, gone)) if gone & set(n.clients) else n
                 for n in self.nodes
             ),
         )

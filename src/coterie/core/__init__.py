@@ -18,6 +18,8 @@ from coterie.core.messages import Replies as Replies
 from coterie.core.messages import Task as Task
 from coterie.core.messages import Training as Training
 from coterie.core.messages import average as average
+from coterie.core.messages import group_means as group_means
+from coterie.core.messages import rows_without as rows_without
 from coterie.core.messages import train_from as train_from
 from coterie.core.messages import weights as weights
 from coterie.core.method import Admits as Admits
@@ -30,5 +32,7 @@ from coterie.core.state import STATES as STATES
 from coterie.core.state import Client as Client
 from coterie.core.state import Groups as Groups
 from coterie.core.state import as_groups as as_groups
+from coterie.core.state import joined as joined
 from coterie.core.state import row_of as row_of
 from coterie.core.state import state as state
+from coterie.core.state import without as without

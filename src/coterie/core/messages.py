@@ -152,6 +152,30 @@ def average(updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
     return torch.as_tensor(weights, dtype=updates.dtype, device=updates.device) @ updates
 
 
+def group_means(replies: Replies, groups: Sequence[Iterable[Client]], weighting: str = "data") -> tuple[Tensor, np.ndarray]:
+    """The weighted mean update of each of k groups, ``(k, d)``, and how many of it answered, ``(k,)``; zeros where nobody."""
+    assert replies.updates is not None
+    means = replies.updates.new_zeros(len(groups), replies.updates.shape[1])
+    heard = np.zeros(len(groups), dtype=np.int64)
+    for row, group in enumerate(groups):
+        members = list(group)
+        whole = replies.clients == tuple(members)  # then the rows need no copy
+        part = replies if whole else replies.of(members)
+        if part.clients:
+            assert part.updates is not None
+            means[row], heard[row] = average(part.updates, weights(part, weighting)), len(part.clients)
+    return means, heard
+
+
+def rows_without(
+    clients: tuple[Client, ...], rows: Tensor, gone: Iterable[Client]
+) -> tuple[tuple[Client, ...], Tensor]:
+    """Clients and their rows ``(m, d)`` less those of ``gone``; a copy."""
+    away = set(gone)
+    stay = [i for i, client in enumerate(clients) if client not in away]
+    return tuple(clients[i] for i in stay), rows[stay]
+
+
 def train_from(models: Tensor, row: Mapping[Client, int], **plan: Any) -> Plan:
     """Every client of ``row`` trains from its one model: the plan of all methods that offer one (m = 1)."""
     tasks = {row_: Task(offered=(row_,)) for row_ in set(row.values())}

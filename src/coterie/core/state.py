@@ -41,3 +41,14 @@ def as_groups(groups: Iterable[Iterable[Client]]) -> Groups:
 def row_of(groups: Groups) -> dict[Client, int]:
     """client -> the number of its group."""
     return {client: row for row, group in enumerate(groups) for client in group}
+
+
+def joined(clients: tuple[Client, ...], new: Iterable[Client]) -> tuple[Client, ...]:
+    """``clients`` and ``new``, sorted, nobody twice."""
+    return tuple(sorted({*clients, *new}))
+
+
+def without(clients: Iterable[Client], gone: Iterable[Client]) -> tuple[Client, ...]:
+    """``clients`` less those of ``gone``, in their order."""
+    away = set(gone)
+    return tuple(c for c in clients if c not in away)

@@ -18,7 +18,18 @@ from torch import Tensor
 
 from coterie.boundary import Boundary, Wire
 from coterie.clustering.geometry import gram
-from coterie.core import Assignment, Client, Cohort, Federation, Method, Note, Plan, Replies, average, state, weights
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Method,
+    Note,
+    Plan,
+    Replies,
+    group_means,
+    state,
+)
 from coterie.engines import roll
 from coterie.engines.fleet import Fleet
 from coterie.engines.traffic import evaluations as evaluations
@@ -220,15 +231,9 @@ def needed(plan: Plan, replies: Replies) -> Replies:
     """What the plan says ``step`` must see: means and Gram matrix made, rows left out unless asked for."""
     if plan.need == "rows" or replies.updates is None:
         return replies
-    means = torch.zeros_like(plan.models)
-    heard = np.zeros(len(plan.models), dtype=np.int64)
-    for row in range(len(plan.models)):
-        pairs = zip(replies.clients, replies.chosen, strict=True)
-        members = [c for c, chosen in pairs if row in chosen and plan.tasks[c].trains]
-        if members:
-            part = replies if len(members) == len(replies.clients) else replies.of(members)
-            assert part.updates is not None
-            means[row], heard[row] = average(part.updates, weights(part, plan.weighting)), len(members)
+    trained = [(c, chosen) for c, chosen in zip(replies.clients, replies.chosen, strict=True) if plan.tasks[c].trains]
+    groups = [[c for c, chosen in trained if row in chosen] for row in range(len(plan.models))]
+    means, heard = group_means(replies, groups, plan.weighting)
     matrix = gram(replies.updates, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
     return replace(replies, means=means, heard=heard, gram=matrix, updates=None)
 

@@ -41,8 +41,10 @@ from coterie.core import (
     Task,
     as_groups,
     average,
+    rows_without,
     state,
     weights,
+    without,
 )  # fmt: skip
 from coterie.methods.acfl_groups import Rule, Seats, clustered, layers_compared, placed
 from coterie.settings import SettingError, check, setting
@@ -159,10 +161,10 @@ class ACFL:
     def retire(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
         """Their places in :class:`Seats` stay, so that on return they are likely to find their group."""
         gone = set(clients)
-        trained, own = _without(state, gone)
+        trained, own = rows_without(state.trained, state.own, gone)
         return replace(
             state, home={c: group for c, group in state.home.items() if c not in gone}, trained=trained, own=own,
-            waiting=tuple(c for c in state.waiting if c not in gone),
+            waiting=without(state.waiting, gone),
         )  # fmt: skip
 
     # -- rounds ---------------------------------------------------------------------------------------------------------
@@ -198,7 +200,7 @@ class ACFL:
             if heard.clients:
                 centres[group] = average(rows[members.positions(clients)], weights(heard, "data"))
         mixes = [client for client in members.clients if self._mixing(state, client) > 0]
-        trained, own = _without(state, set(mixes))
+        trained, own = rows_without(state.trained, state.own, mixes)
         own = torch.cat([own, rows[members.positions(mixes)]])
         return replace(state, centres=centres, trained=(*trained, *mixes), own=own)
 
@@ -237,9 +239,3 @@ class ACFL:
             home={**state.home, **{client: home[client] for client in late.clients}},
             waiting=tuple(client for client in state.waiting if client not in set(late.clients)),
         )  # fmt: skip
-
-
-def _without(state: ACFLState, clients: set[Client]) -> tuple[tuple[Client, ...], Tensor]:
-    """``trained`` and ``own`` less some clients; a copy."""
-    stay = [i for i, client in enumerate(state.trained) if client not in clients]
-    return tuple(state.trained[i] for i in stay), state.own[stay]

@@ -46,6 +46,7 @@ from coterie.core import (
     as_groups,
     average,
     weights,
+    without,
 )  # fmt: skip
 from coterie.methods import cfl_leaves, walking
 from coterie.methods.cfl_criteria import Heard, by_schedule, decide, listen, separate
@@ -188,7 +189,7 @@ class CFL:
 
     def retire(self, state: CFLState, clients: tuple[Client, ...]) -> CFLState:
         gone = set(clients)
-        leaves = [replace(leaf, clients=tuple(c for c in leaf.clients if c not in gone)) for leaf in state.leaves]
+        leaves = [replace(leaf, clients=without(leaf.clients, gone)) for leaf in state.leaves]
         walkers = {c: id for c, id in state.walkers.items() if c not in gone}
         return replace(state, tree=state.tree.remove(clients), leaves=ordered(leaves), walkers=walkers)
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, joined, without
 from coterie.methods.initialisation import MOST_CENTRES, Centres, plan_centre, step_centre
 from coterie.methods.starts import (
     Choice,
@@ -148,13 +148,13 @@ class Choosing(ABC):
 
     def admit(self, state: ChoosingState, clients: tuple[Client, ...]) -> ChoosingState:
         """They choose by their losses when first asked; until then the most frequent choice serves them."""
-        return replace(state, clients=tuple(sorted({*state.clients, *clients})), notes=())
+        return replace(state, clients=joined(state.clients, clients), notes=())
 
     def retire(self, state: ChoosingState, clients: tuple[Client, ...]) -> ChoosingState:
         """Their choices are forgotten; what the models learned from them stays."""
         gone = set(clients)
         starts = tuple(_without(start, gone) for start in state.starts)
-        return replace(state, clients=tuple(c for c in state.clients if c not in gone), starts=starts, notes=())
+        return replace(state, clients=without(state.clients, clients), starts=starts, notes=())
 
 
 def _without(start: Start, gone: set[Client]) -> Start:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, state, train_from
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, joined, state, train_from, without
 from coterie.settings import check, setting
 
 
@@ -55,10 +55,10 @@ class FedAvg:
         return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
 
     def admit(self, state: FedAvgState, clients: tuple[Client, ...]) -> FedAvgState:
-        return replace(state, clients=tuple(sorted((*state.clients, *clients))))
+        return replace(state, clients=joined(state.clients, clients))
 
     def retire(self, state: FedAvgState, clients: tuple[Client, ...]) -> FedAvgState:
-        return replace(state, clients=tuple(c for c in state.clients if c not in set(clients)))
+        return replace(state, clients=without(state.clients, clients))
 
     def explain(self, state: FedAvgState) -> tuple[Note, ...]:
         return ()

@@ -22,7 +22,21 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, average, state, weights
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    average,
+    joined,
+    state,
+    weights,
+    without,
+)
 from coterie.settings import SettingError, check, setting
 
 NONE_RIGHT = 1e-7
@@ -70,10 +84,10 @@ class FedFA:
         return state.notes
 
     def admit(self, state: FedFAState, clients: tuple[Client, ...]) -> FedFAState:
-        return replace(state, clients=tuple(sorted({*state.clients, *clients})))
+        return replace(state, clients=joined(state.clients, clients))
 
     def retire(self, state: FedFAState, clients: tuple[Client, ...]) -> FedFAState:
-        return replace(state, clients=tuple(c for c in state.clients if c not in set(clients)))
+        return replace(state, clients=without(state.clients, clients))
 
 
 def fair_weights(replies: Replies) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, cast
 
 from torch import Tensor
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, state
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, joined, state, without
 from coterie.settings import SettingError, check, setting
 
 
@@ -72,7 +72,7 @@ class FedPer:
         return ()
 
     def admit(self, state: FedPerState, clients: tuple[Client, ...]) -> FedPerState:
-        return replace(state, clients=tuple(sorted({*state.clients, *clients})))
+        return replace(state, clients=joined(state.clients, clients))
 
     def retire(self, state: FedPerState, clients: tuple[Client, ...]) -> FedPerState:
-        return replace(state, clients=tuple(c for c in state.clients if c not in clients))
+        return replace(state, clients=without(state.clients, clients))

@@ -38,10 +38,9 @@ from coterie.core import (
     Plan,
     Replies,
     as_groups,
-    average,
+    group_means,
     state,
     train_from,
-    weights,
 )  # fmt: skip
 from coterie.methods import walking
 from coterie.settings import SettingError, check, setting
@@ -123,19 +122,10 @@ class FLHC:
         if self._clusters_now(state):
             return self._cluster(state, replies)
         means = replies.means
-        if state.walkers:  # the engine shows every update, of walkers too
-            means = self._means(state, replies)
+        if replies.updates is not None:  # of walkers too
+            means, _ = group_means(replies, state.groups)
         models = state.models if means is None else state.models + means
         return self._place(replace(state, models=models, round=state.round + 1, notes=()), replies)
-
-    def _means(self, state: FLHCState, replies: Replies) -> Tensor:
-        """``(k, d)`` weighted mean update of each group."""
-        means = torch.zeros_like(state.models)
-        for row, group in enumerate(state.groups):
-            own = replies.of(group)
-            if own.clients and own.updates is not None:
-                means[row] = average(own.updates, weights(own, "data"))
-        return means
 
     def _place(self, state: FLHCState, replies: Replies) -> FLHCState:
         """Walkers that answered join a group, or are one of their own."""

@@ -48,6 +48,8 @@ from coterie.core import (
     Replies,
     Task,
     as_groups,
+    joined,
+    without,
 )  # fmt: skip
 from coterie.methods.hcct_groups import HCCTState, Heard, regroup
 from coterie.methods.hcct_layers import comparable, layer_note, paper_code_ratios, relative_variances
@@ -147,14 +149,14 @@ class HCCT:
         new = tuple(sorted(set(clients) - set(state.clients)))
         alone = [(c,) for c in new]
         return replace(
-            state, clients=tuple(sorted((*state.clients, *new))), models=torch.cat([state.models, state.first[None]]),
+            state, clients=joined(state.clients, new), models=torch.cat([state.models, state.first[None]]),
             row={**state.row, **dict.fromkeys(new, len(state.models))}, groups=as_groups([*state.groups, *alone]),
             next=as_groups([*state.next, *alone]), waiting=tuple(sorted((*state.waiting, *new))),
         )  # fmt: skip
 
     def retire(self, state: HCCTState, clients: tuple[Client, ...]) -> HCCTState:
         gone = set(clients)
-        stay = tuple(c for c in state.clients if c not in gone)
+        stay = without(state.clients, gone)
         left = lambda groups: as_groups(g for g in ([c for c in group if c not in gone] for group in groups) if g)  # noqa: E731
         return replace(
             state, clients=stay, row={c: state.row[c] for c in stay}, groups=left(state.groups), next=left(state.next),

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core import Client, Replies, average, weights
+from coterie.core import Client, Replies, average, group_means
 from coterie.methods.hcct_groups import HCCTState
 
 
@@ -36,7 +36,10 @@ def beginners(state: HCCTState) -> tuple[Client, ...]:
 
 def trained(state: HCCTState, replies: Replies) -> HCCTState:
     """Each group that was heard has moved by its mean update, silent members too; the models of the others stay."""
-    means, heard = _means(state, replies)
+    if replies.means is not None and replies.heard is not None:
+        means, heard = replies.means, replies.heard
+    else:
+        means, heard = group_means(replies, state.next)
     moved = np.flatnonzero(heard)
     row = {client: place for place, at in enumerate(moved) for client in state.next[at]}
     stale = sorted({state.row[c] for c in state.clients if c not in row})
@@ -46,18 +49,3 @@ def trained(state: HCCTState, replies: Replies) -> HCCTState:
         row={c: row[c] if c in row else place[state.row[c]] for c in state.clients}, groups=state.next,
         sizes={**state.sizes, **dict(zip(replies.clients, map(int, replies.examples), strict=True))},
     )  # fmt: skip
-
-
-def _means(state: HCCTState, replies: Replies) -> tuple[Tensor, np.ndarray]:
-    """Mean updates of the groups ``(k, d)``, and how many of each were heard."""
-    if replies.means is not None and replies.heard is not None:
-        return replies.means, replies.heard
-    assert replies.updates is not None
-    means = replies.updates.new_zeros(len(state.next), replies.updates.shape[1])
-    heard = np.zeros(len(state.next), dtype=np.int64)
-    for at, group in enumerate(state.next):
-        part = replies.of(group)
-        if part.clients:
-            assert part.updates is not None
-            means[at], heard[at] = average(part.updates, weights(part, "data")), len(part.clients)
-    return means, heard

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, state
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, joined, state, without
 from coterie.settings import check
 
 
@@ -54,10 +54,10 @@ class Independent:
         )
 
     def admit(self, state: IndependentState, clients: tuple[Client, ...]) -> IndependentState:
-        return replace(state, clients=tuple(sorted((*state.clients, *clients))))
+        return replace(state, clients=joined(state.clients, clients))
 
     def retire(self, state: IndependentState, clients: tuple[Client, ...]) -> IndependentState:
-        return replace(state, clients=tuple(c for c in state.clients if c not in set(clients)))
+        return replace(state, clients=without(state.clients, clients))
 
     def explain(self, state: IndependentState) -> tuple[Note, ...]:
         return ()

@@ -34,7 +34,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, as_groups, average, state, weights
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    as_groups,
+    average,
+    joined,
+    rows_without,
+    state,
+    weights,
+    without,
+)
 from coterie.settings import check, setting
 
 
@@ -128,13 +144,13 @@ class MAXFL:
         return state.notes
 
     def admit(self, state: MAXFLState, clients: tuple[Client, ...]) -> MAXFLState:
-        return replace(state, clients=tuple(sorted({*state.clients, *clients})))
+        return replace(state, clients=joined(state.clients, clients))
 
     def retire(self, state: MAXFLState, clients: tuple[Client, ...]) -> MAXFLState:
         """Their ŵ_n or ρ_n stay known: on return they need no second training alone."""
         gone = set(clients)
-        apart, own = _less(state.apart, state.own, gone)
-        return replace(state, clients=tuple(c for c in state.clients if c not in gone), apart=apart, own=own)
+        apart, own = rows_without(state.apart, state.own, gone)
+        return replace(state, clients=without(state.clients, clients), apart=apart, own=own)
 
     # -- what a client does in an exchange ------------------------------------------------------------------------------
 
@@ -168,7 +184,7 @@ class MAXFL:
         """Take in every ŵ_n and ρ_n among the replies; where ρ_n is known and enough, ŵ_n is let go."""
         told = replies.of(c for c, part in parts.items() if part in ("bar", "both"))
         bars = {**state.bars, **{c: losses[-1] for c, losses in zip(told.clients, told.losses, strict=True)}}
-        alone, prior = _less(state.alone, state.prior, set(told.clients))
+        alone, prior = rows_without(state.alone, state.prior, set(told.clients))
         new = replies.of(c for c, part in parts.items() if part == "alone")
         if new.clients and new.updates is not None:
             alone, prior = (*alone, *new.clients), torch.cat([prior, state.first + new.updates])
@@ -212,7 +228,7 @@ class MAXFL:
             return state
         current = dict(zip(state.apart, state.own, strict=True))
         resting, others = replies.of(state.rests), replies.of(set(replies.clients) - set(state.rests))
-        apart, own = _less(state.apart, state.own, set(replies.clients))
+        apart, own = rows_without(state.apart, state.own, set(replies.clients))
         if resting.clients:
             assert resting.updates is not None
             starts = torch.stack([current.get(client, state.model) for client in resting.clients])
@@ -259,9 +275,3 @@ def appeal(z: np.ndarray) -> np.ndarray:
     """
     small = np.exp(-np.abs(z))
     return np.nan_to_num(small / (1 + small) ** 2, nan=0.0)
-
-
-def _less(clients: tuple[Client, ...], rows: Tensor, gone: set[Client]) -> tuple[tuple[Client, ...], Tensor]:
-    """Clients and their rows ``(m, d)`` without those of ``gone``; a copy."""
-    stay = [i for i, client in enumerate(clients) if client not in gone]
-    return tuple(clients[i] for i in stay), rows[stay]
