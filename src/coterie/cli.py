@@ -160,8 +160,9 @@ def _print_json(runs: Sequence[Run]) -> None:
 
 def _print_report(runs: Sequence[Run], folder: Path) -> None:
     from coterie.report import terminal
-    from coterie.report.summary import compare, summary
+    from coterie.report.summary import side_by_side, summary
 
+    summaries = [summary(one.folder) for one in runs]
     console = terminal.console(sys.stdout)
     if len(runs) <= TREES:
         for one in runs:
@@ -170,14 +171,14 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
             console.print()
     several = len({one.seed for one in runs}) > 1
     if several:
-        console.print(terminal.comparison(compare(one.folder for one in runs)))
+        console.print(terminal.comparison(side_by_side(summaries)))
     else:
-        console.print(terminal.table([summary(one.folder) for one in runs]))
-    for one in runs:
+        console.print(terminal.table(summaries))
+    for one, result in zip(runs, summaries, strict=True):
         refused = [(client, why) for done in one.record.lines() for client, why in done["refused"].items()]
         if refused:
             print(f"\n{one.folder.name}: {len(refused)} replies were refused, as of client {refused[-1][0]}: {refused[-1][1]}")
-        if (left := summary(one.folder)["privacy"]) is not None:
+        if (left := result["privacy"]) is not None:
             spent = f"ε = {left['epsilon']:.3g} at δ = {left['delta']:g}"
             print(f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent most")
     print(f"\nrecorded in {folder}")

@@ -95,8 +95,6 @@ def clustered(
 
 def _labels(rule: Rule, similar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(label per client, numbered by first member; heights of the merges), from similarities ``(n, n)``."""
-    if len(similar) == 1:
-        return np.zeros(1, dtype=np.int64), np.zeros(0)
     merges = dendrogram(1 - similar, rule.linkage)
     threshold = None if rule.threshold is None else 1 - rule.threshold
     groups = None if rule.groups is None else min(rule.groups, len(similar))

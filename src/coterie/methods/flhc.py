@@ -166,8 +166,6 @@ class FLHC:
 
     def _labels(self, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(label per reply, heights of the merges)."""
-        if len(apart) == 1:
-            return np.zeros(1, dtype=np.int64), np.zeros(0)
         merges = dendrogram(apart, self.linkage)
         groups = None if self.groups is None else min(self.groups, len(apart))
         return cut_dendrogram(merges, threshold=self.threshold, groups=groups), merges[:, 2]

@@ -148,8 +148,7 @@ class MAXFL:
 
     def retire(self, state: MAXFLState, clients: tuple[Client, ...]) -> MAXFLState:
         """Their ŵ_n or ρ_n stay known: on return they need no second training alone."""
-        gone = set(clients)
-        apart, own = rows_without(state.apart, state.own, gone)
+        apart, own = rows_without(state.apart, state.own, clients)
         return replace(state, clients=without(state.clients, clients), apart=apart, own=own)
 
     # -- what a client does in an exchange ------------------------------------------------------------------------------
@@ -184,7 +183,7 @@ class MAXFL:
         """Take in every ŵ_n and ρ_n among the replies; where ρ_n is known and enough, ŵ_n is let go."""
         told = replies.of(c for c, part in parts.items() if part in ("bar", "both"))
         bars = {**state.bars, **{c: losses[-1] for c, losses in zip(told.clients, told.losses, strict=True)}}
-        alone, prior = rows_without(state.alone, state.prior, set(told.clients))
+        alone, prior = rows_without(state.alone, state.prior, told.clients)
         new = replies.of(c for c, part in parts.items() if part == "alone")
         if new.clients and new.updates is not None:
             alone, prior = (*alone, *new.clients), torch.cat([prior, state.first + new.updates])
@@ -228,7 +227,7 @@ class MAXFL:
             return state
         current = dict(zip(state.apart, state.own, strict=True))
         resting, others = replies.of(state.rests), replies.of(set(replies.clients) - set(state.rests))
-        apart, own = rows_without(state.apart, state.own, set(replies.clients))
+        apart, own = rows_without(state.apart, state.own, replies.clients)
         if resting.clients:
             assert resting.updates is not None
             starts = torch.stack([current.get(client, state.model) for client in resting.clients])

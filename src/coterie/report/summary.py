@@ -165,8 +165,13 @@ def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
     and its 95% interval by Student's t; low and high are None for one seed. Raises :class:`~coterie.settings.UserError` for
     a folder without runs.
     """
+    return side_by_side(map(summary, expand(runs)))
+
+
+def side_by_side(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
+    """:func:`compare` of runs whose summaries are known."""
     alike: list[tuple[Any, list[Summary]]] = []
-    for one in map(summary, expand(runs)):
+    for one in summaries:
         key = [one[name] for name in ALIKE]
         for known, members in alike:
             if known == key and one["seed"] not in [m["seed"] for m in members]:
