@@ -1,9 +1,10 @@
 # make demo: the bare `coterie run`.   make test: lint, types, tests.   make venv: only make and install.
+# make bench: speed beside a plain loop and Flower's simulation; the documents' tables of it are made anew.
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test venv clean
+.PHONY: demo test bench venv clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/coterie run
@@ -15,6 +16,10 @@ test: $(VENV)/.installed-test
 	$(VENV)/bin/mypy
 	$(VENV)/bin/pytest -n auto $(PYTEST_ARGS)
 
+bench: $(VENV)/.installed-bench
+	$(VENV)/bin/python benchmarks/bench.py $(BENCH_ARGS)
+	$(VENV)/bin/python docs/generate.py
+
 # An editable install: a change of the sources needs no new one, a change of pyproject.toml does.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Coterie needs Python 3.11 or later; try make PYTHON=python3.11")'
@@ -24,6 +29,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e '.[test,hub]'
+	touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(PIP) -e '.[bench]'
 	touch $@
 
 clean:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from measured import adversaries, boundary_results, cfl_defaults, compared, results, table
+from speed_tables import speed
 
 from coterie import METHODS, SCENARIOS, Training
 from coterie.arguments import parser
@@ -154,6 +155,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "cfl-defaults": cfl_defaults,
     "boundary-results": boundary_results,
     "adversaries": adversaries,
+    "speed": speed,
     "demo": demo,
 }
 SLOW = ("demo",)

@@ -1,0 +1,84 @@
+"""``make bench``: the speed of Coterie against what users would pick instead, measured side by side.
+
+    python benchmarks/bench.py                     everything, in about half an hour on two cores
+    python benchmarks/bench.py --only a,c          some parts
+    python benchmarks/bench.py --scale small       tiny sizes, in seconds: that the code works, no measurement
+    python benchmarks/bench.py --device cuda       parts a to d on a GPU, in files of their own
+
+Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g scaling. What each measures
+stands in docs/performance.md. Results go to benchmarks/results/speed, a file per part, with the machine and the versions;
+``python docs/generate.py`` makes the documents' tables of them. Nothing else should run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+BENCHMARKS = Path(__file__).resolve().parent
+sys.path[:0] = [str(BENCHMARKS), *(str(BENCHMARKS.parent / folder) for folder in ("src", "docs"))]
+
+import speed_tables  # noqa: E402
+from speed import experiments, machine, scaling, training  # noqa: E402
+from speed.workloads import workloads  # noqa: E402
+
+OUT = BENCHMARKS / "results" / "speed"
+PARTS = "abcdefg"
+
+
+def jobs(scale: str, device: str, repetitions: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """(name of the part's file, what measures it); the name starts with the part's letter."""
+    gemm = 2048 if scale == "full" else 64
+    for work in workloads(scale):
+        yield work.key, partial(training.measure, work, device=device, repetitions=repetitions, gemm_size=gemm)
+    if device == "cpu":
+        yield "f", partial(experiments.measure, scale, repetitions=repetitions)
+        yield "g", partial(scaling.measure, scale, repetitions=repetitions)
+
+
+def write(path: Path, scale: str, device: str, measure: Callable[[], Any]) -> None:
+    """Measure a part and keep it, with what it was measured on; the machine's load is that before."""
+    found = {"scale": scale, "device": device, "machine": machine.described(device), "versions": machine.versions()}
+    since = time.perf_counter()
+    found["measured"] = measure()
+    found["took"] = round(time.perf_counter() - since, 1)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--scale", choices=("small", "full"), default="full")
+    options.add_argument("--only", default=",".join(PARTS), help="letters of parts, as in a,c")
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options.add_argument("--repetitions", type=int, default=3, help="rounds after the first one (3)")
+    options.add_argument("--out", type=Path, default=OUT, help="folder of the results (benchmarks/results/speed)")
+    chosen = options.parse_args(argv)
+    chosen.only = chosen.only.split(",")
+    if unknown := [part for part in chosen.only if part not in PARTS or len(part) != 1]:
+        options.error(f"--only takes letters from a to g, separated by commas, got {unknown[0]!r}")
+    if chosen.repetitions < 1:
+        options.error(f"--repetitions must be at least 1, got {chosen.repetitions}")
+    return chosen
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    chosen = arguments(argv)
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    for name, measure in jobs(chosen.scale, chosen.device, chosen.repetitions):
+        if name[0] in chosen.only:
+            print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
+            write(chosen.out / f"{name}{'-cuda' if chosen.device == 'cuda' else ''}.json", chosen.scale, chosen.device, measure)
+    tables = speed_tables.page(chosen.out)
+    (chosen.out / "tables.md").write_text(tables)
+    print(tables)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What ``benchmarks/bench.py`` measures: a file per concern."""

@@ -1,0 +1,173 @@
+"""Tables of speed, of what ``benchmarks/bench.py`` measured, for the documents; :mod:`generate` puts them in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from measured import table
+
+SPEED = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "speed"
+TRAINING = ("a", "b", "c100", "c1000", "d")
+NONE = "This has not been measured yet: `make bench` does it.\n"
+OURS = "Coterie fp32"
+
+Found = Mapping[str, Any]
+
+
+def read(folder: Path, names: Sequence[str], suffix: str = "") -> list[Found]:
+    """What is there of the parts called so."""
+    paths = [folder / f"{name}{suffix}.json" for name in names]
+    return [json.loads(path.read_text()) for path in paths if path.is_file()]
+
+
+def seconds(value: float) -> str:
+    """Three digits: ``0.0123 s``, ``1.23 s``, ``123 s``."""
+    return f"{value:#.3g}".rstrip(".") + " s"
+
+
+def times(value: float) -> str:
+    """``1.2 x``, with as many digits as tell it from 1."""
+    return f"{value:.2f} ×" if value < 10 else f"{value:.0f} ×"
+
+
+# -- parts a to d, h ------------------------------------------------------------------------------------------------------
+
+
+def overview(folder: Path = SPEED) -> str:
+    """A row per workload for the README: Coterie, the fastest plain loop, Flower's simulation, and the share of GEMM."""
+    rows = []
+    for found in read(folder, TRAINING):
+        one = found["measured"]
+        median = {name: of["median"] for name, of in one["seconds"].items()}
+        plain = min(value for name, value in median.items() if name.startswith("plain"))
+        others = (median.get("Coterie bf16"), plain, median.get("Flower simulation"))
+        cells = [f"{seconds(value)} ({times(value / median[OURS])})" if value else "-" for value in others]
+        rows.append((one["workload"]["title"], seconds(median[OURS]), *cells, f"{_rates(one, 'fp32')[2]:.0%}"))
+    head = ("a round of", "Coterie", "in bf16", "fastest plain loop", "Flower's simulation", "of matrix products' speed")
+    return table(head, rows, "lrrrrr") if rows else NONE
+
+
+def training(folder: Path = SPEED, suffix: str = "") -> str:
+    """Everyone's seconds a round."""
+    rows = []
+    for found in read(folder, TRAINING, suffix):
+        one = found["measured"]
+        title, base = one["workload"]["title"], one["seconds"][OURS]["median"]
+        for name, of in one["seconds"].items():
+            span = f"{seconds(of['min'])} to {seconds(of['max'])}"
+            rows.append((title, name, seconds(of["median"]), span, times(of["median"] / base), seconds(of["first"])))
+            title = ""
+    head = ("a round of", "who", "median", "least to greatest", f"of {OURS}'s", "first round")
+    return table(head, rows, "llrrrr") + _left_out(read(folder, TRAINING, suffix)) if rows else NONE
+
+
+def _left_out(results: Sequence[Found]) -> str:
+    sentences = dict.fromkeys(text for found in results for text in found["measured"]["left_out"])
+    return "".join(f"\n{text}\n" for text in sentences)
+
+
+def _rates(one: Found, precision: str) -> tuple[float, float, float]:
+    """FLOP/s in training, of matrix products, and the first as a share of the second."""
+    reached = one["flops"] / one["train_seconds"][f"Coterie {precision}"]["median"]
+    return reached, one["gemm"][precision]["median"], reached / one["gemm"][precision]["median"]
+
+
+def flops(folder: Path = SPEED, suffix: str = "") -> str:
+    """FLOP/s of local training beside those of matrix products."""
+    rows = []
+    for found in read(folder, TRAINING, suffix):
+        one = found["measured"]
+        title, work = one["workload"]["title"], f"{one['flops'] / 1e9:,.1f}"
+        for precision in one["gemm"]:
+            if f"Coterie {precision}" in one["train_seconds"]:
+                reached, gemm, share = _rates(one, precision)
+                rows.append((title, precision, work, f"{reached / 1e9:,.1f}", f"{gemm / 1e9:,.1f}", f"{share:.0%}"))
+                title = work = ""
+    head = ("a round of", "precision", "GFLOP", "GFLOP/s in training", "GFLOP/s of matrix products", "share")
+    return table(head, rows, "llrrrr") if rows else NONE
+
+
+# -- parts f and g --------------------------------------------------------------------------------------------------------
+
+
+def experiments(folder: Path = SPEED) -> str:
+    """Whole experiments and where their time goes."""
+    results = read(folder, ["f"])
+    if not results:
+        return NONE
+    rows = []
+    for one in results[0]["measured"]["rows"]:
+        wall = one["wall"]["median"]
+        shares = (f"{one[name]['median'] / wall:.0%}" for name in ("train", "evaluate", "server", "other"))
+        rows.append((one["title"], f"`{one['command']}`", str(len(one["wall"]["values"])), seconds(wall), *shares))
+    head = ("experiment", "command", "runs", "wall", "training", "tests", "server", "other")
+    return table(head, rows, "llrrrrrr") + _left_out(results)
+
+
+def scaling(folder: Path = SPEED) -> str:
+    """A table per series: what is varied, seconds of a round, and seconds for each unit of it."""
+    results = read(folder, ["g"])
+    if not results:
+        return NONE
+    out = []
+    for name, series in results[0]["measured"].items():
+        rows = []
+        first = next(iter(series["seconds"].values()))["median"]
+        for value, of in series["seconds"].items():
+            span = f"{seconds(of['min'])} to {seconds(of['max'])}"
+            rows.append((f"{int(value):,}", seconds(of["median"]), span, times(of["median"] / first)))
+        head = (name, "median", "least to greatest", "of the first row's")
+        out.append(f"{series['title']}:\n\n{table(head, rows, 'rrrr')}")
+    return "\n".join(out)
+
+
+# -- on what, and all together --------------------------------------------------------------------------------------------
+
+
+def machine(folder: Path = SPEED, suffix: str = "") -> str:
+    """A sentence: processor, cores, instruction sets, versions; and a warning where it was no measurement."""
+    results = read(folder, (*TRAINING, "f", "g"), suffix)
+    if not results:
+        return NONE
+    on, versions = results[0]["machine"], results[0]["versions"]
+    where = f"{on.get('device', on['processor'])}, {on['cores']} {'cores' if on['cores'] > 1 else 'core'}"
+    bf16 = f", bf16 by {' and '.join(on['bf16'])}" if on["bf16"] else ", no bf16 instructions"
+    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    text = f"On {on['system']}, {where}{'' if suffix else bf16}; {told}.\n"
+    if any(found["scale"] != "full" for found in results):
+        text += "\nThe sizes were tiny: this shows that the code works and says nothing of speed.\n"
+    busiest = max(found["machine"]["busy"] for found in results)
+    if busiest > 0.1:
+        text += f"\nThese numbers are rough: before a part, others kept {busiest:.0%} of the machine busy.\n"
+    return text
+
+
+def speed(part: str) -> str:
+    """A table of :data:`PARTS`, from the results that are kept."""
+    return PARTS[part](SPEED)
+
+
+def cuda(folder: Path = SPEED) -> str:
+    """Parts a to d on a GPU."""
+    if not read(folder, TRAINING, "-cuda"):
+        return "Not measured yet: `python benchmarks/bench.py --device cuda` does it.\n"
+    return f"{machine(folder, '-cuda')}\n{training(folder, '-cuda')}\n{flops(folder, '-cuda')}"
+
+
+PARTS: Mapping[str, Callable[[Path], str]] = {
+    "machine": machine,
+    "overview": overview,
+    "training": training,
+    "flops": flops,
+    "experiments": experiments,
+    "scaling": scaling,
+    "cuda": cuda,
+}
+
+
+def page(folder: Path) -> str:
+    """All tables, for those who measure."""
+    return "\n".join(f"## {name}\n\n{make(folder)}" for name, make in PARTS.items())
