@@ -1,0 +1,204 @@
+"""`make bench` at tiny sizes: its code works, all who are compared do the same work, and the tables say what was measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from coterie.layout import Layout
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
+
+import bench  # noqa: E402
+import speed_tables  # noqa: E402
+from speed import clock, experiments, flops, flower, scaling  # noqa: E402
+from speed.ours import Coterie  # noqa: E402
+from speed.plain import PlainLoop  # noqa: E402
+from speed.workloads import Workload, workloads  # noqa: E402
+
+SMALL = {work.key: work for work in workloads("small")}
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Any:
+    """Plain loops set PyTorch's threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+# -- what is measured -----------------------------------------------------------------------------------------------------
+
+
+def test_everyone_takes_a_turn_in_every_repetition_and_the_first_is_kept_apart() -> None:
+    turns: list[str] = []
+
+    def one(name: str) -> float:
+        turns.append(name)
+        return float(len(turns))
+
+    found = clock.interleaved({name: (lambda name=name: one(name)) for name in "abc"}, 3)
+    assert "".join(turns) == "abc" + "abc" + "bca" + "cab"
+    assert found["a"] == {"first": 1.0, "values": [4.0, 9.0, 11.0], "median": 9.0, "min": 4.0, "max": 11.0}
+
+
+@pytest.mark.parametrize("dataloader", [True, False])
+@pytest.mark.parametrize("key", ["a", "b", "c100", "d"])
+def test_a_round_of_the_plain_loop_is_a_round_of_coterie(key: str, dataloader: bool) -> None:
+    """With one batch per epoch their order cannot matter: from the same model both come to the same one."""
+    work = SMALL[key]
+    work = replace(work, clients=work.asked, batch=work.examples, epochs=2)
+    ours, plain = Coterie(work, workers=1), PlainLoop(work, threads=1, dataloader=dataloader)
+    layout = Layout(plain.model)
+    before = next(ours.rounds).assignment.models[0].clone()
+    layout.load(plain.model, before)
+    after = next(ours.rounds).assignment.models[0]
+    ours.close()
+    plain.seconds()
+    moved = (after - before).abs().max()
+    assert (layout.row(plain.model) - after).abs().max() < 0.01 * moved
+
+
+def test_operations_are_counted_as_by_hand() -> None:
+    work = SMALL["c100"]
+    # Forwards, backwards to the weights, and backwards to the hidden layer; one multiplication and one addition each.
+    of_one = 2 * (2 * (784 * 64 + 64 * 10) + 64 * 10)
+    assert flops.of_a_round(work) == of_one * work.examples * work.asked
+    lstm = SMALL["d"]
+    weights, last = 4 * 256 * (128 + 256) + 4 * 256 * (256 + 256), 256 * lstm.classes
+    tokens = lstm.shape[0] * lstm.examples * lstm.asked
+    assert 0.9 < flops.of_a_round(lstm) / (6 * (weights + last) * tokens) < 1  # no gradient before the first words
+
+
+def test_full_workloads_are_the_ones_the_titles_tell() -> None:
+    full = {work.key: work for work in workloads("full")}
+    assert [full[key].told()["parameters"] for key in ("a", "b", "c100", "d")] == [1_663_370, 130_826, 50_890, 4_771_600]
+    assert set(full) == set(SMALL) == set(speed_tables.TRAINING)
+    assert all(f"{work.clients:,} clients" in work.title for work in full.values())
+    assert all(f"batch {work.batch}" in work.title for work in full.values())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not flower.installed(), reason="Flower's simulation is not installed")
+def test_flowers_simulation_goes_on_when_it_is_told_to() -> None:
+    one = flower.Flower(SMALL["c100"], workers=1, rounds=2)
+    try:
+        assert all(0 < one.seconds() < flower.START for _ in range(2))
+    finally:
+        one.close()
+
+
+# -- from the command to the tables ---------------------------------------------------------------------------------------
+
+
+def test_a_part_is_measured_and_kept_with_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(flower, "installed", lambda: False)
+    assert bench.main(["--scale", "small", "--only", "a,g", "--repetitions", "1", "--out", str(tmp_path)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "g.json", "tables.md"]
+    kept = json.loads((tmp_path / "a.json").read_text())
+    assert kept["machine"]["cores"] >= 1
+    assert kept["versions"]["torch"] == torch.__version__
+    one = kept["measured"]
+    assert {"Coterie fp32", "Coterie bf16", "plain loop", "plain loop, no DataLoader"} <= set(one["seconds"])
+    for row in [*one["seconds"].values(), *one["train_seconds"].values(), *one["gemm"].values()]:
+        assert len(row["values"]) == 1
+        assert row["min"] > 0
+    ours = one["train_seconds"]["Coterie fp32"]["values"][0], one["seconds"]["Coterie fp32"]["values"][0]
+    assert ours[0] < ours[1]
+    assert one["left_out"] == [flower.ABSENT]
+    printed = capsys.readouterr().out
+    assert flower.ABSENT in printed
+    assert "says nothing of speed" in printed
+    assert list(json.loads((tmp_path / "g.json").read_text())["measured"]) == ["workers", "clients", "parameters"]
+
+
+@pytest.mark.parametrize("wrong", [["--only", "a,x"], ["--only", "ab"], ["--repetitions", "0"]])
+def test_wrong_calls_are_told_in_a_sentence(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.main([*wrong, "--out", str(tmp_path)])
+    assert wrong[0] in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_an_experiments_time_is_told_in_parts(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTERIE_DATA", str(data_folder))
+    found = experiments.measure("small")
+    assert len(found["rows"]) == 2
+    for row in found["rows"]:
+        parts = [row[name]["median"] for name in ("train", "evaluate", "server", "other")]
+        assert min(parts) > 0
+        assert sum(parts) == pytest.approx(row["wall"]["median"])
+
+
+def test_without_data_the_experiment_on_mnist_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+    times = {"wall": 2.0, "train": 1.0, "evaluate": 0.5, "server": 0.1, "other": 0.4}
+    monkeypatch.setattr(experiments, "_run", lambda options: times)
+    found = experiments.measure("full")
+    assert [row["command"] for row in found["rows"]] == ["coterie run"]
+    assert found["left_out"] == [experiments.ABSENT]
+
+
+def test_an_experiment_that_fails_is_no_measurement() -> None:
+    with pytest.raises(RuntimeError, match="nothing-there"):
+        experiments._run(("nothing-there.toml",))
+
+
+def test_workers_are_doubled_up_to_all_cores() -> None:
+    assert [scaling._up_to(most) for most in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
+
+
+def row(**seconds: float) -> dict[str, Any]:
+    return {name.replace("_", " "): {"first": 9.0, **clock.spread([value])} for name, value in seconds.items()}
+
+
+def test_tables_compare_with_the_fastest_plain_loop(tmp_path: Path) -> None:
+    assert speed_tables.overview(tmp_path) == speed_tables.machine(tmp_path) == speed_tables.NONE
+    measured = {
+        "workload": {"title": "a net"}, "flops": 4e9, "left_out": ["Somebody is missing."],
+        "seconds": row(Coterie_fp32=2.5, Coterie_bf16=1.25, plain_loop=10.0, plain_loop_by_index=5.0, Flower_simulation=50.0),
+        "train_seconds": row(Coterie_fp32=2.0), "gemm": row(fp32=8e9),
+    }  # fmt: skip
+    machine = {"system": "Linux", "processor": "one", "cores": 2, "bf16": [], "busy": 0.0}
+    found = {"scale": "full", "machine": machine, "versions": {"torch": "2"}, "measured": measured}
+    (tmp_path / "a.json").write_text(json.dumps(found))
+    *_, line = speed_tables.overview(tmp_path).splitlines()
+    assert line == "| a net | 2.50 s | 1.25 s (0.50 ×) | 5.00 s (2.00 ×) | 50.0 s (20 ×) | 25% |"
+    assert "| Flower simulation | 50.0 s | 50.0 s to 50.0 s | 20 × | 9.00 s |" in speed_tables.training(tmp_path)
+    assert "Somebody is missing." in speed_tables.training(tmp_path)
+    assert "| a net | fp32 | 4.0 | 2.0 | 8.0 | 25% |" in speed_tables.flops(tmp_path)
+    assert speed_tables.machine(tmp_path) == "On Linux, one, 2 cores, no bf16 instructions; torch 2.\n"
+    (tmp_path / "a.json").write_text(json.dumps({**found, "machine": {**machine, "busy": 0.5}}))
+    assert "rough: before a part, others kept 50%" in speed_tables.machine(tmp_path)
+
+
+def test_a_table_of_experiments_has_shares_of_the_wall_time(tmp_path: Path) -> None:
+    spreads = {name: clock.spread([value]) for name, value in {"wall": 10.0, "train": 5.0, "evaluate": 2.5}.items()}
+    rows = [{"title": "demo", "command": "coterie run", **spreads, "server": clock.spread([0.5]), "other": clock.spread([2.0])}]
+    (tmp_path / "f.json").write_text(json.dumps({"measured": {"rows": rows, "left_out": []}}))
+    assert "| demo | `coterie run` | 1 | 10.0 s | 50% | 25% | 5% | 20% |" in speed_tables.experiments(tmp_path)
+
+
+def test_a_scaling_table_is_held_against_its_first_row(tmp_path: Path) -> None:
+    series = {"clients": {"title": "MLP", "seconds": row(**{"10": 0.5, "1000": 20.0})}}
+    (tmp_path / "g.json").write_text(json.dumps({"measured": series}))
+    assert "| 1,000 | 20.0 s | 20.0 s to 20.0 s | 40 × |" in speed_tables.scaling(tmp_path)
+
+
+def test_workloads_share_one_pool_of_data() -> None:
+    from speed.workloads import world
+
+    work: Workload = SMALL["a"]
+    clients = world(work).clients
+    assert len(clients) == work.clients
+    assert all(data.train.inputs is clients[0].train.inputs for data in clients.values())
+    assert all(len(data.train) == work.examples for data in clients.values())
