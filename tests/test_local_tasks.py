@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from coterie import local
 from coterie.core import Task, Training
 from coterie.local import Learner
 from coterie.randomness import generator
@@ -29,7 +30,7 @@ def rows(model: Callable[[], nn.Module], count: int) -> list[Tensor]:
 
 
 def answer(task: Task, offered: list[Tensor], data: ClientData | None = None, model: Any = linear, key: Any = KEY) -> Any:
-    return learner(model, 50).answer(task, offered, data or client(1), TRAINING, 0.1, key)
+    return local.answer(learner(model, 50), local.Job(task, offered, data or client(1), TRAINING, 0.1, key))
 
 
 # -- tasks ------------------------------------------------------------------------------------------------------------
@@ -93,7 +94,8 @@ def test_objectives_without_classes_are_measured_by_their_own_metric() -> None:
     scores = it.measure(torch.tensor([0.0, 0.0, 1.0]), data)  # errors 1, 0, 1, 2, 3
     assert scores == {"loss": (1 + 0 + 1 + 4 + 9) / 5, "absolute": (1 + 0 + 1 + 2 + 3) / 5}
     both = ClientData(train=data, validation=data, test=data)
-    assert math.isnan(it.answer(Task(offered=(0,), measure="train"), [torch.zeros(3)], both, TRAINING, 0.1, KEY).accuracies[0])
+    job = local.Job(Task(offered=(0,), measure="train"), [torch.zeros(3)], both, TRAINING, 0.1, KEY)
+    assert math.isnan(local.answer(it, job).accuracies[0])
 
 
 # -- randomness -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, Task, as_groups
-from coterie.engines.inprocess import needed
+from coterie.engines.gather import needed
 
 
 @dataclass(frozen=True)

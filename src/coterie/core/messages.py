@@ -143,28 +143,18 @@ class Replies:
 
 def weights(replies: Replies, weighting: str) -> np.ndarray:
     """``(n,)`` weights that sum to one: by training examples (``"data"``) or equal (``"uniform"``)."""
-    raw = replies.examples.astype(np.float64) if weighting == "data" else np.ones(len(replies.clients))
+    raw = amounts(replies.examples, weighting)
     return raw / raw.sum()
+
+
+def amounts(examples: np.ndarray, weighting: str) -> np.ndarray:
+    """``(n,)``: what each client's update weighs, by its training examples (``"data"``) or one each (``"uniform"``)."""
+    return examples.astype(np.float64) if weighting == "data" else np.ones(len(examples))
 
 
 def average(updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
     """``Σ w_i x_i`` of rows ``(n, d)`` -> ``(d,)``, in the rows' precision."""
     return torch.as_tensor(weights, dtype=updates.dtype, device=updates.device) @ updates
-
-
-def group_means(replies: Replies, groups: Sequence[Iterable[Client]], weighting: str = "data") -> tuple[Tensor, np.ndarray]:
-    """The weighted mean update of each of k groups, ``(k, d)``, and how many of it answered, ``(k,)``; zeros where nobody."""
-    assert replies.updates is not None
-    means = replies.updates.new_zeros(len(groups), replies.updates.shape[1])
-    heard = np.zeros(len(groups), dtype=np.int64)
-    for row, group in enumerate(groups):
-        members = list(group)
-        whole = replies.clients == tuple(members)  # then the rows need no copy
-        part = replies if whole else replies.of(members)
-        if part.clients:
-            assert part.updates is not None
-            means[row], heard[row] = average(part.updates, weights(part, weighting)), len(part.clients)
-    return means, heard
 
 
 def rows_without(

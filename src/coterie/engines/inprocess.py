@@ -6,18 +6,14 @@ client changes nothing else.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from coterie.boundary import Boundary, Wire
-from coterie.clustering.geometry import gram
 from coterie.core import (
     Assignment,
     Client,
@@ -25,13 +21,13 @@ from coterie.core import (
     Federation,
     Method,
     Note,
-    Plan,
-    Replies,
-    group_means,
     state,
 )
 from coterie.engines import roll
+from coterie.engines.clock import Clock
 from coterie.engines.fleet import Fleet
+from coterie.engines.gather import exchange
+from coterie.engines.hardware import Hardware
 from coterie.engines.traffic import evaluations as evaluations
 from coterie.engines.traffic import traffic as traffic
 from coterie.engines.workers import EngineError
@@ -95,20 +91,25 @@ def rounds(
     rounds: int,
     seed: int = 0,
     workers: int | None = None,
+    width: int | None = None,
+    device: str = "cpu",
+    precision: str = "fp32",
     eval_every: int = 1,
     start: Position | None = None,
     boundary: Boundary | None = None,
 ) -> Iterator[Round]:
     """Run ``method`` over ``world``; yields each communication round up to number ``rounds``.
 
-    workers: processes that train (None: one per core). eval_every: rounds between tests on the clients' test data; the
-    last round is always tested. start: go on from there. boundary: what is done to rows between clients and server.
-    Leaving the loop early stops the workers. Raises :class:`~coterie.engines.workers.EngineError` if training fails, and
-    :class:`~coterie.settings.SettingError` where method, world and boundary do not go together.
+    workers, width, device, precision: what it computes with, see :class:`~coterie.engines.hardware.Hardware`. eval_every:
+    rounds between tests on the clients' test data; the last round is always tested. start: go on from there. boundary: what
+    is done to rows between clients and server. Leaving the loop early stops the workers. Raises
+    :class:`~coterie.engines.workers.EngineError` if training fails, and :class:`~coterie.settings.SettingError` where
+    method, world and boundary do not go together.
     """
+    hardware = Hardware(workers=workers, width=width, device=device, precision=precision)
     wire, federation = meeting(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
-    with Fleet(world, wire.layout, workers, wire) as fleet:
+    with Fleet(world, wire, hardware) as fleet:
         while position.round < rounds:
             test = (position.round + 1) % eval_every == 0 or position.round + 1 == rounds
             done = _round(method, fleet, position, seed, test)
@@ -164,10 +165,9 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
             plan = method.plan(position.state, cohort)
         fleet.wire.check(plan, method.name)
         carried = roll.answering(attendance, plan, position.exchange, seed)
-        with clock("train"):
-            replies, kept = exchange(fleet, carried, position, seed)
+        replies, kept = exchange(fleet, carried, position, seed, clock)
         with clock("server"):
-            new = method.step(position.state, needed(carried, replies))
+            new = method.step(position.state, replies)
             notes.extend(method.explain(new))
         ends = plan.ends_round
         position = replace(
@@ -199,57 +199,3 @@ def _endless(number: int, asked: int, answered: int, refused: Mapping[Client, st
         client, why = next(iter(refused.items()))
         text += f"; {len(refused)} clients were refused, as client {client}: {why}"
     return text
-
-
-def exchange(fleet: Fleet, plan: Plan, position: Position, seed: int) -> tuple[Replies, Mapping[Client, Tensor]]:
-    """Carry out a plan: every reply's update (rows), and what the clients keep afterwards."""
-    answers = fleet.train(plan, position, seed)
-    taken = {c: a for c, a in answers.items() if a.refused is None}
-    clients, trained = tuple(taken), not taken or any(a.update is not None for a in taken.values())
-    kept = dict(position.kept)
-    for client, answer in taken.items():
-        task = plan.tasks[client]
-        if task.keep and answer.update is not None:
-            mask, before = fleet.mask(task.keep), position.kept.get(client)
-            if not task.gradient:
-                start = fleet.start_row(plan, task, before, answer.chosen)
-                kept[client] = torch.where(mask, start + answer.update, torch.nan if before is None else before)
-            answer.update[mask] = 0.0
-    replies = Replies(
-        clients=clients,
-        examples=np.array([fleet.wire.examples(len(fleet.world.clients[c].train)) for c in clients], dtype=np.int64),
-        chosen=tuple(a.chosen for a in taken.values()),
-        losses=tuple(a.losses for a in taken.values()),
-        accuracies=tuple(a.accuracies for a in taken.values()),
-        updates=fleet.updates([a.slot for a in taken.values()]) if trained else None,
-        refused={c: a.refused for c, a in answers.items() if a.refused is not None},
-    )
-    return replies, kept
-
-
-def needed(plan: Plan, replies: Replies) -> Replies:
-    """What the plan says ``step`` must see: means and Gram matrix made, rows left out unless asked for."""
-    if plan.need == "rows" or replies.updates is None:
-        return replies
-    trained = [(c, chosen) for c, chosen in zip(replies.clients, replies.chosen, strict=True) if plan.tasks[c].trains]
-    groups = [[c for c, chosen in trained if row in chosen] for row in range(len(plan.models))]
-    means, heard = group_means(replies, groups, plan.weighting)
-    matrix = gram(replies.updates, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
-    return replace(replies, means=means, heard=heard, gram=matrix, updates=None)
-
-
-class Clock:
-    """Adds up seconds by name."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(("train", "server", "evaluate"), 0.0)
-
-    def __call__(self, name: str) -> Clock:
-        self.name = name
-        return self
-
-    def __enter__(self) -> None:
-        self.since = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds[self.name] += time.perf_counter() - self.since

@@ -1,0 +1,93 @@
+"""A client's task: measure the offered models, choose, train from the choice or give its gradient, and reply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core import Task, Training
+from coterie.local.blocks import Block
+from coterie.local.learner import Learner
+from coterie.local.measure import Scores
+from coterie.randomness import generator, seeded
+from coterie.world import ClientData
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One client's answer; ``row`` ``(d,)`` is None if nothing was trained."""
+
+    chosen: tuple[int, ...]
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    row: Tensor | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A client's task with all it takes: the models offered, one row each; its data; how it trains; ``key`` seeds
+    everything random about it."""
+
+    task: Task
+    offered: Sequence[Tensor]
+    data: ClientData
+    training: Training
+    lr: float
+    key: tuple[int, ...]
+
+
+def answer(learner: Learner, job: Job) -> Reply:
+    """Do a task; the update is trained - start, or the gradient where the task asks for it."""
+    with seeded(*job.key, 1):  # a key of its own: dropout and the order of batches are draws apart
+        start, scores, best = _start(learner, job)
+        update = None
+        if job.task.gradient:
+            update = learner.gradient(start, job.data.train)
+        elif job.task.trains:
+            update = learner.train(start, job.data.train, job.training, job.lr, generator(*job.key)) - start
+    return _reply(job, scores, best, update)
+
+
+def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
+    """The same for tasks that train, of clients that go together (:func:`.blocks.goes_with`), in one block."""
+    begun = []
+    for job in jobs:
+        with seeded(*job.key, 1):
+            begun.append(_start(learner, job))
+    starts = [start for start, _, _ in begun]
+    block = Block(learner, starts)
+    gens = [generator(*job.key) for job in jobs]
+    with seeded(0):  # nothing is drawn in a block; a module that does so all the same changes nobody's state
+        trained = block.train([job.data.train for job in jobs], jobs[0].training, jobs[0].lr, gens)
+    for job, row, (start, scores, best) in zip(jobs, trained, begun, strict=True):
+        yield _reply(job, scores, best, row.cpu() - start)
+
+
+def _start(learner: Learner, job: Job) -> tuple[Tensor, list[Scores], list[int]]:
+    """The row a client trains from, what it measured, and which of the models offered it chose."""
+    scores = []
+    if job.task.measure is not None:
+        part = job.data.train if job.task.measure == "train" else job.data.validation
+        scores = [learner.measure(row, part) for row in job.offered]
+    count = len(job.offered)
+    best = _least(scores, job.task.choose) if job.task.choose < count else list(range(count))
+    start = job.offered[best[0]] if len(best) == 1 else torch.stack([job.offered[i] for i in best]).mean(0)
+    return start, scores, best
+
+
+def _reply(job: Job, scores: Sequence[Scores], best: Sequence[int], row: Tensor | None) -> Reply:
+    return Reply(
+        chosen=tuple(job.task.offered[i] for i in best),
+        losses=tuple(s["loss"] for s in scores),
+        accuracies=tuple(s.get("accuracy", float("nan")) for s in scores),
+        row=row,
+    )
+
+
+def _least(scores: Sequence[Scores], count: int) -> list[int]:
+    """The ``count`` positions of least loss; ties to the first, and a NaN loss is never the least."""
+    return sorted(range(len(scores)), key=lambda i: (math.isnan(scores[i]["loss"]), scores[i]["loss"]))[:count]
