@@ -8,8 +8,9 @@ from typing import Any
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """The values with their median, least and greatest."""
-    return {"values": list(values), "median": statistics.median(values), "min": min(values), "max": max(values)}
+    """The values, to six digits, with their median, least and greatest."""
+    values = [float(f"{value:.6g}") for value in values]
+    return {"values": values, "median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def interleaved(contestants: Mapping[str, Callable[[], float]], repetitions: int) -> dict[str, dict[str, Any]]:

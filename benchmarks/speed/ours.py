@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from typing import Any
 
@@ -14,23 +13,17 @@ from .workloads import Workload, world
 FOREVER = 10**9
 
 
-def offers(option: str) -> bool:
-    """Whether the engine has an option."""
-    return option in inspect.signature(inprocess.rounds).parameters
-
-
 class Coterie:
     """FedAvg on a workload. ``seconds()``: wall time of the next whole round, nobody tested.
 
-    options: what :func:`coterie.engines.inprocess.rounds` takes (workers, width, device, precision); None is its default.
+    options: what :func:`coterie.engines.inprocess.rounds` takes: workers, width, device, precision.
     train: seconds of each round so far in which the clients trained.
     """
 
     def __init__(self, work: Workload, **options: Any) -> None:
-        given = {name: value for name, value in options.items() if value is not None and offers(name)}
         method = FedAvg(fraction=work.fraction)
         self.work, self.train = work, list[float]()
-        self.rounds = inprocess.rounds(method, world(work), rounds=FOREVER, eval_every=FOREVER, **given)
+        self.rounds = inprocess.rounds(method, world(work), rounds=FOREVER, eval_every=FOREVER, **options)
 
     def seconds(self) -> float:
         since = time.perf_counter()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from . import flops, flower
 from .clock import interleaved, spread
 from .machine import DTYPES, Gemm, cores
-from .ours import Coterie, offers
+from .ours import Coterie
 from .plain import PlainLoop
 from .workloads import Workload
 
@@ -29,10 +29,10 @@ def _on_cpu(work: Workload, workers: int, rounds: int) -> dict[str, Contestant]:
         "plain loop": PlainLoop(work, threads=workers, dataloader=True),
         "plain loop, no DataLoader": PlainLoop(work, threads=workers, dataloader=False),
     }
-    if not offers("precision"):
-        found.pop("Coterie bf16").close()
-    if work.model == "mlp" and workers > 1:  # so small a net gains nothing from threads
-        found["plain loop, no DataLoader, 1 thread"] = PlainLoop(work, threads=1, dataloader=False)
+    if work.model == "mlp":  # so small a net gains from blocks, and not from threads
+        found["Coterie fp32, client by client"] = Coterie(work, workers=workers, precision="fp32", width=1)
+        if workers > 1:
+            found["plain loop, no DataLoader, 1 thread"] = PlainLoop(work, threads=1, dataloader=False)
     if flower.installed():
         found["Flower simulation"] = flower.Flower(work, workers, rounds)
     return found
