@@ -4,7 +4,10 @@ Letters: ``n`` clients, ``d`` parameters. Updates are ``(n, d)``, one row per cl
 matrices are ``(n, n)`` float64. A client is its *position* here, 0 to n-1; who that is, only the caller knows.
 
 From updates to matrices
-    :func:`gram`, then :func:`cosine`, :func:`norms`, :func:`distances`, :func:`norm_of_mean`; :func:`manhattan`
+    :func:`gram`, then :func:`cosine`, :func:`norms`, :func:`distances`, :func:`norm_of_mean`; :func:`manhattan`;
+    :func:`gram_update` after some rows changed
+Short stand-ins for long updates
+    :func:`sketch`, :class:`Sketcher`; :func:`sketch_error`, how far they may be off
 A group cut in two (CFL)
     :func:`optimal_bipartition`, :func:`bipartition`, both a :class:`Bipartition`
 When a cut is right (CFL's Separation Theorem)
@@ -15,7 +18,7 @@ Hierarchical clustering (FL+HC, ACFL)
 Which layers tell clients apart (ACFL)
     :func:`layer_grams`, :func:`layer_similarities`, :func:`layer_cosines`
 A newcomer among stored updates (CFL's Algorithm 4)
-    :func:`closeness`; :func:`sketch` makes updates short
+    :func:`closeness`
 Groups that gain by merging (HCCT)
     :func:`utility_merge`, :func:`utility`, :func:`benefits`, :func:`benefit`; :func:`utility_optimum` of a few
 Partitions
@@ -26,7 +29,7 @@ Wrong input is a :class:`ValueError` of one sentence.
 
 from coterie.clustering.agglomerative import agglomerative, cut, cut_dendrogram, dendrogram
 from coterie.clustering.bipartition import Bipartition, bipartition, optimal_bipartition
-from coterie.clustering.geometry import cosine, distances, gram, manhattan, norm_of_mean, norms
+from coterie.clustering.geometry import cosine, distances, gram, gram_update, manhattan, norm_of_mean, norms
 from coterie.clustering.layers import layer_cosines, layer_grams, layer_similarities
 from coterie.clustering.neighbours import closeness
 from coterie.clustering.optimum import utility_optimum
@@ -39,12 +42,13 @@ from coterie.clustering.separation import (
     separation_bound,
     separation_gap,
 )
-from coterie.clustering.sketch import sketch
+from coterie.clustering.sketch import Sketcher, sketch, sketch_error
 from coterie.clustering.utility import benefit, benefits, utility, utility_merge
 
 __all__ = [
     "Bipartition",
     "H",
+    "Sketcher",
     "adjusted_rand",
     "agglomerative",
     "benefit",
@@ -58,6 +62,7 @@ __all__ = [
     "distances",
     "gamma_bound",
     "gram",
+    "gram_update",
     "groups_of",
     "guaranteed_gamma",
     "labels_of",
@@ -74,6 +79,7 @@ __all__ = [
     "separation_bound",
     "separation_gap",
     "sketch",
+    "sketch_error",
     "utility",
     "utility_merge",
     "utility_optimum",

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 SLACK = 1e-6  # what rounding in float32 may do to a symmetry or to a diagonal
-_BLOCK = 1 << 22  # entries looked at together, so that a check of a large matrix needs little memory
+_TILE = 256  # rows and columns looked at together, so that they stay in the processor's cache
 
 
 def array(values: Any) -> np.ndarray:
@@ -39,26 +39,40 @@ def matrix(values: Any, name: str) -> np.ndarray:
     return _symmetric(square, name)
 
 
+def strips(n: int) -> list[slice]:
+    """The n rows of a matrix ``(n, n)`` in parts that fit into the processor's cache."""
+    step = max(1, (1 << 17) // n)
+    return [slice(start, start + step) for start in range(0, n, step)]
+
+
 def _symmetric(square: np.ndarray, name: str) -> np.ndarray:
     """Refuse what is not finite or clearly not symmetric; even out what rounding did."""
-    n, exact = len(square), True
-    step = max(1, _BLOCK // n)
-    for start in range(0, n, step):
-        rows, columns = square[start : start + step], square[:, start : start + step].T
-        if not np.isfinite(rows).all():
-            bad = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
-            raise ValueError(f"{name}: row {bad} holds a value that is not finite")
-        if not np.array_equal(rows, columns):
-            exact = False
-            scale = max(1.0, float(np.abs(rows).max()))
-            gap = np.abs(rows - columns)
-            if gap.max() > SLACK * scale:
-                i, j = np.unravel_index(int(gap.argmax()), gap.shape)
-                raise ValueError(
-                    f"{name} is not symmetric: entry ({start + i}, {j}) is {rows[i, j]:g}, ({j}, {start + i}) is "
-                    f"{columns[i, j]:g}; rows and columns must be the same clients in the same order"
-                )
-    return square if exact else (square + square.T) / 2
+    starts = range(0, len(square), _TILE)
+    if all(_mirrored(square, i, j) for i in starts for j in starts if i <= j):
+        return square
+    for i in starts:
+        _refuse_asymmetry(square[i : i + _TILE], square[:, i : i + _TILE].T, i, name)
+    return (square + square.T) / 2
+
+
+def _mirrored(square: np.ndarray, i: int, j: int) -> bool:
+    """Whether a tile is finite and exactly the mirror image of its counterpart; columns are slow to read but for tiles."""
+    tile = square[i : i + _TILE, j : j + _TILE]
+    return np.array_equal(tile, square[j : j + _TILE, i : i + _TILE].T) and bool(np.isfinite(tile).all())
+
+
+def _refuse_asymmetry(rows: np.ndarray, columns: np.ndarray, start: int, name: str) -> None:
+    """The rows from ``start`` on and the columns that should equal them: name an entry that is not finite or differs."""
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        raise ValueError(f"{name}: row {start + int(np.flatnonzero(~finite)[0])} holds a value that is not finite")
+    gap = np.abs(rows - columns)
+    if gap.max() > SLACK * max(1.0, float(np.abs(rows).max())):
+        i, j = np.unravel_index(int(gap.argmax()), gap.shape)
+        raise ValueError(
+            f"{name} is not symmetric: entry ({start + i}, {j}) is {rows[i, j]:g}, ({j}, {start + i}) is "
+            f"{columns[i, j]:g}; rows and columns must be the same clients in the same order"
+        )
 
 
 def gram_matrix(values: Any) -> np.ndarray:
@@ -100,14 +114,15 @@ def distance_matrix(values: Any) -> np.ndarray:
     """Distances ``(n, n)``: zero diagonal, nothing negative; similarities and Gram matrices are refused."""
     square = matrix(values, "distances")
     diagonal = np.diagonal(square)
-    scale = max(1.0, float(np.abs(square).max()))
+    least = float(square.min())
+    scale = max(1.0, float(square.max()), -least)
     if np.abs(diagonal).max() > SLACK * scale:
         ones = np.abs(diagonal - 1).max() <= 1e-3
         guess = "a matrix of similarities: pass distances(gram, 'cosine') or 1 - similarity"
         if not ones:
             guess = "a Gram matrix: pass distances(gram, metric)"
         raise ValueError(f"distances must have a zero diagonal, got {diagonal[0]:g} first; this looks like {guess}")
-    if square.min() < 0:
+    if least < 0:
         i, j = np.unravel_index(int(square.argmin()), square.shape)
         raise ValueError(f"distances must be >= 0, got {square[i, j]:g} at ({i}, {j}); is this a similarity?")
     return square

@@ -8,34 +8,37 @@ the rows leaves it as it is. Only Manhattan distances need the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.clustering import _checks
+from coterie.clustering.columns import Columns, blocks
+from coterie.clustering.products import cross_products, self_products
+from coterie.clustering.sketch import sketch_of_columns
 
 ZERO = 1e-12
 """A norm below this counts as zero: such an update is similar to nobody."""
 
 METRICS = ("l2", "cosine")
 
-Columns = slice | Sequence[Any] | np.ndarray | Tensor | None
-
-
-def gram(updates: np.ndarray | Tensor, columns: Columns = None) -> np.ndarray:
+def gram(
+    updates: np.ndarray | Tensor, columns: Columns = None, sketch: int | None = None, seed: int = 0
+) -> np.ndarray:
     """Inner products of all pairs of updates.
 
-    updates: ``(n, d)``, an array or a tensor on any device. columns: which of the d parameters count: ``None`` for
-    all, a slice, a pair ``(start, stop)``, a sequence of pairs or slices that do not overlap, or an integer index
-    array (a NumPy array or a tensor, so that two numbers in a tuple or list are always a pair).
+    updates: ``(n, d)``, an array (``np.memmap`` too, which is read from disk a block at a time) or a tensor on any
+    device. columns: which of the d parameters count: ``None`` for all, a slice, a pair ``(start, stop)``, a sequence of
+    pairs or slices that do not overlap, or an integer index array (a NumPy array or a tensor, so that two numbers in a
+    tuple or list are always a pair). sketch: take the products of :func:`~coterie.clustering.sketch`es of so many numbers,
+    drawn by ``seed``, in place of the rows': much faster where d is large, and off by what
+    :func:`~coterie.clustering.sketch_error` says.
 
     Returns ``(n, n)`` float64, exactly symmetric. Products are taken in the input's precision (half precisions:
-    float32) within a block of columns and added in float64, so extra memory is a block and two ``(n, n)`` matrices,
-    whatever d. In float32 the relative error is about 1e-7 of ``‖x_i‖ ‖x_j‖``.
+    float32) within a block of columns and added in float64, so beside the result there is memory for a block alone, at
+    most 0.6 GB. In float32 the relative error is about 1e-7 of ``‖x_i‖ ‖x_j‖``.
 
     Raises ``ValueError`` for rows that are not finite, which it names, and for columns that are not there.
 
@@ -46,82 +49,44 @@ def gram(updates: np.ndarray | Tensor, columns: Columns = None) -> np.ndarray:
     array([[9., 0.],
            [0., 0.]])
     """
-    return gram_of_rows(_checks.rows(updates), columns)
+    rows = _checks.rows(updates)
+    if sketch is not None:
+        rows, columns = sketch_of_columns(rows, columns, sketch, seed), None
+    return gram_of_rows(rows, columns)
 
 
 def gram_of_rows(rows: Tensor, columns: Columns = None, centre: bool = False) -> np.ndarray:
     """:func:`gram` of checked rows; ``centre`` takes the mean row off first, block by block."""
-    n = len(rows)
-    total = np.zeros((n, n))
-    for block in _blocks(rows, columns, width=max(256, min(1 << 16, (1 << 25) // n))):
-        if centre:
-            block = block - block.mean(dim=0)
-        with np.errstate(all="ignore"):  # what is not finite is named below
-            total += (block @ block.T).cpu().numpy()
-    if not np.isfinite(total).all():
-        _checks.refuse_infinite_rows(rows)
-    return (total + total.T) / 2  # a general matrix product is symmetric only up to rounding
+    return self_products(rows, columns, centre)
 
 
-def _blocks(rows: Tensor, columns: Columns, width: int) -> Iterator[Tensor]:
-    """The chosen columns of ``rows`` in blocks ``(n, <= width)``, of at least float32."""
-    for part in _parts(columns, rows.shape[1]):
-        size = part.stop - part.start if isinstance(part, slice) else len(part)
-        for at in range(0, size, width):
-            if isinstance(part, slice):
-                block = rows[:, part.start + at : min(part.start + at + width, part.stop)]
-            else:
-                block = rows[:, torch.from_numpy(part[at : at + width]).to(rows.device)]
-            wide = block.is_floating_point() and block.element_size() >= 4
-            yield block if wide else block.to(torch.float32 if block.is_floating_point() else torch.float64)
+def gram_update(
+    gram: np.ndarray, updates: np.ndarray | Tensor, changed: Iterable[int], columns: Columns = None
+) -> np.ndarray:
+    """The Gram matrix after some rows changed: their products are taken anew, the others kept.
 
+    gram: ``(n, n)`` of the updates before. updates: ``(n, d)`` as they are now. changed: positions of the rows that
+    differ, m of them. columns: those that ``gram`` was made of. Returns a new ``(n, n)`` float64 matrix, exactly
+    symmetric, that is ``gram(updates, columns)`` but for rounding, for the work of m n products in place of n²/2.
 
-def _parts(columns: Columns, d: int) -> list[slice | np.ndarray]:
-    """``columns`` as slices with start and stop, or as one index array; nothing counted twice."""
-    if columns is None:
-        return [slice(0, d)]
-    if isinstance(columns, (np.ndarray, Tensor)):
-        return [_index(_checks.array(columns), d)]
-    whole = (int, np.integer)
-    if isinstance(columns, slice) or (len(columns) == 2 and all(isinstance(c, whole) for c in columns)):
-        columns = [columns]
-    parts = sorted((_range(c, d) for c in columns), key=lambda part: part.start)
-    if not parts:
-        raise ValueError("columns is empty: no parameter would count")
-    for one, two in pairwise(parts):
-        if two.start < one.stop:
-            raise ValueError(f"columns overlap: {two.start} to {min(one.stop, two.stop)} would count twice")
-    return list(parts)
+    Raises ``ValueError`` as :func:`gram` does, and for a matrix of other size than the updates'.
 
-
-def _range(part: Any, d: int) -> slice:
-    if isinstance(part, slice):
-        start, stop, step = part.indices(d)
-        if step != 1:
-            raise ValueError("columns: a slice must have step 1; pass an index array for others")
-    else:
-        try:
-            start, stop = (int(c) for c in part)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"columns must be a slice, a pair (start, stop), a sequence of those or an index array, got {part!r}; "
-                "a list of single columns is passed as np.array([...])"
-            ) from None
-    if not 0 <= start < stop <= d:
-        raise ValueError(f"columns {start} to {stop} is not a range of columns within 0 to {d}")
-    return slice(start, stop)
-
-
-def _index(index: np.ndarray, d: int) -> np.ndarray:
-    if index.ndim != 1 or index.dtype.kind not in "iub" or (index.dtype.kind == "b" and len(index) != d):
-        got = f"{index.dtype} of shape {index.shape}"
-        raise ValueError(f"columns: an index array must be (m,) whole numbers or ({d},) booleans, got {got}")
-    index = np.flatnonzero(index) if index.dtype.kind == "b" else index.astype(np.int64)
-    if not index.size or index.min() < 0 or index.max() >= d:
-        raise ValueError(f"columns: an index array must name columns 0 to {d - 1}")
-    if len(np.unique(index)) != len(index):
-        raise ValueError("columns: the index array names a column twice")
-    return index
+    >>> before = np.array([[25.0, 8.0], [8.0, 4.0]])  # (3, 4) and (0, 2)
+    >>> gram_update(before, np.array([[3.0, 4.0], [1.0, 0.0]]), [1])
+    array([[25.,  3.],
+           [ 3.,  1.]])
+    """
+    rows, out = _checks.rows(updates), _checks.gram_matrix(gram)
+    if len(out) != len(rows):
+        raise ValueError(f"gram must be ({len(rows)}, {len(rows)}), of the {len(rows)} updates, got shape {out.shape}")
+    out, positions = out.copy(), list(changed)
+    if positions:
+        at = _checks.position_list(positions, len(rows), "changed")
+        products = cross_products(rows, at, columns)
+        both = products[:, at]
+        products[:, at] = (both + both.T) / 2
+        out[at], out[:, at] = products, products.T
+    return out
 
 
 def norms(gram: np.ndarray) -> np.ndarray:
@@ -145,11 +110,13 @@ def cosine(gram: np.ndarray) -> np.ndarray:
     products = _checks.gram_matrix(gram)
     norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
     inverse = np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
-    out = products * inverse
-    out *= inverse[:, None]
-    np.clip(out, -1.0, 1.0, out=out)
+    out = np.empty_like(products)
+    for part in _checks.strips(len(out)):
+        strip = np.multiply(inverse[part, None], inverse, out=out[part])  # a product of two commutes: symmetric
+        strip *= products[part]
+        np.clip(strip, -1.0, 1.0, out=strip)
     np.fill_diagonal(out, 1.0)
-    return (out + out.T) / 2
+    return out
 
 
 def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
@@ -169,12 +136,16 @@ def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
     if metric in ("l1", "manhattan", "cityblock"):
         raise ValueError("l1 distances do not follow from a Gram matrix; pass the rows: manhattan(updates)")
     if _checks.one_of(metric, METRICS, "metric") == "cosine":
-        out = 1.0 - cosine(gram)
+        out = cosine(gram)
+        np.subtract(1.0, out, out=out)
     else:
         products = _checks.gram_matrix(gram)
         square = np.diagonal(products)
-        out = square[:, None] + square - 2 * products
-        np.sqrt(np.maximum(out, 0.0, out=out), out=out)
+        out = np.empty_like(products)
+        for part in _checks.strips(len(out)):
+            strip = np.add(square[part, None], square, out=out[part])
+            strip -= 2 * products[part]
+            np.sqrt(np.maximum(strip, 0.0, out=strip), out=strip)
     np.fill_diagonal(out, 0.0)
     return out
 
@@ -209,7 +180,7 @@ def manhattan(updates: np.ndarray | Tensor, columns: Columns = None) -> np.ndarr
     rows = _checks.rows(updates)
     n = len(rows)
     condensed = np.zeros(n * (n - 1) // 2)
-    for block in _blocks(rows, columns, width=4096):  # small enough for the processor's cache
+    for block in blocks(rows, columns, width=4096):  # small enough for the processor's cache
         condensed += torch.pdist(block.contiguous(), p=1).cpu().numpy()
     if not np.isfinite(condensed).all():
         _checks.refuse_infinite_rows(rows)

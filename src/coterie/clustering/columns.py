@@ -1,0 +1,83 @@
+"""Columns of updates: which of the d parameters count, and their values in blocks that fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clustering import _checks
+
+Columns = slice | Sequence[Any] | np.ndarray | Tensor | None
+"""``None`` for all, a slice, a pair, a sequence of pairs or slices, or an index array; see :func:`geometry.gram`."""
+
+
+def blocks(rows: Tensor, columns: Columns, width: int) -> Iterator[Tensor]:
+    """The chosen columns of ``rows`` in blocks ``(n, <= width)``, of at least float32."""
+    for part in parts(columns, rows.shape[1]):
+        size = part.stop - part.start if isinstance(part, slice) else len(part)
+        for at in range(0, size, width):
+            if isinstance(part, slice):
+                block = rows[:, part.start + at : min(part.start + at + width, part.stop)]
+            else:
+                block = rows[:, torch.from_numpy(part[at : at + width]).to(rows.device)]
+            yield widened(block)
+
+
+def widened(block: Tensor) -> Tensor:
+    """Of at least float32, which products and sums are taken in; whole numbers become float64."""
+    if block.is_floating_point() and block.element_size() >= 4:
+        return block
+    return block.to(torch.float32 if block.is_floating_point() else torch.float64)
+
+
+def parts(columns: Columns, d: int) -> list[slice | np.ndarray]:
+    """``columns`` as slices with start and stop, or as one index array; nothing counted twice."""
+    if columns is None:
+        return [slice(0, d)]
+    if isinstance(columns, (np.ndarray, Tensor)):
+        return [_index(_checks.array(columns), d)]
+    whole = (int, np.integer)
+    if isinstance(columns, slice) or (len(columns) == 2 and all(isinstance(c, whole) for c in columns)):
+        columns = [columns]
+    ranges = sorted((_range(c, d) for c in columns), key=lambda part: part.start)
+    if not ranges:
+        raise ValueError("columns is empty: no parameter would count")
+    for one, two in pairwise(ranges):
+        if two.start < one.stop:
+            raise ValueError(f"columns overlap: {two.start} to {min(one.stop, two.stop)} would count twice")
+    return list(ranges)
+
+
+def _range(part: Any, d: int) -> slice:
+    if isinstance(part, slice):
+        start, stop, step = part.indices(d)
+        if step != 1:
+            raise ValueError("columns: a slice must have step 1; pass an index array for others")
+    else:
+        try:
+            start, stop = (int(c) for c in part)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"columns must be a slice, a pair (start, stop), a sequence of those or an index array, got {part!r}; "
+                "a list of single columns is passed as np.array([...])"
+            ) from None
+    if not 0 <= start < stop <= d:
+        raise ValueError(f"columns {start} to {stop} is not a range of columns within 0 to {d}")
+    return slice(start, stop)
+
+
+def _index(index: np.ndarray, d: int) -> np.ndarray:
+    if index.ndim != 1 or index.dtype.kind not in "iub" or (index.dtype.kind == "b" and len(index) != d):
+        got = f"{index.dtype} of shape {index.shape}"
+        raise ValueError(f"columns: an index array must be (m,) whole numbers or ({d},) booleans, got {got}")
+    index = np.flatnonzero(index) if index.dtype.kind == "b" else index.astype(np.int64)
+    if not index.size or index.min() < 0 or index.max() >= d:
+        raise ValueError(f"columns: an index array must name columns 0 to {d - 1}")
+    if len(np.unique(index)) != len(index):
+        raise ValueError("columns: the index array names a column twice")
+    return index

@@ -1,0 +1,116 @@
+"""Products in tiles and over blocks, and of some rows only, against plain products."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.clustering import gram, gram_update, products
+
+
+def rows(seed: int, n: int = 30, d: int = 50) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 1000), st.integers(1, 40), st.integers(1, 12), st.booleans())
+def test_tiles_are_put_together_rightly(seed: int, n: int, tile: int, few: bool) -> None:
+    x = rows(seed, n)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "_TILE", tile)
+        patch.setattr(products, "_FEW", 1000 if few else 1)  # torch's products, or NumPy's
+        found = gram(x)
+    assert np.allclose(found, x @ x.T, atol=1e-12)
+    assert np.array_equal(found, found.T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_many_clients_in_low_precisions(dtype: torch.dtype) -> None:
+    x = torch.from_numpy(rows(1, n=2500, d=70)).to(dtype)
+    exact = x.double().numpy() @ x.double().numpy().T
+    assert np.abs(gram(x) - exact).max() < 1e-5 * np.diagonal(exact).max()
+
+
+def test_many_rows_that_overflow_or_are_not_finite_are_named() -> None:
+    x = np.ones((300, 3), dtype=np.float32)
+    x[211, 1] = np.nan
+    with pytest.raises(ValueError, match="row 211"):
+        gram(x)
+    with pytest.raises(ValueError, match=r"overflow torch\.float32"):
+        gram(np.full((300, 3), 1e30, np.float32))
+
+
+def test_rows_on_disk_are_read_in_place(tmp_path: Path) -> None:
+    x = rows(2, n=250, d=3000).astype(np.float32)
+    x.tofile(tmp_path / "rows")
+    mapped = np.memmap(tmp_path / "rows", dtype=np.float32, mode="r", shape=x.shape)
+    tensor = torch.from_file(str(tmp_path / "rows"), shared=False, size=x.size).view(x.shape)
+    assert np.array_equal(gram(mapped), gram(x))
+    assert np.array_equal(gram(tensor), gram(x))
+    assert np.array_equal(gram(mapped, sketch=64), gram(x, sketch=64))
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 1000), st.lists(st.integers(0, 29), unique=True))
+def test_an_updated_matrix_is_the_one_made_anew(seed: int, changed: list[int]) -> None:
+    x = rows(seed)
+    before = gram(x)
+    kept = before.copy()
+    x[changed] = rows(seed + 1, n=len(changed))
+    found = gram_update(before, x, changed)
+    assert np.allclose(found, gram(x), atol=1e-12)
+    assert np.array_equal(found, found.T)
+    assert np.array_equal(before, kept)
+    others = np.setdiff1d(np.arange(30), changed)
+    assert np.array_equal(found[np.ix_(others, others)], before[np.ix_(others, others)])
+
+
+def test_an_update_takes_the_same_columns() -> None:
+    x = rows(3)
+    before = gram(x, (5, 20))
+    x[[2, 7]] += 1
+    assert np.allclose(gram_update(before, x, [7, 2], (5, 20)), gram(x, (5, 20)))
+
+
+def test_an_update_reads_the_changed_rows_only_against_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work is m n products: as many entries of tiles are added up."""
+    x, added = rows(4), []
+    before, add = gram(x), products._add
+    monkeypatch.setattr(products, "_add", lambda total, a, i, b, j: (added.append(total[i, j].size), add(total, a, i, b, j)))
+    gram_update(before, x, [3, 4])
+    assert sum(added) == 2 * 30
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [([30], "changed must be positions 0 to 29, got 30"), ([1, 1], "changed names a position twice"), ([0.5], "changed")],
+)
+def test_wrong_positions_are_refused(changed: list[int], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        gram_update(gram(rows(5)), rows(5), changed)
+
+
+def test_a_matrix_of_others_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"gram must be \(30, 30\), of the 30 updates"):
+        gram_update(gram(rows(6, n=29)), rows(6), [1])
+    x = rows(6)
+    before = gram(x)
+    x[4, 4] = np.nan
+    with pytest.raises(ValueError, match="row 4"):
+        gram_update(before, x, [4])
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_the_result_and_a_block() -> None:
+    x = np.ones((4000, 40_000), dtype=np.float32)  # 640 MB
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = gram(x)
+    extra = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert (found == 40_000).all()
+    assert extra < found.nbytes + 300e6
