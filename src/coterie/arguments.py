@@ -108,6 +108,9 @@ def _run(own: Parser) -> None:
     own.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
     own.add_argument("--target", metavar="A", type=real, help="stop a run when its mean accuracy reaches this")
     own.add_argument("--eval-every", metavar="N", type=whole, help="rounds between tests (1)")
+    own.add_argument("--width", metavar="N", type=whole, help="clients trained in one block (what suits the model)")
+    own.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
+    own.add_argument("--precision", metavar="P", help="fp32, or bf16 on processors that have it (fp32)")
     own.add_argument("--data", metavar="DIR", help="folder of the data set's files (COTERIE_DATA)")
     own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
     _common(own)
@@ -137,7 +140,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UsageError(f"{where} takes no {first!r} here; {where} --help says what it takes")
     if getattr(found, "seed", None) is not None and getattr(found, "seeds", None) is not None:
         raise UsageError("use just one of --seed and --seeds")
-    for option in ("rounds", "seeds", "workers", "eval_every"):
+    for option in ("rounds", "seeds", "workers", "width", "eval_every"):
         value = getattr(found, option, None)
         if value is not None and value < 1:
             raise UsageError(f"--{option.replace('_', '-')} must be at least 1, got {value}")

@@ -10,6 +10,9 @@ As TOML, everything but the name of the scenario may be left out::
     eval_every = 1                           # rounds between tests
     checkpoint_every = 1                     # rounds between checkpoints
     workers = 2                              # processes that train; changes no result
+    width = 16                               # clients trained in one block; by itself what suits model and device
+    device = "cpu"                           # or cuda
+    precision = "fp32"                       # or bf16
     data = "data"                            # folder of the data set's files
 
     [training]                               # local training; what is not said is the scenario's
@@ -32,6 +35,7 @@ from typing import Any
 
 from coterie.boundary import Boundary
 from coterie.core import Training
+from coterie.engines.hardware import PRECISIONS, Hardware
 from coterie.methods import METHODS
 from coterie.record import read_toml
 from coterie.scenario import Scenario, find
@@ -61,6 +65,9 @@ class Experiment:
     eval_every: int = setting(1, "rounds between tests; the last is always tested", ge=1)
     checkpoint_every: int = setting(1, "rounds between checkpoints; the last always has one", ge=1)
     workers: int | None = setting(None, "processes that train; none is one per core", ge=1)
+    width: int | None = setting(None, "clients trained in one block; none is what suits model and device", ge=1)
+    device: str = setting("cpu", "where clients train: cpu, cuda, cuda:1, ...")
+    precision: str = setting("fp32", "fp32, or bf16 (autocast) for training and tests", choices=PRECISIONS)
     data: str | None = setting(None, "folder of the data set's files")
 
     def __post_init__(self) -> None:
@@ -69,6 +76,11 @@ class Experiment:
             raise SettingError(f"Experiment.seeds must be at least one, all different, got {list(self.seeds)}")
         if not self.methods:
             raise SettingError("Experiment.methods must name at least one method")
+        self.hardware()
+
+    def hardware(self, workers: int | None = None) -> Hardware:
+        """What the runs compute with; ``workers`` in place of the experiment's."""
+        return Hardware(workers=workers or self.workers, width=self.width, device=self.device, precision=self.precision)
 
     def check_calendar(self) -> None:
         """Raises :class:`SettingError` for newcomers who would never come and leavers who would never leave."""
@@ -92,7 +104,7 @@ class Experiment:
         return out
 
 
-PLAIN = ("rounds", "target", "eval_every", "checkpoint_every", "workers", "data")
+PLAIN = ("rounds", "target", "eval_every", "checkpoint_every", "workers", "width", "device", "precision", "data")
 TABLES = ("scenario", "methods", "training", "boundary")
 KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training", "boundary")
 

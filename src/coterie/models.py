@@ -69,9 +69,9 @@ def convolutional(
         layers[f"conv{i}"] = nn.Conv2d(channels, conv.out, conv.kernel, padding=conv.padding)
         if norm:
             layers[f"norm{i}"] = nn.BatchNorm2d(conv.out)
-        layers[f"relu{i}"] = nn.ReLU()
-        if conv.pool:
+        if conv.pool:  # the greatest of four, then ReLU, is ReLU of four, then the greatest, with a quarter of the work
             layers[f"pool{i}"] = nn.MaxPool2d(2)
+        layers[f"relu{i}"] = nn.ReLU()
         channels, size = conv.out, [(s + 2 * conv.padding - conv.kernel + 1) // (2 if conv.pool else 1) for s in size]
     if min(size) < 1:
         raise UserError(f"images of {shape[1]} x {shape[2]} are too small for this net")

@@ -11,7 +11,7 @@ import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ def run(
     rounds: int,
     seed: int = 0,
     workers: int | None = None,
+    width: int | None = None,
+    device: str = "cpu",
+    precision: str = "fp32",
     data: str | Path | None = None,
     training: Training | None = None,
     eval_every: int = 1,
@@ -52,9 +55,10 @@ def run(
 
     method: a name of :data:`coterie.METHODS` or a method with its settings. scenario: a name of
     :data:`coterie.SCENARIOS`, a scenario, or a world of your own. training: local training in place of the scenario's.
-    data: folder of the data set's files. workers: processes (None: one per core), which change no result. start: the
-    ``position`` of an earlier round, to go on from. boundary: what is done to updates on their way. Nothing is written;
-    early stopping is ``break``. Raises :class:`~coterie.settings.UserError` for a wrong argument, before the first round.
+    data: folder of the data set's files. workers, width, device, precision: what it computes with
+    (:class:`~coterie.engines.hardware.Hardware`). start: the ``position`` of an earlier round, to go on from. boundary:
+    what is done to updates on their way. Nothing is written; early stopping is ``break``. Raises
+    :class:`~coterie.settings.UserError` for a wrong argument, before the first round.
     """
     for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("eval_every", eval_every, 1)):
         if not isinstance(value, int) or value < least:
@@ -66,8 +70,9 @@ def run(
     if training is not None:
         world = replace(world, training=training)
     return inprocess.rounds(
-        chosen, world, rounds=rounds, seed=seed, workers=workers, eval_every=eval_every, start=start, boundary=boundary
-    )
+        chosen, world, rounds=rounds, seed=seed, workers=workers, width=width, device=device, precision=precision,
+        eval_every=eval_every, start=start, boundary=boundary,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,8 @@ class Run:
                 return
             engine = inprocess.rounds(
                 self.method, world, rounds=self.experiment.rounds, seed=self.seed,
-                workers=workers or self.experiment.workers, eval_every=self.experiment.eval_every, start=stored,
-                boundary=self.experiment.boundary,
+                eval_every=self.experiment.eval_every, start=stored, boundary=self.experiment.boundary,
+                **asdict(self.experiment.hardware(workers)),
             )  # fmt: skip
             with closing(engine):  # type: ignore[type-var]
                 for done in engine:
@@ -213,7 +218,7 @@ def begin(experiment: Experiment, folder: Path | str) -> tuple[Run, ...]:
     world = experiment.world(experiment.seeds[0])
     experiment.check_calendar()
     for method in experiment.methods:
-        inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary)
+        inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary, experiment.hardware())
     runs_ = _runs(experiment, folder)
     folder.mkdir(parents=True, exist_ok=True)
     if len(runs_) == 1:

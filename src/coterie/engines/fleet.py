@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -117,14 +117,21 @@ class Fleet:
 
     def _jobs(self, errands: Sequence[Errand]) -> list[list[Errand]]:
         """Blocks of clients that go together, and the others alone; long jobs first, so that no worker ends late with one."""
-        together: dict[object, list[Errand]] = {}
+        together: dict[Hashable, list[Errand]] = {}
         for errand in errands:
-            data, training = self.world.clients[errand.client].train, errand.task.how(self.world.training)
-            alone = self.width == 1 or errand.task.gradient or not errand.task.trains
-            kind = errand.client if alone else (training, errand.lr, goes_with(data, training, self.least, self.exact))
-            together.setdefault(kind, []).append(errand)
+            together.setdefault(self._kind(errand), []).append(errand)
         jobs = [job for group in together.values() for job in self._blocks(group)]
         return sorted(jobs, key=lambda job: -sum(len(self.world.clients[e.client].train) for e in job))
+
+    def _kind(self, errand: Errand) -> Hashable:
+        """What the clients of a block have in common; of one that trains alone, its id."""
+        if self.width == 1 or errand.task.gradient or not errand.task.trains:
+            return errand.client
+        data, training = self.world.clients[errand.client].train, errand.task.how(self.world.training)
+        try:
+            return training, errand.lr, goes_with(data, training, self.least, self.exact)
+        except ValueError:  # it can make no step, and says so in its task
+            return errand.client
 
     def _blocks(self, group: Sequence[Errand]) -> Iterator[list[Errand]]:
         """A group cut into the least number of blocks, clients with about as many examples in one."""
@@ -165,9 +172,9 @@ class Fleet:
         jobs = [job for rows, by_examples in tests.items() for job in self._tests(rows, list(by_examples.values()))]
         sums: dict[tuple[tuple[int, ...], Client], Sums] = {}
         for job, results in zip(jobs, self._put(assignment.models, personal).run(jobs), strict=True):
-            for test, of_test in zip(job, results, strict=True):
-                for client, totals in zip(test.clients, of_test, strict=True):
-                    before = sums.setdefault((test.rows, client), {})
+            for part, of_part in zip(job, results, strict=True):
+                for client, totals in zip(part.clients, of_part, strict=True):
+                    before = sums.setdefault((part.rows, client), {})
                     for name, (value, count) in totals.items():
                         old = before.get(name, (0.0, 0))
                         before[name] = (old[0] + value, old[1] + count)

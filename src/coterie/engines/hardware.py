@@ -9,6 +9,7 @@ from torch import nn
 
 from coterie.engines.workers import default_workers
 from coterie.local.precision import PRECISIONS
+from coterie.randomness import seeded
 from coterie.settings import SettingError
 from coterie.world import World, cross_entropy
 
@@ -22,6 +23,10 @@ WIDEST_ON_A_GPU = 64
 STEP = 40e6
 """Operations of a step on a CPU above which it pays a client alone: calling torch is then a small part of its time."""
 
+_OBSTACLES: tuple[tuple[type[nn.Module], str], ...] = (
+    (nn.modules.dropout._DropoutNd, "dropout, whose draws are a client's own"),
+    (nn.RNNBase, "recurrent layers, which torch cannot compute for several models at once"),
+)
 _ONE_BY_ONE = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU)
 """Modules known to be fast in blocks on a CPU, and to treat every example alone."""
 
@@ -47,19 +52,23 @@ class Hardware:
                 raise SettingError(f"{name} must be >= 1, got {value}")
         if self.precision not in PRECISIONS:
             raise SettingError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
-        self._check_device()
+        if self._kind() not in ("cpu", "cuda"):
+            raise SettingError(f"device must be cpu or cuda, got {self.device!r}")
         if self.device != "cpu" and (self.workers or 1) > 1:
             raise SettingError(f"workers must be 1 with device {self.device}, got {self.workers} (width is for blocks)")
 
-    def _check_device(self) -> None:
+    def _kind(self) -> str:
         try:
-            kind = torch.device(self.device).type
+            return torch.device(self.device).type
         except RuntimeError:
             raise SettingError(f"device must be cpu, cuda, cuda:1 or the like, got {self.device!r}") from None
-        if kind == "cuda" and not torch.cuda.is_available():
+
+    def check(self, world: World) -> None:
+        """Raises :class:`~coterie.settings.SettingError` if this machine has no such device or the model is not for it."""
+        if self._kind() == "cuda" and not torch.cuda.is_available():
             raise SettingError(f"device {self.device!r} cannot be used: this PyTorch finds no CUDA GPU; cpu always works")
-        if kind not in ("cpu", "cuda"):
-            raise SettingError(f"device must be cpu or cuda, got {self.device!r}")
+        with seeded(0):
+            self.block(world.model(), world)
 
     def processes(self, clients: int) -> int:
         """Worker processes for so many clients."""
@@ -67,19 +76,23 @@ class Hardware:
 
     def block(self, module: nn.Module, world: World) -> int:
         """Clients in a block: ``width``, or what suits; 1 trains each alone. Never depends on the number of workers."""
-        drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+        obstacle = next((why for kind, why in _OBSTACLES if any(_is(part, kind) for part in module.modules())), None)
         if self.width is not None:
-            if self.width > 1 and drops:
-                raise SettingError(f"width must be 1 for a model with dropout: its draws are a client's own; got {self.width}")
+            if self.width > 1 and obstacle:
+                raise SettingError(f"width must be 1 for a model with {obstacle}, got {self.width}")
             return self.width
-        if drops or world.objective.loss is not cross_entropy:
+        if obstacle or world.objective.loss is not cross_entropy:
             return 1
         if self.device != "cpu":
-            return 1 if any(isinstance(m, nn.RNNBase) for m in module.modules()) else WIDEST_ON_A_GPU
+            return WIDEST_ON_A_GPU
         parameters = sum(p.numel() for p in module.parameters())
-        if not all(type(m) in _ONE_BY_ONE for m in module.modules()) or _work(parameters, world) > STEP:
+        if not all(type(part) in _ONE_BY_ONE for part in module.modules()) or _work(parameters, world) > STEP:
             return 1
         return max(1, min(WIDEST, BLOCK_BYTES // (4 * parameters)))
+
+
+def _is(part: nn.Module, kind: type[nn.Module]) -> bool:
+    return isinstance(part, kind) and getattr(part, "p", 1.0) > 0  # dropout of nothing is none
 
 
 def _work(parameters: int, world: World) -> float:

@@ -107,6 +107,7 @@ def rounds(
     method, world and boundary do not go together.
     """
     hardware = Hardware(workers=workers, width=width, device=device, precision=precision)
+    hardware.check(world)
     wire, federation = meeting(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
     with Fleet(world, wire, hardware) as fleet:
@@ -134,8 +135,10 @@ def meeting(method: Method[Any], world: World, seed: int, boundary: Boundary) ->
     return wire, wire.veil(federation)
 
 
-def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary) -> None:
+def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary, hardware: Hardware | None = None) -> None:
     """Raises :class:`~coterie.settings.SettingError` for a mistake that the first plan shows; trains nobody."""
+    if hardware:
+        hardware.check(world)
     wire, federation = meeting(method, world, seed, boundary)
     cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
     wire.check(method.plan(method.init(federation), cohort), method.name)

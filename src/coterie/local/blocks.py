@@ -25,7 +25,8 @@ def goes_with(data: Split, training: Training, least: int, exact: bool) -> Hasha
     """Clients of equal keys can be trained in one block: they make the same steps, of batches of nearly the same sizes.
 
     A last batch may be shorter than another's and is padded, if the loss is a mean over examples that can be left out;
-    ``exact`` where it is not, or the module mixes examples: then all sizes are the same.
+    ``exact`` where it is not, or the module mixes examples: then all sizes are the same. least: examples a batch must have.
+    ValueError for a client that can make no step.
     """
     steps = len(batch_starts(len(data), training, least))
     kind = data.inputs.shape[1:], data.inputs.dtype, data.targets.shape[1:], data.targets.dtype
@@ -45,12 +46,16 @@ class Block:
         own = dict(learner.module.named_parameters())
         self.values: list[Tensor] = []  # float32 views of ``flat``, in the order of the row, trainable ones first
         self.tensors: dict[str, Tensor] = {}  # what the module computes with
+        self.apart: list[tuple[Tensor, Tensor]] = []  # (values, tensor) of what is not trained
         for piece in self.layout.pieces:
             values = self.flat[:, piece.start : piece.stop].view(len(rows), *piece.shape)
-            if piece.name in trainable:
-                self.values.append(values)
             low = id(own.get(piece.name)) in rounded
             self.tensors[piece.name] = values.to(torch.bfloat16) if low else values.detach()
+            if piece.name in trainable:
+                self.values.append(values)
+            else:  # BatchNorm writes its statistics, and under vmap to contiguous tensors only
+                self.tensors[piece.name] = values.contiguous()
+                self.apart.append((values, self.tensors[piece.name]))
         self.leaves = [self.tensors[p.name].requires_grad_() for p in self.layout.pieces if p.name in trainable]
 
     def train(self, splits: Sequence[Split], training: Training, lr: float, gens: Sequence[torch.Generator]) -> Tensor:
@@ -71,6 +76,8 @@ class Block:
                 part = slice(start, start + size)
                 step(self._gradients(x[:, part], y[:, part], present[:, part]))
                 self._round()
+        for values, tensor in self.apart:
+            values.copy_(tensor)
         return self.flat
 
     def _shuffled(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
@@ -100,7 +107,7 @@ class Block:
         return torch.autograd.grad(total, self.leaves, materialize_grads=True)
 
     def _module(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        return torch.func.functional_call(self.learner.module, tensors, (self.learner.arranged(x),))
+        return torch.func.functional_call(self.learner.module, tensors, (x,))
 
     @torch.no_grad()
     def _round(self) -> None:

@@ -38,7 +38,7 @@ def _clipped(gradients: Sequence[Tensor], limit: float, stacked: bool) -> list[T
     if not stacked:
         share = (limit / (nn.utils.get_total_norm(gradients) + 1e-6)).clamp(max=1.0)
         return [g * share for g in gradients]
-    norm = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
+    norm = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in gradients]).norm(dim=0)
     share = (limit / (norm + 1e-6)).clamp(max=1.0)
     return [g * share.view(-1, *[1] * (g.dim() - 1)) for g in gradients]
 

@@ -1,0 +1,155 @@
+"""Blocks of clients against the plain loop: the same models up to rounding, whatever the clients' sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie import local
+from coterie.core import Task, Training
+from coterie.local import Learner
+from coterie.local.blocks import Block, goes_with
+from coterie.randomness import generator
+from coterie.world import Objective, Split
+from small import CLASSES, FEATURES, client, examples, linear, made, mlp, noisy, normed
+
+LR = 0.2
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        self.out.weight = self.into.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.into(x)))
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(1, 3, 3, padding=1), nn.Linear(3 * FEATURES, CLASSES)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.relu(self.conv(x.view(-1, 1, 1, FEATURES))).flatten(1)) * self.scale
+
+
+class Frozen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES)
+        self.body.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.body(x)))
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return ((outputs - nn.functional.one_hot(targets, CLASSES)) ** 2).mean()
+
+
+def both_ways(
+    learner: Learner, splits: Sequence[Split], training: Training, rows: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Trained rows of a block, and of the plain loop, client by client."""
+    starts = [rows[i % len(rows)].clone() for i in range(len(splits))]
+    alone = [learner.train(r, s, training, LR, generator(i)) for i, (r, s) in enumerate(zip(starts, splits, strict=True))]
+    block = Block(learner, starts).train(splits, training, LR, [generator(i) for i in range(len(splits))])
+    return block.clone(), torch.stack(alone)
+
+
+def learner_of(model: Callable[[], nn.Module], **how: Any) -> tuple[Learner, list[Tensor]]:
+    learner = Learner(made(model), how.pop("objective", Objective()), **how)
+    return learner, [learner.layout.row(made(model, seed)) for seed in range(1, 4)]
+
+
+TRAININGS = [
+    Training(batch=8, epochs=2), Training(batch=8, steps=4), Training(batch=0, epochs=3), Training(batch=1, steps=5),
+    Training(batch=8, momentum=0.9, weight_decay=0.1), Training(batch=8, proximal=0.5, epochs=2),
+    Training(batch=8, clip=0.2, epochs=2), Training(batch=8, optimizer="adam", weight_decay=0.1, epochs=2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=str)
+@pytest.mark.parametrize("model", [linear, mlp, Tied, Images, Frozen], ids=lambda m: m.__name__)
+def test_a_block_is_the_plain_loop(model: Callable[[], nn.Module], training: Training) -> None:
+    learner, rows = learner_of(model)
+    splits = [examples(size, size) for size in (20, 17, 23, 18)]  # three batches of 8 each, the last one ragged
+    block, alone = both_ways(learner, splits, training, rows)
+    torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
+    assert not torch.equal(block[0], rows[0])
+
+
+@pytest.mark.parametrize("model", [mlp, normed], ids=lambda m: m.__name__)
+def test_blocks_of_clients_of_one_size_need_no_mask(model: Callable[[], nn.Module]) -> None:
+    """BatchNorm and a loss that nobody knows: the running statistics too are the plain loop's."""
+    learner, rows = learner_of(model, objective=Objective(loss=squares))
+    block, alone = both_ways(learner, [examples(17, seed) for seed in range(4)], Training(batch=8, epochs=2), rows)
+    torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
+
+
+def test_augmented_examples_are_each_clients_own() -> None:
+    learner, rows = learner_of(mlp, augment=noisy)
+    block, alone = both_ways(learner, [examples(20, 1), examples(17, 2)], Training(batch=8, epochs=2), rows)
+    torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
+
+
+def test_padding_is_nothing_that_was_there_before() -> None:
+    learner, rows = learner_of(mlp)
+    splits = [examples(20, 1), examples(17, 2)]
+    expected, _ = both_ways(learner, splits, Training(batch=8), rows)
+    for name in ("inputs", "models"):
+        learner.scratch(name, 1000).fill_(torch.nan)
+    found, _ = both_ways(learner, splits, Training(batch=8), rows)
+    assert torch.equal(found, expected)
+
+
+def test_a_client_that_breaks_down_leaves_the_others_alone() -> None:
+    learner, rows = learner_of(mlp)
+    splits = [examples(20, 1), examples(20, 2), examples(20, 3)]
+    expected, _ = both_ways(learner, splits, Training(batch=8), rows)
+    broken = Split(splits[1].inputs * torch.nan, splits[1].index, splits[1].targets)
+    found, _ = both_ways(learner, [splits[0], broken, splits[2]], Training(batch=8), rows)
+    assert found[1].isnan().any()
+    assert torch.equal(found[[0, 2]], expected[[0, 2]])
+
+
+def test_who_goes_with_whom() -> None:
+    training, exact = Training(batch=8), {"least": 1, "exact": True}
+    key = lambda n, **how: goes_with(examples(n, 0), training, **{"least": 1, "exact": False, **how})  # noqa: E731
+    assert key(17) == key(24) != key(25)
+    assert key(16) != key(17)
+    assert key(17, **exact) == key(17, **exact) != key(24, **exact)
+    assert key(17, least=2) == key(16, least=2)  # a last batch of one is left out
+    whole = Training(batch=0)
+    assert goes_with(examples(5, 0), whole, 1, False) == goes_with(examples(500, 0), whole, 1, False)
+    other = replace(examples(20, 0), inputs=torch.zeros(20, 2, 2))
+    assert goes_with(other, training, 1, False) != key(20)
+
+
+def test_tasks_done_together_are_the_tasks_done_alone() -> None:
+    """Choices and measured losses are each client's; the update is from the mean of what it chose."""
+    learner, rows = learner_of(mlp)
+    task = Task(offered=(4, 5, 6), choose=2, measure="validation")
+    jobs = [local.Job(task, rows, client(i), Training(batch=8), LR, (1, 6, 0, i)) for i in range(3)]
+    for job, found in zip(jobs, local.answer_together(learner, jobs), strict=True):
+        alone = local.answer(Learner(made(mlp), Objective()), job)
+        assert (found.chosen, found.losses, found.accuracies) == (alone.chosen, alone.losses, alone.accuracies)
+        assert found.row is not None
+        assert alone.row is not None
+        torch.testing.assert_close(found.row, alone.row, rtol=1e-4, atol=2e-6)
+
+
+def test_global_randomness_is_left_alone() -> None:
+    learner, rows = learner_of(mlp)
+    before = torch.random.get_rng_state()
+    job = local.Job(Task(offered=(0,)), rows[:1], client(1), Training(batch=8), LR, (1, 6, 0, 1))
+    list(local.answer_together(learner, [job, job]))
+    assert torch.equal(torch.random.get_rng_state(), before)
