@@ -334,3 +334,26 @@ def test_two_thousand_clients_fall_into_their_twenty_groups():
     updates = np.eye(20, 60)[truth] + 0.05 * rng.normal(size=(2000, 60))
     found = utility_merge(gram(updates), rng.integers(50, 150, size=2000), 50.0)
     assert same_partition(labels_of(found), truth)
+
+
+def slow_merge(g, sizes, tradeoff):
+    """The merge by the benefits of all pairs, taken anew after every merge; the first of the greatest ones."""
+    groups = [[i] for i in range(len(g))]
+    while len(groups) > 1:
+        gains = np.triu(benefits(g, sizes, tradeoff, groups), 1)
+        gains[np.tril_indices(len(groups))] = -np.inf
+        a, b = np.unravel_index(gains.argmax(), gains.shape)
+        if gains[a, b] <= 1e-12:
+            break
+        groups[a] += groups.pop(b)
+    return tuple(tuple(sorted(group)) for group in groups)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kept_maxima_are_those_taken_anew(seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(80, 10)) + 1.5 * rng.normal(size=(6, 10))[rng.integers(6, size=80)]
+    sizes, tradeoff = rng.integers(1, 200, size=80).astype(float), rng.uniform(5, 80, size=80)
+    found = utility_merge(gram(rows), sizes, tradeoff)
+    assert 1 < len(found) < 80
+    assert found == slow_merge(gram(rows), sizes, tradeoff)

@@ -112,7 +112,10 @@ def _tables(products: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.nda
     """``<P_a, P_b>`` and ``<P_a, U_b>`` of single clients."""
     norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
     unit = np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
-    return sizes[:, None] * products * sizes, sizes[:, None] * products * unit
+    pp, pu = sizes[:, None] * sizes, sizes[:, None] * unit
+    pp *= products
+    pu *= products
+    return pp, pu
 
 
 def _summed(square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.ndarray) -> np.ndarray:
@@ -149,61 +152,67 @@ def _inputs(gram: Any, sizes: Any, tradeoff: Any) -> tuple[np.ndarray, np.ndarra
 class _Merging:
     """The groups of :func:`utility_merge` while they merge; a group lives in the row of its first member.
 
-    pp[a, b] = <P_a, P_b>, pu[a, b] = <P_a, U_b>; gain[a, b] is -inf unless a < b. best[a] is where row a of ``gain``
-    has its maximum, so that the best pair is found in O(n).
+    pp[a, b] = <P_a, P_b>, pu[a, b] = <P_a, U_b>, and their diagonals on their own, where they are quick to read.
+    gain[a, b] is -inf unless a < b. best[a] is where row a of ``gain`` has its maximum, and top[a] what it is, so that
+    the best pair is found in O(n).
     """
 
     def __init__(self, products: np.ndarray, sizes: np.ndarray, tradeoff: np.ndarray) -> None:
         self.pp, self.pu = _tables(products, sizes)
+        self.square, self.inner = np.diagonal(self.pp).copy(), np.diagonal(self.pu).copy()
         self.data, self.price = sizes.copy(), tradeoff.copy()
         self.own = 1.0 - tradeoff / sizes  # utility of each group
         self.members: dict[int, list[int]] = {i: [i] for i in range(len(sizes))}
         self.alive = np.ones(len(sizes), dtype=bool)
         self.gain = np.full((len(sizes), len(sizes)), -np.inf)
-        for a in range(len(sizes)):
-            self.gain[a, a + 1 :] = self._gains(a)[a + 1 :]
+        for strip in _checks.strips(len(sizes)):
+            mirrored = np.ascontiguousarray(self.pu[:, strip].T)  # many columns at a time, as one is slow to read
+            for a, to_a in zip(range(strip.start, strip.stop), mirrored, strict=False):
+                self.gain[a, a + 1 :] = self._gains(a, to_a, slice(a + 1, None))
         self.best = self.gain.argmax(axis=1)
+        self.top = self.gain[np.arange(len(sizes)), self.best]
 
     def run(self, groups: int | None) -> tuple[tuple[int, ...], ...]:
-        every = np.arange(len(self.best))
         while len(self.members) > (groups or 1):
-            top = self.gain[every, self.best]
-            a = int(top.argmax())  # the first of equals, here and in ``best``: ties by smallest first members
+            a = int(self.top.argmax())  # the first of equals, here and in ``best``: ties by smallest first members
             b = int(self.best[a])
             rounding = 4 * np.finfo(float).eps * (len(self.members[a]) + len(self.members[b]))
-            if groups is None and top[a] <= rounding:
+            if groups is None and self.top[a] <= rounding:
                 break
             self._merge(a, b)
         return tuple(tuple(sorted(self.members[a])) for a in sorted(self.members))
 
-    def _together(self, a: int) -> np.ndarray:
-        """Utility of group a with every other group, ``(n,)``."""
-        square = self.pp[a, a] + 2 * self.pp[a] + np.diagonal(self.pp)
-        inner = self.pu[a, a] + self.pu[a] + self.pu[:, a] + np.diagonal(self.pu)
-        return _summed(square, inner, self.data[a] + self.data, self.price[a] + self.price)
+    def _together(self, a: int, to_a: np.ndarray, at: slice) -> np.ndarray:
+        """Utility of group a with every other group in ``at``; to_a: column a of ``pu``."""
+        square = self.square[a] + 2 * self.pp[a, at] + self.square[at]
+        inner = self.inner[a] + self.pu[a, at] + to_a[at] + self.inner[at]
+        return _summed(square, inner, self.data[a] + self.data[at], self.price[a] + self.price[at])
 
-    def _gains(self, a: int) -> np.ndarray:
-        gains = self._together(a) - self.own[a] - self.own
-        gains[~self.alive] = -np.inf
-        return gains
+    def _gains(self, a: int, to_a: np.ndarray, at: slice) -> np.ndarray:
+        return np.where(self.alive[at], self._together(a, to_a, at) - self.own[a] - self.own[at], -np.inf)
 
     def _merge(self, a: int, b: int) -> None:
         """Group b joins a, whose first member is the smaller."""
-        self.own[a] = self._together(a)[b]
+        self.own[a] = self._together(a, self.pu[:, a], slice(b, b + 1))[0]
         self.members[a] += self.members.pop(b)
         self.alive[b] = False
-        for table in (self.pp, self.pu):
-            table[a] += table[b]
-            table[:, a] += table[:, b]
+        self.pp[a] += self.pp[b]
+        self.pp[a, a] += self.pp[a, b]
+        self.pp[:, a] = self.pp[a]  # symmetric, and rows are quicker to read than columns
+        self.pu[a] += self.pu[b]
+        to_a = self.pu[:, a] + self.pu[:, b]
+        self.pu[:, a] = to_a
+        self.square[a], self.inner[a] = self.pp[a, a], to_a[a]
         self.data[a] += self.data[b]
         self.price[a] += self.price[b]
-        gains = self._gains(a)
-        self.gain[b], self.gain[:, b] = -np.inf, -np.inf
+        gains = self._gains(a, to_a, slice(None))
+        self.gain[b], self.gain[:b, b], self.top[b] = -np.inf, -np.inf, -np.inf
         self.gain[a, a + 1 :], self.gain[:a, a] = gains[a + 1 :], gains[:a]
         # Rows whose maximum was at a or b are searched again; in the others only the new entry at a can beat it.
         stale = np.flatnonzero(self.alive & ((self.best == a) | (self.best == b)))
-        stale = np.union1d(stale, [a])
-        self.best[stale] = self.gain[stale].argmax(axis=1)
-        above = np.arange(a)
-        old, new = self.gain[above, self.best[:a]], self.gain[:a, a]
-        self.best[:a] = np.where((new > old) | ((new == old) & (a < self.best[:a])), a, self.best[:a])
+        for row in {a, *stale.tolist()} - {len(gains) - 1}:  # the last one is the first of no pair
+            self.best[row] = row + 1 + int(self.gain[row, row + 1 :].argmax())
+            self.top[row] = self.gain[row, self.best[row]]
+        new, old = gains[:a], self.top[:a]
+        better = (new > old) | ((new == old) & (a < self.best[:a]))
+        self.best[:a][better], self.top[:a][better] = a, new[better]
