@@ -49,6 +49,12 @@ def test_everyone_takes_a_turn_in_every_repetition_and_the_first_is_kept_apart()
     assert found["a"] == {"first": 1.0, "values": [4.0, 9.0, 11.0], "median": 9.0, "min": 4.0, "max": 11.0}
 
 
+def test_what_is_over_in_no_time_is_called_more_often() -> None:
+    values = iter([10.0, 1.0, 2.0, 6.0, 4.0])
+    found = clock.interleaved({"a": lambda: next(values)}, 2, calls=2)
+    assert found["a"] == {"first": 10.0, "values": [1.5, 5.0], "median": 3.25, "min": 1.5, "max": 5.0}
+
+
 @pytest.mark.parametrize("dataloader", [True, False])
 @pytest.mark.parametrize("key", ["a", "b", "c100", "d"])
 def test_a_round_of_the_plain_loop_is_a_round_of_coterie(key: str, dataloader: bool) -> None:

@@ -13,10 +13,11 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     return {"values": values, "median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-def interleaved(contestants: Mapping[str, Callable[[], float]], repetitions: int) -> dict[str, dict[str, Any]]:
+def interleaved(contestants: Mapping[str, Callable[[], float]], repetitions: int, calls: int = 1) -> dict[str, dict[str, Any]]:
     """What each returned (seconds, say): ``first`` in the warm-up, then a :func:`spread` over the repetitions.
 
-    The order is turned by one in each repetition, so that nobody always follows the same one.
+    The order is turned by one in each repetition, so that nobody always follows the same one. calls: in one turn, of which
+    the mean is taken; for what is over in no time.
     """
     names = list(contestants)
     first = {name: contestants[name]() for name in names}
@@ -24,5 +25,5 @@ def interleaved(contestants: Mapping[str, Callable[[], float]], repetitions: int
     for turn in range(repetitions):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
-            values[name].append(contestants[name]())
+            values[name].append(statistics.fmean(contestants[name]() for _ in range(calls)))
     return {name: {"first": first[name], **spread(values[name])} for name in names}

@@ -27,9 +27,7 @@ def measure(scale: str, *, repetitions: int = 3) -> dict[str, Any]:
         },
         "clients": {
             "title": f"MLP 784-64-10, {mlp.examples} images, batch {mlp.batch}",
-            "seconds": _series(
-                {str(n): (replace(mlp, clients=n, asked=n), None) for n in _COUNTS[scale]}, repetitions
-            ),
+            "seconds": _series({str(n): (replace(mlp, clients=n, asked=n), None) for n in _COUNTS[scale]}, repetitions),
         },
         "parameters": {
             "title": f"MLPs of one hidden layer, {mlp.clients} clients, {mlp.examples} images, batch {mlp.batch}",
@@ -56,4 +54,5 @@ def _series(values: Mapping[str, tuple[Workload, int | None]], repetitions: int)
         running = {name: Coterie(work, workers=workers) for name, (work, workers) in values.items()}
         for one in running.values():
             open_ones.callback(one.close)
-        return interleaved({name: one.seconds for name, one in running.items()}, repetitions)
+        calls = next(iter(values.values()))[0].turn
+        return interleaved({name: one.seconds for name, one in running.items()}, repetitions, calls)

@@ -56,13 +56,13 @@ def measure(work: Workload, *, device: str = "cpu", repetitions: int = 3, gemm_s
     """
     workers = cores()
     with ExitStack() as open_ones:
-        everyone = _on_gpu(work) if device == "cuda" else _on_cpu(work, workers, 1 + repetitions)
+        everyone = _on_gpu(work) if device == "cuda" else _on_cpu(work, workers, 1 + repetitions * work.turn)
         gemm = Gemm(workers, size=gemm_size, seconds=gemm_size / 4096, device=device)
         for one in (*everyone.values(), gemm):
             open_ones.callback(one.close)
         turns = {name: one.seconds for name, one in everyone.items()}
         turns |= {f"gemm {precision}": lambda precision=precision: gemm.rate(precision) for precision in DTYPES}
-        found = interleaved(turns, repetitions)
+        found = interleaved(turns, repetitions, work.turn)
     ours = {name: one.train[1:] for name, one in everyone.items() if isinstance(one, Coterie)}
     return {
         "workload": work.told(),

@@ -19,7 +19,7 @@ class Workload:
     """One round of federated averaging: ``asked`` of ``clients`` clients with ``examples`` examples each.
 
     shape: of one input. hidden: width of the one hidden layer, in place of ``model``. lr: low, since labels are random and
-    a model that runs into infinity would be measured for nothing.
+    a model that runs into infinity would be measured for nothing. turn: rounds in a row that are measured as one.
     """
 
     key: str
@@ -34,6 +34,7 @@ class Workload:
     epochs: int = 1
     lr: float = 0.01
     hidden: int = 0
+    turn: int = 1
 
     @property
     def tokens(self) -> bool:
@@ -53,7 +54,7 @@ class Workload:
         """For the results: the setting, and the number of parameters d."""
         with torch.device("meta"):
             d = sum(p.numel() for p in self.module().parameters())
-        names = ("key", "title", "model", "clients", "asked", "examples", "batch", "epochs")
+        names = ("key", "title", "model", "clients", "asked", "examples", "batch", "epochs", "turn")
         return {**{name: getattr(self, name) for name in names}, "parameters": d}
 
 
@@ -69,7 +70,7 @@ _FULL = (
     ),
     Workload(
         key="c100", title="MLP 784-64-10, 100 clients, 120 images, batch 64", model="mlp", **_MNIST,
-        clients=100, asked=100, examples=120, batch=64,
+        clients=100, asked=100, examples=120, batch=64, turn=5,
     ),
     Workload(
         key="c1000", title="MLP 784-64-10, 1,000 clients, 120 images, batch 64", model="mlp", **_MNIST,
