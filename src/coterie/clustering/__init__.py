@@ -7,7 +7,8 @@ From updates to matrices
     :func:`gram`, then :func:`cosine`, :func:`norms`, :func:`distances`, :func:`norm_of_mean`; :func:`manhattan`;
     :func:`gram_update` after some rows changed
 Short stand-ins for long updates
-    :func:`sketch`, :class:`Sketcher`; :func:`sketch_error`, how far they may be off
+    :func:`sketch`, :class:`Sketcher`; :func:`sketch_error`, how far they may be off; :func:`cut_margin` and
+    :func:`bipartition_margin`, how far they may be off before groups change; :class:`SketchWarning`
 A group cut in two (CFL)
     :func:`optimal_bipartition`, :func:`bipartition`, both a :class:`Bipartition`
 When a cut is right (CFL's Separation Theorem)
@@ -27,10 +28,11 @@ Partitions
 Wrong input is a :class:`ValueError` of one sentence.
 """
 
-from coterie.clustering.agglomerative import agglomerative, cut, cut_dendrogram, dendrogram
-from coterie.clustering.bipartition import Bipartition, bipartition, optimal_bipartition
+from coterie.clustering.agglomerative import agglomerative, cut, cut_dendrogram, cut_margin, dendrogram
+from coterie.clustering.bipartition import Bipartition, bipartition, bipartition_margin, optimal_bipartition
 from coterie.clustering.geometry import cosine, distances, gram, gram_update, manhattan, norm_of_mean, norms
 from coterie.clustering.layers import layer_cosines, layer_grams, layer_similarities
+from coterie.clustering.margins import SketchWarning
 from coterie.clustering.neighbours import closeness
 from coterie.clustering.optimum import utility_optimum
 from coterie.clustering.partition import adjusted_rand, groups_of, labels_of, purity, same_partition
@@ -48,16 +50,19 @@ from coterie.clustering.utility import benefit, benefits, utility, utility_merge
 __all__ = [
     "Bipartition",
     "H",
+    "SketchWarning",
     "Sketcher",
     "adjusted_rand",
     "agglomerative",
     "benefit",
     "benefits",
     "bipartition",
+    "bipartition_margin",
     "closeness",
     "cosine",
     "cut",
     "cut_dendrogram",
+    "cut_margin",
     "dendrogram",
     "distances",
     "gamma_bound",

@@ -11,6 +11,8 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from coterie.clustering import _checks, geometry
+from coterie.clustering.margins import borders, margin, warn_if_near
+from coterie.clustering.sketch import sketch_of_columns
 
 METRICS = ("l1", "l2", "cosine")
 LINKAGES = ("single", "complete", "average", "ward")
@@ -90,6 +92,40 @@ def cut(
     return cut_dendrogram(dendrogram(distances, linkage), threshold=threshold, groups=groups)
 
 
+def cut_margin(
+    distances: np.ndarray,
+    *,
+    linkage: str,
+    threshold: float | None = None,
+    groups: int | None = None,
+    tree: np.ndarray | None = None,
+) -> float:
+    """How much a :func:`cut` can bear: its groups stay the same while every distance moves by less than half of this.
+
+    Arguments and errors as in :func:`cut`; tree: that of :func:`dendrogram`, where it is at hand. So where distances are
+    known up to ``eps``, the groups are certain if the margin is above ``2 eps``. Linkage single: the gap between the last
+    merge made and the next one; with a threshold, twice the way from it to the nearer of the two. Complete and average:
+    the same of the greatest distance within a group and the least between groups, which is sufficient, not necessary: 0
+    where groups overlap, though they may be stable. ``inf`` where nothing could change them, as with one group.
+
+    Why: a linkage of two sets lies between their least and greatest distance, so while all distances that are to be
+    merged stay under all that are not, every merge within a group comes before any other. Raises ``ValueError`` for
+    ward, whose heights are no distances of pairs; there no such margin is known.
+
+    >>> apart = np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]])
+    >>> cut_margin(apart, linkage="single", groups=2), cut_margin(apart, linkage="complete", threshold=1.5)
+    (3.0, 1.0)
+    """
+    if linkage == "ward":
+        raise ValueError("linkage must be single, complete or average, got 'ward', of which no margin is known")
+    square = _checks.distance_matrix(distances)
+    made = dendrogram(square, linkage) if tree is None else tree
+    labels = cut_dendrogram(made, threshold=threshold, groups=groups)
+    if len(labels) != len(square):
+        raise ValueError(f"tree must be of the {len(square)} clients of distances, got one of {len(labels)}")
+    return margin(*borders(square, labels, made, linkage), threshold)
+
+
 def agglomerative(
     updates: np.ndarray | Tensor,
     *,
@@ -97,13 +133,17 @@ def agglomerative(
     linkage: str,
     threshold: float | None = None,
     groups: int | None = None,
+    sketch: int | None = None,
+    seed: int = 0,
 ) -> np.ndarray:
     """Groups of clients by hierarchical clustering of their updates ``(n, d)``: labels ``(n,)`` by first member.
 
     metric: ``"l1"``, ``"l2"`` or ``"cosine"`` (1 - cosine; 1 to a zero update). linkage: ``"single"``, ``"complete"``,
     ``"average"``, or with l2 ``"ward"``, in SciPy's and scikit-learn's convention. threshold, groups: see :func:`cut`.
     FL+HC recommends l1 with complete linkage. For l2 the mean row is taken off first, which changes no distance and
-    spares them the cancellation of a large common part.
+    spares them the cancellation of a large common part. sketch: cluster :func:`~coterie.clustering.sketch`es of so many
+    numbers, drawn by ``seed``, of long updates in l2 or cosine; a ``SketchWarning`` says when their error
+    (:func:`~coterie.clustering.sketch_error`) could have changed the groups.
 
     Raises ``ValueError`` for unknown or contradictory settings, rows that are not finite, and what is certainly a
     matrix of distances, which :func:`cut` takes.
@@ -116,14 +156,24 @@ def agglomerative(
     if linkage == "ward" and metric != "l2":
         raise ValueError(f"linkage ward is defined by Euclidean distances and takes metric l2 only, got {metric}")
     rows = _checks.rows(updates)
+    d = rows.shape[1]
     _check_cut(len(rows), threshold, groups)
     _refuse_distances(rows)
+    if sketch is not None:
+        if metric == "l1":
+            raise ValueError("sketch takes metric l2 or cosine only, got l1: a sketch keeps inner products, not l1 distances")
+        rows = sketch_of_columns(rows, None, sketch, seed)
     if metric == "l1":
         apart = geometry.manhattan(rows)
     else:
         products = geometry.gram_of_rows(rows, centre=metric == "l2")
         apart = geometry.distances(products, metric)
-    return cut(apart, linkage=linkage, threshold=threshold, groups=groups)
+    tree = dendrogram(apart, linkage)
+    labels = cut_dendrogram(tree, threshold=threshold, groups=groups)
+    if sketch is not None and d > sketch:  # else the rows are their own sketches
+        ends = borders(apart, labels, tree, linkage)
+        warn_if_near(ends, linkage=linkage, metric=metric, threshold=threshold, size=sketch, n=len(rows))
+    return labels
 
 
 def _refuse_distances(rows: Tensor) -> None:
