@@ -32,9 +32,11 @@ def setting(
     le: float | None = None,
     lt: float | None = None,
     choices: Iterable[str] | None = None,
+    multiple: int | None = None,
 ) -> Any:
-    """A dataclass field with its sentence ``doc`` and its limits (>=, >, <=, <, or one of ``choices``)."""
+    """A dataclass field with its sentence ``doc`` and its limits (>=, >, <=, <, one of ``choices``, or a positive multiple)."""
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "choices": None if choices is None else tuple(choices)}
+    limits["multiple"] = multiple
     metadata = {"doc": doc, "limits": {k: v for k, v in limits.items() if v is not None}}
     if isinstance(default, (dict, list)):
         raise TypeError("a setting's default is immutable")
@@ -54,7 +56,7 @@ def check(settings: Any) -> None:
             _check_limits(name, single, field.metadata["limits"])
 
 
-SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "multiple": "a positive multiple of"}
 
 
 def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
@@ -68,7 +70,10 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return
-    tests = {"ge": lambda b: value >= b, "gt": lambda b: value > b, "le": lambda b: value <= b, "lt": lambda b: value < b}
+    tests = {
+        "ge": lambda b: value >= b, "gt": lambda b: value > b, "le": lambda b: value <= b, "lt": lambda b: value < b,
+        "multiple": lambda b: value > 0 and value % b == 0,
+    }  # fmt: skip
     if math.isnan(value) or any(not tests[k](bound) for k, bound in limits.items()):
         allowed = " and ".join(f"{SYMBOLS[k]} {bound:g}" for k, bound in limits.items()) or "a number"
         raise SettingError(f"{name} must be {allowed}, got {value!r}")

@@ -133,7 +133,7 @@ def test_clients_of_a_block_make_the_same_steps() -> None:
         jobs = fleet._jobs
         fleet._jobs = lambda errands: seen.extend([e.client for e in job] for job in jobs(errands)) or jobs(errands)  # type: ignore
         plan = FedAvg().plan(FedAvg().init(federation), _cohort(federation))
-        fleet.train(plan, list(plan.tasks), {}, (0, 0), 0)
+        fleet.train(plan, list(plan.tasks), {}, (0, 0, 0))
     assert sorted(sorted(block) for block in seen) == [[2, 20], [3, 7], [11, 12]]  # one, two, three batches
 
 

@@ -84,14 +84,17 @@ class Plan:
     """One exchange: models ``(k, d)`` and client -> task; clients not named rest.
 
     need: what ``step`` must see. ``"mean"``: the weighted mean update of those who trained from each row; ``"gram"``:
-    that and the Gram matrix of the updates over ``columns``; ``"rows"``: every update. weighting: of the means.
-    ends_round: False where another exchange of the same communication round follows.
+    that and the Gram matrix of the updates over ``columns``; ``"rows"``: every update. sketch: rows and Gram matrix are of
+    sketches (:func:`coterie.clustering.sketch`) of so many numbers of these columns, made as replies arrive, so that no
+    engine holds the updates themselves; rows come with the means then. weighting: of the means. ends_round: False where
+    another exchange of the same communication round follows.
     """
 
     models: Tensor
     tasks: Mapping[Client, Task]
     need: Need = "rows"
     columns: slice | None = None
+    sketch: int | None = None
     weighting: Literal["data", "uniform"] = "data"
     ends_round: bool = True
 
@@ -103,8 +106,8 @@ class Replies:
     examples ``(n,)``: training-set sizes. chosen: the rows of the plan's models each client started from. losses,
     accuracies: per client, one per model offered, in the order offered; empty where nothing was measured. means
     ``(k, d)`` and heard ``(k,)``: weighted mean update and number of clients per row of the plan's models (zeros where
-    nobody trained from it). gram ``(n, n)``, updates ``(n, d)``: as needed, else None. refused: client -> why its reply
-    was turned away (non-finite, wrong shape); a refused client counts as silent.
+    nobody trained from it). gram ``(n, n)``, updates ``(n, d)`` or sketches of them: as needed, else None. refused:
+    client -> why its reply was turned away (non-finite, wrong shape); a refused client counts as silent.
     """
 
     clients: tuple[Client, ...]

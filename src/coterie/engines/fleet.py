@@ -69,20 +69,28 @@ class Fleet:
             return self.hand.replies[: len(slots)]
         return self.hand.replies[list(slots)]
 
-    def _reserve(self, models: int, replies: int) -> None:
+    def sketches(self, slots: Sequence[int]) -> Tensor:
+        """A copy of the sketches at ``slots``."""
+        return self.hand.sketches[list(slots)]
+
+    def _reserve(self, models: int, replies: int, sketch: int = 0) -> None:
         """At least so many rows of shared memory. Growing it means new workers, which are cheap to fork."""
         hand = self.hand
-        if self._workers and models <= len(hand.models) and replies <= len(hand.replies):
+        short = replies if sketch else 0
+        enough = short <= len(hand.sketches) and sketch in (0, hand.sketches.shape[1])
+        if self._workers and models <= len(hand.models) and replies <= len(hand.replies) and enough:
             return
         if self._workers:
             self._workers.close()
         hand.models = shared_matrix(max(models, len(hand.models)), self.layout.size)
         hand.replies = shared_matrix(max(replies, len(hand.replies)), self.layout.size)
+        if not enough:
+            hand.sketches = shared_matrix(short, sketch)
         self._workers = Workers(hand.work, self.count)
 
-    def _put(self, models: Tensor, personal: Sequence[Tensor], replies: int = 0) -> Workers:
+    def _put(self, models: Tensor, personal: Sequence[Tensor], replies: int = 0, sketch: int = 0) -> Workers:
         """Lay out a matrix of models and, behind them, rows made for one client; returns the workers to run jobs on."""
-        self._reserve(len(models) + len(personal), replies)
+        self._reserve(len(models) + len(personal), replies, sketch)
         assert self._workers is not None
         self.hand.models[: len(models)] = models
         for i, row in enumerate(personal, len(models)):
@@ -92,13 +100,13 @@ class Fleet:
     # -- training -----------------------------------------------------------------------------------------------------
 
     def train(
-        self, plan: Plan, clients: Sequence[Client], kept: Mapping[Client, Tensor], key: tuple[int, int], number: int
+        self, plan: Plan, clients: Sequence[Client], kept: Mapping[Client, Tensor], when: tuple[int, int, int]
     ) -> dict[Client, Answer]:
         """The tasks of some clients of a plan, done: client -> answer, by client id.
 
-        key: the seed and the exchange. number: the round, from 0. The rows are overwritten by the next call.
+        when: the seed, the exchange, and the round from 0. The rows are overwritten by the next call.
         """
-        seed, exchange = key
+        seed, exchange, number = when
         personal: list[Tensor] = []
         errands = []
         for slot, client in enumerate(sorted(clients)):
@@ -110,8 +118,9 @@ class Fleet:
                 personal += [own_layers(plan.models[r], own) for r in task.offered]
             training = task.how(self.world.training)
             lr = training.lr * training.lr_decay ** (number if task.lr_round is None else task.lr_round)
-            errands.append(Errand(slot, client, task, rows, lr, (seed, Purpose.TRAIN, exchange, client)))
-        workers = self._put(plan.models, personal, len(errands))
+            key = seed, Purpose.TRAIN, exchange, client
+            errands.append(Errand(slot, client, task, rows, lr, key, plan.columns, plan.sketch))
+        workers = self._put(plan.models, personal, len(errands), self._sketch_size(plan))
         done = {one[0]: one for job in workers.run(self._jobs(errands)) for one in job}
         return {errand.client: self._answer(done[errand.client], errand.slot) for errand in errands}
 
@@ -143,6 +152,11 @@ class Fleet:
     def _answer(self, done: Done, slot: int) -> Answer:
         _, chosen, losses, accuracies, replied, refused = done
         return Answer(slot, chosen, losses, accuracies, self.hand.replies[slot] if replied else None, refused)
+
+    def _sketch_size(self, plan: Plan) -> int:
+        """Numbers of a sketch; no more than there are columns, which then are it."""
+        columns = range(self.layout.size)[plan.columns or slice(None)]
+        return 0 if plan.sketch is None else min(plan.sketch, len(columns))
 
     def start_row(self, plan: Plan, task: Task, kept: Tensor | None, chosen: Sequence[int]) -> Tensor:
         """The row ``(d,)`` a client trained from: the mean of the models it chose, with its own layers in them."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering.geometry import gram
+from coterie.clustering import gram, sketch
 from coterie.core import Client, Means, Plan, Replies, amounts, group_means
 from coterie.core.means import CHUNK
 from coterie.engines.clock import Clock
@@ -31,11 +31,13 @@ def exchange(
     kept = dict(position.kept)
     taken: dict[Client, Answer] = {}
     refused: dict[Client, str] = {}
-    means = Means(len(plan.models), fleet.layout.size) if size < len(clients) else None
+    streams = plan.sketch is not None or size < len(clients)
+    means = Means(len(plan.models), fleet.layout.size) if streams else None
+    sketches = []
     for start in range(0, len(clients), size):
         wave = clients[start : start + size]
         with clock("train"):
-            answers = fleet.train(plan, wave, position.kept, (seed, position.exchange), position.round)
+            answers = fleet.train(plan, wave, position.kept, (seed, position.exchange, position.round))
             new = {c: a for c, a in answers.items() if a.refused is None}
             for client, answer in new.items():
                 _keep(fleet, plan, client, answer, kept)
@@ -44,6 +46,8 @@ def exchange(
         if means is not None:
             with clock("server"):
                 _average(fleet, plan, new, means)
+        if plan.sketch is not None:
+            sketches.append(fleet.sketches([a.slot for a in new.values()]))
     replies = Replies(
         clients=tuple(taken),
         examples=np.array([_examples(fleet, c) for c in taken], dtype=np.int64),
@@ -53,16 +57,19 @@ def exchange(
         refused=refused,
     )
     trained = not taken or any(a.update is not None for a in taken.values())
-    if means is not None:
-        return replace(replies, means=means.means, heard=means.heard) if trained else replies, kept
-    updates = fleet.updates([a.slot for a in taken.values()]) if trained else None
     with clock("server"):
-        return needed(plan, replace(replies, updates=updates)), kept
+        if means is None:
+            updates = fleet.updates([a.slot for a in taken.values()]) if trained else None
+            return needed(plan, replace(replies, updates=updates)), kept
+        if not trained:
+            return replies, kept
+        replies = replace(replies, means=means.means, heard=means.heard)
+        return (_short(plan, replies, torch.cat(sketches)) if sketches else replies), kept
 
 
 def window(plan: Plan, d: int) -> int:
     """How many replies are held at a time: all, or a multiple of what is averaged together."""
-    if plan.need != "mean":
+    if plan.need != "mean" and plan.sketch is None:
         return max(1, len(plan.tasks))
     return max(1, WINDOW_BYTES // (4 * d * CHUNK)) * CHUNK
 
@@ -90,11 +97,22 @@ def _average(fleet: Fleet, plan: Plan, answers: Mapping[Client, Answer], means: 
 
 
 def needed(plan: Plan, replies: Replies) -> Replies:
-    """What the plan says ``step`` must see: means and Gram matrix made, rows left out unless asked for."""
-    if plan.need == "rows" or replies.updates is None:
+    """What the plan says ``step`` must see, from every update: means, sketches and Gram matrix, and rows if asked for."""
+    if replies.updates is None or (plan.need == "rows" and plan.sketch is None):
         return replies
     trained = [(c, chosen) for c, chosen in zip(replies.clients, replies.chosen, strict=True) if plan.tasks[c].trains]
     groups = [[c for c, chosen in trained if row in chosen] for row in range(len(plan.models))]
     means, heard = group_means(replies, groups, plan.weighting)
-    matrix = gram(replies.updates, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
-    return replace(replies, means=means, heard=heard, gram=matrix, updates=None)
+    rows = replies.updates
+    replies = replace(replies, means=means, heard=heard, updates=None)
+    if plan.sketch is not None:
+        return _short(plan, replies, sketch(rows[:, plan.columns or slice(None)], plan.sketch))
+    matrix = gram(rows, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
+    return replace(replies, gram=matrix)
+
+
+def _short(plan: Plan, replies: Replies, sketches: Tensor) -> Replies:
+    """Replies with the sketches ``(n, k)`` of their updates, or the Gram matrix of these, as the plan needs."""
+    if plan.need == "rows":
+        return replace(replies, updates=sketches)
+    return replace(replies, gram=gram(sketches) if plan.need == "gram" and len(sketches) else None)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie import local
 from coterie.boundary import Wire
+from coterie.clustering import sketch
 from coterie.core import Client, Task
 from coterie.engines.hardware import Hardware
 from coterie.engines.workers import EngineError, sentence
@@ -20,7 +21,8 @@ from coterie.world import World
 
 @dataclass(frozen=True)
 class Errand:
-    """A client's task as it is told to a worker: where the offered models lie, and where the reply goes."""
+    """A client's task as it is told to a worker: where the offered models lie, where the reply goes, and of which columns
+    a sketch of so many numbers is wanted."""
 
     slot: int
     client: Client
@@ -28,6 +30,8 @@ class Errand:
     rows: tuple[int, ...]
     lr: float
     key: tuple[int, ...]
+    columns: slice | None = None
+    sketch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Hand:
     def __init__(self, world: World, wire: Wire, hardware: Hardware) -> None:
         self.world, self.wire, self.hardware = world, wire, hardware
         self.models = self.replies = torch.empty(0, wire.layout.size)
+        self.sketches = torch.empty(0, 0)
         self._learner: local.Learner | None = None
 
     @property
@@ -90,13 +95,17 @@ class Hand:
         refused, trained, exchange = None, reply.row is not None, errand.key[2]
         if reply.row is None:
             self.replies[errand.slot] = 0.0  # of an earlier exchange
+            self.sketches[errand.slot : errand.slot + 1] = 0.0
         else:
             keep = self.wire.layout.mask(errand.task.keep) if errand.task.keep else None
             sent = self.wire.send(self._tampered(reply.row, errand, keep), errand.client, exchange, keep)
             self.replies[errand.slot] = sent
+            if errand.sketch is not None:
+                shown = sent if keep is None else sent.masked_fill(keep, 0.0)
+                self.sketches[errand.slot] = sketch(shown[None, errand.columns or slice(None)], errand.sketch)[0]
             # A finite square of the norm bounds every entry of a Gram matrix too. With noise, a refusal would tell of data.
-            shown = (sent,) if self.wire.boundary.noise or sent is reply.row else (reply.row, sent)
-            if not all(torch.isfinite(row.dot(row)) for row in shown):
+            both = (sent,) if self.wire.boundary.noise or sent is reply.row else (reply.row, sent)
+            if not all(torch.isfinite(row.dot(row)) for row in both):
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
         return errand.client, reply.chosen, reply.losses, reply.accuracies, trained, refused
 

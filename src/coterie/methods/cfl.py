@@ -81,7 +81,10 @@ class CFL:
     fallback: bool = setting(False, "serve a client the model on its path that is best on its validation data")
     ensemble: bool = setting(False, "serve a client the mean of the predictions of all models on its path")
     edge_sketch: int | None = setting(
-        None, "numbers kept of each update on the tree's edges, a multiple of 4; none keeps all of it; ours", ge=4
+        None, "numbers kept of each update on the tree's edges; none keeps all of it; ours", multiple=4
+    )
+    sketch: int | None = setting(
+        None, "compare sketches of so many numbers, in place of edge_sketch; the server then holds no update; ours", multiple=4
     )
     fraction: float = setting(1.0, "share of each group's clients asked in a round, at least one; ours", gt=0, le=1)
     quorum: float = setting(0.5, "least share of a group that must answer for it to split; ours", gt=0, le=1)
@@ -90,8 +93,8 @@ class CFL:
         check(self)
         if self.fallback and self.ensemble:
             raise SettingError("use just one of CFL.fallback and CFL.ensemble, got true for both")
-        if self.edge_sketch is not None and self.edge_sketch % 4:
-            raise SettingError(f"CFL.edge_sketch must be a multiple of 4, got {self.edge_sketch}")
+        if self.sketch is not None and self.post_split == "child-mean":
+            raise SettingError("CFL.sketch needs post_split parent-mean, got child-mean: sketches have no child's mean")
         if self.similarity == "gradients" and self.post_split == "child-mean":
             raise SettingError(
                 "CFL.similarity gradients needs post_split parent-mean, got child-mean: an exchange of gradients has no "
@@ -104,13 +107,14 @@ class CFL:
 
     def init(self, federation: Federation) -> CFLState:
         leaf = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
-        tree = root(federation.clients, federation.parameters.stop, self.edge_sketch)
+        tree = root(federation.clients, federation.parameters.stop, self.sketch or self.edge_sketch)
         return CFLState(round=0, leaves=(leaf,), tree=tree)
 
     def plan(self, state: CFLState, cohort: Cohort) -> Plan:
         models, tasks = [leaf.model for leaf in state.leaves], {}
         gradients = any(leaf.gradients for leaf in state.leaves)
         measure: Any = "validation" if self.fallback else None
+        weighting: Any = self.weighting
         for row, leaf in enumerate(state.leaves):
             if not leaf.clients or (gradients and not leaf.gradients):
                 continue
@@ -123,12 +127,15 @@ class CFL:
                 state.tree, state.walkers, cohort.present, len(models), gradient=by_gradient, measure=measure
             )
             models, tasks = models + more, tasks | walks
-        return Plan(models=torch.stack(models), tasks=tasks, need="rows", ends_round=not gradients)
+        return Plan(
+            models=torch.stack(models), tasks=tasks, need="rows", columns=slice(0, state.tree.parameters), sketch=self.sketch,
+            weighting=weighting, ends_round=not gradients,
+        )  # fmt: skip
 
     def step(self, state: CFLState, replies: Replies) -> CFLState:
         if any(leaf.gradients for leaf in state.leaves):
             return self._step_gradients(state, replies)
-        said = {leaf.node: listen(self, state, leaf, replies) for leaf in state.leaves}
+        said = {leaf.node: listen(self, state, row, replies) for row, leaf in enumerate(state.leaves)}
         chosen = self._scheduled(state, said)
         new, leaves, notes = state, [], []
         for leaf in state.leaves:
@@ -218,8 +225,8 @@ class CFL:
     def _step_gradients(self, state: CFLState, replies: Replies) -> CFLState:
         """The exchange after stationarity: bipartition of the gradients at the model as it is (Algorithm 3)."""
         new, leaves, notes = state, [], []
-        for leaf in state.leaves:
-            heard = listen(self, state, leaf, replies) if leaf.gradients else None
+        for row, leaf in enumerate(state.leaves):
+            heard = listen(self, state, row, replies) if leaf.gradients else None
             if heard is None or not heard.enough(self.quorum):
                 # Too few gradients: asked again once the criteria hold in the next round as well.
                 leaves.append(replace(leaf, gradients=False, held=self.persistence - 1 if leaf.gradients else leaf.held))

@@ -76,13 +76,16 @@ class Heard:
         return as_groups([self.clients[i] for i in side] for side in sides)
 
 
-def listen(method: CFL, state: CFLState, leaf: Leaf, replies: Replies) -> Heard | None:
-    """What ``leaf`` said, or None if nobody of it answered."""
+def listen(method: CFL, state: CFLState, row: int, replies: Replies) -> Heard | None:
+    """What the leaf at ``row`` of the plan's models said, or None if nobody of it answered."""
+    leaf = state.leaves[row]
     part = replies.of(leaf.clients)
     if not part.clients or part.updates is None:
         return None
-    matrix = gram(part.updates, columns=slice(0, state.tree.parameters))
+    parameters = None if method.sketch else slice(0, state.tree.parameters)
+    matrix = gram(part.updates, columns=parameters)
     w = weights(part, method.weighting)
+    mean = average(part.updates, w) if replies.means is None else replies.means[row]
     mean_norm, client_norm = norm_of_mean(matrix, w), float(norms(matrix).max())
     leaf = replace(
         leaf,
@@ -92,7 +95,7 @@ def listen(method: CFL, state: CFLState, leaf: Leaf, replies: Replies) -> Heard 
     complete = method.fraction == 1.0 or leaf.ask_all or leaf.gradients or method.split_rounds is not None
     cosines = cosine(matrix)
     sides = optimal_bipartition(cosines) if len(part.clients) > 1 else None
-    return Heard(leaf, part, average(part.updates, w), mean_norm, client_norm, cosines, sides, complete)
+    return Heard(leaf, part, mean, mean_norm, client_norm, cosines, sides, complete)
 
 
 def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -85,7 +85,10 @@ class FLHC:
     groups: int | None = setting(None, "number of groups, in place of threshold", ge=1)
     quorum: float = setting(0.5, "least share of the clients that must answer to be clustered; ours", gt=0, le=1)
     edge_sketch: int | None = setting(
-        4096, "numbers kept of each update to place late clients by; none, and metric l1, keep all of it; ours", ge=4
+        4096, "numbers kept of each update to place late clients by; none, and metric l1, keep all of it; ours", multiple=4
+    )
+    sketch: int | None = setting(
+        None, "cluster sketches of so many numbers, in place of edge_sketch; the server then holds no update; ours", multiple=4
     )
 
     def __post_init__(self) -> None:
@@ -95,15 +98,16 @@ class FLHC:
                 f"exactly one of FLHC.threshold and FLHC.groups must be set and the other be none, "
                 f"got {self.threshold} and {self.groups}"
             )
-        if self.edge_sketch is not None and self.edge_sketch % 4:
-            raise SettingError(f"FLHC.edge_sketch must be a multiple of 4, got {self.edge_sketch}")
+        if self.sketch is not None and self.metric == "l1":
+            raise SettingError("FLHC.sketch needs metric l2 or cosine, got l1: a sketch keeps no L1 distances")
         if self.linkage == "ward" and self.metric != "l2":
             raise SettingError(f"FLHC.linkage ward needs metric l2, got metric {self.metric}")
 
     def init(self, federation: Federation) -> FLHCState:
         if self.groups is not None and self.groups > len(federation.clients):
             raise SettingError(f"FLHC.groups must be at most the {len(federation.clients)} clients, got {self.groups}")
-        sketch = None if self.metric == "l1" else self.edge_sketch  # a sketch keeps inner products, not L1 distances
+        # A sketch keeps inner products, not L1 distances.
+        sketch = None if self.metric == "l1" else self.sketch or self.edge_sketch
         tree = root(federation.clients, federation.parameters.stop, sketch)
         return FLHCState(round=0, tree=tree, leaves=(0,), models=federation.draw(0)[None])
 
@@ -112,17 +116,23 @@ class FLHC:
 
     def plan(self, state: FLHCState, cohort: Cohort) -> Plan:
         if self._clusters_now(state):  # everyone, whatever the fraction; nothing is aggregated: an exchange, no round
-            return train_from(state.models, dict.fromkeys(cohort.present, 0), need="rows", ends_round=False)
+            return train_from(state.models, dict.fromkeys(cohort.present, 0), **self._rows(state), ends_round=False)
         row = {c: i for i, group in enumerate(state.groups) if group for c in cohort.sample(group, self.fraction)}
-        plan = train_from(state.models, row, need="rows" if state.walkers else "mean")
+        plan = train_from(state.models, row, **(self._rows(state) if state.walkers else {"need": "mean"}))
         models, walks = walking.tasks(state.tree, state.walkers, cohort.present, len(state.models))
         return replace(plan, models=torch.stack([*state.models, *models]), tasks={**plan.tasks, **walks}) if walks else plan
+
+    def _rows(self, state: FLHCState) -> dict[str, Any]:
+        """What a plan needs to see the updates, or their sketches."""
+        if self.sketch is None:
+            return {"need": "rows"}
+        return {"need": "rows", "sketch": self.sketch, "columns": slice(0, state.tree.parameters)}
 
     def step(self, state: FLHCState, replies: Replies) -> FLHCState:
         if self._clusters_now(state):
             return self._cluster(state, replies)
-        means = replies.means
-        if replies.updates is not None:  # of walkers too
+        means = None if replies.means is None else replies.means[: len(state.models)]
+        if means is None and replies.updates is not None:  # of walkers too
             means, _ = group_means(replies, state.groups)
         models = state.models if means is None else state.models + means
         return self._place(replace(state, models=models, round=state.round + 1, notes=()), replies)

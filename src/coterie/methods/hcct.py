@@ -85,11 +85,14 @@ class HCCT:
         0.95, "weight of an epoch's cosines in each later one (β), 0: none, as in the paper; ours", ge=0, le=1
     )
     fraction: float = setting(1.0, "share of each group's clients asked in an epoch, at least one; ours", gt=0, le=1)
+    sketch: int | None = setting(
+        None, "take cosines of sketches of so many numbers; the server then holds no update; ours", multiple=4
+    )
 
     def __post_init__(self) -> None:
         check(self)
+        name = type(self).__name__
         if self.groups is not None and np.isinf(self.tradeoff):
-            name = type(self).__name__
             raise SettingError(f"{name}.groups {self.groups} needs a finite tradeoff, got inf, which is one group")
 
     @property
@@ -121,11 +124,14 @@ class HCCT:
             # A first update is compared with those of the first epoch, so it has that epoch's learning rate.
             task = Task(offered=(row,), keep=state.keep, lr_round=0 if new.issuperset(group) else None)
             tasks.update(dict.fromkeys(cohort.sample(group, share), task))
-        if new or self._layer_open(state):
+        if self._layer_open(state):
             return Plan(models=starts(state), tasks=tasks, need="rows")
+        if new:  # first updates are remembered as sketches
+            columns = state.columns if self.sketch else None
+            return Plan(models=starts(state), tasks=tasks, need="rows", columns=columns, sketch=self.sketch)
         if np.isinf(self.tradeoff) or (self.settled(state) and not state.waiting):
             return Plan(models=starts(state), tasks=tasks, need="mean")
-        return Plan(models=starts(state), tasks=tasks, need="gram", columns=state.columns)
+        return Plan(models=starts(state), tasks=tasks, need="gram", columns=state.columns, sketch=self.sketch)
 
     def step(self, state: HCCTState, replies: Replies) -> HCCTState:
         if not replies.clients:
@@ -189,16 +195,18 @@ class HCCT:
 
     def _heard(self, state: HCCTState, replies: Replies, new: tuple[Client, ...]) -> tuple[HCCTState, Heard]:
         """What the next partition rests on, and the state that remembers it. new: whose update was its first."""
-        clients, matrix = replies.clients, replies.gram
+        clients, matrix, columns = replies.clients, replies.gram, state.columns
+        if replies.updates is not None and replies.means is not None:  # sketches of these columns
+            columns = slice(0, replies.updates.shape[1])
         if not np.isinf(self.tradeoff):
             if matrix is None:
                 assert replies.updates is not None
-                matrix = gram(replies.updates, columns=state.columns)
+                matrix = gram(replies.updates, columns=columns)
             if self.memory and not self._layer_open(state):  # what was seen of other columns compares with nothing later
                 memory, first = remember(state.memory, clients, matrix, self.memory), replies.of(new)
                 if first.clients:
                     assert first.updates is not None
-                    memory = begin(memory, first.clients, first.updates[:, state.columns])
+                    memory = begin(memory, first.clients, first.updates[:, columns])
                 state = replace(state, memory=memory)
                 clients, matrix = recall(memory, clients)
         sizes = np.array([state.sizes[c] for c in clients], dtype=np.float64)
