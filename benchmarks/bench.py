@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,12 @@ def jobs(scale: str, device: str, repetitions: int) -> Iterator[tuple[str, Calla
     if device == "cpu":
         yield "f", partial(experiments.measure, scale, repetitions=repetitions)
         yield "g", partial(scaling.measure, scale, repetitions=repetitions)
+
+
+def cluster(scale: str, out: Path) -> None:
+    """Part e, by a script of its own that measures memory too; its file lies beside the folder of the others."""
+    where = () if out == OUT else ("--out", str(out / "clustering.json"))
+    subprocess.run([sys.executable, str(BENCHMARKS / "clustering.py"), "--scale", scale, *where], check=True)
 
 
 def write(path: Path, scale: str, device: str, measure: Callable[[], Any]) -> None:
@@ -74,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name[0] in chosen.only:
             print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
             write(chosen.out / f"{name}{'-cuda' if chosen.device == 'cuda' else ''}.json", chosen.scale, chosen.device, measure)
+    if "e" in chosen.only and chosen.device == "cpu":
+        cluster(chosen.scale, chosen.out)
     tables = speed_tables.page(chosen.out)
     (chosen.out / "tables.md").write_text(tables)
     print(tables)
