@@ -9,6 +9,8 @@ from typing import Any
 
 from measured import table
 
+from coterie.report.terminal import size
+
 SPEED = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "speed"
 TRAINING = ("a", "b", "c100", "c1000", "d")
 NONE = "This has not been measured yet: `make bench` does it.\n"
@@ -124,6 +126,43 @@ def scaling(folder: Path = SPEED) -> str:
     return "\n".join(out)
 
 
+# -- part e ---------------------------------------------------------------------------------------------------------------
+
+
+def clustering(folder: Path = SPEED) -> str:
+    """The Gram matrix beside a bare product, sketches, what follows, and what one would write instead."""
+    path = (folder.parent if folder == SPEED else folder) / "clustering.json"
+    if not path.is_file():
+        return NONE
+    found = json.loads(path.read_text())["measured"]
+    rows = [
+        (*_sizes(one), "-", seconds(one["gram"]["median"]), times(one["over_bare"]["median"]), *_after(one))
+        for one in found["exact"]
+    ]
+    rows += [
+        (*_sizes(one), f"{one['size']:,}", seconds(one["sketching"]["median"] + one["gram"]["median"]), "-", *_after(one))
+        for one in found["sketched"]
+    ]
+    head = ("clients", "parameters", "sketch", "Gram matrix", "of a bare product's", "extra memory", "CFL", "FL+HC", "HCCT")
+    instead = [
+        (about, *_sizes(one), seconds(one["theirs"]["median"]), seconds(one["ours"]["median"]), times(one["faster"]["median"]))
+        for about, one in (
+            ("cosine similarities in two loops", found["pairwise"]), ("HCCT's merge from its definition", found["literal"])
+        )
+    ]  # fmt: skip
+    against = table(("in place of", "clients", "parameters", "its time", "Coterie's", "faster"), instead, "lrrrrr")
+    return f"{table(head, rows, 'r' * len(head))}\n{against}"
+
+
+def _sizes(one: Found) -> tuple[str, str]:
+    return f"{one['clients']:,}", f"{one['parameters']:,}"
+
+
+def _after(one: Found) -> tuple[str, ...]:
+    """Memory beyond the rows and one matrix, and seconds of the steps that follow the Gram matrix."""
+    return (size(one["extra_bytes"]), *(seconds(one["steps"][name]["median"]) for name in ("cfl", "flhc", "hcct")))
+
+
 # -- on what, and all together --------------------------------------------------------------------------------------------
 
 
@@ -162,6 +201,7 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "overview": overview,
     "training": training,
     "flops": flops,
+    "clustering": clustering,
     "experiments": experiments,
     "scaling": scaling,
     "cuda": cuda,

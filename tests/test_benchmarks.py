@@ -127,6 +127,13 @@ def test_a_part_is_measured_and_kept_with_the_machine(
     assert list(json.loads((tmp_path / "g.json").read_text())["measured"]) == ["workers", "clients", "parameters"]
 
 
+@pytest.mark.slow
+def test_clustering_is_measured_by_its_own_script(tmp_path: Path) -> None:
+    assert bench.main(["--scale", "small", "--only", "e", "--out", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "clustering.json").read_text())["scale"] == "small"
+    assert "HCCT's merge from its definition" in (tmp_path / "tables.md").read_text()
+
+
 @pytest.mark.parametrize("wrong", [["--only", "a,x"], ["--only", "ab"], ["--repetitions", "0"]])
 def test_wrong_calls_are_told_in_a_sentence(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -198,6 +205,21 @@ def test_a_scaling_table_is_held_against_its_first_row(tmp_path: Path) -> None:
     series = {"clients": {"title": "MLP", "seconds": row(**{"10": 0.5, "1000": 20.0})}}
     (tmp_path / "g.json").write_text(json.dumps({"measured": series}))
     assert "| 1,000 | 20.0 s | 20.0 s to 20.0 s | 40 × |" in speed_tables.scaling(tmp_path)
+
+
+def test_a_table_of_clustering_has_sizes_memory_and_steps(tmp_path: Path) -> None:
+    assert speed_tables.clustering(tmp_path) == speed_tables.NONE
+    sizes = {"clients": 1000, "parameters": 20_000, "extra_bytes": 2_000_000, "steps": row(cfl=0.1, flhc=0.2, hcct=0.3)}
+    other = {**sizes, **row(theirs=8.0, ours=2.0, faster=4.0)}
+    measured = {
+        "exact": [{**sizes, **row(gram=4.0), "over_bare": clock.spread([0.6])}],
+        "sketched": [{**sizes, "size": 64, **row(gram=1.0, sketching=2.0)}], "pairwise": other, "literal": other,
+    }  # fmt: skip
+    (tmp_path / "clustering.json").write_text(json.dumps({"measured": measured}))
+    shown = speed_tables.clustering(tmp_path)
+    assert "| 1,000 | 20,000 | - | 4.00 s | 0.60 × | 2.0 MB | 0.100 s | 0.200 s | 0.300 s |" in shown
+    assert "| 1,000 | 20,000 | 64 | 3.00 s | - | 2.0 MB | 0.100 s | 0.200 s | 0.300 s |" in shown
+    assert "| HCCT's merge from its definition | 1,000 | 20,000 | 8.00 s | 2.00 s | 4.00 × |" in shown
 
 
 def test_workloads_share_one_pool_of_data() -> None:
