@@ -163,3 +163,20 @@ def test_the_number_of_workers_changes_no_bit_of_sketches() -> None:
     alone, three = (outcome(play(HCCT(sketch=16), tried, 3, workers)) for workers in (1, 3))
     assert alone == three
     assert play(FedAvg(), tried, 1)[0].answered == 6
+
+
+@pytest.mark.parametrize(
+    ("method", "unsure"),
+    [
+        (CFL(sketch=16, post_split="parent-mean", eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1), True),
+        (FLHC(warmup=1, threshold=None, groups=2, sketch=16), True),
+        (FLHC(warmup=1, threshold=None, groups=2, sketch=16, metric="cosine", linkage="complete"), True),
+        (FLHC(warmup=1, threshold=None, groups=2, sketch=4096, metric="cosine", linkage="complete"), False),
+        (FLHC(warmup=1, threshold=None, groups=6, sketch=16, metric="cosine", linkage="complete"), False),
+    ],
+    ids=str,
+)
+def test_a_decision_that_a_sketch_may_have_changed_says_so(method: Any, unsure: bool) -> None:
+    notes = [note.text for r in play(method, world(range(6)), 3) for note in r.notes if note.parts]
+    assert notes
+    assert any("unsure" in text for text in notes) == unsure

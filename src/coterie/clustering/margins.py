@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -47,22 +48,28 @@ def margin(below: float, above: float, threshold: float | None) -> float:
     return max(2 * min(threshold - below, room), 0.0)
 
 
-def warn_if_near(
+def doubt(
     ends: tuple[float, float], *, linkage: str, metric: str, threshold: float | None, size: int, n: int
-) -> None:
-    """A :class:`SketchWarning` unless the error of sketches of ``size`` numbers leaves the groups between ``ends`` alone.
+) -> str | None:
+    """Why the error of sketches of ``size`` numbers might have changed the groups between ``ends``; None if it cannot.
 
     ends: the borders among the distances of n sketches. A cosine distance is off by up to the bound, a squared Euclidean
     one by up to its share.
     """
     error = sketch_error(size, n)
     if linkage == "ward":
-        reason = "no margin is known for linkage ward"
-    elif _safe(ends, metric, threshold, error):
+        return "no margin is known for linkage ward"
+    if _safe(ends, metric, threshold, error):
+        return None
+    what = "a cosine" if metric == "cosine" else "a squared distance by a share"
+    return f"a sketch of {size} numbers may put {what} off by {error:.3g}, more than the cut has room for"
+
+
+def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
+    """A :class:`SketchWarning` where there is a :func:`doubt`."""
+    reason = doubt(ends, **cut)
+    if reason is None:
         return
-    else:
-        what = "a cosine" if metric == "cosine" else "a squared distance by a share"
-        reason = f"a sketch of {size} numbers may put {what} off by {error:.3g}, more than the cut has room for"
     advice = "compare with a larger sketch, or cluster the updates themselves"
     warnings.warn(f"the groups of the updates may be others than those of their sketches: {reason}; {advice}",
                   SketchWarning, stacklevel=3)  # fmt: skip

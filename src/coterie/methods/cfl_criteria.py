@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.clustering import (
     Bipartition,
+    bipartition_margin,
     cosine,
     gamma_bound,
     gram,
@@ -20,6 +21,7 @@ from coterie.clustering import (
     norms,
     optimal_bipartition,
     passes_gamma,
+    sketch_error,
 )  # fmt: skip
 from coterie.core import Client, Groups, Note, Replies, as_groups, average, weights
 from coterie.settings import SettingError
@@ -153,7 +155,15 @@ def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] 
     if heard.smallest < method.min_cluster_size:
         text = f"{said}; but a side would have fewer than min_cluster_size {method.min_cluster_size} clients"
         return note(heard, "keep", text, numbers=numbers)
-    return note(heard, "split", f"{said}; separable: {test} > gamma_max {method.gamma_max:g}", heard.parts(), numbers)
+    text = f"{said}; separable: {test} > gamma_max {method.gamma_max:g}"
+    if method.sketch is not None and method.sketch < len(heard.leaf.model) and _near(heard, method.sketch):
+        text += f"; unsure: sketches of {method.sketch} numbers may have changed the sides"
+    return note(heard, "split", text, heard.parts(), numbers)
+
+
+def _near(heard: Heard, sketch: int) -> bool:
+    """Whether the sketches' error could have changed the sides."""
+    return bipartition_margin(heard.cosines) <= 2 * sketch_error(sketch, len(heard.clients))
 
 
 def by_schedule(heard: Heard, chosen: int) -> Note:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import cut_dendrogram, dendrogram, distances, gram, groups_of, manhattan
+from coterie.clustering.margins import borders, doubt
 from coterie.core import (
     Assignment,
     Client,
@@ -159,11 +160,14 @@ class FLHC:
             return replace(state, missed=state.round, notes=(Note(kind="keep", clients=clients, text=text),))
         assert replies.updates is not None
         apart = self._apart(replies.updates[:, : state.tree.parameters])
-        labels, heights = self._labels(apart)
+        labels, merges = self._labels(apart)
         groups = as_groups([replies.clients[i] for i in group] for group in groups_of(labels))
         tree, leaves = state.tree.split(0, groups, state.models[0], {}, replies, state.round)
         late = sorted(set(clients) - set(replies.clients))
-        note = self._note(state, groups, heights, late)
+        note = self._note(state, groups, merges[:, 2], late)
+        if self.sketch is not None and self.sketch < state.models.shape[1]:
+            reason = self._doubt(apart, labels, merges)
+            note = replace(note, text=f"{note.text}; in sketches{f', unsure: {reason}' if reason else ''}")
         note = replace(note, heard=replies.clients, similarity={"all": torch.from_numpy(apart).float()})
         return replace(
             state, tree=tree, leaves=leaves, models=state.models[0].repeat(len(groups), 1),
@@ -175,10 +179,18 @@ class FLHC:
         return manhattan(updates) if self.metric == "l1" else distances(gram(updates), metric=self.metric)
 
     def _labels(self, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(label per reply, heights of the merges)."""
+        """(label per reply, the merges)."""
         merges = dendrogram(apart, self.linkage)
         groups = None if self.groups is None else min(self.groups, len(apart))
-        return cut_dendrogram(merges, threshold=self.threshold, groups=groups), merges[:, 2]
+        return cut_dendrogram(merges, threshold=self.threshold, groups=groups), merges
+
+    def _doubt(self, apart: np.ndarray, labels: np.ndarray, merges: np.ndarray) -> str | None:
+        """Why the updates' own groups might be others than their sketches'."""
+        assert self.sketch is not None
+        ends = borders(apart, labels, merges, self.linkage)
+        return doubt(
+            ends, linkage=self.linkage, metric=self.metric, threshold=self.threshold, size=self.sketch, n=len(labels)
+        )
 
     def _note(self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]) -> Note:
         """The cut in words: the highest merge that was made and the lowest that was not tell how clear it is."""
