@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.engines import workers as engine
 from coterie.engines.workers import EngineError, Workers, default_workers, sentence, shared_matrix
 
 SRC = Path(__file__).parents[2] / "src"
@@ -215,3 +217,22 @@ def test_default_workers_are_the_cores_but_one_within_a_worker() -> None:
     assert default_workers() == expected
     with workers(lambda job: default_workers(), 2) as crew:
         assert set(crew.run(range(4))) == {1}
+
+
+def test_a_matrix_larger_than_memory_lies_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(engine, "available_memory", lambda: 100.0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    matrix = shared_matrix(4, 5)
+    assert list(tmp_path.iterdir()) == []  # it has no name, and goes with the matrix
+
+    def write(job: int) -> None:
+        matrix[job] = float(job)
+
+    run = Workers(write, 2)
+    run.run([0, 1, 2, 3])
+    run.close()
+    assert matrix.sum() == 5 * (1 + 2 + 3)
+
+
+def test_the_memory_there_is_can_be_told() -> None:
+    assert engine.available_memory() > 1e6

@@ -6,11 +6,14 @@ shared memory. Jobs are small tuples. Which worker does a job, and when, cannot 
 
 from __future__ import annotations
 
+import math
 import mmap
 import multiprocessing
 import os
+import re
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -38,11 +41,28 @@ def default_workers() -> int:
 
 
 def shared_matrix(rows: int, columns: int) -> Tensor:
-    """An uninitialised float32 matrix that forked processes see too; memory is taken as it is touched."""
-    if not rows:
-        return torch.empty(0, columns)
-    memory = mmap.mmap(-1, rows * columns * 4)
+    """A float32 matrix that forked processes see too; memory is taken as it is touched.
+
+    One that would take more than half of the memory there is lies in a nameless file of the temporary folder.
+    """
+    if not rows or not columns:
+        return torch.empty(rows, columns)
+    size = rows * columns * 4
+    if size > available_memory() / 2:
+        with tempfile.TemporaryFile() as file:
+            file.truncate(size)
+            memory = mmap.mmap(file.fileno(), size)
+    else:
+        memory = mmap.mmap(-1, size)
     return torch.frombuffer(memory, dtype=torch.float32, count=rows * columns).view(rows, columns)
+
+
+def available_memory() -> float:
+    """Bytes that can be had without swapping; infinite where the system does not tell."""
+    with suppress(OSError), open("/proc/meminfo") as file:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB$", file.read(), re.MULTILINE)
+        return float(found[1]) * 1024 if found else math.inf
+    return math.inf
 
 
 class Workers:
