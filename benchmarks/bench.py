@@ -1,6 +1,6 @@
 """``make bench``: the speed of Coterie against what users would pick instead, measured side by side.
 
-    python benchmarks/bench.py                     everything, in about half an hour on two cores
+    python benchmarks/bench.py                     everything, in about an hour on two cores; e and f take most of it
     python benchmarks/bench.py --only a,c          some parts
     python benchmarks/bench.py --scale small       tiny sizes, in seconds: that the code works, no measurement
     python benchmarks/bench.py --device cuda       parts a to d on a GPU, in files of their own
