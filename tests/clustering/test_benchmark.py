@@ -11,7 +11,6 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-
 import clustering as bench  # noqa: E402
 
 

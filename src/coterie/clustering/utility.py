@@ -110,18 +110,25 @@ def _sums(table: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 def _tables(products: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``<P_a, P_b>`` and ``<P_a, U_b>`` of single clients."""
-    norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
-    unit = np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
-    pp, pu = sizes[:, None] * sizes, sizes[:, None] * unit
+    pp, pu = sizes[:, None] * sizes, sizes[:, None] * _units(products)
     pp *= products
     pu *= products
     return pp, pu
 
 
+def _units(products: np.ndarray) -> np.ndarray:
+    """``1/‖g_i‖``, ``(n,)``; 0 for a zero update."""
+    norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
+    return np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
+
+
 def _summed(square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.ndarray) -> np.ndarray:
     """``<P, U> / ‖P‖ - L / N`` of groups of two or more, from ``‖P‖²`` and ``<P, U>``: the sum of their members' utilities."""
     norm = np.sqrt(np.maximum(square, 0.0))
-    return np.divide(inner, norm, out=np.zeros_like(inner), where=norm >= ZERO * data) - price / data
+    none = norm < ZERO * data
+    if none.any():  # rarely, and a division with a mask takes several times as long
+        inner, norm = np.where(none, 0.0, inner), np.where(none, 1.0, norm)
+    return inner / norm - price / data
 
 
 def benefit(
@@ -165,10 +172,9 @@ class _Merging:
         self.members: dict[int, list[int]] = {i: [i] for i in range(len(sizes))}
         self.alive = np.ones(len(sizes), dtype=bool)
         self.gain = np.full((len(sizes), len(sizes)), -np.inf)
-        for strip in _checks.strips(len(sizes)):
-            mirrored = np.ascontiguousarray(self.pu[:, strip].T)  # many columns at a time, as one is slow to read
-            for a, to_a in zip(range(strip.start, strip.stop), mirrored, strict=False):
-                self.gain[a, a + 1 :] = self._gains(a, to_a, slice(a + 1, None))
+        for a, unit in enumerate(_units(products)):
+            to_a = sizes * unit * products[a]  # column a of pu from a row of the symmetric products, quicker to read
+            self.gain[a, a + 1 :] = self._gains(a, to_a, slice(a + 1, None))
         self.best = self.gain.argmax(axis=1)
         self.top = self.gain[np.arange(len(sizes)), self.best]
 
