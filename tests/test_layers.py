@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, str] = {
     "codec": "core settings",
     "store": "settings codec",
     "record": "core settings codec store",
-    "experiment": "core settings boundary world data models scenario methods record store",
+    "experiment": "core settings boundary world data models scenario methods record store engines",
     "runs": "codec boundary core settings world models scenario methods engines record store experiment __init__",
     "export": "codec core settings randomness layout models world experiment record store runs engines boundary __init__",
     "overrides": "core settings boundary scenario methods experiment",
@@ -145,7 +145,8 @@ def test_methods_and_clustering_are_arithmetic(name: str) -> None:
     banned = ("torch.nn", "torch.optim", "torch.utils", "flwr", "pickle", "os", "io", "pathlib", "logging", "subprocess")
     assert not [n for n in found if n.startswith(tuple(f"{b}." for b in banned)) or n in banned]
     called = set(calls(BY_NAME[name]))
-    assert not called & {"open", "print", "input", "exec", "eval", "warnings.warn"}
+    told = {"warnings.warn"} if name != "clustering/margins.py" else set()  # whose warnings are a result
+    assert not called & {"open", "print", "input", "exec", "eval", *told}
     used = {ast.unparse(node) for node in ast.walk(tree_of(BY_NAME[name])) if isinstance(node, ast.Attribute)}
     assert not used & {"torch.nn", "torch.optim"}
 
