@@ -119,6 +119,19 @@ def test_plain_sgd_is_the_plain_loop_bit_for_bit() -> None:
     assert torch.equal(found, learner.layout.row(trained(module, data, training, 0.05, generator(*KEY))))
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_keep_the_channels_last_through_the_net(channels: int) -> None:
+    # With one channel both orders are the same bytes, and only the strides tell a convolution which one is meant.
+    module = nn.Sequential(nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.LazyLinear(2))
+    module(torch.zeros(1, channels, 12, 12))
+    learner, seen = Learner(module, Objective()), []
+    for layer in module[:3]:
+        layer.register_forward_hook(lambda *call: seen.append(call[2].is_contiguous(memory_format=torch.channels_last)))
+    data = whole(torch.rand(6, channels, 12, 12), torch.zeros(6, dtype=torch.int64))
+    learner.train(learner.master.row().clone(), data, Training(batch=3), 0.1, generator(1))
+    assert seen == [True] * 6
+
+
 def test_a_proximal_step_is_arithmetic() -> None:
     # Two full-batch steps: w2 = w1 - lr * (g(w1) + mu * (w1 - w0)), with w1 = w0 - lr * g(w0).
     learner, module = pair(linear)

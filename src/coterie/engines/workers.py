@@ -6,6 +6,7 @@ shared memory. Jobs are small tuples. Which worker does a job, and when, cannot 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 import multiprocessing
@@ -100,6 +101,7 @@ class Workers:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not by a handler of the parent's
         torch.set_num_threads(1)
+        _keep_memory()
         with suppress(EOFError, OSError):
             while (jobs := pipe.recv()) is not None:
                 pipe.send(self._share(jobs))
@@ -173,6 +175,18 @@ class Workers:
                 process.kill()
                 process.join()
         self.pipes, self.processes = [], []
+
+
+def _keep_memory() -> None:
+    """Have this process keep freed memory: activations and gradients of the next step take it again.
+
+    What the C library gives back to the system at every step has to be cleared and mapped anew, a tenth of some steps.
+    """
+    trim, map_from = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's mallopt; elsewhere there is no such thing
+    with suppress(AttributeError, OSError, TypeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(trim, 2**31 - 1)
+        library.mallopt(map_from, 2**30) or library.mallopt(map_from, 2**25)  # what older ones allow
 
 
 def sentence(error: Exception) -> str:

@@ -6,13 +6,14 @@ This is the plain loop, one client and one mini-batch at a time: the reference f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
 from coterie.layout import Layout
+from coterie.local.dense import DenseUpdates
 from coterie.local.measure import BATCH_TO_MEASURE, Part, Scores, Sums, batches, score
 from coterie.local.precision import Master, computing
 from coterie.local.steps import batch_starts, passes, stepper
@@ -42,6 +43,7 @@ class Learner:
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules())
         self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
         self.master = Master(module, self.layout, self.device, precision)
+        self.dense = DenseUpdates(module, self.master.trainable)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         in_row = {piece.name for piece in self.layout.pieces}
         self.others = [
@@ -97,7 +99,8 @@ class Learner:
         return self._scratch[name, dtype][:size].view(shape)
 
     def arranged(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=torch.channels_last) if self.images and x.dim() == 4 else x
+        # Not contiguous(): it leaves images of one channel as they are, and what follows would be channels first.
+        return x.to(memory_format=torch.channels_last) if self.images and x.dim() == 4 else x
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 
@@ -141,11 +144,27 @@ class Learner:
         """Train from ``row`` ``(d,)``; returns the trained row."""
         self.load(row)
         self.module.train()
-        step = stepper(self.master.trainable, training, lr)
-        for x, y in self._batches(data, training, gen):
-            step(self.gradients(x, y))
-            self.master.round()
+        batches = self._batches(data, training, gen)
+        if self.dense.gain(training):
+            self._train_dense(batches, lr)
+        else:
+            step = stepper(self.master.trainable, training, lr)
+            for x, y in batches:
+                step(self.gradients(x, y))
+                self.master.round()
         return self.master.row().to("cpu", copy=True)
+
+    def _train_dense(self, batches: Iterable[tuple[Tensor, Tensor]], lr: float) -> None:
+        """Plain SGD where large dense layers take their updates apart."""
+        with self.dense.kept():
+            for x, y in batches:
+                loss = self.objective.loss(self.outputs(x), y)
+                gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+                with torch.no_grad():
+                    for values, g in zip(self.master.trainable, gradients, strict=True):
+                        if g is not None:
+                            values.add_(g, alpha=-lr)
+                self.dense.step(lr)
 
     def _batches(self, data: Split, training: Training, gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled mini-batches of ``epochs`` passes, or as many passes as ``steps`` take; one gather per pass."""
