@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from coterie.settings import SettingError, UserError
@@ -61,6 +60,8 @@ def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "ex
         return 0.0
     # By zero-concentrated privacy, ε is no greater; the closed form is decreasing in ε.
     most = separation**2 / 2 + separation * math.sqrt(-2 * wanted)
+    from scipy.optimize import brentq  # a third of a second, at every start of any run
+
     found = float(brentq(lambda epsilon: max(leak(epsilon, separation), -1e300) - wanted, 0.0, most, xtol=1e-12, rtol=1e-12))
     return found * (1 + 1e-9)  # not below the root
 
