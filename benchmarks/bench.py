@@ -2,7 +2,7 @@
 
     python benchmarks/bench.py                     everything, in about an hour on two cores; e and f take most of it
     python benchmarks/bench.py --only a,c          some parts
-    python benchmarks/bench.py --scale small       tiny sizes, in seconds: that the code works, no measurement
+    python benchmarks/bench.py --scale small --out DIR      tiny sizes: that the code works, no measurement
     python benchmarks/bench.py --device cuda       parts a to d on a GPU, in files of their own
 
 Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g scaling. What each measures
@@ -26,6 +26,7 @@ BENCHMARKS = Path(__file__).resolve().parent
 sys.path[:0] = [str(BENCHMARKS), *(str(BENCHMARKS.parent / folder) for folder in ("src", "docs"))]
 
 import speed_tables  # noqa: E402
+import torch  # noqa: E402
 from speed import experiments, machine, scaling, training  # noqa: E402
 from speed.workloads import workloads  # noqa: E402
 
@@ -64,8 +65,13 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--only", default=",".join(PARTS), help="letters of parts, as in a,c")
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--repetitions", type=int, default=3, help="rounds after the first one (3)")
-    options.add_argument("--out", type=Path, default=OUT, help="folder of the results (benchmarks/results/speed)")
+    options.add_argument("--out", type=Path, help="folder of the results (benchmarks/results/speed)")
     chosen = options.parse_args(argv)
+    if chosen.scale == "small" and chosen.out is None:
+        options.error("--scale small needs --out: what it finds is no measurement, and not to be kept as one")
+    chosen.out = chosen.out or OUT
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        options.error("--device cuda needs a GPU that PyTorch can use, and there is none")
     chosen.only = chosen.only.split(",")
     if unknown := [part for part in chosen.only if part not in PARTS or len(part) != 1]:
         options.error(f"--only takes letters from a to g, separated by commas, got {unknown[0]!r}")

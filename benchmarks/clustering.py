@@ -1,8 +1,8 @@
 """Clustering of many clients: the Gram matrix, what follows from it, sketches, and what one would write instead.
 
-    python benchmarks/clustering.py                   up to 10,000 clients; needs 16 GB of memory and half an hour
-    python benchmarks/clustering.py --scale small     tiny sizes, in seconds: that the code works, no measurement
+    python benchmarks/clustering.py                   up to 10,000 clients; needs 16 GB of memory and a quarter of an hour
     python benchmarks/clustering.py --out FILE        in place of benchmarks/results/clustering.json
+    python benchmarks/clustering.py --scale small --out FILE     tiny sizes: that the code works, no measurement
 
 Every row is measured in a process of its own, so that its peak of memory is its own. Nothing else should run meanwhile.
 """
@@ -150,14 +150,17 @@ def pairwise(n: int, d: int) -> dict[str, Any]:
     """Cosine similarities by two loops over clients, as published code has them, beside those of the Gram matrix."""
     rows = updates(n, d)
 
-    def loops() -> None:
+    def loops() -> np.ndarray:
         found = np.zeros((n, n))
         for i in range(n):
             for j in range(n):
                 found[i, j] = torch.nn.functional.cosine_similarity(rows[i], rows[j], dim=0)
-        assert np.abs(found - c.cosine(c.gram(rows))).max() < 1e-3
+        return found
 
-    return against(loops, lambda: c.cosine(c.gram(rows)), n, d)
+    def ours() -> np.ndarray:
+        return c.cosine(c.gram(rows))
+
+    return against(loops, ours, lambda one, two: np.abs(one - two).max() < 1e-3, n, d)
 
 
 def literal(n: int, d: int) -> dict[str, Any]:
@@ -170,22 +173,27 @@ def literal(n: int, d: int) -> dict[str, Any]:
         alike = [rows[i] @ mean / np.linalg.norm(rows[i]) / np.linalg.norm(mean) for i in group]
         return sum(alike) - len(group) * 50.0 / weights.sum()
 
-    def by_definition() -> None:
+    def by_definition() -> set[frozenset[int]]:
         groups: list[tuple[int, ...]] = [(i,) for i in range(n)]
         while len(groups) > 1:
             gain, a, b = max((worth(a + b) - worth(a) - worth(b), a, b) for a, b in combinations(groups, 2))
             if gain <= 0:
                 break
             groups = [group for group in groups if group not in (a, b)] + [a + b]
-        found = {frozenset(group) for group in groups}
-        assert found == {frozenset(group) for group in c.utility_merge(c.gram(rows), examples, 50.0)}
+        return {frozenset(group) for group in groups}
 
-    return against(by_definition, lambda: c.utility_merge(c.gram(rows), examples, 50.0), n, d)
+    def ours() -> set[frozenset[int]]:
+        return {frozenset(group) for group in c.utility_merge(c.gram(rows), examples, 50.0)}
+
+    return against(by_definition, ours, lambda one, two: one == two, n, d)
 
 
-def against(theirs: Callable[[], Any], ours: Callable[[], Any], n: int, d: int) -> dict[str, Any]:
-    """Both three times in turns, after a warm-up of ours."""
-    ours()
+def against(
+    theirs: Callable[[], Any], ours: Callable[[], Any], same: Callable[[Any, Any], bool], n: int, d: int
+) -> dict[str, Any]:
+    """Both three times in turns, after one call of each whose results have to be the same."""
+    if not same(theirs(), ours()):
+        raise AssertionError("what is compared does not come to the same")
     times = [(seconds(theirs), seconds(ours)) for _ in range(3)]
     return {
         "clients": n, "parameters": d, "theirs": spread([one for one, _ in times]), "ours": spread([two for _, two in times]),
@@ -222,8 +230,11 @@ def _status(name: str) -> int:
 def main(argv: Sequence[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--scale", choices=tuple(SIZES), default="full")
-    options.add_argument("--out", type=Path, default=OUT)
+    options.add_argument("--out", type=Path)
     chosen = options.parse_args(argv)
+    if chosen.scale == "small" and chosen.out is None:
+        options.error("--scale small needs --out: what it finds is no measurement, and not to be kept as one")
+    chosen.out = chosen.out or OUT
     about = {"scale": chosen.scale, "machine": machine.described("cpu"), "versions": machine.versions()}
     found = {**about, "measured": measure(chosen.scale)}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)

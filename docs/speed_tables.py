@@ -26,8 +26,8 @@ def read(folder: Path, names: Sequence[str], suffix: str = "") -> list[Found]:
 
 
 def seconds(value: float) -> str:
-    """Three digits: ``0.0123 s``, ``1.23 s``, ``123 s``."""
-    return f"{value:#.3g}".rstrip(".") + " s"
+    """Three digits: ``0.0123 s``, ``1.23 s``, ``123 s``; of more than a thousand seconds, all of them."""
+    return (f"{value:,.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")) + " s"
 
 
 def times(value: float) -> str:
@@ -131,7 +131,7 @@ def scaling(folder: Path = SPEED) -> str:
 
 def clustering(folder: Path = SPEED) -> str:
     """The Gram matrix beside a bare product, sketches, what follows, and what one would write instead."""
-    path = (folder.parent if folder == SPEED else folder) / "clustering.json"
+    path = _clusterings(folder) / "clustering.json"
     if not path.is_file():
         return NONE
     found = json.loads(path.read_text())["measured"]
@@ -154,6 +154,11 @@ def clustering(folder: Path = SPEED) -> str:
     return f"{table(head, rows, 'r' * len(head))}\n{against}"
 
 
+def _clusterings(folder: Path) -> Path:
+    """The folder of part e's file: its script stands alone, and so does what it keeps."""
+    return folder.parent if folder == SPEED else folder
+
+
 def _sizes(one: Found) -> tuple[str, str]:
     return f"{one['clients']:,}", f"{one['parameters']:,}"
 
@@ -167,21 +172,27 @@ def _after(one: Found) -> tuple[str, ...]:
 
 
 def machine(folder: Path = SPEED, suffix: str = "") -> str:
-    """A sentence: processor, cores, instruction sets, versions; and a warning where it was no measurement."""
+    """A sentence per machine: processor, cores, instruction sets, versions; and a warning where it was no measurement."""
     results = read(folder, (*TRAINING, "f", "g"), suffix)
+    if not suffix:
+        results += read(_clusterings(folder), ["clustering"])
     if not results:
         return NONE
-    on, versions = results[0]["machine"], results[0]["versions"]
-    where = f"{on.get('device', on['processor'])}, {on['cores']} {'cores' if on['cores'] > 1 else 'core'}"
-    bf16 = f", bf16 by {' and '.join(on['bf16'])}" if on["bf16"] else ", no bf16 instructions"
-    told = ", ".join(f"{name} {version}" for name, version in versions.items())
-    text = f"On {on['system']}, {where}{'' if suffix else bf16}; {told}.\n"
+    text = "\n".join(dict.fromkeys(_where(found, suffix) for found in results))
     if any(found["scale"] != "full" for found in results):
         text += "\nThe sizes were tiny: this shows that the code works and says nothing of speed.\n"
     busiest = max(found["machine"]["busy"] for found in results)
     if busiest > 0.1:
         text += f"\nThese numbers are rough: before a part, others kept {busiest:.0%} of the machine busy.\n"
     return text
+
+
+def _where(found: Found, suffix: str) -> str:
+    on = found["machine"]
+    where = f"{on.get('device', on['processor'])}, {on['cores']} {'cores' if on['cores'] > 1 else 'core'}"
+    bf16 = f", bf16 by {' and '.join(on['bf16'])}" if on["bf16"] else ", no bf16 instructions"
+    told = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return f"On {on['system']}, {where}{'' if suffix else bf16}; {told}.\n"
 
 
 def speed(part: str) -> str:

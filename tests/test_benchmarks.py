@@ -134,7 +134,19 @@ def test_clustering_is_measured_by_its_own_script(tmp_path: Path) -> None:
     assert "HCCT's merge from its definition" in (tmp_path / "tables.md").read_text()
 
 
-@pytest.mark.parametrize("wrong", [["--only", "a,x"], ["--only", "ab"], ["--repetitions", "0"]])
+def test_tiny_sizes_are_not_kept_as_measurements(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["--scale", "small", "--only", "a"])
+    assert "--scale small needs --out" in capsys.readouterr().err
+
+
+def test_times_have_three_digits() -> None:
+    assert [speed_tables.seconds(value) for value in (0.01234, 1.0, 123.4, 999.6, 1234.5)] == [
+        "0.0123 s", "1.00 s", "123 s", "1,000 s", "1,234 s",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [["--only", "a,x"], ["--only", "ab"], ["--repetitions", "0"], ["--device", "cuda"]])
 def test_wrong_calls_are_told_in_a_sentence(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         bench.main([*wrong, "--out", str(tmp_path)])

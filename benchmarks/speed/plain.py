@@ -70,7 +70,14 @@ class PlainLoop:
             yield loader(self.work, client) if self.dataloader else indexed(self.work, client, self.device)
 
     def seconds(self) -> float:
+        before = torch.get_num_threads()
         torch.set_num_threads(self.threads)
+        try:
+            return self._round()
+        finally:
+            torch.set_num_threads(before)
+
+    def _round(self) -> float:
         since = time.perf_counter()
         states = []
         for client in self.draw.sample(range(self.work.clients), self.work.asked):

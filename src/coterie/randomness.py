@@ -59,10 +59,13 @@ def generator(*key: int) -> torch.Generator:
 
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """Fork torch's global generator and seed it by ``key``, for what takes no generator: dropout, default initialisers.
+    """Fork torch's global generators and seed them by ``key``, for what takes no generator: dropout, default initialisers.
 
-    The caller's global state is untouched on leaving.
+    The CPU's, and where CUDA is in use the current GPU's. The caller's global state is untouched on leaving.
     """
-    with torch.random.fork_rng(devices=[]):
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=gpus):
         torch.random.default_generator.manual_seed(_word(key))
+        if gpus:
+            torch.cuda.manual_seed(_word(key))
         yield

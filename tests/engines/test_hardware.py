@@ -52,8 +52,8 @@ def test_blocks_fit_a_cache_and_long_steps_need_none() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"workers": 0}, "workers must be >= 1, got 0"),
-        ({"width": 0}, "width must be >= 1, got 0"),
+        ({"workers": 0}, "workers must be a whole number >= 1, got 0"),
+        ({"width": 0}, "width must be a whole number >= 1, got 0"),
         ({"precision": "fp16"}, "precision must be one of fp32, bf16, got 'fp16'"),
         ({"device": "gpu"}, "device must be cpu, cuda, cuda:1 or the like, got 'gpu'"),
         ({"device": "meta"}, "device must be cpu or cuda, got 'meta'"),
@@ -74,8 +74,11 @@ def test_a_gpu_that_is_not_there_is_told_before_anything_trains() -> None:
 
 @pytest.mark.parametrize(
     ("model", "says"),
-    [(dropped, "dropout, whose draws"), (lambda: nn.Sequential(nn.Flatten(), nn.LSTM(5, 3)), "recurrent layers")],
-    ids=["dropout", "lstm"],
+    [
+        (dropped, "dropout, whose draws"), (lambda: nn.Sequential(nn.Flatten(), nn.LSTM(5, 3)), "recurrent layers"),
+        (lambda: nn.InstanceNorm1d(3, track_running_stats=True), "buffers in InstanceNorm1d"),
+    ],
+    ids=["dropout", "lstm", "buffers"],
 )
 def test_models_that_have_no_blocks(model: Callable[[], nn.Module], says: str) -> None:
     with pytest.raises(SettingError, match=f"width must be 1 for a model with {says}.*, got 2"):

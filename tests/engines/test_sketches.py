@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from coterie.clustering import gram, sketch
 from coterie.core import Plan, Task
@@ -82,6 +83,22 @@ def test_refused_and_untrained_replies_have_no_sketch() -> None:
     assert measured.updates is measured.means is measured.gram is None
 
 
+class Towering:
+    """An update that is finite itself, squared as well, and in a sketch is not."""
+
+    def tampered(self, row: Tensor, sent: Tensor, *key: int) -> Tensor:
+        d, size = len(row), 4
+        up = torch.ones(1, size) @ sketch(torch.eye(d), size).T  # the longest way through the map
+        return (up[0] / up.norm() * 1.5e19).float()
+
+
+def test_an_update_whose_sketch_overflows_is_refused() -> None:
+    tried = replace(world(IDS), attacks={7: Towering()})
+    for need in ("rows", "gram"):
+        assert set(seen(TASK, tried, need=need).refused) == set()
+        assert set(seen(TASK, tried, need=need, sketch=4).refused) == {7}
+
+
 def test_no_update_is_held_beyond_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     many = range(2 * CHUNK + 9)
     tried = world(many, clients={c: client(c, train=4, validation=2, test=2) for c in many})
@@ -136,7 +153,7 @@ def test_methods_with_sketches_as_wide_as_a_model_are_the_methods(method: Any, m
         torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS[:4], ids=str)
+@pytest.mark.parametrize("method", [*METHODS[:4], HCCTE(sketch=64), HCCTE(sketch=8)], ids=str)
 def test_late_clients_find_their_place_by_sketches(method: Any) -> None:
     """They come, are silent, and go, with sketches on the edges of the tree."""
     setup = replace(

@@ -15,7 +15,7 @@ from coterie.core import Task, Training
 from coterie.local import Learner
 from coterie.local.blocks import Block, goes_with
 from coterie.randomness import generator
-from coterie.world import Objective, Split
+from coterie.world import Objective, Split, whole
 from small import CLASSES, FEATURES, client, examples, linear, made, mlp, noisy, normed
 
 LR = 0.2
@@ -109,6 +109,34 @@ def test_padding_is_nothing_that_was_there_before() -> None:
         learner.scratch(name, 1000).fill_(torch.nan)
     found, _ = both_ways(learner, splits, Training(batch=8), rows)
     assert torch.equal(found, expected)
+
+
+class Directions(nn.Module):
+    """Of inputs only the direction counts; zeros have none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x / x.norm(dim=-1, keepdim=True))
+
+
+def test_padding_is_examples_that_a_model_can_take() -> None:
+    learner = Learner(made(Directions), Objective())
+    splits = [examples(20, 1), examples(17, 2)]
+    block, alone = both_ways(learner, splits, Training(batch=8, epochs=2), [learner.master.row().clone()] * 2)
+    torch.testing.assert_close(block, alone, rtol=1e-4, atol=1e-6)
+
+
+def test_an_augmentation_may_change_the_type_of_numbers() -> None:
+    learner = Learner(made(linear), Objective(), lambda x, gen: x.float() / 255 + torch.rand(x.shape, generator=gen))
+    gen = generator(5)
+    pixels = torch.randint(0, 256, (21, FEATURES), generator=gen, dtype=torch.uint8)
+    labels = torch.randint(0, CLASSES, (21,), generator=gen)
+    splits = [whole(pixels[part], labels[part]) for part in (slice(12), slice(12, None))]
+    block, alone = both_ways(learner, splits, Training(batch=4, epochs=2), [learner.master.row().clone()] * 2)
+    torch.testing.assert_close(block, alone, rtol=1e-4, atol=1e-6)
 
 
 def test_a_client_that_breaks_down_leaves_the_others_alone() -> None:

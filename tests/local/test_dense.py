@@ -10,6 +10,7 @@ from test_learner import Frozen, Tied, Words, tokens
 from torch import Tensor, nn
 
 from coterie.core import Training
+from coterie.layout import Layout
 from coterie.local import Learner, dense
 from coterie.randomness import generator
 from coterie.world import Objective
@@ -39,12 +40,59 @@ class First(nn.Module):
         return self.fc(x)
 
 
+class Attacked(nn.Module):
+    """Trains on inputs moved against the model: a gradient is taken within the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.body(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.logits(moved).square().sum(), moved)
+        return self.logits(x + 0.1 * slope.sign())
+
+
+class Penalised(Attacked):
+    """Adds the length of that gradient to the outputs, so that it is differentiated itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.logits(moved).square().sum(), moved, create_graph=True)
+        return self.logits(x) + slope.square().sum(1, keepdim=True)
+
+
+class Halved(nn.Module):
+    """Computes with another weight in the layer's place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.functional_call(self.fc, {"weight": 0.5 * self.fc.weight}, x)
+
+
+class Autocast(Attacked):
+    """In half precision by its own decision."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.logits(x).float()
+
+
 @pytest.fixture(autouse=True)
 def every_layer_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "LARGE", 1)
 
 
-@pytest.mark.parametrize("model", [linear, mlp, Tied, Frozen, Words, Twice, First], ids=lambda m: m.__name__)
+MODELS = [linear, mlp, Tied, Frozen, Words, Twice, First, Attacked, Penalised, Halved]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
 def test_training_is_the_plain_loop(model: Callable[[], nn.Module]) -> None:
     learner, module = Learner(made(model, 1), Objective()), made(model)
     training, data = Training(batch=8, epochs=3), tokens(20) if model is Words else examples(20, 1)
@@ -54,6 +102,14 @@ def test_training_is_the_plain_loop(model: Callable[[], nn.Module]) -> None:
     expected = learner.layout.row(trained(module, data, training, 0.05, generator(1)))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert not torch.equal(found, start)
+
+
+def test_a_module_with_an_autocast_of_its_own() -> None:
+    learner, module = Learner(made(Autocast, 1), Objective()), made(Autocast)
+    training, data, start = Training(batch=8, epochs=3), examples(24, 1), Layout(module).row(module)
+    found = learner.train(start.clone(), data, training, 0.05, generator(1))
+    expected = Layout(module).row(trained(module, data, training, 0.05, generator(1)))
+    assert (found - expected).norm() < 0.01 * (expected - start).norm()
 
 
 def test_without_oneDNN_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,10 +133,13 @@ def test_other_steps_need_the_gradient(training: Training) -> None:
 
 
 def test_layers_with_other_weights_than_the_models_are_left_alone() -> None:
-    assert not Learner(made(mlp), Objective(), precision="bf16").dense.layers  # theirs are rounded
+    assert not Learner(made(mlp), Objective(), precision="bf16").dense.layers  # autocast is followed bit for bit
+    hooked = made(linear)
+    next(hooked.parameters()).register_hook(lambda g: g * 0)
+    assert not Learner(hooked, Objective()).dense.layers
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(FEATURES, CLASSES))
     assert not Learner(normed, Objective()).dense.layers
-    assert [type(m) for m in Learner(made(Frozen), Objective()).dense.layers] == [nn.Linear]  # the head
+    assert len(Learner(made(Frozen), Objective()).dense.layers) == 1  # the head
 
 
 def test_a_small_layer_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +159,6 @@ def test_after_training_or_an_error_the_module_is_what_it_was() -> None:
     with pytest.raises(ValueError, match="halfway"):
         stop_halfway()
     assert not learner.dense.held
-    assert not any("forward" in vars(layer) for layer in learner.dense.layers)
+    assert not any("forward" in vars(layer) for layer, _ in learner.dense.layers)
     learner.train(learner.master.row().clone(), examples(20, 1), Training(batch=8), 0.05, generator(1))
     assert learner.gradient(learner.master.row().clone(), examples(20, 1)).any()

@@ -229,6 +229,15 @@ def test_a_split_is_its_rows_and_its_own_targets() -> None:
     assert torch.equal(learner.gradient(start, part), learner.gradient(start, copied))
 
 
+def test_in_tests_too_a_net_that_mixes_the_examples_of_a_batch_sees_one_clients_alone() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(FEATURES, track_running_stats=False), nn.Linear(FEATURES, CLASSES))
+    learner = Learner(module, Objective())
+    data, row = examples(30, 1), learner.master.row().clone()
+    parts = [(data.inputs, torch.arange(0, 10), [data.targets[:10]]), (data.inputs, torch.arange(10, 30), [data.targets[10:]])]
+    together = learner.sums([row], parts)
+    assert together == [learner.sums([row], [part])[0] for part in parts]
+
+
 def test_nothing_to_measure_is_nan() -> None:
     learner, module = pair(linear)
     scores = learner.measure(learner.layout.row(module), client(1, validation=0).validation)

@@ -121,8 +121,10 @@ def sketch_error(k: int, n: int, delta: float = 0.01) -> float:
 
     For a map of independent normal numbers this is a theorem: ``k |Sz|²/|z|²`` is then χ² with k degrees of freedom,
     beyond ``k + 2 sqrt(k L) + 2 L`` with probability ``exp(-L)`` (B. Laurent and P. Massart, Annals of Statistics 2000,
-    lemma 1), and there are n (n - 1) such ends of n (n - 1) / 2 differences. Cosines vary less, with a variance of
-    ``(1 - c²)²/k`` in place of 2/k, so that there is room for twice as much. For the map of :func:`sketch` the variance
+    lemma 1), and there are n (n - 1) such ends of n (n - 1) / 2 differences, which leave delta/n. The
+    cosine r of such sketches, where c is the updates', is that of k pairs of normal numbers. Its tail falls off with the
+    exponent ``k log cosh(artanh r - artanh c)``, for ``|r - c| >= t`` no less than ``k log cosh(2 artanh(t/2)) >= k t²/2
+    >= 2 L``: all cosines together take far less than what is left. For the map of :func:`sketch` the variance
     is the proven one, and the tail is taken to be normal, as an error is a sum of k terms that are independent given
     the first signs; tests check that the bound holds, for dense, heavy-tailed and sparse rows.
 

@@ -13,7 +13,7 @@ from coterie.core.state import Client
 
 CHUNK = 64
 """Updates averaged together. What is averaged in which order does not depend on how many came at a time, as long as that
-is a multiple of this."""
+is a multiple of this; where some were refused, sums are taken in another order, which is rounding."""
 
 
 class Means:
@@ -45,7 +45,8 @@ class Means:
 
 
 def group_means(replies: Replies, groups: Sequence[Iterable[Client]], weighting: str = "data") -> tuple[Tensor, np.ndarray]:
-    """The weighted mean update of each of k groups, ``(k, d)``, and how many of it answered, ``(k,)``; zeros where nobody."""
+    """The weighted mean update of each of k groups, ``(k, d)`` in float32, and how many of it answered, ``(k,)``; zeros where
+    nobody."""
     assert replies.updates is not None
     place = {client: i for i, client in enumerate(replies.clients)}
     within: list[list[int]] = [[] for _ in place]

@@ -85,9 +85,9 @@ class Plan:
 
     need: what ``step`` must see. ``"mean"``: the weighted mean update of those who trained from each row; ``"gram"``:
     that and the Gram matrix of the updates over ``columns``; ``"rows"``: every update. sketch: rows and Gram matrix are of
-    sketches (:func:`coterie.clustering.sketch`) of so many numbers of these columns, made as replies arrive, so that no
-    engine holds the updates themselves; rows come with the means then. weighting: of the means. ends_round: False where
-    another exchange of the same communication round follows.
+    sketches (:func:`coterie.clustering.sketch`) of so many numbers of these columns, made as replies arrive, so that an
+    engine holds but some of the updates at a time; rows come with the means then. weighting: of the means. ends_round:
+    False where another exchange of the same communication round follows.
     """
 
     models: Tensor

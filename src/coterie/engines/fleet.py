@@ -82,8 +82,10 @@ class Fleet:
             return
         if self._workers:
             self._workers.close()
-        hand.models = shared_matrix(max(models, len(hand.models)), self.layout.size)
-        hand.replies = shared_matrix(max(replies, len(hand.replies)), self.layout.size)
+        if models > len(hand.models):
+            hand.models = shared_matrix(models, self.layout.size)
+        if replies > len(hand.replies):
+            hand.replies = shared_matrix(replies, self.layout.size)
         if not enough:
             hand.sketches = shared_matrix(short, sketch)
         self._workers = Workers(hand.work, self.count)

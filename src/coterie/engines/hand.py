@@ -100,12 +100,13 @@ class Hand:
             keep = self.wire.layout.mask(errand.task.keep) if errand.task.keep else None
             sent = self.wire.send(self._tampered(reply.row, errand, keep), errand.client, exchange, keep)
             self.replies[errand.slot] = sent
+            # A finite square of the norm bounds every entry of a Gram matrix too. With noise, a refusal would tell of data.
+            rows = [sent] if self.wire.boundary.noise or sent is reply.row else [reply.row, sent]
             if errand.sketch is not None:
                 shown = sent if keep is None else sent.masked_fill(keep, 0.0)
-                self.sketches[errand.slot] = sketch(shown[None, errand.columns or slice(None)], errand.sketch)[0]
-            # A finite square of the norm bounds every entry of a Gram matrix too. With noise, a refusal would tell of data.
-            both = (sent,) if self.wire.boundary.noise or sent is reply.row else (reply.row, sent)
-            if not all(torch.isfinite(row.dot(row)) for row in both):
+                rows += sketch(shown[None, errand.columns or slice(None)], errand.sketch)
+                self.sketches[errand.slot] = rows[-1]
+            if not all(torch.isfinite(row.dot(row)) for row in rows):
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
         return errand.client, reply.chosen, reply.losses, reply.accuracies, trained, refused
 

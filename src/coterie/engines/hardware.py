@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +24,6 @@ WIDEST_ON_A_GPU = 64
 STEP = 40e6
 """Operations of a step on a CPU above which it pays a client alone: calling torch is then a small part of its time."""
 
-_OBSTACLES: tuple[tuple[type[nn.Module], str], ...] = (
-    (nn.modules.dropout._DropoutNd, "dropout, whose draws are a client's own"),
-    (nn.RNNBase, "recurrent layers, which torch cannot compute for several models at once"),
-)
 _ONE_BY_ONE = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU)
 """Modules known to be fast in blocks on a CPU, and to treat every example alone."""
 
@@ -48,42 +45,45 @@ class Hardware:
     def __post_init__(self) -> None:
         for name in ("workers", "width"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"{name} must be >= 1, got {value}")
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise SettingError(f"{name} must be a whole number >= 1, got {value!r}")
         if self.precision not in PRECISIONS:
             raise SettingError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self._kind() not in ("cpu", "cuda"):
             raise SettingError(f"device must be cpu or cuda, got {self.device!r}")
-        if self.device != "cpu" and (self.workers or 1) > 1:
+        if self._kind() != "cpu" and (self.workers or 1) > 1:
             raise SettingError(f"workers must be 1 with device {self.device}, got {self.workers} (width is for blocks)")
 
     def _kind(self) -> str:
         try:
             return torch.device(self.device).type
-        except RuntimeError:
+        except (RuntimeError, TypeError):
             raise SettingError(f"device must be cpu, cuda, cuda:1 or the like, got {self.device!r}") from None
 
     def check(self, world: World) -> None:
         """Raises :class:`~coterie.settings.SettingError` if this machine has no such device or the model is not for it."""
         if self._kind() == "cuda" and not torch.cuda.is_available():
             raise SettingError(f"device {self.device!r} cannot be used: this PyTorch finds no CUDA GPU; cpu always works")
+        count = torch.cuda.device_count()
+        if self._kind() == "cuda" and (torch.device(self.device).index or 0) >= count:
+            raise SettingError(f"device {self.device!r} cannot be used: the last GPU here is cuda:{count - 1}")
         with seeded(0):
             self.block(world.model(), world)
 
     def processes(self, clients: int) -> int:
         """Worker processes for so many clients."""
-        return 1 if self.device != "cpu" else min(self.workers or default_workers(), clients)
+        return 1 if self._kind() != "cpu" else min(self.workers or default_workers(), clients)
 
     def block(self, module: nn.Module, world: World) -> int:
         """Clients in a block: ``width``, or what suits; 1 trains each alone. Never depends on the number of workers."""
-        obstacle = next((why for kind, why in _OBSTACLES if any(_is(part, kind) for part in module.modules())), None)
+        obstacle = next((why for part in module.modules() for why in _obstacles(part)), None)
         if self.width is not None:
             if self.width > 1 and obstacle:
                 raise SettingError(f"width must be 1 for a model with {obstacle}, got {self.width}")
             return self.width
         if obstacle or world.objective.loss is not cross_entropy:
             return 1
-        if self.device != "cpu":
+        if self._kind() != "cpu":
             return WIDEST_ON_A_GPU
         parameters = sum(p.numel() for p in module.parameters())
         if not all(type(part) in _ONE_BY_ONE for part in module.modules()) or _work(parameters, world) > STEP:
@@ -91,8 +91,15 @@ class Hardware:
         return max(1, min(WIDEST, BLOCK_BYTES // (4 * parameters)))
 
 
-def _is(part: nn.Module, kind: type[nn.Module]) -> bool:
-    return isinstance(part, kind) and getattr(part, "p", 1.0) > 0  # dropout of nothing is none
+def _obstacles(part: nn.Module) -> Iterator[str]:
+    """Why a module with this part cannot be computed for several models at once."""
+    if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+        yield "dropout, whose draws are a client's own"
+    if isinstance(part, nn.RNNBase):
+        yield "recurrent layers, which torch cannot compute for several models at once"
+    owned = [buffer for buffer in part._buffers.values() if buffer is not None and buffer.is_floating_point()]
+    if owned and not isinstance(part, nn.modules.batchnorm._BatchNorm):
+        yield f"buffers in {type(part).__name__}, which may change as it is trained"
 
 
 def _work(parameters: int, world: World) -> float:

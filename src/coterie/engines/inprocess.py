@@ -1,7 +1,7 @@
 """The in-process engine: a generator of rounds over clients that live on this machine.
 
-Everything random depends on (seed, exchange, client) alone, so the number of workers, an interruption, or a silent
-client changes nothing else.
+Everything random depends on (seed, exchange, client) alone: the number of workers or an interruption changes no bit, and a
+silent client no draw of another's.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def shared_matrix(rows: int, columns: int) -> Tensor:
     size = rows * columns * 4
     if size > available_memory() / 2:
         with tempfile.TemporaryFile() as file:
-            file.truncate(size)
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, not a crash at some later write
             memory = mmap.mmap(file.fileno(), size)
     else:
         memory = mmap.mmap(-1, size)

@@ -81,16 +81,17 @@ class Block:
         return self.flat
 
     def _shuffled(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
-        """Every client's examples in an order of its own, ``(w, length, ...)``; shorter ones end in zeros."""
-        first = splits[0]
-        x, y = (
-            self.learner.scratch(name, len(splits), length, *pool.shape[1:], dtype=pool.dtype)
-            for name, pool in (("inputs", first.inputs), ("targets", first.targets))
-        )
+        """Every client's examples in an order of its own, ``(w, length, ...)``; a shorter one's first fills up the rest."""
+        whole: list[Tensor] = []
         for i, (split, gen) in enumerate(zip(splits, gens, strict=True)):
-            x[i, : len(split)], y[i, : len(split)] = self.learner.shuffled(split, gen)
-            x[i, len(split) :], y[i, len(split) :] = 0, 0
-        return x, y
+            own = self.learner.shuffled(split, gen)
+            whole = whole or [
+                self.learner.scratch(name, len(splits), length, *t.shape[1:], dtype=t.dtype)
+                for name, t in zip(("inputs", "targets"), own, strict=True)
+            ]
+            for all_of_them, t in zip(whole, own, strict=True):
+                all_of_them[i, : len(split)], all_of_them[i, len(split) :] = t, t[:1]
+        return whole[0], whole[1]
 
     def _gradients(self, x: Tensor, y: Tensor, present: Tensor) -> tuple[Tensor, ...]:
         """Of each client's mean loss; ``present`` ``(w, b)`` is False for padding."""

@@ -26,11 +26,15 @@ Held = list[tuple[Tensor, Tensor, Tensor]]
 
 
 class DenseUpdates:
-    """The large dense layers of a module whose float32 weights are the model's own."""
+    """The large dense layers of a module that computes with ``weights``, its trainable parameters, as they are."""
 
-    def __init__(self, module: nn.Module, trainable: Sequence[Tensor]) -> None:
-        own = {(values.data_ptr(), values.dtype) for values in trainable if values.device.type == "cpu"}
-        self.layers = [m for m in module.modules() if type(m) is nn.Linear and _is_one(m, own)]
+    def __init__(self, module: nn.Module, weights: Sequence[Tensor]) -> None:
+        own = {id(w) for w in weights if w.dtype == torch.float32 and w.is_cpu and not w._backward_hooks}
+        self.layers: list[tuple[nn.Linear, Tensor]] = []
+        for layer in module.modules():
+            weight = layer._parameters.get("weight")  # none where a hook computes it
+            if type(layer) is nn.Linear and weight is not None and weight.numel() >= LARGE and id(weight) in own:
+                self.layers.append((layer, weight))
         self.held: Held = []
 
     def gain(self, training: Training) -> bool:
@@ -41,14 +45,18 @@ class DenseUpdates:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """While this lasts, backward passes give these layers' weights no gradient but keep what it is made of."""
-        for layer in self.layers:
-            layer.forward = partial(_outputs, layer, self.held)  # type: ignore[method-assign]
+        for layer, weight in self.layers:
+            layer.forward = partial(_outputs, layer, weight, self.held)  # type: ignore[method-assign]
         try:
             yield
         finally:
             self.held.clear()
-            for layer in self.layers:
+            for layer, _ in self.layers:
                 del layer.forward
+
+    def forget(self) -> None:
+        """What a module has differentiated on its own way to the loss is not the loss's."""
+        self.held.clear()
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
@@ -58,32 +66,31 @@ class DenseUpdates:
         self.held.clear()
 
 
-def _is_one(layer: nn.Linear, own: set[tuple[int, torch.dtype]]) -> bool:
-    weight = layer._parameters.get("weight")  # none where a hook computes it
-    return weight is not None and weight.numel() >= LARGE and (weight.data_ptr(), weight.dtype) in own
-
-
-def _outputs(layer: nn.Linear, held: Held, x: Tensor) -> Tensor:
-    return _Dense.apply(x, layer.weight, layer.bias, held)
+def _outputs(layer: nn.Linear, weight: Tensor, held: Held, x: Tensor) -> Tensor:
+    if layer.weight is not weight:  # another one in its place for the time of a call
+        return functional.linear(x, layer.weight, layer.bias)
+    return _Dense.apply(x, weight, layer.bias, held)
 
 
 class _Dense(torch.autograd.Function):
-    """A dense layer, ``x W^T + b``."""
+    """A dense layer, ``x W^T + b``; its weights' gradient is left out, unless it will be differentiated in turn."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, held):  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(x)
-        ctx.weight, ctx.held = weight, held  # not saved: it is changed only after the whole backward pass
+        ctx.save_for_backward(x, weight)
+        ctx.held = held
         return functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx, g):  # type: ignore[no-untyped-def]
-        (x,) = ctx.saved_tensors
+        x, weight = ctx.saved_tensors
         for_x, _, for_bias, _ = ctx.needs_input_grad
-        rows = g.reshape(-1, g.shape[-1])
-        ctx.held.append((ctx.weight, x.reshape(-1, x.shape[-1]), rows))
-        inputs = _times(rows, ctx.weight).view_as(x) if for_x else None
-        return inputs, None, rows.sum(0) if for_bias else None, None
+        rows, inputs = (t.reshape(-1, t.shape[-1]).to(weight.dtype) for t in (g, x))  # half precision, in a module's autocast
+        bias = rows.sum(0) if for_bias else None
+        if torch.is_grad_enabled():
+            return (rows @ weight).view_as(x).to(x.dtype), rows.t() @ inputs, bias, None
+        ctx.held.append((weight, inputs, rows))
+        return _times(rows, weight).view_as(x).to(x.dtype) if for_x else None, None, bias, None
 
 
 def _times(g: Tensor, weight: Tensor) -> Tensor:

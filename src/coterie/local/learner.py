@@ -16,7 +16,7 @@ from coterie.layout import Layout
 from coterie.local.dense import DenseUpdates
 from coterie.local.measure import BATCH_TO_MEASURE, Part, Scores, Sums, batches, score
 from coterie.local.precision import Master, computing
-from coterie.local.steps import batch_starts, passes, stepper
+from coterie.local.steps import batch_starts, descend, passes, stepper
 from coterie.world import Objective, Split
 
 
@@ -41,10 +41,12 @@ class Learner:
         self.device, self.precision = torch.device(device), precision
         # Convolutions are faster with the channels last in memory.
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules())
-        self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
+        norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self.has_batchnorm = bool(norms)
+        self.mixes = any(norm.running_mean is None for norm in norms)  # the examples of a batch, in tests too
         self.master = Master(module, self.layout, self.device, precision)
-        self.dense = DenseUpdates(module, self.master.trainable)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.dense = DenseUpdates(module, self.parameters if precision == "fp32" else [])
         in_row = {piece.name for piece in self.layout.pieces}
         self.others = [
             (owner, name, buffer.clone())
@@ -112,6 +114,8 @@ class Learner:
         """
         if len(rows) == 1:
             self.load(rows[0])
+        if self.mixes and len(parts) > 1:
+            return [self.sums(rows, [part])[0] for part in parts]
         totals: list[list[Sums]] = [[{} for _ in targets] for _, _, targets in parts]
         for pool, index, pieces in batches(parts):
             outputs = self._voices(rows, self.arranged(self.here(pool).index_select(0, index.to(self.device))))
@@ -159,12 +163,10 @@ class Learner:
         with self.dense.kept():
             for x, y in batches:
                 loss = self.objective.loss(self.outputs(x), y)
+                self.dense.forget()
                 gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-                with torch.no_grad():
-                    for values, g in zip(self.master.trainable, gradients, strict=True):
-                        if g is not None:
-                            values.add_(g, alpha=-lr)
                 self.dense.step(lr)
+                descend(self.master.trainable, lr, gradients)
 
     def _batches(self, data: Split, training: Training, gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled mini-batches of ``epochs`` passes, or as many passes as ``steps`` take; one gather per pass."""

@@ -88,7 +88,8 @@ def _owned_twice(module: nn.Module) -> set[int]:
 
 
 def _rounds(module: nn.Module, name: str) -> bool:
-    return type(module.get_submodule(name.rpartition(".")[0])) in _ROUNDED
+    owner, _, last = name.rpartition(".")
+    return type(module.get_submodule(owner)) in _ROUNDED and last in ("weight", "bias")  # no hook's weight_g, weight_orig
 
 
 def computing(precision: str, device: torch.device | str) -> AbstractContextManager[object]:

@@ -51,7 +51,7 @@ def _optimiser(values: Sequence[Tensor], training: Training, lr: float) -> Step:
     elif training.momentum or decay:
         optimiser = torch.optim.SGD(values, lr=lr, momentum=training.momentum, weight_decay=decay)
     else:
-        return partial(_plain, values, lr)
+        return partial(descend, values, lr)
 
     def move(gradients: Sequence[Tensor]) -> None:
         for v, g in zip(values, gradients, strict=True):
@@ -61,9 +61,12 @@ def _optimiser(values: Sequence[Tensor], training: Training, lr: float) -> Step:
     return move
 
 
-def _plain(values: Sequence[Tensor], lr: float, gradients: Sequence[Tensor]) -> None:
+@torch.no_grad()
+def descend(values: Sequence[Tensor], lr: float, gradients: Sequence[Tensor | None]) -> None:
+    """A step of plain SGD; where there is no gradient, none."""
     for v, g in zip(values, gradients, strict=True):
-        v.add_(g, alpha=-lr)
+        if g is not None:
+            v.add_(g, alpha=-lr)
 
 
 def batch_starts(examples: int, training: Training, least: int) -> list[int]:

@@ -84,7 +84,7 @@ class CFL:
         None, "numbers kept of each update on the tree's edges; none keeps all of it; ours", multiple=4
     )
     sketch: int | None = setting(
-        None, "compare sketches of so many numbers, in place of edge_sketch; the server then holds no update; ours", multiple=4
+        None, "compare sketches of so many numbers, in place of edge_sketch; updates are not kept then; ours", multiple=4
     )
     fraction: float = setting(1.0, "share of each group's clients asked in a round, at least one; ours", gt=0, le=1)
     quorum: float = setting(0.5, "least share of a group that must answer for it to split; ours", gt=0, le=1)

@@ -37,7 +37,7 @@ class Heard:
 
     mean ``(d,)``: the weighted mean update. mean_norm, client_norm: ‖Σ w_i Δ_i‖ and max_i ‖Δ_i‖, of the parameters.
     cosines ``(n, n)``: of their updates. sides: the optimal bipartition of those who answered, None of fewer than two.
-    complete: all were asked.
+    complete: all were asked. sketched: numbers of the sketches that stand for the updates, None where nothing does.
     """
 
     leaf: Leaf
@@ -48,6 +48,7 @@ class Heard:
     cosines: np.ndarray
     sides: Bipartition | None
     complete: bool
+    sketched: int | None
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -71,6 +72,13 @@ class Heard:
     def smallest(self) -> int:
         """Clients on the smaller side."""
         return min(len(self.sides.left), len(self.sides.right)) if self.sides else 0
+
+    @property
+    def unsure(self) -> str:
+        """What a note of a split says where the sketches' error could have changed the sides."""
+        if self.sketched is None or bipartition_margin(self.cosines) > 2 * sketch_error(self.sketched, len(self.clients)):
+            return ""
+        return f"; unsure: sketches of {self.sketched} numbers may have changed the sides"
 
     def parts(self) -> Groups:
         """The sides as groups of client ids."""
@@ -97,7 +105,9 @@ def listen(method: CFL, state: CFLState, row: int, replies: Replies) -> Heard | 
     complete = method.fraction == 1.0 or leaf.ask_all or leaf.gradients or method.split_rounds is not None
     cosines = cosine(matrix)
     sides = optimal_bipartition(cosines) if len(part.clients) > 1 else None
-    return Heard(leaf, part, mean, mean_norm, client_norm, cosines, sides, complete)
+    compared = state.tree.parameters or len(mean)
+    sketched = method.sketch if method.sketch and method.sketch < compared else None
+    return Heard(leaf, part, mean, mean_norm, client_norm, cosines, sides, complete, sketched)
 
 
 def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
@@ -155,22 +165,15 @@ def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] 
     if heard.smallest < method.min_cluster_size:
         text = f"{said}; but a side would have fewer than min_cluster_size {method.min_cluster_size} clients"
         return note(heard, "keep", text, numbers=numbers)
-    text = f"{said}; separable: {test} > gamma_max {method.gamma_max:g}"
-    if method.sketch is not None and method.sketch < len(heard.leaf.model) and _near(heard, method.sketch):
-        text += f"; unsure: sketches of {method.sketch} numbers may have changed the sides"
+    text = f"{said}; separable: {test} > gamma_max {method.gamma_max:g}{heard.unsure}"
     return note(heard, "split", text, heard.parts(), numbers)
-
-
-def _near(heard: Heard, sketch: int) -> bool:
-    """Whether the sketches' error could have changed the sides."""
-    return bipartition_margin(heard.cosines) <= 2 * sketch_error(sketch, len(heard.clients))
 
 
 def by_schedule(heard: Heard, chosen: int) -> Note:
     """Split the node ``chosen`` for this round; keep every other."""
     if heard.leaf.node != chosen or heard.sides is None:
         return note(heard, "keep", "not chosen by split_rounds")
-    text = f"chosen by split_rounds as the least alike group: alpha_cross {heard.sides.cross:.3f}"
+    text = f"chosen by split_rounds as the least alike group: alpha_cross {heard.sides.cross:.3f}{heard.unsure}"
     return note(heard, "split", text, heard.parts())
 
 

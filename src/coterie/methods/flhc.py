@@ -89,7 +89,7 @@ class FLHC:
         4096, "numbers kept of each update to place late clients by; none, and metric l1, keep all of it; ours", multiple=4
     )
     sketch: int | None = setting(
-        None, "cluster sketches of so many numbers, in place of edge_sketch; the server then holds no update; ours", multiple=4
+        None, "cluster sketches of so many numbers, in place of edge_sketch; updates are not kept then; ours", multiple=4
     )
 
     def __post_init__(self) -> None:
@@ -165,7 +165,7 @@ class FLHC:
         tree, leaves = state.tree.split(0, groups, state.models[0], {}, replies, state.round)
         late = sorted(set(clients) - set(replies.clients))
         note = self._note(state, groups, merges[:, 2], late)
-        if self.sketch is not None and self.sketch < state.models.shape[1]:
+        if self.sketch is not None and self.sketch < (state.tree.parameters or state.models.shape[1]):
             reason = self._doubt(apart, labels, merges)
             note = replace(note, text=f"{note.text}; in sketches{f', unsure: {reason}' if reason else ''}")
         note = replace(note, heard=replies.clients, similarity={"all": torch.from_numpy(apart).float()})

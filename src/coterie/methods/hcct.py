@@ -37,7 +37,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from coterie.clustering import gram
+from coterie.clustering import gram, sketch
 from coterie.core import (
     Assignment,
     Client,
@@ -86,7 +86,7 @@ class HCCT:
     )
     fraction: float = setting(1.0, "share of each group's clients asked in an epoch, at least one; ours", gt=0, le=1)
     sketch: int | None = setting(
-        None, "take cosines of sketches of so many numbers; the server then holds no update; ours", multiple=4
+        None, "take cosines of sketches of so many numbers; updates are not kept then; ours", multiple=4
     )
 
     def __post_init__(self) -> None:
@@ -206,7 +206,10 @@ class HCCT:
                 memory, first = remember(state.memory, clients, matrix, self.memory), replies.of(new)
                 if first.clients:
                     assert first.updates is not None
-                    memory = begin(memory, first.clients, first.updates[:, columns])
+                    firsts = first.updates[:, columns]
+                    if self.sketch and replies.means is None:  # HCCT-E had to see all layers
+                        firsts = sketch(firsts, self.sketch)
+                    memory = begin(memory, first.clients, firsts)
                 state = replace(state, memory=memory)
                 clients, matrix = recall(memory, clients)
         sizes = np.array([state.sizes[c] for c in clients], dtype=np.float64)
