@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_learner import Frozen, Tied
 from torch import Tensor, nn
 
 from coterie import local
@@ -21,16 +22,6 @@ from small import CLASSES, FEATURES, client, examples, linear, made, mlp, noisy,
 LR = 0.2
 
 
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.into, self.out = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
-        self.out.weight = self.into.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(torch.tanh(self.into(x)))
-
-
 class Images(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -39,16 +30,6 @@ class Images(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(torch.relu(self.conv(x.view(-1, 1, 1, FEATURES))).flatten(1)) * self.scale
-
-
-class Frozen(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES)
-        self.body.requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.body(x)))
 
 
 def squares(outputs: Tensor, targets: Tensor) -> Tensor:
