@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -43,9 +43,13 @@ MAY_IMPORT: dict[str, str] = {
     # What is kept of a run; of an engine it knows the type of a round, see TYPES_ONLY.
     "codec": "core settings",
     "store": "settings codec",
-    "record": "core settings codec store",
+    "record": "core settings codec store __init__",
     "experiment": "core settings boundary world data models scenario methods record store engines",
-    "runs": "codec boundary core settings world models scenario methods engines record store experiment __init__",
+    # Flower is an engine that keeps a run directory by itself: there is no command that runs it in a federation.
+    "engines.flower": "codec core settings randomness attendance world layout local boundary models scenario engines "
+    "record store experiment",
+    "runs": "codec boundary core settings world models scenario methods engines engines.flower record store experiment "
+    "__init__",
     "export": "codec core settings randomness layout models world experiment record store runs engines boundary __init__",
     "overrides": "core settings boundary scenario methods experiment",
     "report": "core settings boundary clustering methods tree scenario experiment record store runs",
@@ -62,7 +66,11 @@ PURE = ("core", "tree", "clustering", "methods")
 
 
 def part_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return _part(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+def _part(names: Sequence[str]) -> str:
+    return "engines.flower" if list(names[:2]) == ["engines", "flower"] else names[0]
 
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -100,7 +108,7 @@ def parts_imported(path: Path) -> Iterator[tuple[str, bool]]:
         package, *rest = name.split(".")
         if package == "coterie":
             known = rest and ((SOURCE / rest[0]).is_dir() or (SOURCE / f"{rest[0]}.py").exists())
-            yield (rest[0] if known else "__init__"), types
+            yield (_part(rest) if known else "__init__"), types
 
 
 def calls(path: Path) -> Iterator[str]:

@@ -82,7 +82,7 @@ def _options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     if arguments.method:
         known = {name: [table for table in spec["methods"] if table["name"] == name] for name in arguments.method}
         spec["methods"] = [table for name, tables in known.items() for table in tables or [{"name": name}]]
-    for name in ("rounds", "target", "eval_every", "workers", "width", "device", "precision", "data"):
+    for name in ("rounds", "target", "eval_every", "workers", "width", "device", "precision", "engine", "data"):
         if getattr(arguments, name) is not None:
             spec[name] = getattr(arguments, name)
     if arguments.seeds is not None:

@@ -13,6 +13,7 @@ As TOML, everything but the name of the scenario may be left out::
     width = 16                               # clients trained in one block; by itself what suits model and device
     device = "cpu"                           # or cuda
     precision = "fp32"                       # or bf16
+    engine = "inprocess"                     # or flower, for its simulation
     data = "data"                            # folder of the data set's files
 
     [training]                               # local training; what is not said is the scenario's
@@ -27,6 +28,7 @@ The ``run.toml`` of a run directory is such a file too, with everything said.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +45,7 @@ from coterie.settings import SettingError, UserError, build, check, nearest, set
 from coterie.store import check_schema
 from coterie.world import World
 
+ENGINES = ("inprocess", "flower")
 DEMO = "digits/label-permutation"
 DEMO_METHODS = ("fedavg", "cfl")
 
@@ -68,6 +71,7 @@ class Experiment:
     width: int | None = setting(None, "clients trained in one block; none is what suits model and device", ge=1)
     device: str = setting("cpu", "where clients train: cpu, cuda, cuda:1, ...")
     precision: str = setting("fp32", "fp32, or bf16 (autocast) for training and tests", choices=PRECISIONS)
+    engine: str = setting("inprocess", "who runs the clients: processes of its own, or Flower's simulation", choices=ENGINES)
     data: str | None = setting(None, "folder of the data set's files")
 
     def __post_init__(self) -> None:
@@ -77,6 +81,16 @@ class Experiment:
         if not self.methods:
             raise SettingError("Experiment.methods must name at least one method")
         self.hardware()
+        if self.engine == "flower":
+            self._check_flower()
+
+    def _check_flower(self) -> None:
+        """Raises :class:`UserError` without Flower, :class:`SettingError` for what its clients do not take part in."""
+        if any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
+            raise UserError("engine flower needs Flower and Ray: pip install 'coterie[flower]'")
+        for name, only in (("width", None), ("device", "cpu"), ("precision", "fp32")):
+            if getattr(self, name) not in (None, only):
+                raise SettingError(f"Experiment.{name} is for engine inprocess, got {getattr(self, name)} with engine flower")
 
     def hardware(self, workers: int | None = None) -> Hardware:
         """What the runs compute with; ``workers`` in place of the experiment's."""
@@ -96,15 +110,15 @@ class Experiment:
 
     def spec(self) -> Spec:
         """Everything said: :func:`make` of it is this experiment again."""
-        out: Spec = {"scenario": {"name": self.scenario, **_plain(self.setup, without=("training",))}}
-        out["methods"] = [{"name": method.name, **_plain(method)} for method in self.methods]
+        out: Spec = {"scenario": {"name": self.scenario, **plain(self.setup, without=("training",))}}
+        out["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
         out |= {name: value for name in PLAIN if (value := getattr(self, name)) is not None}
         out["seeds"] = list(self.seeds)
-        out |= {"training": _plain(self.training), "boundary": _plain(self.boundary)}
+        out |= {"training": plain(self.training), "boundary": plain(self.boundary)}
         return out
 
 
-PLAIN = ("rounds", "target", "eval_every", "checkpoint_every", "workers", "width", "device", "precision", "data")
+PLAIN = ("rounds", "target", "eval_every", "checkpoint_every", "workers", "width", "device", "precision", "engine", "data")
 TABLES = ("scenario", "methods", "training", "boundary")
 KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training", "boundary")
 
@@ -202,7 +216,7 @@ def data_folder(data: str | os.PathLike[str] | None) -> str | None:
     return str(Path(data).expanduser().absolute()) if data else None
 
 
-def _plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:
+def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     """All fields for TOML: None is written as ``"none"``, so that nothing depends on what defaults come to be."""
     return {name: _value(getattr(settings, name)) for name in settings_of(type(settings), without)}
 

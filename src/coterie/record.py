@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+import coterie
 from coterie.codec import DamagedError
 from coterie.settings import UserError
 from coterie.store import SCHEMA, Checkpoints, check_schema, sync_folder, write_whole
@@ -129,6 +131,16 @@ class Record:
                 raise DamagedError(f"line {number} of {self._path} is of round {parsed['round']}")
             out.append((parsed, end))
         return out
+
+
+def versions() -> Mapping[str, str]:
+    """Of what the numbers may depend on."""
+    return {
+        "coterie": coterie.__version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def line(done: Round) -> Line:

@@ -7,18 +7,15 @@ one run directory each, ``<method>-seed<N>``.
 from __future__ import annotations
 
 import hashlib
-import platform
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-import coterie
 from coterie import models
 from coterie.boundary import Boundary
 from coterie.codec import DamagedError
@@ -27,6 +24,7 @@ from coterie.engines import inprocess
 from coterie.engines.inprocess import Position, Round
 from coterie.experiment import Experiment, data_folder, make, method_class, read
 from coterie.record import RUN, Line, Record, ends, to_toml
+from coterie.record import versions as versions
 from coterie.scenario import Scenario, find
 from coterie.settings import SettingError, UserError
 from coterie.store import SCHEMA, held, write_whole
@@ -114,17 +112,26 @@ class Run:
             stored = self._prepare(world)
             if self.finished():  # another process may have been faster
                 return
-            engine = inprocess.rounds(
-                self.method, world, rounds=self.experiment.rounds, seed=self.seed,
-                eval_every=self.experiment.eval_every, start=stored, boundary=self.experiment.boundary,
-                **asdict(self.experiment.hardware(workers)),
-            )  # fmt: skip
-            with closing(engine):  # type: ignore[type-var]
+            with closing(self._engine(world, stored, workers)) as engine:  # type: ignore[type-var]
                 for done in engine:
                     last = self._store(done)
                     yield done
                     if last:
                         return
+
+    def _engine(self, world: World, start: Position | None, workers: int | None) -> Iterator[Round]:
+        """The rounds that are missing."""
+        experiment = self.experiment
+        common: dict[str, Any] = {
+            "rounds": experiment.rounds, "seed": self.seed, "eval_every": experiment.eval_every, "start": start,
+            "boundary": experiment.boundary,
+        }  # fmt: skip
+        if experiment.engine == "flower":
+            from coterie.engines.flower import simulation  # Flower is an extra
+
+            maker = partial(world_of, json.dumps(experiment.spec()), self.seed)
+            return simulation.rounds(self.method, maker, workers=workers or experiment.workers, **common)
+        return inprocess.rounds(self.method, world, **common, **asdict(experiment.hardware(workers)))
 
     def _prepare(self, world: World) -> Position | None:
         """Write ``run.toml``, or check it and cut off what was recorded after the checkpoint."""
@@ -148,6 +155,11 @@ class Run:
 
     def _last(self, recorded: Line) -> bool:
         return ends(recorded, self.experiment.rounds, self.experiment.target)
+
+
+def world_of(spec: str, seed: int) -> World:
+    """The world of an experiment's tables, as JSON: for processes that make their own."""
+    return make(json.loads(spec)).world(seed)
 
 
 def world_facts(world: World) -> dict[str, Any]:
@@ -180,16 +192,6 @@ def digest(world: World) -> str:
             for tensor in (*new, split.index, split.targets):
                 state.update(tensor.contiguous().numpy())
     return state.hexdigest()
-
-
-def versions() -> Mapping[str, str]:
-    """Of what the numbers may depend on."""
-    return {
-        "coterie": coterie.__version__,
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def changed_versions(run: Run) -> list[str]:

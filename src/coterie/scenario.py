@@ -232,8 +232,21 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
 """The named scenarios: data set / heterogeneity."""
 
 
+FEDERATION = "federation"
+"""What a run over a federation has in a scenario's place: its clients are elsewhere."""
+
+
+class Elsewhere(Scenario):
+    """The scenario of a run whose clients are nodes of a federation."""
+
+    def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
+        raise UserError("the clients of a federation are elsewhere: start its ServerApp again, and the run goes on")
+
+
 def find(name: str) -> Scenario:
     """The scenario called ``name``; raises :class:`UserError` with the nearest known name."""
+    if name == FEDERATION:
+        return Elsewhere()
     if name not in SCENARIOS:
         raise UserError(f"there is no scenario {name!r}{nearest(name, SCENARIOS)} (known: {', '.join(SCENARIOS)})")
     return SCENARIOS[name]

@@ -7,8 +7,9 @@ silent client no draw of another's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,8 @@ from coterie.core import (
     Federation,
     Method,
     Note,
+    Plan,
+    Replies,
     state,
 )
 from coterie.engines import roll
@@ -112,9 +115,14 @@ def rounds(
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
     with Fleet(world, wire, hardware) as fleet:
         while position.round < rounds:
-            test = (position.round + 1) % eval_every == 0 or position.round + 1 == rounds
-            done = _round(method, fleet, position, seed, test)
+            clock = Clock()
+            steps = communicate(method, world, wire, position, seed, clock)
+            done = carry(steps, partial(exchange, fleet, seed=seed, clock=clock))
             position = done.position
+            if done.number % eval_every == 0 or done.number == rounds:
+                with clock("evaluate"):
+                    scores = fleet.evaluate(done.assignment, position.kept)
+                done = replace(done, scores=scores)
             yield done
 
 
@@ -149,10 +157,17 @@ def _draw(world: World, wire: Wire, i: int) -> Tensor:
         return wire.layout.row(world.model())
 
 
-def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, test: bool) -> Round:
-    """The exchanges of one communication round, then the test."""
-    first, clock, attendance = position.exchange, Clock(), fleet.world.attendance
-    position, came = roll.call(method, fleet.world, position)
+Heard = tuple[Replies, Mapping[Client, Tensor]]
+"""The replies to a plan, and what the clients keep afterwards."""
+
+Steps = Generator[tuple[Plan, Position], Heard, Round]
+
+
+def communicate(method: Method[Any], roster: roll.Roster, wire: Wire, position: Position, seed: int, clock: Clock) -> Steps:
+    """One communication round, whoever carries it out: yields each exchange's plan, for those who will answer, with the
+    position it is made in; takes the replies; returns the round, not tested yet."""
+    first, attendance = position.exchange, roster.attendance
+    position, came = roll.call(method, roster, position)
     there = roll.present(attendance, position)
     notes = list(came)
     refused: dict[Client, str] = {}
@@ -166,9 +181,9 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
         cohort = Cohort(present=there, exchange=position.exchange, seed=seed)
         with clock("server"):
             plan = method.plan(position.state, cohort)
-        fleet.wire.check(plan, method.name)
+        wire.check(plan, method.name)
         carried = roll.answering(attendance, plan, position.exchange, seed)
-        replies, kept = exchange(fleet, carried, position, seed, clock)
+        replies, kept = yield carried, position
         with clock("server"):
             new = method.step(position.state, replies)
             notes.extend(method.explain(new))
@@ -180,20 +195,27 @@ def _round(method: Method[Any], fleet: Fleet, position: Position, seed: int, tes
         spoken[0].update(plan.tasks)
         spoken[1].update(replies.clients)
         refused.update(replies.refused)
-        released.update(c for c, task in carried.tasks.items() if fleet.wire.releases(task))
-        up, down = up + traffic(carried, fleet.wire)[0], down + traffic(plan, fleet.wire)[1]
+        released.update(c for c, task in carried.tasks.items() if wire.releases(task))
+        up, down = up + traffic(carried, wire)[0], down + traffic(plan, wire)[1]
         measured += evaluations(plan)
     position, left = roll.dismiss(method, position, *spoken, there, attendance.patience)
     notes += left
-    assignment = method.assignment(position.state)
-    with clock("evaluate"):
-        scores = fleet.evaluate(assignment, position.kept) if test else None
     return Round(
-        number=position.round, position=position, assignment=assignment, notes=tuple(notes), refused=refused, released=released,
-        exchanges=position.exchange - first, asked=asked, answered=answered, scores=scores,
-        bytes_up=up, bytes_down=down, evaluations=measured, seconds=clock.seconds,
-        adversaries=tuple(sorted(fleet.world.attacks)),
+        number=position.round, position=position, assignment=method.assignment(position.state), notes=tuple(notes),
+        refused=refused, released=released, exchanges=position.exchange - first, asked=asked, answered=answered, scores=None,
+        bytes_up=up, bytes_down=down, evaluations=measured, seconds=clock.seconds, adversaries=tuple(sorted(roster.attacks)),
     )  # fmt: skip
+
+
+def carry(steps: Steps, exchange: Callable[[Plan, Position], Heard]) -> Round:
+    """The round of :func:`communicate`, each plan carried out by ``exchange``."""
+    plan, at = next(steps)
+    while True:
+        try:
+            plan, at = steps.send(exchange(plan, at))
+        except StopIteration as end:
+            done: Round = end.value
+            return done
 
 
 def _endless(number: int, asked: int, answered: int, refused: Mapping[Client, str]) -> str:

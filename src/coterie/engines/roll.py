@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from coterie.attendance import Attendance
 from coterie.core import Admits, Client, Method, Note, Plan
@@ -14,16 +14,30 @@ from coterie.world import World
 if TYPE_CHECKING:
     from coterie.engines.inprocess import Position
 
+
+class Roster(Protocol):
+    """Those who may take part: a world's clients, or the nodes of a federation."""
+
+    @property
+    def clients(self) -> Mapping[Client, Any]: ...
+
+    @property
+    def attendance(self) -> Attendance: ...
+
+    @property
+    def attacks(self) -> Mapping[Client, Any]: ...
+
+
 def check(method: Method[Any], world: World) -> None:
     """Raises :class:`SettingError` if clients are to join and the method has no way to admit them."""
     if world.attendance.joins and not isinstance(method, Admits):
         raise SettingError(f"{method.name} cannot take newcomers: it has no admit and retire")
 
 
-def call(method: Method[Any], world: World, position: Position) -> tuple[Position, tuple[Note, ...]]:
+def call(method: Method[Any], roster: Roster, position: Position) -> tuple[Position, tuple[Note, ...]]:
     """The position in which those have been admitted that are there in the next round and were not members."""
     known, number = set(position.members), position.round + 1
-    new = tuple(c for c in sorted(world.clients) if c not in known and world.attendance.there(c, number))
+    new = tuple(c for c in sorted(roster.clients) if c not in known and roster.attendance.there(c, number))
     if not new or not isinstance(method, Admits):
         return position, ()
     members = tuple(sorted((*position.members, *new)))

@@ -1,0 +1,216 @@
+"""Exchanges and tests over Flower's grid: plans become messages, replies become what a method sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from coterie.boundary import Wire
+from coterie.core import Assignment, Client, Plan, Replies, Task, Training
+from coterie.engines.clock import Clock
+from coterie.engines.flower import messages
+from coterie.engines.flower.messages import METRICS, UPDATE, Order, Unfit
+from coterie.engines.flower.nodes import Nodes, Present
+from coterie.engines.gather import needed
+from coterie.engines.inprocess import Position
+from coterie.engines.roll import Roster
+from coterie.settings import SettingError
+
+
+@dataclass
+class Heard:
+    """One client's reply, read: see :class:`~coterie.core.Replies`."""
+
+    update: Tensor | None
+    examples: int
+    chosen: tuple[int, ...]
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+
+
+@dataclass
+class Carrier:
+    """One run's exchanges over a grid. names: metric -> the names an app may give it."""
+
+    grid: Grid
+    wire: Wire
+    training: Training
+    seed: int
+    nodes: Nodes
+    others: Mapping[str, Tensor]
+    timeout: float
+    names: Mapping[str, Sequence[str]]
+    method: str
+    online: frozenset[Client] = frozenset()
+    attacks: Mapping[Client, Any] = field(default_factory=dict)
+    patience: int = 10
+    roster: Roster | None = None
+
+    @property
+    def clients(self) -> dict[Client, int]:
+        return {client: node for node, client in self.nodes.client.items()}
+
+    @property
+    def attendance(self) -> Present:
+        return Present(online=self.online, patience=self.patience)
+
+    # -- an exchange ----------------------------------------------------------------------------------------------------
+
+    def outgoing(self, plan: Plan, position: Position) -> list[Message]:
+        """A plan's messages, one per client that is connected."""
+        models: dict[int, ArrayRecord] = {}
+        out = []
+        for client, task in sorted(plan.tasks.items()):
+            if client not in self.nodes.aware:
+                self._check(task, client)
+            offered = {messages.name_of(i): self._packed(plan.models, row, models) for i, row in enumerate(task.offered)}
+            out.append(self._message("train", offered, task, client, position))
+        return out
+
+    def _packed(self, rows: Tensor, row: int, known: dict[int, ArrayRecord]) -> ArrayRecord:
+        """A model's arrays; made once, however many clients get them."""
+        if row not in known:
+            known[row] = messages.packed(rows[row], self.wire.layout, self.others)
+        return known[row]
+
+    def _message(
+        self, kind: str, models: Mapping[str, ArrayRecord], task: Task, client: Client, position: Position
+    ) -> Message:
+        training = task.how(self.training)
+        lr = training.lr * training.lr_decay ** (position.round if task.lr_round is None else task.lr_round)
+        key = self.seed, position.exchange, position.round
+        order = Order(task=task, training=training, lr=lr, key=key, client=client)
+        content = messages.content(models, messages.config_of(order))
+        return Message(content, dst_node_id=self.nodes.node(client), message_type=kind)
+
+    def _check(self, task: Task, client: Client) -> None:
+        """An app that knows nothing of Coterie trains from one model, in its own way; anything else it would ignore."""
+        wants = (
+            "to choose among several models" if len(task.offered) > 1
+            else "the loss of a model" if task.measure
+            else "a gradient in place of an update" if task.gradient
+            else "to keep layers to itself" if task.keep
+            else "to train in another way than in other rounds" if task.training is not None or task.epochs is not None
+            else None
+        )  # fmt: skip
+        if wants:
+            raise SettingError(
+                f"{self.method} asks a client {wants}, and client {client}'s app, which knows nothing of Coterie, would ignore "
+                "that; make the app with coterie.engines.flower.client_app"
+            )
+
+    def incoming(self, plan: Plan, replies: Iterable[Message]) -> Replies:
+        """What a method's step must see of the replies; those that cannot be used are refused with a reason."""
+        heard: dict[Client, Heard] = {}
+        refused: dict[Client, str] = {}
+        for reply in replies:
+            client = self.nodes.client.get(reply.metadata.src_node_id)
+            if client is None or client not in plan.tasks or client in heard:
+                continue
+            try:
+                heard[client] = self._read(reply, plan, plan.tasks[client])
+            except Unfit as error:
+                refused[client] = str(error)
+        taken = sorted(heard)
+        trained = any(heard[c].update is not None for c in taken)
+        updates = torch.stack([_row(heard[c].update, self.wire.layout.size) for c in taken]) if trained else None
+        told = Replies(
+            clients=tuple(taken),
+            examples=np.array([heard[c].examples for c in taken], dtype=np.int64),
+            chosen=tuple(heard[c].chosen for c in taken),
+            losses=tuple(heard[c].losses for c in taken),
+            accuracies=tuple(heard[c].accuracies for c in taken),
+            refused=refused,
+            updates=updates,
+        )
+        if not taken:
+            told = replace(told, updates=torch.empty(0, self.wire.layout.size))
+        return needed(plan, told)
+
+    def _read(self, reply: Message, plan: Plan, task: Task) -> Heard:
+        if reply.has_error():
+            raise Unfit(f"its app failed: {reply.error.reason or reply.error.code}")
+        content = reply.content
+        metrics = messages.only(content.metric_records, METRICS, "metric records")
+        examples = messages.number(metrics, ["num-examples"])
+        if not (examples >= 1 and examples == int(examples) and examples < 2**53):
+            raise Unfit("its reply tells no number of examples (num-examples)")
+        places = [int(place) for place in messages.numbers(metrics, "chosen")] or list(range(task.choose))
+        if len(places) != task.choose or any(not 0 <= place < len(task.offered) for place in places):
+            raise Unfit(f"it chose {places} of {len(task.offered)} models")
+        losses, accuracies = (messages.numbers(metrics, name) for name in ("losses", "accuracies"))
+        if task.measure and len(losses) != len(task.offered):
+            raise Unfit(f"it measured {len(losses)} of {len(task.offered)} models")
+        update = self._update(content, plan, task, places) if task.trains else None
+        chosen = tuple(task.offered[place] for place in places)
+        return Heard(update, self.wire.examples(int(examples)), chosen, losses, accuracies)
+
+    def _update(self, content: Any, plan: Plan, task: Task, places: Sequence[int]) -> Tensor:
+        layout = self.wire.layout
+        if UPDATE in content.array_records:
+            row = messages.unpacked(content[UPDATE], layout, lacking=0.0 if task.keep else None)
+        else:
+            trained = messages.unpacked(messages.only(content.array_records, messages.ARRAYS, "array records"), layout)
+            row = trained - plan.models[[task.offered[place] for place in places]].mean(0)
+        if not torch.isfinite(row.dot(row)):
+            raise Unfit("its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)")
+        return row
+
+    def exchange(self, plan: Plan, position: Position, clock: Clock) -> Replies:
+        """Carry out a plan; who does not answer in time is silent."""
+        with clock("server"):
+            out = self.outgoing(plan, position)
+        with clock("train"):
+            replies = list(self.grid.send_and_receive(out, timeout=self.timeout)) if out else []
+        with clock("server"):
+            return self.incoming(plan, replies)
+
+    # -- tests ----------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, assignment: Assignment, position: Position) -> dict[Client, dict[str, float]]:
+        """Every served client's model, or models, on its own test data; NaN for who does not answer."""
+        out = self.tests(assignment, position)
+        return self.scores(assignment, self.grid.send_and_receive(out, timeout=self.timeout) if out else ())
+
+    def tests(self, assignment: Assignment, position: Position) -> list[Message]:
+        """The messages that ask the connected clients to test the models that serve them."""
+        models: dict[int, ArrayRecord] = {}
+        out = []
+        for client, served in sorted(assignment.row.items()):
+            if client not in self.online:
+                continue
+            rows = assignment.path.get(client, (served,)) if assignment.ensemble else (served,)
+            if client not in self.nodes.aware:
+                rows = (served,)  # an app that knows nothing of Coterie tests one model
+            offered = {messages.name_of(i): self._packed(assignment.models, row, models) for i, row in enumerate(rows)}
+            task = Task(offered=tuple(range(len(rows))), choose=len(rows))
+            out.append(self._message("evaluate", offered, task, client, position))
+        return out
+
+    def scores(self, assignment: Assignment, replies: Iterable[Message]) -> dict[Client, dict[str, float]]:
+        """What the tests found, of everyone who is served."""
+        found: dict[Client, dict[str, float]] = {}
+        for reply in replies:
+            client = self.nodes.client.get(reply.metadata.src_node_id)
+            if client is not None and reply.has_content():
+                found[client] = self._scores(reply)
+        nothing = dict.fromkeys(self.names, float("nan"))
+        return {client: found.get(client, nothing) for client in sorted(assignment.row)}
+
+    def _scores(self, reply: Message) -> dict[str, float]:
+        try:
+            metrics = messages.only(reply.content.metric_records, METRICS, "metric records")
+        except Unfit:
+            return dict.fromkeys(self.names, float("nan"))
+        return {metric: messages.number(metrics, names) for metric, names in self.names.items()}
+
+
+def _row(update: Tensor | None, size: int) -> Tensor:
+    return torch.zeros(size) if update is None else update

@@ -1,0 +1,183 @@
+"""A Flower ClientApp that can do every task of every method: measure, choose, keep layers, give a gradient.
+
+    app = client_app(model=Net, data=load)
+
+``load(context)`` gives this node's :class:`~coterie.world.ClientData`. How the client trains, the server tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import torch
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from coterie import local
+from coterie.engines.fleet import own_layers
+from coterie.engines.flower import messages
+from coterie.engines.flower.messages import METRICS, UPDATE
+from coterie.randomness import Purpose, seeded
+from coterie.world import ClientData, Objective
+
+KEPT = "coterie-kept"
+"""Records of a node's state with its own layers, ``coterie-kept-<exchange>``: as they were after that exchange."""
+
+
+@dataclass(frozen=True)
+class Participant:
+    """One node's part: its data, the model, the loss and metrics, and what is done to training batches."""
+
+    data: ClientData
+    model: Callable[[], nn.Module]
+    objective: Objective = Objective()  # noqa: RUF009  (frozen)
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    attack: Any = None
+
+
+_PARTS: dict[tuple[str, int], tuple[Participant, local.Learner]] = {}
+"""The last node's part, kept between messages where a process has several."""
+
+
+def client_app(
+    *,
+    model: Callable[[], nn.Module] | None = None,
+    data: Callable[[Context], ClientData] | None = None,
+    objective: Objective | None = None,
+    participant: Callable[[Context], Participant] | None = None,
+    client: Callable[[Context], int] | None = None,
+    mods: Sequence[Any] = (),
+) -> ClientApp:
+    """A ClientApp for :class:`~coterie.engines.flower.MethodStrategy` and any method.
+
+    model: makes the net. data: this node's examples. objective: loss and metrics, cross entropy and accuracy by
+    themselves. client: the client's id, a whole number that stays the same when a node comes back; by itself the node
+    config's ``client-id`` or ``partition-id``, else the server gives one. participant: all of it in one function, in
+    place of model, data and objective. mods: Flower's client mods, as :func:`~coterie.engines.flower.boundary_mod`.
+    """
+    if (participant is None) == (model is None or data is None):
+        raise TypeError("client_app takes model and data, or participant")
+
+    token = uuid4().hex  # a simulation unpickles the app for every message, and this with it
+
+    def part(context: Context) -> tuple[Participant, local.Learner]:
+        key = token, context.node_id
+        if key not in _PARTS:
+            _PARTS.clear()
+            if participant is not None:
+                made = participant(context)
+            else:
+                assert data is not None
+                assert model is not None
+                made = Participant(data(context), model, objective or Objective())
+            with seeded(0):
+                _PARTS[key] = made, local.Learner(made.model(), made.objective, made.augment)
+        return _PARTS[key]
+
+    app = ClientApp(mods=list(mods))
+    name = client or _named
+
+    @app.query("coterie")
+    def query(message: Message, context: Context) -> Message:
+        me, _ = part(context)
+        who = name(context)
+        known = {} if who is None else {"client": who}
+        metrics = MetricRecord({**known, "num-examples": len(me.data.train)})
+        return Message(RecordDict({METRICS: metrics}), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        me, learner = part(context)
+        return Message(trained(me, learner, message.content, context.state), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        me, learner = part(context)
+        return Message(tested(me, learner, message.content, context.state), reply_to=message)
+
+    return app
+
+
+def _named(context: Context) -> int | None:
+    for key in ("client-id", "partition-id"):
+        if key in context.node_config:
+            return int(context.node_config[key])
+    return None
+
+
+def trained(me: Participant, learner: local.Learner, content: RecordDict, state: RecordDict) -> RecordDict:
+    """Do a task; the reply holds the update, and what was measured."""
+    order = messages.order_of(content)
+    seed, exchange, _ = order.key
+    task, keep = order.task, None
+    offered = _models(learner, content, len(task.offered))
+    kept = _kept(learner, state, exchange)
+    if task.keep:
+        keep = learner.layout.mask(task.keep)
+        own = None if kept is None else torch.where(keep, kept, torch.nan)
+        offered = [own_layers(row, own) for row in offered]
+    key = seed, Purpose.TRAIN, exchange, order.client
+    reply = local.answer(learner, local.Job(task, offered, me.data, order.training, order.lr, key))
+    records: dict[str, Any] = {}
+    chosen = [task.offered.index(row) for row in reply.chosen]
+    metrics: dict[str, Any] = {"num-examples": len(me.data.train), "chosen": chosen}
+    if reply.losses:
+        metrics |= {"losses": list(reply.losses), "accuracies": list(reply.accuracies)}
+    if reply.row is not None:
+        update = reply.row
+        if me.attack is not None:
+            there = torch.arange(len(update)) < learner.layout.trainable
+            update = me.attack.tampered(update, there if keep is None else there & ~keep, seed, exchange, order.client)
+        if keep is not None and not task.gradient:
+            rows = [offered[i] for i in chosen]
+            start = rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
+            before = torch.full_like(start, torch.nan) if kept is None else kept
+            _keep(learner, state, exchange, torch.where(keep, start + update, before))
+        if keep is not None:
+            update = update.masked_fill(keep, 0.0)
+        records[UPDATE] = messages.packed(update, learner.layout, without=keep)
+    return RecordDict({**records, METRICS: MetricRecord(metrics)})
+
+
+def tested(me: Participant, learner: local.Learner, content: RecordDict, state: RecordDict) -> RecordDict:
+    """The loss and metrics of the model sent, or of the ensemble, on this node's test data."""
+    order = messages.order_of(content)
+    kept = _kept(learner, state, order.key[1])
+    rows = [own_layers(row, kept) for row in _models(learner, content, len(order.task.offered))]
+    test = me.data.test
+    with seeded(0):
+        totals = learner.sums(rows, [(test.inputs, test.index, [test.targets])])[0][0]
+    found = {name: total / count for name, (total, count) in totals.items() if count}
+    return RecordDict({METRICS: MetricRecord({**found, "num-examples": len(test)})})
+
+
+def _models(learner: local.Learner, content: RecordDict, count: int) -> list[Tensor]:
+    return [messages.unpacked(content[messages.name_of(i)], learner.layout) for i in range(count)]
+
+
+# -- layers that stay --------------------------------------------------------------------------------------------------------
+
+
+def _kept(learner: local.Learner, state: RecordDict, exchange: int) -> Tensor | None:
+    """This client's own values ``(d,)``, NaN elsewhere, as they were before ``exchange``: a server that has gone back to an
+    earlier round finds its clients there."""
+    tags = [tag for tag in _tags(state) if tag < exchange]
+    if not tags:
+        return None
+    return messages.unpacked(state[f"{KEPT}-{max(tags)}"], learner.layout, lacking=torch.nan)
+
+
+def _keep(learner: local.Learner, state: RecordDict, exchange: int, row: Tensor, versions: int = 8) -> None:
+    state[f"{KEPT}-{exchange}"] = messages.packed(row, learner.layout, without=row.isnan())
+    for tag in sorted(_tags(state))[:-versions]:
+        del state[f"{KEPT}-{tag}"]
+    for tag in [tag for tag in _tags(state) if tag > exchange]:  # of a future that has been undone
+        del state[f"{KEPT}-{tag}"]
+
+
+def _tags(state: RecordDict) -> list[int]:
+    return [int(name.rpartition("-")[2]) for name in state if name.startswith(f"{KEPT}-")]

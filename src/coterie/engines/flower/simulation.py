@@ -1,0 +1,194 @@
+"""Rounds of a world under Flower's simulation: Ray runs the clients, and the same method the server."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from coterie.boundary import Boundary
+from coterie.core import Cohort, Method
+from coterie.engines.flower.client import Participant, client_app
+from coterie.engines.flower.mods import boundary_mod
+from coterie.engines.flower.strategy import MethodStrategy
+from coterie.engines.inprocess import Position, Round
+from coterie.engines.workers import EngineError, default_workers
+from coterie.settings import SettingError
+from coterie.world import World
+
+START = 600.0
+"""Seconds that a round may take; Ray and PyTorch start in the first one."""
+
+
+def rounds(
+    method: Method[Any],
+    world: Callable[[], World],
+    *,
+    rounds: int,
+    seed: int = 0,
+    workers: int | None = None,
+    eval_every: int = 1,
+    start: Position | None = None,
+    boundary: Boundary | None = None,
+) -> Iterator[Round]:
+    """The rounds of :func:`coterie.engines.inprocess.rounds`, up to float rounding, with every client a node of Flower's.
+
+    world: makes the world; it has to be picklable, as every process makes its own. workers: clients that train at a time.
+    Leaving the loop early ends the simulation. Layers that stay at the clients end with it, so a method that has such
+    cannot ``start`` at a later round. Raises :class:`~coterie.engines.workers.EngineError` if it fails.
+    """
+    if start is not None and _keeps(method, start, seed):
+        ended = "ended with Flower's simulation: it cannot go on with engine flower"
+        raise SettingError(f"{method.name} keeps layers at the clients, which {ended}")
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    with tempfile.TemporaryDirectory() as home:
+        told = Path(home) / "log"
+        told_to = _Job(method, world, rounds, seed, eval_every, start, boundary or Boundary())
+        job = partial(_serve, theirs, told_to, workers or default_workers(), home)
+        process = multiprocessing.get_context("spawn").Process(target=job, daemon=False)
+        process.start()
+        theirs.close()
+        try:
+            position = start.round if start else 0
+            while position < rounds:
+                done = _next(ours, told)
+                position = done.number
+                yield done
+        finally:
+            with suppress(OSError):
+                ours.send(None)
+            ours.close()
+            process.join(timeout=30)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+
+
+def _next(pipe: Connection, told: Path) -> Round:
+    try:
+        pipe.send("go")
+        if not pipe.poll(START):
+            raise EngineError(f"Flower's simulation has not ended a round in {START:g} s")
+        found = pipe.recv()
+    except (EOFError, OSError):
+        found = "its process ended"
+    if isinstance(found, Round):
+        return found
+    details = told.read_text(errors="replace")[-4000:] if told.exists() else ""
+    raise EngineError(f"Flower's simulation failed: {found}", details)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What the process of a simulation is told."""
+
+    method: Method[Any]
+    world: Callable[[], World]
+    rounds: int
+    seed: int
+    eval_every: int
+    start: Position | None
+    boundary: Boundary
+
+
+def _keeps(method: Method[Any], start: Position, seed: int) -> bool:
+    plan = method.plan(start.state, Cohort(present=start.members, exchange=start.exchange, seed=seed))
+    return any(task.keep for task in plan.tasks.values())
+
+
+def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
+    """The process of the simulation: a round whenever it is asked for one."""
+    with open(Path(home) / "log", "w") as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())  # what Ray and Flower report of themselves
+        paths = [path for path in sys.path if path]  # Ray's processes import what this one has
+        settings = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
+        os.environ.update(settings, PYTHONPATH=os.pathsep.join(paths))
+        from flwr.simulation import run_simulation
+
+        logging.getLogger("flwr").setLevel(logging.ERROR)
+        try:
+            here = job.world()
+            run_simulation(
+                server_app=_server(pipe, job, here),
+                client_app=simulated(job.world, job.boundary, job.seed),
+                num_supernodes=len(here.clients),
+                backend_config={
+                    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                    "init_args": {"num_cpus": workers, "log_to_driver": False, "include_dashboard": False},
+                },
+            )
+        except Exception as error:  # whatever it is, the other side has to know
+            with suppress(OSError):
+                pipe.send(f"{type(error).__name__}: {error}")
+
+
+def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = MethodStrategy(
+            job.method, world.model, training=world.training, nodes=len(world.clients), seed=job.seed,
+            eval_every=job.eval_every, boundary=job.boundary, patience=world.attendance.patience,
+            metrics={name: (name,) for name in ("loss", *world.objective.metrics)},
+        )  # fmt: skip
+        try:
+            for done in strategy.rounds(grid, job.rounds, start=job.start, roster=world):
+                if pipe.recv() is None:
+                    return
+                pipe.send(done)
+            pipe.recv()  # until the last one has been taken
+        except EOFError:
+            return
+        except Exception as error:
+            pipe.send(f"{type(error).__name__}: {error}")
+
+    return app
+
+
+def simulated(world: Callable[[], World], boundary: Boundary | None = None, seed: int = 0) -> ClientApp:
+    """The clients of a world as one ClientApp: each partition is the client of that place in the order of ids."""
+    mods = [] if boundary in (None, Boundary()) else [partial(_bounded, world, boundary, seed)]
+    return client_app(participant=partial(_participant, world), client=partial(_client, world), mods=mods)
+
+
+def _bounded(
+    world: Callable[[], World], boundary: Boundary, seed: int, message: Message, context: Context, call_next: Any
+) -> Message:
+    """:func:`.mods.boundary_mod`, as something that can be pickled."""
+    return boundary_mod(boundary, _made(world).model, seed)(message, context, call_next)
+
+
+_WORLDS: dict[Any, World] = {}
+
+
+def _made(world: Callable[[], World]) -> World:
+    """The world, made once in this process: Flower unpickles the app anew for every message."""
+    key = (getattr(world, "func", world), getattr(world, "args", ()))
+    if key not in _WORLDS:
+        _WORLDS.clear()
+        _WORLDS[key] = world()
+    return _WORLDS[key]
+
+
+def _client(world: Callable[[], World], context: Context) -> int:
+    return sorted(_made(world).clients)[int(context.node_config["partition-id"])]
+
+
+def _participant(world: Callable[[], World], context: Context) -> Participant:
+    made, client = _made(world), _client(world, context)
+    return Participant(made.clients[client], made.model, made.objective, made.augment, made.attacks.get(client))

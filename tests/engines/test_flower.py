@@ -1,0 +1,324 @@
+"""Methods over Flower's messages: the same results as in one process, other people's apps, faults, and going on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Strategy
+
+from coterie.boundary import Boundary
+from coterie.core import Training
+from coterie.engines import inprocess
+from coterie.engines.flower import MethodStrategy, Participant, boundary_mod, client_app
+from coterie.engines.inprocess import Round
+from coterie.engines.workers import EngineError
+from coterie.export import save
+from coterie.methods import ACFL, CFL, IFCA, METHODS, FedAvg, FedPer
+from coterie.report.summary import summary
+from coterie.scenario import SCENARIOS
+from coterie.settings import SettingError, UserError
+from coterie.world import World
+from flowered import FIRST, Here, a_run
+from small import mlp, world
+
+IDS = (0, 1, 2, 3, 4, 5)
+
+
+
+@pytest.fixture(autouse=True)
+def run() -> Iterator[None]:
+    with a_run():
+        yield
+
+
+def app_of(tried: World, mods: Any = ()) -> ClientApp:
+    ids = sorted(tried.clients)
+
+    def participant(context: Context) -> Participant:
+        data = tried.clients[ids[int(context.node_config["partition-id"])]]
+        return Participant(data, tried.model, tried.objective, tried.augment)
+
+    return client_app(participant=participant, client=lambda context: ids[int(context.node_config["partition-id"])], mods=mods)
+
+
+def strategy_of(method: Any, tried: World, **how: Any) -> MethodStrategy:
+    how = {"nodes": len(tried.clients), "wait": 1.0, "training": tried.training, **how}
+    return MethodStrategy(method, tried.model, **how)
+
+
+def over_flower(method: Any, tried: World, rounds: int, mods: Any = (), **how: Any) -> list[Round]:
+    grid = Here(app_of(tried, mods), len(tried.clients))
+    return list(strategy_of(method, tried, **how).rounds(grid, rounds))
+
+
+def same(found: list[Round], expected: list[Round]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one.assignment.groups == other.assignment.groups
+        assert one.assignment.row == other.assignment.row
+        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+        assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
+        assert (one.bytes_up, one.bytes_down) == (other.bytes_up, other.bytes_down)
+        assert [note.kind for note in one.notes] == [note.kind for note in other.notes]
+        assert one.scores is not None
+        assert other.scores is not None
+        for client, score in other.scores.items():
+            assert one.scores[client]["accuracy"] == pytest.approx(score["accuracy"], abs=0.02)
+            assert one.scores[client]["loss"] == pytest.approx(score["loss"], rel=1e-3)
+
+
+# -- agreement --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_finds_over_flower_what_it_finds_in_one_process(name: str) -> None:
+    tried = replace(SCENARIOS["digits/label-permutation"], clients=8).build(0)
+    method = METHODS[name]()
+    same(over_flower(method, tried, 4), list(inprocess.rounds(method, tried, rounds=4, workers=1)))
+
+
+@pytest.mark.parametrize(
+    "boundary", [Boundary(rotation="permute", secret=5), Boundary(clip=0.3), Boundary(compress="sign")], ids=str
+)
+def test_a_boundary_is_a_mod(boundary: Boundary) -> None:
+    tried = world(IDS)
+    known = replace(boundary, secret=None)  # of the server
+    found = over_flower(CFL(), tried, 4, mods=[boundary_mod(boundary, tried.model)], boundary=known)
+    expected = list(inprocess.rounds(CFL(), tried, rounds=4, workers=1, boundary=boundary))
+    for one, other in zip(found, expected, strict=True):
+        assert one.assignment.groups == other.assignment.groups
+        if boundary.secret is None:
+            torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+
+
+def test_flowers_own_loop_comes_to_the_same() -> None:
+    """Its start() calls configure_train and aggregate_train in turn; ours also knows rounds of several exchanges."""
+    tried = world(IDS)
+    strategy = strategy_of(CFL(), tried)
+    result = Strategy.start(strategy, Here(app_of(tried), 6), ArrayRecord(first_state(tried)), num_rounds=3)
+    other = strategy_of(CFL(), tried)
+    other.start(Here(app_of(tried), 6), ArrayRecord(first_state(tried)), num_rounds=3)
+    assert strategy.last is not None
+    assert other.last is not None
+    assert torch.equal(strategy.last.assignment.models, other.last.assignment.models)
+    assert "accuracy" in result.evaluate_metrics_clientapp[3]
+
+
+def first_state(tried: World) -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    return tried.model().state_dict()
+
+
+def test_the_first_model_may_be_given() -> None:
+    tried = world(IDS)
+    strategy = strategy_of(FedAvg(), tried, training=Training(lr=1e-9))
+    strategy.start(Here(app_of(tried), 6), ArrayRecord(first_state(tried)), num_rounds=1)
+    assert strategy.last is not None
+    row = strategy.layout.row(first_state(tried))
+    torch.testing.assert_close(strategy.last.assignment.models[0], row, rtol=1e-4, atol=1e-5)
+
+
+# -- apps that know nothing of Coterie ----------------------------------------------------------------------------------------
+
+
+def foreign(tried: World) -> ClientApp:
+    """As in Flower's quickstart: the model's arrays in, the trained ones and freely named metrics out."""
+    app, ids = ClientApp(), sorted(tried.clients)
+
+    def loaded(message: Message) -> nn.Module:
+        net = tried.model()
+        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        return net
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        net, data = loaded(message), tried.clients[ids[int(context.node_config["place"])]].train
+        optimizer = torch.optim.SGD(net.parameters(), lr=message.content["config"]["lr"])
+        loss = nn.functional.cross_entropy(net(data.inputs[data.index]), data.targets)
+        loss.backward()
+        optimizer.step()
+        metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(data)})
+        return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        net, data = loaded(message), tried.clients[ids[int(context.node_config["place"])]].test
+        with torch.no_grad():
+            outputs = net(data.inputs[data.index])
+        found = {
+            "eval_loss": float(nn.functional.cross_entropy(outputs, data.targets)),
+            "eval_acc": float((outputs.argmax(1) == data.targets).float().mean()), "num-examples": len(data),
+        }  # fmt: skip
+        return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize("name", ["fedavg", "cfl", "flhc", "hcct", "hcct-e"])
+def test_an_app_that_knows_nothing_of_coterie_takes_part(name: str) -> None:
+    tried = replace(world(IDS), training=Training(batch=0, lr=0.2, lr_decay=0.9))
+    method = METHODS[name]()
+    found = list(strategy_of(method, tried).rounds(Here(foreign(tried), 6, named=False), 3))
+    same(found, list(inprocess.rounds(method, tried, rounds=3, workers=1)))
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [(IFCA(), "to choose among several models"), (FedPer(), "to keep layers"), (ACFL(), "to train in another way")],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_what_such_an_app_would_ignore_is_refused(method: Any, says: str) -> None:
+    tried = world(IDS)
+    with pytest.raises(SettingError, match=f"{method.name} asks a client {says}.*client_app"):
+        list(strategy_of(method, tried).rounds(Here(foreign(tried), 6, named=False), 3))
+
+
+# -- faults -------------------------------------------------------------------------------------------------------------------
+
+
+def spoiling(node: int, reply: Callable[[Message], Any], after: int = 0) -> Callable[[Message], Any]:
+    """A fate: what a node replies to training from some round on."""
+
+    def fate(message: Message) -> Any:
+        its = message.metadata.dst_node_id == node and message.metadata.message_type == "train"
+        return reply(message) if its and message.content["config"]["server-round"] > after else None
+
+    return fate
+
+
+def arrays(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Message], RecordDict]:
+    def reply(message: Message) -> RecordDict:
+        state = change(dict(message.content["arrays"].to_torch_state_dict()))
+        return RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 5})})
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (arrays(lambda s: {n: t * torch.nan for n, t in s.items()}), "NaN"),
+        (arrays(lambda s: {n: t[:1] for n, t in s.items()}), "has shape"),
+        (arrays(lambda s: {n: t.to(torch.int64) for n, t in s.items()}), "not of floating-point"),
+        (arrays(lambda s: {"other": torch.zeros(3)}), "lack"),
+        (lambda m: RecordDict({"arrays": m.content["arrays"], "metrics": MetricRecord({"loss": 1.0})}), "number of examples"),
+        (lambda m: RecordDict({"metrics": MetricRecord({"num-examples": 5})}), "array records"),
+        (lambda m: RecordDict({}), "metric records"),
+    ],
+    ids=["nan", "shape", "type", "names", "examples", "no arrays", "nothing"],
+)
+def test_a_reply_that_is_of_no_use_is_refused_with_the_reason(reply: Callable[[Message], Any], says: str) -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+    grid.fate = spoiling(FIRST + 7 * 2, reply)
+    done = next(strategy_of(FedAvg(), tried).rounds(grid, 1))
+    assert set(done.refused) == {2}
+    assert says in done.refused[2]
+    assert (done.asked, done.answered) == (6, 5)
+    assert torch.isfinite(done.assignment.models).all()
+
+
+def test_an_app_that_fails_is_refused_and_the_others_go_on() -> None:
+    tried = world(IDS)
+    broken = replace(tried, clients={**tried.clients, 4: replace(tried.clients[4], train=tried.clients[4].test)})
+    grid = Here(app_of(broken), 6)
+    grid.contexts[FIRST + 7 * 4].node_config["partition-id"] = 99
+    done = next(strategy_of(FedAvg(), tried).rounds(grid, 1))
+    assert len(done.refused) == 1
+    assert "its app failed" in next(iter(done.refused.values()))
+
+
+def test_who_is_silent_is_away_after_a_while_and_admitted_again() -> None:
+    tried, node = world(IDS), FIRST + 7 * 3
+    grid = Here(app_of(tried), 6)
+    grid.fate = lambda m: "silent" if m.metadata.dst_node_id == node and quiet[0] else None
+    quiet, seen = [True], []
+    for done in strategy_of(CFL(), tried, patience=2).rounds(grid, 5):
+        seen.append(done)
+        quiet[0] = done.number < 3
+    members = [3 in done.position.members for done in seen]
+    assert members == [True, False, False, True, True] or members == [True, False, True, True, True]
+    assert [note.kind for done in seen for note in done.notes if note.kind in ("leave", "join")][:2] == ["leave", "join"]
+
+
+def test_a_late_node_joins_and_one_that_restarts_is_who_it_was() -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 5)
+    rounds = strategy_of(CFL(), tried, nodes=5).rounds(grid, 5)
+    assert next(rounds).position.members == (0, 1, 2, 3, 4)
+    grid.join(5)
+    assert next(rounds).position.members == IDS
+    del grid.contexts[FIRST]
+    done = next(rounds)
+    assert done.asked == 5
+    grid.join(0, node=99)  # the same client by its partition, with another node id
+    done = next(rounds)
+    assert done.asked == 6
+    assert done.position.members == IDS
+
+
+def test_too_few_nodes_are_an_error_that_says_how_many_came() -> None:
+    tried = world(IDS)
+    with pytest.raises(EngineError, match=r"waited 0.1 s for 9 nodes, and 6 came"):
+        next(strategy_of(FedAvg(), tried, nodes=9, wait=0.1).rounds(Here(app_of(tried), 6), 1))
+
+
+@pytest.mark.parametrize("name", ["nodes", "patience", "seed", "eval_every"])
+def test_wrong_settings_are_told(name: str) -> None:
+    with pytest.raises(SettingError, match=f"MethodStrategy.{name} must be a whole number >= [01], got -1"):
+        MethodStrategy(FedAvg(), mlp, **{name: -1})
+
+
+def test_an_app_takes_one_way_of_being_made() -> None:
+    with pytest.raises(TypeError, match="model and data, or participant"):
+        client_app(model=mlp)
+
+
+# -- records ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [CFL(), FedPer()], ids=lambda m: m.name)
+def test_a_server_that_was_stopped_goes_on(method: Any, tmp_path: Path) -> None:
+    tried = SCENARIOS["digits/label-permutation"]
+    tried = replace(tried, clients=6).build(0)
+    whole = over_flower(method, tried, 5)
+    grid = Here(app_of(tried), 6)
+    strategy_of(method, tried, out=tmp_path / "run").start(grid, num_rounds=3)
+    again = strategy_of(method, tried, out=tmp_path / "run")  # another process; the clients are still there
+    again.start(grid, num_rounds=5)
+    assert again.last is not None
+    assert torch.equal(again.last.assignment.models, whole[-1].assignment.models)
+    assert again.last.scores == whole[-1].scores
+    told = summary(tmp_path / "run")
+    assert (told["method"], told["scenario"], told["rounds"]) == (method.name, "federation", 5)
+    with pytest.raises(UserError, match="cannot go on: its seeds were"):
+        strategy_of(method, tried, out=tmp_path / "run", seed=1).start(grid, num_rounds=6)
+
+
+def test_models_of_a_federation_can_be_taken_out(tmp_path: Path) -> None:
+    tried = replace(SCENARIOS["digits/label-permutation"], clients=6).build(0)
+    strategy_of(FedAvg(), tried, out=tmp_path / "run").start(Here(app_of(tried), 6), num_rounds=1)
+    folder = save(tmp_path / "run", tmp_path / "models")
+    assert (folder / "models.json").is_file()
+
+
+def test_recorded_bytes_are_those_of_the_arrays_sent() -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+    done = next(strategy_of(FedPer(), tried).rounds(grid, 1))
+    size = lambda content: sum(len(a.data) - 128 for r in content.array_records.values() for a in r.values())  # noqa: E731
+    sent = [(m, r) for m, r in grid.messages if m.metadata.message_type == "train"]
+    up, down = sum(size(r.content) for _, r in sent if r is not None), sum(size(m.content) for m, _ in sent)
+    # Each array has a header of 128 bytes; a reply tells a few numbers besides.
+    assert up == pytest.approx(done.bytes_up, rel=0.05)
+    assert down >= done.bytes_down

@@ -1,0 +1,82 @@
+"""Flower's simulation on Ray, from the library and from the command line; each start takes some ten seconds."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from coterie.boundary import Boundary
+from coterie.cli import main
+from coterie.core import Training
+from coterie.engines import inprocess
+from coterie.engines.flower import simulation
+from coterie.engines.workers import EngineError
+from coterie.experiment import make
+from coterie.methods import CFL, FedPer
+from coterie.scenario import SCENARIOS
+from coterie.settings import SettingError
+from coterie.world import World
+
+pytestmark = pytest.mark.slow
+
+
+def small(clients: int, lr: float) -> World:
+    """A world that every process makes for itself."""
+    made = replace(SCENARIOS["digits/label-permutation"], clients=clients, silent=0.2).build(0)
+    return replace(made, training=Training(lr=lr))
+
+
+def test_a_simulation_is_the_run_of_one_process_and_goes_on_from_any_round() -> None:
+    maker, boundary = partial(small, 6, 0.1), Boundary(clip=0.5)
+    expected = list(inprocess.rounds(CFL(), maker(), rounds=4, boundary=boundary))
+    with closing(simulation.rounds(CFL(), maker, rounds=4, boundary=boundary)) as running:  # type: ignore[type-var]
+        found = [next(running), next(running)]  # and it is left early
+    found += simulation.rounds(CFL(), maker, rounds=4, start=found[-1].position, boundary=boundary)
+    for one, other in zip(found, expected, strict=True):
+        assert (one.asked, one.answered, one.bytes_up) == (other.asked, other.answered, other.bytes_up)
+        assert one.assignment.groups == other.assignment.groups
+        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+
+
+def failing() -> World:
+    return replace(small(4, 0.1), clients={})
+
+
+def test_a_simulation_that_fails_says_so() -> None:
+    with pytest.raises(EngineError, match="Flower's simulation failed: ValueError: a world needs at least one client"):
+        next(simulation.rounds(CFL(), failing, rounds=1))
+
+
+def test_layers_that_ended_with_a_simulation_are_not_gone_on_with() -> None:
+    maker = partial(small, 4, 0.1)
+    position = next(inprocess.rounds(FedPer(), maker(), rounds=2)).position
+    with pytest.raises(SettingError, match="fedper keeps layers at the clients"):
+        next(simulation.rounds(FedPer(), maker, rounds=2, start=position))
+
+
+def test_the_command_line_runs_a_scenario_under_flower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["run", "--method", "cfl", "--set", "scenario.clients=4", "--rounds", "2", "--json"]
+    results: list[Any] = []
+    for engine in ("inprocess", "flower"):
+        assert main([*call, "--engine", engine, "--out", str(tmp_path / engine)]) == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert results[0]["groups"] == results[1]["groups"]
+    assert results[0]["accuracy"]["mean"] == pytest.approx(results[1]["accuracy"]["mean"], abs=0.02)
+    assert results[0]["bytes_up"] == results[1]["bytes_up"]
+
+
+def test_what_a_simulation_has_no_use_for_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"Experiment.precision is for engine inprocess, got bf16 with engine flower"):
+        make({"engine": "flower", "precision": "bf16"})
+    with pytest.raises(SettingError, match=r"Experiment.engine must be one of inprocess, flower"):
+        make({"engine": "ray"})
