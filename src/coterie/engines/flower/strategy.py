@@ -25,17 +25,27 @@ from coterie.engines.flower.nodes import Nodes
 from coterie.engines.inprocess import Position, Round, Steps, carry, communicate
 from coterie.engines.roll import Roster
 from coterie.engines.workers import EngineError
+from coterie.experiment import method_class
 from coterie.layout import Layout
 from coterie.randomness import seeded
-from coterie.settings import SettingError
+from coterie.settings import SettingError, build
 
-log = logging.getLogger("coterie")
+log = logging.getLogger("flwr.coterie")
+"""Below Flower's own, so that its handlers show what is logged."""
 
 METRICS: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "eval_loss", "test_loss", "val_loss"),
     "accuracy": ("accuracy", "eval_acc", "eval_accuracy", "acc", "test_acc", "test_accuracy", "val_acc", "val_accuracy"),
 }
 """Metric -> the names that apps may have for it; the first one there counts."""
+
+
+_OWN = ("nodes", "wait", "timeout", "patience", "seed", "eval-every", "out")
+
+
+def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The settings in a table of a run config, which Flower flattens: ``cfl.eps1`` is eps1 of cfl."""
+    return {key.removeprefix(f"{name}."): value for key, value in config.items() if key.startswith(f"{name}.")}
 
 
 class MethodStrategy(Strategy):
@@ -87,6 +97,18 @@ class MethodStrategy(Strategy):
         self._carrier: Carrier | None = None
         self._steps: Steps | None = None
         self._position: Position | None = None
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], model: Callable[[], nn.Module], **how: Any) -> MethodStrategy:
+        """By Flower's run config: ``method`` is a name of :data:`coterie.METHODS`, ``<method>.<setting>`` and
+        ``training.<setting>`` are settings, and ``nodes``, ``wait``, ``timeout``, ``patience``, ``seed``, ``eval-every``
+        and ``out`` are those of this class. An app may have other keys of its own. how: what takes precedence. Raises
+        :class:`~coterie.settings.UserError`."""
+        name = str(config.get("method", "cfl"))
+        made = build(method_class(name), _table(config, name))
+        training = build(Training, _table(config, "training"))
+        own = {key.replace("-", "_"): value for key, value in config.items() if key in _OWN and value != ""}
+        return cls(made, model, **{"training": training, **own, **how})
 
     # -- rounds -----------------------------------------------------------------------------------------------------------
 
