@@ -21,11 +21,12 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
-PATIENCE = 240.0
+PATIENCE = 300.0
 """Seconds anything may take; the processes end with the test."""
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are found by /proc"),
     pytest.mark.skipif(not (BIN / "flower-superlink").exists(), reason="Flower's commands are not beside Python's"),
 ]
 
@@ -85,9 +86,8 @@ class Federation:
         self.processes[name].wait()
 
     def kill_server(self) -> None:
-        """The process of the ServerApp, which the SuperLink has started."""
-        search = ["pgrep", "-g", str(self.processes["link"].pid), "-f", "flwr-serverapp"]
-        pids = [int(pid) for pid in subprocess.run(search, capture_output=True, check=False).stdout.split()]
+        """The process of the ServerApp, which the SuperLink has had started."""
+        pids = [pid for pid, words in commands() if "flwr-serverapp" in words and f"127.0.0.1:{self.link}" in words]
         assert pids
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -98,6 +98,13 @@ class Federation:
     def failed(self, name: str) -> str | None:
         """What a process said that has failed."""
         return self.log(name) if self.processes[name].poll() else None
+
+
+def commands() -> Iterator[tuple[int, str]]:
+    """(process id, command line) of everything that runs."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield int(path.parent.name), path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
 def reachable(port: int) -> bool:
