@@ -92,13 +92,11 @@ def test_every_method_finds_over_flower_what_it_finds_in_one_process(name: str) 
 )
 def test_a_boundary_is_a_mod(boundary: Boundary) -> None:
     tried = world(IDS)
-    known = replace(boundary, secret=None)  # of the server
-    found = over_flower(CFL(), tried, 4, mods=[boundary_mod(boundary, tried.model)], boundary=known)
+    found = over_flower(CFL(), tried, 4, mods=[boundary_mod(boundary, tried.model)], boundary=boundary)
     expected = list(inprocess.rounds(CFL(), tried, rounds=4, workers=1, boundary=boundary))
     for one, other in zip(found, expected, strict=True):
         assert one.assignment.groups == other.assignment.groups
-        if boundary.secret is None:
-            torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
 
 
 def test_flowers_own_loop_comes_to_the_same() -> None:

@@ -138,7 +138,7 @@ def rounds_of(run: Path) -> list[dict[str, Any]]:
 
 def test_cfl_finds_the_groups_whoever_is_killed(federation: Federation) -> None:
     run = federation.folder / "run"
-    settings = f"out='{run}' timeout=30 eval-every=100"
+    settings = f"out='{run}' timeout=75 eval-every=100"
     federation.run("first", f"rounds=6 {settings}")
     until(lambda: len(rounds_of(run)) >= 2, "two rounds are recorded", lambda: federation.failed("first"))
     federation.kill_server()

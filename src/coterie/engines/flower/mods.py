@@ -22,8 +22,8 @@ def boundary_mod(boundary: Boundary, model: Callable[[], nn.Module], seed: int =
     """A mod for a ClientApp, one that knows of Coterie or any other.
 
     What comes is opened, what goes is clipped, noised, sealed and compressed as the boundary says. model: makes the app's
-    net. seed: the run's. The server's :class:`~coterie.engines.flower.MethodStrategy` is given the same boundary, but for
-    the secret, which stays with the clients.
+    net. seed: the run's. The server's :class:`~coterie.engines.flower.MethodStrategy` is given the same boundary, a
+    rotation's secret too: it draws the first model, and seals it.
     """
     with seeded(0):
         module = model()
