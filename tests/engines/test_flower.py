@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
@@ -168,6 +168,14 @@ def test_an_app_that_knows_nothing_of_coterie_takes_part(name: str) -> None:
     method = METHODS[name]()
     found = list(strategy_of(method, tried).rounds(Here(foreign(tried), 6, named=False), 3))
     same(found, list(inprocess.rounds(method, tried, rounds=3, workers=1)))
+
+
+def test_apps_are_told_what_the_server_app_says() -> None:
+    tried = world(IDS)
+    grid = Here(foreign(tried), 6, named=False)
+    strategy_of(FedAvg(), tried).start(grid, num_rounds=1, train_config=ConfigRecord({"momentum": 0.5, "lr": 9.0}))
+    configs = [m.content["config"] for m, _ in grid.messages if m.metadata.message_type == "train"]
+    assert {(config["momentum"], config["lr"]) for config in configs} == {(0.5, tried.training.lr)}
 
 
 @pytest.mark.parametrize(

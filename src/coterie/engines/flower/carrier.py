@@ -37,7 +37,8 @@ class Heard:
 
 @dataclass
 class Carrier:
-    """One run's exchanges over a grid. names: metric -> the names an app may give it."""
+    """One run's exchanges over a grid. names: metric -> the names an app may give it. configs: kind of message -> what its
+    config tells besides."""
 
     grid: Grid
     wire: Wire
@@ -52,6 +53,7 @@ class Carrier:
     attacks: Mapping[Client, Any] = field(default_factory=dict)
     patience: int = 10
     roster: Roster | None = None
+    configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def clients(self) -> dict[Client, int]:
@@ -87,7 +89,9 @@ class Carrier:
         lr = training.lr * training.lr_decay ** (position.round if task.lr_round is None else task.lr_round)
         key = self.seed, position.exchange, position.round
         order = Order(task=task, training=training, lr=lr, key=key, client=client)
-        content = messages.content(models, messages.config_of(order))
+        config = messages.config_of(order)
+        config.update({key: value for key, value in self.configs.get(kind, {}).items() if key not in config})
+        content = messages.content(models, config)
         return Message(content, dst_node_id=self.nodes.node(client), message_type=kind)
 
     def _check(self, task: Task, client: Client) -> None:

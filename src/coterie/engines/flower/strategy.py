@@ -93,6 +93,7 @@ class MethodStrategy(Strategy):
         in_row = {piece.name for piece in self.layout.pieces}
         self.others = {name: value.clone() for name, value in module.state_dict().items() if name not in in_row}
         self.boundary.check_method(method)
+        self.configs: dict[str, Mapping[str, Any]] = {}
         self.last: Round | None = None
         self._carrier: Carrier | None = None
         self._steps: Steps | None = None
@@ -134,7 +135,7 @@ class MethodStrategy(Strategy):
         self._carrier = Carrier(
             grid=grid, wire=self.wire, training=self.training, seed=self.seed, nodes=nodes, others=self.others,
             timeout=self.timeout, names=self.names, method=self.method.name, online=online, patience=self.patience,
-            roster=roster,
+            roster=roster, configs=self.configs,
         )  # fmt: skip
         if start is None:
             founders = roster.attendance.founders(roster.clients) if roster else tuple(sorted(online))
@@ -188,9 +189,13 @@ class MethodStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run it: rounds are recorded in ``out`` and logged. The result's arrays are the model of the largest group."""
+        """Run it: rounds are recorded in ``out`` and logged. The result's arrays are the model of the largest group.
+
+        train_config, evaluate_config: what apps find in ``config`` besides the learning rate and the round.
+        """
         if timeout is not None:
             self.timeout = timeout
+        self.configs = {"train": train_config or {}, "evaluate": evaluate_config or {}}
         self.summary()
         result = Result()
         with ExitStack() as stack:
