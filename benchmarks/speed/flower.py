@@ -100,7 +100,7 @@ def serve(pipe: Connection, work: Workload, workers: int, rounds: int) -> None:
             num_supernodes=work.clients,
             backend_config={
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                "init_args": {"num_cpus": workers, "log_to_driver": False, "include_dashboard": False},
+                "init_args": {"address": "local", "num_cpus": workers, "log_to_driver": False, "include_dashboard": False},
             },
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed")
 pytest.importorskip("ray", reason="Ray is not installed")
 
+from alone import alone
 from coterie.boundary import Boundary
 from coterie.cli import main
 from coterie.core import Training
@@ -28,6 +30,12 @@ from coterie.settings import SettingError
 from coterie.world import World
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def undisturbed() -> Iterator[None]:
+    with alone():
+        yield
 
 
 def small(clients: int, lr: float) -> World:

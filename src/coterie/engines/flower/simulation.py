@@ -128,7 +128,7 @@ def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
                 num_supernodes=len(here.clients),
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                    "init_args": {"num_cpus": workers, "log_to_driver": False, "include_dashboard": False},
+                    "init_args": {"address": "local", "num_cpus": workers, "log_to_driver": False, "include_dashboard": False},
                 },
             )
         except Exception as error:  # whatever it is, the other side has to know
