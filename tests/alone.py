@@ -1,8 +1,12 @@
-"""One at a time: two of Ray's simulations on one machine disturb each other, so tests in other processes wait."""
+"""Ray's simulations in tests: one at a time, and with their share of a busy machine.
+
+Ray starts its processes nicer than all others (niceness 15), so that beside busy ones they hardly run at all.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,4 +17,5 @@ from pathlib import Path
 def alone() -> Iterator[None]:
     with open(Path(tempfile.gettempdir()) / "coterie-tests-ray.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        os.environ["RAY_worker_niceness"] = "0"  # a process of its own reads it
         yield

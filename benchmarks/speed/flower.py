@@ -51,8 +51,8 @@ def client_app(work: Workload) -> Any:
     return app
 
 
-def server_app(work: Workload, rounds: int, wait: Callable[[], Any], tell: Callable[[float], None]) -> Any:
-    """A ServerApp with FedAvg that calls ``wait`` before a round and ``tell`` with its seconds after it."""
+def server_app(work: Workload, rounds: int, wait: Callable[[], Any], tell: Callable[[float | str], None]) -> Any:
+    """A ServerApp with FedAvg that calls ``wait`` before a round and ``tell`` with its seconds, or its errors, after it."""
     from flwr.app import ArrayRecord, Context
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import FedAvg
@@ -68,8 +68,10 @@ def server_app(work: Workload, rounds: int, wait: Callable[[], Any], tell: Calla
         def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> Any:
             replies = list(replies)
             result = super().aggregate_train(server_round, replies)
-            good = sum(not reply.has_error() for reply in replies)
-            tell(time.perf_counter() - self.since if good == work.asked else float("nan"))
+            errors = {str(reply.error) for reply in replies if reply.has_error()}
+            if len(replies) != work.asked:
+                errors.add(f"{len(replies)} of {work.asked} clients answered")
+            tell("; ".join(sorted(errors)) or time.perf_counter() - self.since)
             return result
 
     app = ServerApp()
@@ -122,10 +124,10 @@ class Flower:
         self.pipe.send("go")
         if not self.pipe.poll(START):
             raise RuntimeError(f"Flower's simulation has not ended a round in {START} s")
-        taken = float(self.pipe.recv())
-        if taken != taken:
-            raise RuntimeError("clients of Flower's simulation failed")
-        return taken
+        taken = self.pipe.recv()
+        if isinstance(taken, str):
+            raise RuntimeError(f"clients of Flower's simulation failed: {taken}")
+        return float(taken)
 
     def close(self) -> None:
         """Wait for its end, which comes by itself after the last round; or end it."""
