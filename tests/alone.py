@@ -17,5 +17,5 @@ from pathlib import Path
 def alone() -> Iterator[None]:
     with open(Path(tempfile.gettempdir()) / "coterie-tests-ray.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        os.environ["RAY_worker_niceness"] = "0"  # a process of its own reads it
+        os.environ.update(RAY_worker_niceness="0")  # a process of its own reads it
         yield
