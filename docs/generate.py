@@ -22,6 +22,7 @@ from typing import Any
 
 from measured import adversaries, boundary_results, cfl_defaults, compared, results, table
 from speed_tables import speed
+from traffic_table import traffic
 
 from coterie import METHODS, SCENARIOS, Training
 from coterie.arguments import parser
@@ -156,6 +157,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "boundary-results": boundary_results,
     "adversaries": adversaries,
     "speed": speed,
+    "traffic": traffic,
     "demo": demo,
 }
 SLOW = ("demo",)

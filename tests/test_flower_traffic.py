@@ -1,0 +1,102 @@
+"""What a record says was sent is what Flower's serialised messages hold, within so much for each message and array."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+
+from coterie.boundary import NUMBER
+from coterie.core import Training
+from coterie.methods import METHODS
+from flowered import a_run
+from small import mlp, world
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
+
+import flower_traffic  # noqa: E402
+import traffic_table  # noqa: E402
+
+CLIENTS, ROUNDS = 4, 3
+PARAMETERS, TENSORS = 75, 4
+
+PER_MESSAGE, PER_ARRAY = 1750, 900
+"""Bytes besides an array's numbers, at most: benchmarks/results/flower-traffic.json has 1,541 and 844 of FedAvg's replies,
+where a session's and an object's name go along; losses, choices and a longer task come on top."""
+
+KEEPING = ("independent", "fedper", "hcct-p")
+"""Methods whose clients have layers of their own."""
+
+
+@pytest.fixture(autouse=True)
+def run() -> Iterator[None]:
+    with a_run():
+        yield
+
+
+def measured(name: str) -> dict[str, Any]:
+    small = world(range(CLIENTS), training=Training(lr=0.1, batch=0))
+    return flower_traffic.row(name, "mlp", small, ROUNDS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_recorded_bytes_are_those_of_the_messages_but_for_headers(name: str) -> None:
+    """Tests (``eval_every``) are messages of their own, in no record, and not counted here either."""
+    found = measured(name)
+    up, down = found["up"], found["down"]
+    assert up["messages"] == down["messages"] > 0
+    for sent in (up, down):
+        assert sent["bytes"] <= sent["numbers"] + PER_MESSAGE * sent["messages"] + PER_ARRAY * sent["arrays"]
+    if name in KEEPING:  # layers that stay may go down for nothing; no record counts them
+        assert found["recorded_down"] <= down["numbers"] <= down["messages"] * PARAMETERS * NUMBER
+    else:
+        assert found["recorded_down"] == down["numbers"]
+    # Besides the arrays a reply tells its number of examples; a choice, and a loss and an accuracy of each model offered.
+    told = 1 + 3 * down["arrays"] // TENSORS // down["messages"]
+    assert 0 <= found["recorded_up"] - up["numbers"] <= told * NUMBER * up["messages"]
+
+
+def test_a_message_is_counted_as_a_supernode_receives_it() -> None:
+    """Nothing but the objects' contents, names and the metadata, against Flower's own walk over a message."""
+    torch.manual_seed(0)
+    state = mlp().state_dict()
+    message = Message(RecordDict({"arrays": ArrayRecord(state)}), dst_node_id=7, message_type="train")
+    head, *parts = flower_traffic.received(message)
+    assert [part.object_content for part in parts] == [o.deflate() for o in get_all_nested_objects(message).values()]
+    assert head.message_object_trees[0] == get_object_tree(message)
+    assert not head.messages_list[0].HasField("content")
+    # A message, its record of records, the arrays' record, and an object and a chunk of each array.
+    assert len(parts) == 3 + 2 * len(state)
+
+
+def test_the_table_tells_what_was_recorded_and_what_was_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "flower-traffic.json"
+    monkeypatch.setattr(traffic_table, "TRAFFIC", path)
+    assert "not been measured" in traffic_table.traffic()
+
+    def row(method: str, net: str, arrays: int, recorded: int) -> dict[str, Any]:
+        sent = {"messages": 10, "objects": 0, "arrays": 10 * arrays, "numbers": 4000, "bytes": 4000 + 10 * (100 + 50 * arrays)}
+        return {"method": method, "net": net, "recorded_up": 4000, "recorded_down": recorded, "up": sent, "down": sent}
+
+    rows = [row(m, net, arrays, kept) for net, arrays in (("a", 2), ("b", 6)) for m, kept in (("fedavg", 4000), ("fedper", 0))]
+    nets = {net: {"parameters": 1000, "tensors": arrays} for net, arrays in (("a", 2), ("b", 6))}
+    path.write_text(json.dumps({"clients": 5, "rounds": 2, "versions": {"flwr": "1"}, "nets": nets, "rows": rows}))
+    shown = traffic_table.traffic()
+    assert "| `fedavg` | 10 | 4.0 kB, 1.50 × | 4.0 kB, 1.50 × | 4.0 kB, 2.00 × | 4.0 kB, 2.00 × |" in shown
+    assert "| `fedper` | 10 | 4.0 kB, 1.50 × | nothing, sent 6.0 kB |" in shown
+    said = " ".join(shown.split())
+    assert (
+        "100 bytes, and 50 for each array in it, on its way down; 100 bytes, and 50 for each array in it, on its way up" in said
+    )
+    assert "sent down all the same (`fedper`)" in said
