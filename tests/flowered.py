@@ -6,10 +6,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+import pytest
+import torch
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from torch import nn
+
+from coterie.engines.flower import MethodStrategy, Participant, client_app
+from coterie.engines.inprocess import Round
+from coterie.world import World
 
 FIRST = 1 << 40  # node ids are large numbers
 
@@ -80,3 +87,71 @@ def a_run() -> Iterator[None]:
     """What Flower sets for the process of a ServerApp: messages carry it."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
     yield
+
+
+def app_of(tried: World, mods: Any = ()) -> ClientApp:
+    ids = sorted(tried.clients)
+
+    def participant(context: Context) -> Participant:
+        data = tried.clients[ids[int(context.node_config["partition-id"])]]
+        return Participant(data, tried.model, tried.objective, tried.augment)
+
+    return client_app(participant=participant, client=lambda context: ids[int(context.node_config["partition-id"])], mods=mods)
+
+
+def strategy_of(method: Any, tried: World, **how: Any) -> MethodStrategy:
+    how = {"nodes": len(tried.clients), "wait": 1.0, "training": tried.training, **how}
+    return MethodStrategy(method, tried.model, **how)
+
+
+def over_flower(method: Any, tried: World, rounds: int, mods: Any = (), **how: Any) -> list[Round]:
+    grid = Here(app_of(tried, mods), len(tried.clients))
+    return list(strategy_of(method, tried, **how).rounds(grid, rounds))
+
+
+def same(found: list[Round], expected: list[Round]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one.assignment.groups == other.assignment.groups
+        assert one.assignment.row == other.assignment.row
+        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+        assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
+        assert (one.bytes_up, one.bytes_down) == (other.bytes_up, other.bytes_down)
+        assert [note.kind for note in one.notes] == [note.kind for note in other.notes]
+        assert one.scores is not None
+        assert other.scores is not None
+        for client, score in other.scores.items():
+            assert one.scores[client]["accuracy"] == pytest.approx(score["accuracy"], abs=0.02)
+            assert one.scores[client]["loss"] == pytest.approx(score["loss"], rel=1e-3)
+
+
+def foreign(tried: World, mods: Any = ()) -> ClientApp:
+    """As in Flower's quickstart: the model's arrays in, the trained ones and freely named metrics out."""
+    app, ids = ClientApp(mods=list(mods)), sorted(tried.clients)
+
+    def loaded(message: Message) -> nn.Module:
+        net = tried.model()
+        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        return net
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        net, data = loaded(message), tried.clients[ids[int(context.node_config["place"])]].train
+        optimizer = torch.optim.SGD(net.parameters(), lr=message.content["config"]["lr"])
+        loss = nn.functional.cross_entropy(net(data.inputs[data.index]), data.targets)
+        loss.backward()
+        optimizer.step()
+        metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(data)})
+        return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        net, data = loaded(message), tried.clients[ids[int(context.node_config["place"])]].test
+        with torch.no_grad():
+            outputs = net(data.inputs[data.index])
+        found = {
+            "eval_loss": float(nn.functional.cross_entropy(outputs, data.targets)),
+            "eval_acc": float((outputs.argmax(1) == data.targets).float().mean()), "num-examples": len(data),
+        }  # fmt: skip
+        return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
+
+    return app

@@ -9,19 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from coterie.boundary import Boundary
 from coterie.core import Training
 from coterie.engines import inprocess
-from coterie.engines.flower import MethodStrategy, Participant, boundary_mod, client_app
-from coterie.engines.inprocess import Round
+from coterie.engines.flower import MethodStrategy, client_app
 from coterie.engines.workers import EngineError
 from coterie.export import save
 from coterie.methods import ACFL, CFL, IFCA, METHODS, FedAvg, FedPer
@@ -29,7 +27,7 @@ from coterie.report.summary import summary
 from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError, UserError
 from coterie.world import World
-from flowered import FIRST, Here, a_run
+from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, same, strategy_of
 from small import mlp, world
 
 IDS = (0, 1, 2, 3, 4, 5)
@@ -42,41 +40,6 @@ def run() -> Iterator[None]:
         yield
 
 
-def app_of(tried: World, mods: Any = ()) -> ClientApp:
-    ids = sorted(tried.clients)
-
-    def participant(context: Context) -> Participant:
-        data = tried.clients[ids[int(context.node_config["partition-id"])]]
-        return Participant(data, tried.model, tried.objective, tried.augment)
-
-    return client_app(participant=participant, client=lambda context: ids[int(context.node_config["partition-id"])], mods=mods)
-
-
-def strategy_of(method: Any, tried: World, **how: Any) -> MethodStrategy:
-    how = {"nodes": len(tried.clients), "wait": 1.0, "training": tried.training, **how}
-    return MethodStrategy(method, tried.model, **how)
-
-
-def over_flower(method: Any, tried: World, rounds: int, mods: Any = (), **how: Any) -> list[Round]:
-    grid = Here(app_of(tried, mods), len(tried.clients))
-    return list(strategy_of(method, tried, **how).rounds(grid, rounds))
-
-
-def same(found: list[Round], expected: list[Round]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        assert one.assignment.groups == other.assignment.groups
-        assert one.assignment.row == other.assignment.row
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
-        assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
-        assert (one.bytes_up, one.bytes_down) == (other.bytes_up, other.bytes_down)
-        assert [note.kind for note in one.notes] == [note.kind for note in other.notes]
-        assert one.scores is not None
-        assert other.scores is not None
-        for client, score in other.scores.items():
-            assert one.scores[client]["accuracy"] == pytest.approx(score["accuracy"], abs=0.02)
-            assert one.scores[client]["loss"] == pytest.approx(score["loss"], rel=1e-3)
-
-
 # -- agreement --------------------------------------------------------------------------------------------------------------
 
 
@@ -85,18 +48,6 @@ def test_every_method_finds_over_flower_what_it_finds_in_one_process(name: str) 
     tried = replace(SCENARIOS["digits/label-permutation"], clients=8).build(0)
     method = METHODS[name]()
     same(over_flower(method, tried, 4), list(inprocess.rounds(method, tried, rounds=4, workers=1)))
-
-
-@pytest.mark.parametrize(
-    "boundary", [Boundary(rotation="permute", secret=5), Boundary(clip=0.3), Boundary(compress="sign")], ids=str
-)
-def test_a_boundary_is_a_mod(boundary: Boundary) -> None:
-    tried = world(IDS)
-    found = over_flower(CFL(), tried, 4, mods=[boundary_mod(boundary, tried.model)], boundary=boundary)
-    expected = list(inprocess.rounds(CFL(), tried, rounds=4, workers=1, boundary=boundary))
-    for one, other in zip(found, expected, strict=True):
-        assert one.assignment.groups == other.assignment.groups
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
 
 
 def test_flowers_own_loop_comes_to_the_same() -> None:
@@ -122,44 +73,11 @@ def test_the_first_model_may_be_given() -> None:
     strategy = strategy_of(FedAvg(), tried, training=Training(lr=1e-9))
     strategy.start(Here(app_of(tried), 6), ArrayRecord(first_state(tried)), num_rounds=1)
     assert strategy.last is not None
-    row = strategy.layout.row(first_state(tried))
+    row = strategy.terms.layout.row(first_state(tried))
     torch.testing.assert_close(strategy.last.assignment.models[0], row, rtol=1e-4, atol=1e-5)
 
 
 # -- apps that know nothing of Coterie ----------------------------------------------------------------------------------------
-
-
-def foreign(tried: World) -> ClientApp:
-    """As in Flower's quickstart: the model's arrays in, the trained ones and freely named metrics out."""
-    app, ids = ClientApp(), sorted(tried.clients)
-
-    def loaded(message: Message) -> nn.Module:
-        net = tried.model()
-        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        return net
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        net, data = loaded(message), tried.clients[ids[int(context.node_config["place"])]].train
-        optimizer = torch.optim.SGD(net.parameters(), lr=message.content["config"]["lr"])
-        loss = nn.functional.cross_entropy(net(data.inputs[data.index]), data.targets)
-        loss.backward()
-        optimizer.step()
-        metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(data)})
-        return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        net, data = loaded(message), tried.clients[ids[int(context.node_config["place"])]].test
-        with torch.no_grad():
-            outputs = net(data.inputs[data.index])
-        found = {
-            "eval_loss": float(nn.functional.cross_entropy(outputs, data.targets)),
-            "eval_acc": float((outputs.argmax(1) == data.targets).float().mean()), "num-examples": len(data),
-        }  # fmt: skip
-        return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
-
-    return app
 
 
 @pytest.mark.parametrize("name", ["fedavg", "cfl", "flhc", "hcct", "hcct-e"])
@@ -277,6 +195,44 @@ def test_too_few_nodes_are_an_error_that_says_how_many_came() -> None:
     tried = world(IDS)
     with pytest.raises(EngineError, match=r"waited 0.1 s for 9 nodes, and 6 came"):
         next(strategy_of(FedAvg(), tried, nodes=9, wait=0.1).rounds(Here(app_of(tried), 6), 1))
+
+
+def test_two_nodes_that_are_one_client_are_told_of_and_the_later_one_is_asked() -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+    rounds = strategy_of(FedAvg(), tried).rounds(grid, 4)
+    assert not next(rounds).notes
+    grid.join(3, node=77)
+    done = next(rounds)
+    assert [(note.kind, note.clients) for note in done.notes] == [("node", (3,))]
+    assert "2 nodes are client 3 at once; the one that came last is asked" in done.notes[0].text
+    assert (done.asked, done.answered) == (6, 6)
+    assert 77 in [m.metadata.dst_node_id for m, _ in grid.messages if m.metadata.message_type == "train"]
+    assert not next(rounds).notes  # told once
+    del grid.contexts[77]
+    done = next(rounds)  # the earlier one is still there
+    assert (done.asked, done.answered) == (6, 6)
+
+
+def test_two_nodes_that_are_one_client_do_not_count_as_two() -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+    grid.join(3, node=77)
+    with pytest.raises(EngineError, match="7 nodes, and 7 came; 2 nodes are client 3 at once"):
+        next(strategy_of(FedAvg(), tried, nodes=7, wait=0.1).rounds(grid, 1))
+
+
+def test_a_run_config_tells_all_of_it() -> None:
+    config = {
+        "method": "hcct", "hcct.personal": 1, "training.lr": 0.3, "boundary.clip": 2.0, "nodes": 3, "eval-every": 2,
+        "metrics.accuracy": "hits,share", "metrics.loss": "nll", "timeout": 5.0, "out": "", "hidden-units": 32,
+    }  # fmt: skip
+    terms = MethodStrategy.from_config(config, mlp, patience=4).terms
+    assert terms.method == METHODS["hcct"](personal=1)
+    assert (terms.training.lr, terms.boundary, terms.names["accuracy"]) == (0.3, Boundary(clip=2.0), ("hits", "share"))
+    assert (terms.nodes, terms.eval_every, terms.timeout, terms.patience) == (3, 2, 5.0, 4)
+    with pytest.raises(SettingError, match=r"CFL has no setting 'eps'"):
+        MethodStrategy.from_config({"cfl.eps": 1.0}, mlp)
 
 
 @pytest.mark.parametrize("name", ["nodes", "patience", "seed", "eval_every"])

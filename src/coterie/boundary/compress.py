@@ -55,6 +55,21 @@ def unpack(sent: Mapping[str, Tensor], kind: str, count: int) -> Tensor:
     return sent["values"]
 
 
+def check_packed(sent: Mapping[str, Tensor], kind: str, count: int, share: float = 1.0) -> None:
+    """Raises ``ValueError`` where arrays are not what :func:`pack` makes of ``count`` entries: they may be from a stranger."""
+    expected = pack(torch.zeros(count), kind, share)
+    if set(sent) != set(expected):
+        raise ValueError(f"it holds {', '.join(sorted(sent)) or 'nothing'} where {kind} has {', '.join(sorted(expected))}")
+    for name, values in expected.items():
+        found = sent[name]
+        if found.shape != values.shape or found.dtype != values.dtype:
+            raise ValueError(
+                f"its {name} are {tuple(found.shape)} of {found.dtype} where {kind} has {tuple(values.shape)} of {values.dtype}"
+            )
+    if kind == "topk" and not bool(((sent["indices"] >= 0) & (sent["indices"] < count)).all()):
+        raise ValueError(f"its indices are not of {count} entries")
+
+
 def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:
     """Bytes of :func:`pack`'s arrays for ``count`` entries; nothing where there are none."""
     if not count:

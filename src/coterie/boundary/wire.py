@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.boundary.compress import NUMBER, pack, packed_bytes, unpack
+from coterie.boundary.compress import NUMBER, check_packed, pack, packed_bytes, unpack
 from coterie.boundary.maps import drawn
 from coterie.boundary.rules import WHOLE_ROW, Boundary
 from coterie.core import Client, Federation, Plan, Task
 from coterie.layout import Layout
 from coterie.randomness import Purpose, generator
+
+OTHERS = "others"
+"""Name of the array with a row's entries behind the parameters, beside a compressed update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +78,14 @@ class Wire:
         secret = self.boundary.secret
         return (self.seed, Purpose.INIT, i) if secret is None else (secret, Purpose.INIT, self.seed, i)
 
-    def veil(self, federation: Federation) -> Federation:
-        """What a method may be told: fresh models sealed, and no places of layers where the map has moved them."""
+    def veil(self, federation: Federation, sealed: bool = False) -> Federation:
+        """What a method may be told: fresh models sealed, and no places of layers where the map has moved them.
+
+        sealed: ``federation`` draws sealed models.
+        """
         told: dict[str, Any] = {f.name: getattr(federation, f.name) for f in fields(federation)}
-        told["draw"] = lambda i: self.seal(federation.draw(i))
+        if not sealed:
+            told["draw"] = lambda i: self.seal(federation.draw(i))
         if self.boundary.rotation not in WHOLE_ROW:
             return Federation(**told)
         told |= {name: Veil(told[name], self.boundary) for name in ("columns", "tensors")}
@@ -87,11 +94,23 @@ class Wire:
     # -- an update on its way out -----------------------------------------------------------------------------------------
 
     def send(self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None) -> Tensor:
-        """A client's update ``(d,)`` as it arrives: clipped, noised, sealed, compressed and unpacked again.
+        """A client's update ``(d,)`` as it arrives: :meth:`protected`, compressed and unpacked again.
 
-        keep: mask of the columns that stay at the client; there the result is the update itself, sealed. Clipping, noise and
-        compression are of the parameters; buffers travel as they are. With noise, an update that is not finite counts as
-        zero, since a refusal would tell of the data.
+        keep: mask of the columns that stay at the client; there the result is the update itself, sealed.
+        """
+        out = self.protected(update, client, exchange, keep)
+        if self.boundary.compress != "none":
+            out = self.unpack(self.pack(out, client, exchange, keep), keep)
+        return out if keep is None else torch.where(keep, self.seal(update), out)
+
+    def protected(
+        self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None, seed: int | None = None
+    ) -> Tensor:
+        """An update ``(d,)`` clipped, noised and sealed; zero in the columns that stay at the client.
+
+        seed: of the noise, where the server knows the run's and could take the noise off again. Clipping and noise
+        are of the parameters; buffers travel as they are. With noise, an update that is not finite counts as zero, since a
+        refusal would tell of the data.
         """
         if self.boundary.noise and not torch.isfinite(update.dot(update)):
             update = torch.zeros_like(update)
@@ -99,11 +118,8 @@ class Wire:
         if self.boundary.clip is not None:
             out = self._clipped(out)
         if self.boundary.noise:
-            out = self._noised(out, client, exchange, keep)
-        out = self.seal(out)
-        if self.boundary.compress != "none":
-            out = self._compressed(out, keep, generator(self.seed, Purpose.NOISE, exchange, client, 1))
-        return out if keep is None else torch.where(keep, self.seal(update), out)
+            out = self._noised(out, keep, generator(self.seed if seed is None else seed, Purpose.NOISE, exchange, client))
+        return self.seal(out)
 
     def _clipped(self, update: Tensor) -> Tensor:
         limit, parameters = self.boundary.clip, self.layout.trainable
@@ -115,22 +131,39 @@ class Wire:
         scaled[:parameters] *= limit / norm * (1 - 1e-6)  # rounding cannot lift it above the limit
         return scaled
 
-    def _noised(self, update: Tensor, client: Client, exchange: int, keep: Tensor | None) -> Tensor:
+    def _noised(self, update: Tensor, keep: Tensor | None, gen: torch.Generator) -> Tensor:
         assert self.boundary.clip is not None
-        gen = generator(self.seed, Purpose.NOISE, exchange, client)
         noise = torch.zeros_like(update)
         noise[: self.layout.trainable] = torch.randn(self.layout.trainable, generator=gen)
         noise *= self.boundary.noise * self.boundary.clip
         return update + (noise if keep is None else noise.masked_fill(keep, 0.0))
 
-    def _compressed(self, sealed: Tensor, keep: Tensor | None, gen: torch.Generator) -> Tensor:
-        parameters, kind = self.layout.trainable, self.boundary.compress
-        out = sealed.clone()
-        there = slice(0, parameters) if keep is None else (~keep[:parameters]).nonzero().flatten()
-        sent = out[:parameters][there]
-        if len(sent):
-            out[:parameters][there] = unpack(pack(sent, kind, self.boundary.share, gen), kind, len(sent))
-        return out
+    def pack(self, sealed: Tensor, client: Client, exchange: int, keep: Tensor | None = None) -> dict[str, Tensor]:
+        """A sealed update as the arrays that travel: its parameters compressed, and what is behind them as it is."""
+        there, behind = self._travelling(keep)
+        gen = generator(self.seed, Purpose.NOISE, exchange, client, 1)
+        packed = pack(sealed[there], self.boundary.compress, self.boundary.share, gen) if len(there) else {}
+        return {**packed, OTHERS: sealed[behind]}
+
+    def unpack(self, sent: Mapping[str, Tensor], keep: Tensor | None = None) -> Tensor:
+        """The sealed update ``(d,)`` of what :meth:`pack` made; zero in the columns that stay. Raises ``ValueError`` where
+        the arrays are of another kind."""
+        there, behind = self._travelling(keep)
+        packed = {name: values for name, values in sent.items() if name != OTHERS}
+        if OTHERS not in sent or sent[OTHERS].shape != behind.shape:
+            raise ValueError(f"its {OTHERS} are not the {len(behind)} entries behind the parameters")
+        row = torch.zeros(self.layout.size)
+        if len(there):
+            check_packed(packed, self.boundary.compress, len(there), self.boundary.share)
+            row[there] = unpack(packed, self.boundary.compress, len(there))
+        row[behind] = sent[OTHERS].float()
+        return row
+
+    def _travelling(self, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The columns that do not stay at the client: those of parameters, and those behind them."""
+        at = torch.arange(self.layout.size)
+        at = at if keep is None else at[~keep]
+        return at[at < self.layout.trainable], at[at >= self.layout.trainable]
 
     # -- what it costs --------------------------------------------------------------------------------------------------
 

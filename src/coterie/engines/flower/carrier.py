@@ -15,12 +15,11 @@ from torch import Tensor
 from coterie.boundary import Wire
 from coterie.core import Assignment, Client, Plan, Replies, Task, Training
 from coterie.engines.clock import Clock
-from coterie.engines.flower import messages
+from coterie.engines.flower import likeness, messages
 from coterie.engines.flower.messages import METRICS, UPDATE, Order, Unfit
 from coterie.engines.flower.nodes import Nodes, Present
 from coterie.engines.gather import needed
 from coterie.engines.inprocess import Position
-from coterie.engines.roll import Roster
 from coterie.settings import SettingError
 
 
@@ -38,7 +37,7 @@ class Heard:
 @dataclass
 class Carrier:
     """One run's exchanges over a grid. names: metric -> the names an app may give it. configs: kind of message -> what its
-    config tells besides."""
+    config tells besides. secret: digest of the one that the clients share, once one of them has told it."""
 
     grid: Grid
     wire: Wire
@@ -52,8 +51,8 @@ class Carrier:
     online: frozenset[Client] = frozenset()
     attacks: Mapping[Client, Any] = field(default_factory=dict)
     patience: int = 10
-    roster: Roster | None = None
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    secret: str | None = None
 
     @property
     def clients(self) -> dict[Client, int]:
@@ -114,6 +113,9 @@ class Carrier:
         """What a method's step must see of the replies; those that cannot be used are refused with a reason."""
         heard: dict[Client, Heard] = {}
         refused: dict[Client, str] = {}
+        replies = list(replies)
+        if self.secret is None:
+            self.secret = likeness.most(reply.content for reply in replies if reply.has_content())
         for reply in replies:
             client = self.nodes.client.get(reply.metadata.src_node_id)
             if client is None or client not in plan.tasks or client in heard:
@@ -142,6 +144,8 @@ class Carrier:
         if reply.has_error():
             raise Unfit(f"its app failed: {reply.error.reason or reply.error.code}")
         content = reply.content
+        if task.trains and (why := likeness.unlike(content, self.wire.boundary, self.secret)):
+            raise Unfit(why)
         metrics = messages.only(content.metric_records, METRICS, "metric records")
         examples = messages.number(metrics, ["num-examples"])
         if not (examples >= 1 and examples == int(examples) and examples < 2**53):
@@ -158,7 +162,9 @@ class Carrier:
 
     def _update(self, content: Any, plan: Plan, task: Task, places: Sequence[int]) -> Tensor:
         layout = self.wire.layout
-        if UPDATE in content.array_records:
+        if self.wire.boundary.compress != "none":
+            row = self._decompressed(content, task)
+        elif UPDATE in content.array_records:
             row = messages.unpacked(content[UPDATE], layout, lacking=0.0 if task.keep else None)
         else:
             trained = messages.unpacked(messages.only(content.array_records, messages.ARRAYS, "array records"), layout)
@@ -166,6 +172,25 @@ class Carrier:
         if not torch.isfinite(row.dot(row)):
             raise Unfit("its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)")
         return row
+
+    def first_model(self, reply: Message) -> Tensor | None:
+        """A first model that a client has sealed; its secret is the one that counts. None of another reply."""
+        if not reply.has_content() or likeness.unlike(reply.content, self.wire.boundary, self.secret):
+            return None
+        try:
+            row = messages.unpacked(messages.only(reply.content.array_records, messages.ARRAYS, "records"), self.wire.layout)
+        except Unfit:
+            return None
+        self.secret = likeness.secret_of(reply.content)
+        return row if bool(torch.isfinite(row).all()) else None
+
+    def _decompressed(self, content: Any, task: Task) -> Tensor:
+        keep = self.wire.layout.mask(task.keep) if task.keep else None
+        try:
+            sent = {name: torch.from_numpy(array.numpy().copy()) for name, array in content[UPDATE].items()}
+            return self.wire.unpack(sent, keep)
+        except (ValueError, TypeError, KeyError, OSError, EOFError) as error:
+            raise Unfit(f"its update is not compressed by {self.wire.boundary.compress}: {error}") from None
 
     def exchange(self, plan: Plan, position: Position, clock: Clock) -> Replies:
         """Carry out a plan; who does not answer in time is silent."""

@@ -83,11 +83,8 @@ def client_app(
 
     @app.query("coterie")
     def query(message: Message, context: Context) -> Message:
-        me, _ = part(context)
         who = name(context)
-        known = {} if who is None else {"client": who}
-        metrics = MetricRecord({**known, "num-examples": len(me.data.train)})
-        return Message(RecordDict({METRICS: metrics}), reply_to=message)
+        return Message(RecordDict({METRICS: MetricRecord({} if who is None else {"client": who})}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

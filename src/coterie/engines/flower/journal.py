@@ -17,7 +17,7 @@ from coterie.settings import UserError
 from coterie.store import held, write_whole
 
 if TYPE_CHECKING:
-    from coterie.engines.flower.strategy import MethodStrategy
+    from coterie.engines.flower.conductor import Terms
 
 NODES = "nodes.json"
 """Node id -> client id."""
@@ -29,9 +29,9 @@ class Journal(AbstractContextManager["Journal"]):
     Raises :class:`~coterie.settings.UserError` where the folder is of another run.
     """
 
-    def __init__(self, folder: Path | str, strategy: MethodStrategy, rounds: int) -> None:
+    def __init__(self, folder: Path | str, terms: Terms, rounds: int) -> None:
         self.folder, self.record = Path(folder), Record(folder)
-        self.strategy, self.rounds, self.stack = strategy, rounds, ExitStack()
+        self.terms, self.rounds, self.stack = terms, rounds, ExitStack()
 
     def __enter__(self) -> Journal:
         if self.folder.exists() and not self.record.begun and any(self.folder.iterdir()):
@@ -68,18 +68,18 @@ class Journal(AbstractContextManager["Journal"]):
         self.record.checkpoints.save(done.number, done.position)
 
     def _settings(self) -> dict[str, Any]:
-        strategy = self.strategy
+        terms = self.terms
         return {
-            "methods": [{"name": strategy.method.name, **plain(strategy.method)}], "training": plain(strategy.training),
-            "boundary": plain(strategy.boundary), "seeds": [strategy.seed],
+            "methods": [{"name": terms.method.name, **plain(terms.method)}], "training": plain(terms.training),
+            "boundary": plain(terms.boundary), "seeds": [terms.seed],
         }  # fmt: skip
 
     def _describe(self, done: Round) -> None:
         members = sorted(done.position.members)
         world: dict[str, Any] = {"clients": members}
-        if (model := models.described(self.strategy.model)) is not None:
+        if (model := models.described(self.terms.model)) is not None:
             world["model"] = model
         self.record.describe({
-            "scenario": {"name": FEDERATION}, "rounds": self.rounds, "eval_every": self.strategy.eval_every,
+            "scenario": {"name": FEDERATION}, "rounds": self.rounds, "eval_every": self.terms.eval_every,
             **self._settings(), "world": world, "versions": versions(),
         })  # fmt: skip

@@ -30,6 +30,9 @@ TASK = "coterie"
 QUERY = "query.coterie"
 """Type of the message that asks a node which client it is."""
 
+FIRST = "first"
+"""Key of the config of a message that asks a boundary's mod for the i-th first model, sealed."""
+
 
 class Unfit(ValueError):
     """A reply that cannot be used; one sentence."""

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -143,7 +143,7 @@ def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         strategy = MethodStrategy(
             job.method, world.model, training=world.training, nodes=len(world.clients), seed=job.seed,
-            eval_every=job.eval_every, boundary=job.boundary, patience=world.attendance.patience,
+            eval_every=job.eval_every, boundary=replace(job.boundary, secret=None), patience=world.attendance.patience,
             metrics={name: (name,) for name in ("loss", *world.objective.metrics)},
         )  # fmt: skip
         try:
@@ -170,7 +170,7 @@ def _bounded(
     world: Callable[[], World], boundary: Boundary, seed: int, message: Message, context: Context, call_next: Any
 ) -> Message:
     """:func:`.mods.boundary_mod`, as something that can be pickled."""
-    return boundary_mod(boundary, _made(world).model, seed)(message, context, call_next)
+    return boundary_mod(boundary, _made(world).model, simulated=seed)(message, context, call_next)
 
 
 _WORLDS: dict[Any, World] = {}

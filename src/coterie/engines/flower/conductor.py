@@ -1,0 +1,152 @@
+"""A method's rounds over a grid: who is there, what they are told, and what comes of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor, nn
+
+from coterie.boundary import Boundary, Wire
+from coterie.core import Federation, Method, Training
+from coterie.engines.clock import Clock
+from coterie.engines.flower import messages
+from coterie.engines.flower.carrier import Carrier
+from coterie.engines.flower.messages import CONFIG, FIRST
+from coterie.engines.flower.nodes import Nodes
+from coterie.engines.inprocess import Position, Round, Steps, carry, communicate
+from coterie.engines.roll import Roster
+from coterie.engines.workers import EngineError
+from coterie.layout import Layout
+from coterie.randomness import seeded
+from coterie.settings import SettingError
+
+log = logging.getLogger("flwr.coterie")
+"""Below Flower's own, so that its handlers show what is logged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a federation is run by: see :class:`~coterie.engines.flower.MethodStrategy`, which has the same names.
+
+    others: tensors of the net that have no place in a row.
+    """
+
+    method: Method[Any]
+    model: Callable[[], nn.Module]
+    training: Training
+    nodes: int
+    wait: float
+    timeout: float
+    patience: int
+    seed: int
+    eval_every: int
+    names: Mapping[str, Sequence[str]]
+    boundary: Boundary
+    wire: Wire = field(init=False)
+    others: Mapping[str, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.boundary.check_method(self.method)
+        if self.boundary.secret is not None:
+            raise SettingError("Boundary.secret is for the clients alone, and the server's strategy got one; leave it out")
+        with seeded(0):
+            module = self.model()
+        layout = Layout(module)
+        in_row = {piece.name for piece in layout.pieces}
+        others = {name: value.clone() for name, value in module.state_dict().items() if name not in in_row}
+        object.__setattr__(self, "wire", Wire(self.boundary, layout, self.seed))
+        object.__setattr__(self, "others", others)
+
+    @property
+    def layout(self) -> Layout:
+        return self.wire.layout
+
+
+class Conductor:
+    """The rounds of one run, one after the other. start, clients: go on from there, with the clients as they were by node.
+
+    Waits for the nodes first. ``position`` is where the run stands, ``last`` its last round.
+    """
+
+    def __init__(
+        self, terms: Terms, grid: Grid, *, configs: Mapping[str, Mapping[str, Any]], start: Position | None = None,
+        clients: Mapping[int, int] | None = None, initial: ArrayRecord | None = None, roster: Roster | None = None,
+    ) -> None:  # fmt: skip
+        if initial and terms.boundary.rotation != "none" and start is None:
+            raise SettingError(
+                f"Boundary.rotation {terms.boundary.rotation} hides the first model too, and the server's strategy got one; "
+                "let the function that makes the net load it, at every client"
+            )
+        self.terms, self.grid, self.initial, self.roster = terms, grid, initial, roster
+        self.nodes = Nodes(grid, before=clients or {})
+        online = self.nodes.wait(terms.nodes, terms.wait, log.info)
+        self.carrier = Carrier(
+            grid=grid, wire=terms.wire, training=terms.training, seed=terms.seed, nodes=self.nodes, others=terms.others,
+            timeout=terms.timeout, names=terms.names, method=terms.method.name, online=online, patience=terms.patience,
+            configs=configs,
+        )  # fmt: skip
+        self.position = start or self._first(online)
+        self.last: Round | None = None
+
+    def _first(self, online: frozenset[int]) -> Position:
+        founders = self.roster.attendance.founders(self.roster.clients) if self.roster else tuple(sorted(online))
+        state = self.terms.method.init(self._federation(founders))
+        return Position(round=0, exchange=0, state=state, members=founders)
+
+    def _federation(self, clients: tuple[int, ...]) -> Federation:
+        layout, rotated = self.terms.layout, self.terms.boundary.rotation != "none"
+        federation = Federation(
+            clients=clients, draw=self._sealed if rotated else self._drawn, columns=layout.columns, tensors=layout.tensors,
+            dense=layout.dense,
+        )  # fmt: skip
+        return self.terms.wire.veil(federation, sealed=rotated)
+
+    def _drawn(self, i: int) -> Tensor:
+        if i == 0 and self.initial:
+            return messages.unpacked(self.initial, self.terms.layout)
+        with seeded(*self.terms.wire.first_key(i)):
+            return self.terms.layout.row(self.terms.model())
+
+    @cache  # noqa: B019  (a conductor lives as long as its run)
+    def _sealed(self, i: int) -> Tensor:
+        """The i-th first model as a client draws and seals it: any of them would do the same, the server cannot."""
+        config = ConfigRecord({FIRST: i, "seed": self.terms.seed})
+        for client in sorted(self.nodes.look()):
+            node = self.nodes.node(client)
+            ask = Message(RecordDict({CONFIG: config}), dst_node_id=node, message_type=MessageType.TRAIN)
+            for reply in self.grid.send_and_receive([ask], timeout=self.terms.timeout):
+                if (row := self.carrier.first_model(reply)) is not None:
+                    return row
+        raise EngineError(
+            f"no client drew the first model under rotation {self.terms.boundary.rotation}: their apps need the mod "
+            "boundary_mod with the strategy's boundary and a secret"
+        )
+
+    # -- rounds -----------------------------------------------------------------------------------------------------------
+
+    def round(self, final: bool) -> Round:
+        """One communication round: its exchanges, and the test."""
+        clock = Clock()
+        done = carry(self.steps(clock), lambda plan, at: (self.carrier.exchange(plan, at, clock), {}))
+        if final or done.number % self.terms.eval_every == 0:
+            with clock("evaluate"):
+                done = replace(done, scores=self.carrier.evaluate(done.assignment, done.position))
+        return self.ended(done)
+
+    def steps(self, clock: Clock) -> Steps:
+        """The next round's exchanges, with those who are connected now; if nobody is, after a wait as at the start."""
+        terms = self.terms
+        self.carrier.online = self.nodes.look() or self.nodes.wait(1, terms.wait, log.info)
+        return communicate(terms.method, self.roster or self.carrier, terms.wire, self.position, terms.seed, clock)
+
+    def ended(self, done: Round) -> Round:
+        """The round, with what has happened to nodes; it is the last one now."""
+        self.last = replace(done, notes=(*self.nodes.taken(), *done.notes))
+        self.position = done.position
+        return self.last
