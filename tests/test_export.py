@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import coterie
-from coterie import export
 from coterie.cli import main
 from coterie.core import Assignment
 from coterie.experiment import make
+from coterie.export import saving
 from coterie.methods import CFL, Independent
 from coterie.models import make as make_net
 from coterie.record import Record
@@ -178,14 +178,14 @@ def test_models_are_written_once_and_named_by_whom_they_serve(tmp_path: Path) ->
 
 
 def position(**kept: Tensor) -> Any:
-    return export.Position(round=1, exchange=1, state=None, kept={int(c[1:]): row for c, row in kept.items()})
+    return saving.Position(round=1, exchange=1, state=None, kept={int(c[1:]): row for c, row in kept.items()})
 
 
 def test_names_where_groups_and_models_are_not_the_same() -> None:
     found = Assignment(
         models=torch.zeros(4, 2), row={1: 0, 2: 0, 5: 3, 7: 1, 9: 3}, groups=((1, 2), (5, 7), (9,)), path={7: (2, 1), 1: (2, 0)}
     )
-    files, clients = export._files(found, position(c2=torch.zeros(2)))
+    files, clients = saving._files(found, position(c2=torch.zeros(2)))
     # Group 0 has two models, since client 2 keeps layers; group 2's one model also serves client 5, of a group of two.
     assert files == {
         (3, None): "group-2.safetensors", (0, None): "client-1.safetensors", (0, 2): "client-2.safetensors",
@@ -272,7 +272,7 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         original(tensors, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(export.safetensors.torch, "save_file", full)
+        patch.setattr(saving.safetensors.torch, "save_file", full)
         with pytest.raises(OSError, match="No space left"):
             coterie.save(run.folder, tmp_path / "models")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

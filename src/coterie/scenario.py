@@ -240,7 +240,9 @@ class Elsewhere(Scenario):
     """The scenario of a run whose clients are nodes of a federation."""
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
-        raise UserError("the clients of a federation are elsewhere: start its ServerApp again, and the run goes on")
+        raise UserError(
+            "the clients of a federation are elsewhere: start its ServerApp again with the same settings, and the run goes on"
+        )
 
 
 def find(name: str) -> Scenario:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+from torch import Tensor, nn
 
 from coterie import models
 from coterie.codec import DamagedError
 from coterie.engines.inprocess import Position, Round
 from coterie.experiment import plain
+from coterie.layout import Layout
+from coterie.randomness import seeded
 from coterie.record import Record, versions
 from coterie.scenario import FEDERATION
 from coterie.settings import UserError
@@ -21,6 +28,9 @@ if TYPE_CHECKING:
 
 NODES = "nodes.json"
 """Node id -> client id."""
+
+OTHERS = "others.safetensors"
+"""Tensors of the net that have no place in a row, as the server has them."""
 
 
 class Journal(AbstractContextManager["Journal"]):
@@ -44,17 +54,18 @@ class Journal(AbstractContextManager["Journal"]):
         self.stack.close()
 
     def stored(self) -> tuple[Position | None, dict[int, int] | None]:
-        """Where the run stands, and which node was which client; nothing of a new one, which is described now."""
+        """Where the run stands, and which node was which client; nothing of a new one."""
         if not self.record.begun:
             return None, None
-        now, was = self._settings(), self.record.description()
-        for name, value in now.items():
-            if was.get(name) != value:
-                raise UserError(f"{self.folder} cannot go on: its {name} were {was.get(name)}, and now are {value}")
+        was = self.record.description()
+        for name, value in self._settings().items():
+            if told := _change(name, was.get(name), value):
+                raise UserError(f"{self.folder} cannot go on: its {told}")
         found = self.record.checkpoints.load()
         if found and not isinstance(found[1], Position):
             raise DamagedError(f"the checkpoint of {self.folder} holds no position of a run; it is damaged")
         self.record.rewind(found[0] if found else 0)
+        self._describe_anew(was, found[0] if found else 0)
         path = self.folder / NODES
         nodes = {int(node): int(client) for node, client in json.loads(path.read_text()).items()} if path.exists() else None
         return (found[1] if found else None), nodes
@@ -75,11 +86,56 @@ class Journal(AbstractContextManager["Journal"]):
         }  # fmt: skip
 
     def _describe(self, done: Round) -> None:
-        members = sorted(done.position.members)
-        world: dict[str, Any] = {"clients": members}
-        if (model := models.described(self.terms.model)) is not None:
-            world["model"] = model
+        world = {"clients": sorted(done.position.members), **self._net()}
         self.record.describe({
             "scenario": {"name": FEDERATION}, "rounds": self.rounds, "eval_every": self.terms.eval_every,
-            **self._settings(), "world": world, "versions": versions(),
+            **self._settings(), "world": world, "versions": {**versions(), "flwr": version("flwr")},
         })  # fmt: skip
+
+    def _describe_anew(self, was: Mapping[str, Any], reached: int) -> None:
+        """What may be otherwise than when the run began: when it ends, and what an earlier Coterie did not tell of the net."""
+        now = {**was, "rounds": max(self.rounds, reached), "eval_every": self.terms.eval_every}
+        if not {"model", "net"} & set(was["world"]):
+            now["world"] = {**was["world"], **self._net()}
+        if now != was:
+            self.record.describe(now)
+
+    def _net(self) -> dict[str, Any]:
+        """What it takes to make a net like the clients', or if that has no name, the tensors of its state dict."""
+        if (model := models.described(self.terms.model)) is not None:
+            return {"model": model}
+        net, others = tensors_of(self.terms.model)
+        if others:
+            write_whole(self.folder / OTHERS, safetensors.torch.save(others))
+            net["others"] = OTHERS
+        return {"net": net}
+
+
+def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A net's ``tensors``, in the order of a row; ``trainable``, how many of them are, the first ones; ``tied``, the other
+    names of those that have several. And what has no place in a row, such as BatchNorm's count of batches."""
+    with seeded(0):
+        module = model()
+    whole = module.state_dict(keep_vars=True)  # the parameters themselves: those that are the same are one object
+    layout = Layout(module)
+    places = {piece.name: list(piece.shape) for piece in layout.pieces}
+    first = {id(whole[name]): name for name in places}
+    tied = {name: first[id(tensor)] for name, tensor in whole.items() if name not in places and id(tensor) in first}
+    others = {
+        name: tensor.detach().clone().contiguous() for name, tensor in whole.items() if name not in places and name not in tied
+    }
+    tensors = [
+        {"name": name, "shape": shape, "dtype": str(whole[name].dtype).removeprefix("torch.")} for name, shape in places.items()
+    ]
+    return {"trainable": len(layout.tensors), "tensors": tensors, **({"tied": tied} if tied else {})}, others
+
+
+def _change(name: str, was: Any, now: Any) -> str | None:
+    """How a setting is another than it was; of a table, the first that is."""
+    if name == "methods" and isinstance(was, list) and len(was) == 1:
+        return _change("method", was[0], now[0])
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        told = (_change(f"{name}.{key}", was[key], value) for key, value in now.items() if key in was)
+        return next(filter(None, told), None)
+    verbs = ("were", "are") if isinstance(now, list) else ("was", "is")
+    return f"{name} {verbs[0]} {was}, and now {verbs[1]} {now}" if was != now else None

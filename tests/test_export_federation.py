@@ -1,0 +1,205 @@
+"""Models of a federation, whose net Coterie has no name for: taken out by what the server has told of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+import coterie
+from coterie.boundary import Boundary
+from coterie.cli import main
+from coterie.engines.flower import boundary_mod
+from coterie.methods import METHODS
+from coterie.record import Record
+from coterie.scenario import SCENARIOS
+from coterie.settings import UserError
+from coterie.world import World
+from flowered import Here, a_run, app_of, strategy_of
+from small import CLASSES, FEATURES, world
+from test_export import Awkward, accuracies, finished
+
+SECRET = 7
+ROTATED = Boundary(rotation="permute-tensors", secret=SECRET)
+
+
+@pytest.fixture(autouse=True)
+def run() -> Iterator[None]:
+    with a_run():
+        yield
+
+
+def Net() -> nn.Module:
+    """A user's, with all that makes nets awkward; its batches are never of one example."""
+    return Awkward((FEATURES,), CLASSES)
+
+
+def federated(folder: Path, name: str, *, mods: Any = (), rounds: int = 3, model: Any = Net, **how: Any) -> World:
+    """A method's run over the grid, in ``folder``; the clients it had."""
+    tried = world(range(6), model)
+    settings = {"cfl": {"split_rounds": (1,)}, "flhc": {"warmup": 1, "fraction": 1.0}}
+    method = METHODS[name](**settings.get(name, {}))
+    strategy_of(method, tried, out=folder, **how).start(Here(app_of(tried, mods), 6), num_rounds=rounds)
+    return tried
+
+
+def predicted(tried: World, models: Path, **how: Any) -> dict[str, float]:
+    found = {}
+    for client, data in tried.clients.items():
+        with torch.no_grad():
+            classes = coterie.load(models, client, **how)(data.test.inputs[data.test.index]).argmax(1)
+        found[str(client)] = float((classes == data.test.targets).double().mean())
+    return found
+
+
+def recorded(folder: Path) -> dict[str, float]:
+    return {client: entry["accuracy"] for client, entry in Record(folder).lines()[-1]["clients"].items()}
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("independent", "fedper", "hcct-p")])
+def test_models_of_a_net_without_a_name_predict_what_was_recorded(tmp_path: Path, name: str) -> None:
+    tried = federated(tmp_path / "run", name)
+    models = coterie.save(tmp_path / "run", tmp_path / "models")
+    assert json.loads((models / "models.json").read_text())["model"] is None
+    assert predicted(tried, models, model=Net) == pytest.approx(recorded(tmp_path / "run"))
+
+
+def test_files_are_the_state_dict_of_the_net(tmp_path: Path) -> None:
+    federated(tmp_path / "run", "fedavg", rounds=1)
+    models = coterie.save(tmp_path / "run", tmp_path / "models")
+    tensors, net = safetensors.torch.load_file(models / "group-0.safetensors"), Net()
+    expected = net.state_dict()
+    assert {name: (t.shape, t.dtype) for name, t in tensors.items()} == {n: (t.shape, t.dtype) for n, t in expected.items()}
+    torch.testing.assert_close(tensors["third.weight"], tensors["second.weight"], rtol=0, atol=0)  # one and the same
+    assert tensors["norm.num_batches_tracked"] == 0
+    net.load_state_dict(tensors)
+
+
+def test_who_does_not_say_what_makes_the_net_is_told(tmp_path: Path) -> None:
+    federated(tmp_path / "run", "fedavg", rounds=1)
+    models = coterie.save(tmp_path / "run", tmp_path / "models")
+    with pytest.raises(UserError, match=r"a net that Coterie has no name for; say what makes it: coterie.load\(..., model=Net"):
+        coterie.load(models, 0)
+    with pytest.raises(UserError, match=r"model must be what makes the net, .* got a net; leave out the brackets"):
+        coterie.load(models, 0, model=Net())  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"model must make an nn\.Module, it makes int"):
+        coterie.load(models, 0, model=lambda: 3)  # type: ignore[arg-type, return-value]
+    with pytest.raises(UserError, match=r"group-0\.safetensors cannot be loaded into Linear"):
+        coterie.load(models, 0, model=lambda: nn.Linear(2, 2))
+
+
+# -- what the server does not have ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cfl", "ifca"])
+@pytest.mark.parametrize("rotation", ["permute", "permute-tensors", "blocks"])
+def test_sealed_models_are_opened_by_who_knows_the_secret(tmp_path: Path, name: str, rotation: str) -> None:
+    boundary = Boundary(rotation=rotation, secret=SECRET)
+    tried = federated(
+        tmp_path / "run", name, boundary=replace(boundary, secret=None), mods=[boundary_mod(boundary, Net)], rounds=2
+    )
+    models = coterie.save(tmp_path / "run", tmp_path / "models")
+    assert predicted(tried, models, model=Net, secret=SECRET) == pytest.approx(recorded(tmp_path / "run"))
+    plain = coterie.load(models, 0, model=Net, secret=SECRET).state_dict()
+    about = json.loads((models / "models.json").read_text())
+    assert about["sealed"] == {"rotation": rotation, "block": 64}
+    sealed = safetensors.torch.load_file(models / about["clients"]["0"]["file"])
+    assert not torch.allclose(sealed["first.weight"], plain["first.weight"])
+    with pytest.raises(UserError, match=rf"sealed by rotation {rotation}; .* coterie.load\(..., secret=SECRET\)"):
+        coterie.load(models, 0, model=Net)
+
+
+def test_sealed_models_of_a_net_with_a_name_need_the_secret_alone(tmp_path: Path) -> None:
+    tried = replace(SCENARIOS["digits/label-permutation"], clients=6).build(0)
+    how = {"boundary": replace(ROTATED, secret=None), "out": tmp_path / "run"}
+    mods = [boundary_mod(ROTATED, tried.model)]
+    strategy_of(METHODS["fedavg"](), tried, **how).start(Here(app_of(tried, mods), 6), num_rounds=1)
+    models = coterie.save(tmp_path / "run", tmp_path / "models")
+    assert predicted(tried, models, secret=SECRET) == pytest.approx(recorded(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["fedper", "hcct-p"])
+def test_layers_that_stay_at_the_clients_are_not_made_up(tmp_path: Path, name: str) -> None:
+    federated(tmp_path / "run", name, rounds=1)
+    models = coterie.save(tmp_path / "run", tmp_path / "models")
+    assert json.loads((models / "models.json").read_text())["stays"] == ["last"]
+    lacking = Net().load_state_dict(safetensors.torch.load_file(models / "group-0.safetensors"), strict=False)
+    assert lacking.missing_keys == ["last.weight", "last.bias"]
+    assert not lacking.unexpected_keys
+    with pytest.raises(UserError, match=r"client 3 keeps last of its model to itself, .* has the rest alone; .* strict=False"):
+        coterie.load(models, 3, model=Net)
+
+
+def test_models_that_stay_at_the_clients_altogether_cannot_be_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    federated(Path("run"), "independent", rounds=1)
+    capsys.readouterr()
+    assert main(["export", "run", "--to", "models"]) == 2
+    assert capsys.readouterr().err == "coterie: independent leaves all layers at the clients, and run has no model of theirs\n"
+    assert [path.name for path in Path().iterdir()] == ["run"]
+
+
+def test_layers_that_ended_with_a_simulation_are_not_made_up(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", "fedper", rounds=1)
+    toml = run.folder / "run.toml"
+    toml.write_text(toml.read_text().replace('engine = "inprocess"', 'engine = "flower"'))
+    models = coterie.save(run.folder, tmp_path / "models")
+    with pytest.raises(UserError, match="client 0 keeps fc2 of its model to itself"):
+        coterie.load(models, 0)
+
+
+# -- directories of other times ---------------------------------------------------------------------------------------------
+
+
+def without_net(folder: Path) -> None:
+    """As an earlier Coterie described it."""
+    text = (folder / "run.toml").read_text()
+    (folder / "run.toml").write_text(re.sub(r"\[world\.net\].*(?=\[versions\])", "", text, flags=re.DOTALL))
+    (folder / "others.safetensors").unlink()
+
+
+def test_a_directory_that_does_not_tell_its_net_does_once_its_server_app_was_started(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    federated(folder, "cfl")
+    without_net(folder)
+    assert set(Record(folder).description()["world"]) == {"clients"}
+    with pytest.raises(UserError, match=r"does not tell which tensors its net has: .* start its ServerApp again with the same"):
+        coterie.save(folder, tmp_path / "models")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    tried = federated(folder, "cfl")  # all rounds are there: it makes none
+    assert len(Record(folder).lines()) == 3
+    assert predicted(tried, coterie.save(folder, tmp_path / "models"), model=Net) == pytest.approx(recorded(folder))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("float32", "no_such_type"), ("float32", "nn"), ('name = "first.bias"', ""), ("shape", "form"), ("trainable", "some")],
+)
+def test_a_damaged_description_is_told(tmp_path: Path, old: str, new: str) -> None:
+    federated(tmp_path / "run", "fedavg", rounds=1)
+    toml = tmp_path / "run" / "run.toml"
+    toml.write_text(toml.read_text().replace(old, new))
+    with pytest.raises(UserError, match="does not tell its net's tensors as it should"):
+        coterie.save(tmp_path / "run", tmp_path / "models")
+
+
+def test_models_written_by_an_earlier_coterie_are_loaded(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", "fedavg", rounds=1)
+    models = coterie.save(run.folder, tmp_path / "models")
+    document = json.loads((models / "models.json").read_text())
+    del document["sealed"], document["stays"]
+    (models / "models.json").write_text(json.dumps(document))
+    expected = {client: entry["accuracy"] for client, entry in Record(run.folder).lines()[-1]["clients"].items()}
+    assert accuracies(run, lambda client: coterie.load(models, client)) == pytest.approx(expected)
