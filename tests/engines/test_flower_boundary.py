@@ -146,7 +146,7 @@ def spoil(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Messa
         if message.metadata.dst_node_id != FIRST or message.metadata.message_type != "train":
             return None
         layout = Layout(mlp())
-        packed = change(Wire(boundary, layout, 0).pack(torch.ones(layout.size), 0, 0))
+        packed = change(Wire(boundary, layout, 0).pack(torch.ones(layout.size), 0, 0, 0))
         told = {METRICS: MetricRecord({"num-examples": 3}), likeness.BOUNDARY: likeness.told(boundary)}
         return RecordDict({"update": ArrayRecord(packed), **told})
 

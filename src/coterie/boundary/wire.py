@@ -93,19 +93,23 @@ class Wire:
 
     # -- an update on its way out -----------------------------------------------------------------------------------------
 
-    def send(self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None) -> Tensor:
+    def send(
+        self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None, half: int = 0
+    ) -> Tensor:
         """A client's update ``(d,)`` as it arrives: :meth:`protected`, compressed and unpacked again.
 
-        keep: mask of the columns that stay at the client; there the result is the update itself, sealed.
+        keep: mask of the columns that stay at the client; there the result is the update itself, sealed. half: 1 of the
+        second of two updates, which has noise of its own.
         """
-        out = self.protected(update, client, exchange, keep)
+        out = self.protected(update, client, exchange, keep, half)
         if self.boundary.compress != "none":
-            out = self.unpack(self.pack(out, client, exchange, keep), keep)
+            out = self.unpack(self.pack(out, client, exchange, half, keep), keep)
         return out if keep is None else torch.where(keep, self.seal(update), out)
 
     def protected(
-        self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None, seed: int | None = None
-    ) -> Tensor:
+        self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None, half: int = 0,
+        seed: int | None = None,
+    ) -> Tensor:  # fmt: skip
         """An update ``(d,)`` clipped, noised and sealed; zero in the columns that stay at the client.
 
         seed: of the noise, where the server knows the run's and could take the noise off again. Clipping and noise
@@ -118,7 +122,8 @@ class Wire:
         if self.boundary.clip is not None:
             out = self._clipped(out)
         if self.boundary.noise:
-            out = self._noised(out, keep, generator(self.seed if seed is None else seed, Purpose.NOISE, exchange, client))
+            key = self.seed if seed is None else seed, Purpose.NOISE, exchange, client
+            out = self._noised(out, keep, generator(*key, *((2,) if half else ())))
         return self.seal(out)
 
     def _clipped(self, update: Tensor) -> Tensor:
@@ -138,10 +143,12 @@ class Wire:
         noise *= self.boundary.noise * self.boundary.clip
         return update + (noise if keep is None else noise.masked_fill(keep, 0.0))
 
-    def pack(self, sealed: Tensor, client: Client, exchange: int, keep: Tensor | None = None) -> dict[str, Tensor]:
+    def pack(
+        self, sealed: Tensor, client: Client, exchange: int, half: int, keep: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """A sealed update as the arrays that travel: its parameters compressed, and what is behind them as it is."""
         there, behind = self._travelling(keep)
-        gen = generator(self.seed, Purpose.NOISE, exchange, client, 1)
+        gen = generator(self.seed, Purpose.NOISE, exchange, client, 3 if half else 1)
         packed = pack(sealed[there], self.boundary.compress, self.boundary.share, gen) if len(there) else {}
         return {**packed, OTHERS: sealed[behind]}
 
@@ -192,6 +199,7 @@ class Wire:
         """Raises :class:`~coterie.settings.SettingError` if a plan of method ``name`` does not go with the boundary."""
         self.boundary.check_plan(plan, self.layout, name)
 
-    def releases(self, task: Task) -> bool:
-        """Whether a client that does ``task`` sends an update that noise must cover."""
-        return bool(self.boundary.noise) and task.trains and bool(self.columns(task)[0])
+    def releases(self, task: Task) -> int:
+        """How many updates that noise must cover a client sends that does ``task``."""
+        sends = bool(self.boundary.noise) and task.trains and bool(self.columns(task)[0])
+        return sends * (2 if task.halves else 1)

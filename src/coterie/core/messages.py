@@ -44,6 +44,8 @@ class Task:
     None for now; so that an update can be compared with those of an earlier round. measure: which of its data the client
     takes losses and accuracies of the offered models on, before it trains; ``None`` skips that where m == choose.
     gradient: reply with the full-batch gradient of the mean training loss at the offered model in place of an update.
+    halves: train twice from the start, on two disjoint random halves of the data, and reply with both updates; their mean
+    serves as the update. Each half makes as many passes or steps as the task says.
     keep: layers that stay at the client, which trains and is tested with its own values of them; their columns of an
     update are zero, and they cost no bytes (all layers: nothing travels).
     """
@@ -55,6 +57,7 @@ class Task:
     lr_round: int | None = None
     measure: Literal["train", "validation"] | None = None
     gradient: bool = False
+    halves: bool = False
     keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -62,6 +65,8 @@ class Task:
             raise ValueError(f"Task.choose must be 1 to the {len(self.offered)} models offered, got {self.choose}")
         if self.measure not in (None, "train", "validation"):
             raise ValueError(f"Task.measure must be train, validation or None, got {self.measure!r}; test data are for tests")
+        if self.halves and not (self.trains and not self.gradient):
+            raise ValueError("Task.halves are of training, and the task is none")
         if self.choose < len(self.offered) and self.measure is None:
             object.__setattr__(self, "measure", "train")  # choosing takes losses
 
@@ -106,7 +111,9 @@ class Replies:
     examples ``(n,)``: training-set sizes. chosen: the rows of the plan's models each client started from. losses,
     accuracies: per client, one per model offered, in the order offered; empty where nothing was measured. means
     ``(k, d)`` and heard ``(k,)``: weighted mean update and number of clients per row of the plan's models (zeros where
-    nobody trained from it). gram ``(n, n)``, updates ``(n, d)`` or sketches of them: as needed, else None. refused:
+    nobody trained from it). gram ``(n, n)``, updates ``(n, d)`` or sketches of them: as needed, else None. halves
+    ``(2 n, 2 n)``: where tasks asked for halves, the Gram matrix over the plan's columns of everybody's first update and,
+    behind them, everybody's second; NaN for who was not asked for them. refused:
     client -> why its reply was turned away (non-finite, wrong shape); a refused client counts as silent.
     """
 
@@ -119,6 +126,7 @@ class Replies:
     heard: np.ndarray | None = None
     gram: np.ndarray | None = None
     updates: Tensor | None = None
+    halves: np.ndarray | None = None
     refused: Mapping[Client, str] = field(default_factory=dict)
 
     def positions(self, clients: Iterable[Client]) -> list[int]:
@@ -129,6 +137,7 @@ class Replies:
     def of(self, clients: Iterable[Client]) -> Replies:
         """The replies of those of ``clients`` that answered; means are left behind."""
         at = self.positions(sorted(clients))
+        both = [*at, *(len(self.clients) + i for i in at)]
         pick = lambda rows: tuple(rows[i] for i in at) if rows else ()  # noqa: E731
         return replace(
             self,
@@ -141,6 +150,7 @@ class Replies:
             heard=None,
             gram=None if self.gram is None else self.gram[np.ix_(at, at)],
             updates=None if self.updates is None else self.updates[at],
+            halves=None if self.halves is None else self.halves[np.ix_(both, both)],
         )
 
 

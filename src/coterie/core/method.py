@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
-from coterie.core.messages import Plan, Replies
+from coterie.core.messages import Plan, Replies, Training
 from coterie.core.state import Client, Groups
 from coterie.randomness import Purpose, numpy_generator
 
@@ -21,6 +21,7 @@ class Federation:
     name -> ``(start, stop)`` of its parameters in a row; parameters come first, float buffers (BatchNorm's) after them.
     tensors: the same for each trainable tensor, a layer's weight and bias apart. dense: the names of the fully-connected
     layers. Layers are in the order of the forward pass as far as the module tells, so the last is the classifier.
+    training: how clients train where a task says nothing else.
     """
 
     clients: tuple[Client, ...]
@@ -28,6 +29,7 @@ class Federation:
     columns: Mapping[str, tuple[int, int]]
     tensors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     dense: tuple[str, ...] = ()
+    training: Training = field(default_factory=Training)
 
     @property
     def parameters(self) -> slice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,18 +17,23 @@ from coterie.engines.workers import Workers, shared_matrix
 from coterie.local import Sums
 from coterie.local.blocks import goes_with
 from coterie.randomness import Purpose, seeded
-from coterie.world import World, cross_entropy
+from coterie.world import Split, World, cross_entropy
 
 EXAMPLES_PER_TEST = 2500
 """A longer test is cut into jobs of this many examples, so that one large test keeps every worker busy; shorter ones of
 the same model are put together up to so many."""
 
+TOO_FEW = {1: "one training example", 2: "fewer than four training examples, with BatchNorm,"}
+"""Why a client has no halves, by the examples that a step takes."""
+
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's reply as the engine holds it: its row of the reply matrix, or why it was refused."""
+    """A client's reply as the engine holds it: its row of the reply matrix, or why it was refused. second: the row of its
+    second half, where it was asked for halves."""
 
     slot: int
+    second: int | None
     chosen: tuple[int, ...]
     losses: tuple[float, ...]
     accuracies: tuple[float, ...]
@@ -73,6 +78,13 @@ class Fleet:
         """A copy of the sketches at ``slots``."""
         return self.hand.sketches[list(slots)]
 
+    def average(self, first: int, second: int) -> None:
+        """The mean of two replies, and of their sketches, in place of the first."""
+        for rows in (self.hand.replies, self.hand.sketches):
+            if first < len(rows):
+                rows[first] += rows[second]
+                rows[first] /= 2
+
     def _reserve(self, models: int, replies: int, sketch: int = 0) -> None:
         """At least so many rows of shared memory. Growing it means new workers, which are cheap to fork."""
         hand = self.hand
@@ -111,7 +123,9 @@ class Fleet:
         seed, exchange, number = when
         personal: list[Tensor] = []
         errands = []
-        for slot, client in enumerate(sorted(clients)):
+        short = [c for c in sorted(clients) if plan.tasks[c].halves and len(self.world.clients[c].train) < 2 * self.least]
+        able = [c for c in sorted(clients) if c not in short]
+        for slot, client in enumerate(able):
             task = plan.tasks[client]
             rows = task.offered
             own = self._own(task, kept.get(client))
@@ -121,10 +135,16 @@ class Fleet:
             training = task.how(self.world.training)
             lr = training.lr * training.lr_decay ** (number if task.lr_round is None else task.lr_round)
             key = seed, Purpose.TRAIN, exchange, client
-            errands.append(Errand(slot, client, task, rows, lr, key, plan.columns, plan.sketch))
-        workers = self._put(plan.models, personal, len(errands), self._sketch_size(plan))
-        done = {one[0]: one for job in workers.run(self._jobs(errands)) for one in job}
-        return {errand.client: self._answer(done[errand.client], errand.slot) for errand in errands}
+            half = 0 if task.halves else None
+            errands.append(Errand(slot, client, task, rows, lr, key, plan.columns, plan.sketch, half))
+        halves = [errand for errand in errands if errand.half is not None]
+        seconds = [replace(errand, slot=slot, half=1) for slot, errand in enumerate(halves, len(errands))]
+        workers = self._put(plan.models, personal, len(errands) + len(seconds), self._sketch_size(plan))
+        done = {one[0]: one for job in workers.run(self._jobs([*errands, *seconds])) for one in job}
+        second = {errand.client: errand.slot for errand in seconds}
+        answers = {e.client: self._answer(done, e.slot, second.get(e.client)) for e in errands}
+        answers |= {c: Answer(-1, None, (), (), (), None, f"{TOO_FEW[self.least]} cannot be halved") for c in short}
+        return dict(sorted(answers.items()))
 
     def _jobs(self, errands: Sequence[Errand]) -> list[list[Errand]]:
         """Blocks of clients that go together, and the others alone; long jobs first, so that no worker ends late with one."""
@@ -132,28 +152,36 @@ class Fleet:
         for errand in errands:
             together.setdefault(self._kind(errand), []).append(errand)
         jobs = [job for group in together.values() for job in self._blocks(group)]
-        return sorted(jobs, key=lambda job: -sum(len(self.world.clients[e.client].train) for e in job))
+        return sorted(jobs, key=lambda job: -sum(len(self._data(e)) for e in job))
+
+    def _data(self, errand: Errand) -> Split:
+        """The examples that an errand trains on; of a half, as many as are in it."""
+        data = self.world.clients[errand.client].train
+        size = len(data) // 2
+        return data if errand.half is None else Split(data.inputs, data.index[:size], data.targets[:size])
 
     def _kind(self, errand: Errand) -> Hashable:
         """What the clients of a block have in common; of one that trains alone, its id."""
         if self.width == 1 or errand.task.gradient or not errand.task.trains:
-            return errand.client
-        data, training = self.world.clients[errand.client].train, errand.task.how(self.world.training)
+            return errand.client, errand.half
+        data, training = self._data(errand), errand.task.how(self.world.training)
         try:
             return training, errand.lr, goes_with(data, training, self.least, self.exact)
         except ValueError:  # it can make no step, and says so in its task
-            return errand.client
+            return errand.client, errand.half
 
     def _blocks(self, group: Sequence[Errand]) -> Iterator[list[Errand]]:
         """A group cut into the least number of blocks, clients with about as many examples in one."""
-        ordered = sorted(group, key=lambda e: len(self.world.clients[e.client].train))
+        ordered = sorted(group, key=lambda e: len(self._data(e)))
         count = math.ceil(len(group) / self.width)
         for i in range(count):
             yield ordered[i * len(group) // count : (i + 1) * len(group) // count]
 
-    def _answer(self, done: Done, slot: int) -> Answer:
-        _, chosen, losses, accuracies, replied, refused = done
-        return Answer(slot, chosen, losses, accuracies, self.hand.replies[slot] if replied else None, refused)
+    def _answer(self, done: Mapping[int, Done], slot: int, second: int | None) -> Answer:
+        _, chosen, losses, accuracies, replied, refused = done[slot]
+        if second is not None:
+            refused = refused or done[second][-1]
+        return Answer(slot, second, chosen, losses, accuracies, self.hand.replies[slot] if replied else None, refused)
 
     def _sketch_size(self, plan: Plan) -> int:
         """Numbers of a sketch; no more than there are columns, which then are it."""

@@ -15,6 +15,7 @@ from coterie.core import Client, Means, Plan, Replies, amounts, group_means
 from coterie.core.means import CHUNK
 from coterie.engines.clock import Clock
 from coterie.engines.fleet import Answer, Fleet
+from coterie.engines.halves import Halves
 
 if TYPE_CHECKING:
     from coterie.engines.inprocess import Position
@@ -28,6 +29,7 @@ def exchange(
 ) -> tuple[Replies, Mapping[Client, Tensor]]:
     """Carry out a plan: the replies as ``step`` must see them, and what the clients keep afterwards."""
     clients, size = sorted(plan.tasks), window(plan, fleet.layout.size)
+    halves = Halves(fleet, plan)
     kept = dict(position.kept)
     taken: dict[Client, Answer] = {}
     refused: dict[Client, str] = {}
@@ -39,6 +41,8 @@ def exchange(
         with clock("train"):
             answers = fleet.train(plan, wave, position.kept, (seed, position.exchange, position.round))
             new = {c: a for c, a in answers.items() if a.refused is None}
+            with clock("server"):
+                halves.take(new)
             for client, answer in new.items():
                 _keep(fleet, plan, client, answer, kept)
         refused.update((c, a.refused) for c, a in answers.items() if a.refused is not None)
@@ -55,6 +59,7 @@ def exchange(
         losses=tuple(a.losses for a in taken.values()),
         accuracies=tuple(a.accuracies for a in taken.values()),
         refused=refused,
+        halves=halves.gram(tuple(taken)),
     )
     trained = not taken or any(a.update is not None for a in taken.values())
     with clock("server"):
@@ -69,7 +74,8 @@ def exchange(
 
 def window(plan: Plan, d: int) -> int:
     """How many replies are held at a time: all, or a multiple of what is averaged together."""
-    if plan.need != "mean" and plan.sketch is None:
+    whole = plan.need != "mean" or any(task.halves for task in plan.tasks.values())
+    if whole and plan.sketch is None:
         return max(1, len(plan.tasks))
     return max(1, WINDOW_BYTES // (4 * d * CHUNK)) * CHUNK
 

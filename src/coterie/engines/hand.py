@@ -22,7 +22,7 @@ from coterie.world import World
 @dataclass(frozen=True)
 class Errand:
     """A client's task as it is told to a worker: where the offered models lie, where the reply goes, and of which columns
-    a sketch of so many numbers is wanted."""
+    a sketch of so many numbers is wanted. half: which of the halves, where it is asked for them; they are errands apart."""
 
     slot: int
     client: Client
@@ -32,6 +32,7 @@ class Errand:
     key: tuple[int, ...]
     columns: slice | None = None
     sketch: int | None = None
+    half: int | None = None
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Test:
     stop: int
 
 
-Done = tuple[Client, tuple[int, ...], tuple[float, ...], tuple[float, ...], bool, str | None]
-"""client, chosen, losses, accuracies, whether it trained, why its reply is refused."""
+Done = tuple[int, tuple[int, ...], tuple[float, ...], tuple[float, ...], bool, str | None]
+"""slot, chosen, losses, accuracies, whether it trained, why its reply is refused."""
 
 
 class Hand:
@@ -88,7 +89,8 @@ class Hand:
     def _job(self, errand: Errand) -> local.Job:
         offered = [self.wire.open(self.models[row]) for row in errand.rows]
         data, training = self.world.clients[errand.client], errand.task.how(self.world.training)
-        return local.Job(errand.task, offered, data, training, errand.lr, errand.key)
+        job = local.Job(errand.task, offered, data, training, errand.lr, errand.key)
+        return job if errand.half is None else local.halved(job)[errand.half]
 
     def _send(self, errand: Errand, reply: local.Reply) -> Done:
         """Write a reply's row; what is not finite is refused."""
@@ -98,7 +100,8 @@ class Hand:
             self.sketches[errand.slot : errand.slot + 1] = 0.0
         else:
             keep = self.wire.layout.mask(errand.task.keep) if errand.task.keep else None
-            sent = self.wire.send(self._tampered(reply.row, errand, keep), errand.client, exchange, keep)
+            row = self._tampered(reply.row, errand, keep)
+            sent = self.wire.send(row, errand.client, exchange, keep, errand.half or 0)
             self.replies[errand.slot] = sent
             # A finite square of the norm bounds every entry of a Gram matrix too. With noise, a refusal would tell of data.
             rows = [sent] if self.wire.boundary.noise or sent is reply.row else [reply.row, sent]
@@ -108,7 +111,7 @@ class Hand:
                 self.sketches[errand.slot] = rows[-1]
             if not all(torch.isfinite(row.dot(row)) for row in rows):
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
-        return errand.client, reply.chosen, reply.losses, reply.accuracies, trained, refused
+        return errand.slot, reply.chosen, reply.losses, reply.accuracies, trained, refused
 
     def _tampered(self, row: Tensor, errand: Errand, keep: Tensor | None) -> Tensor:
         """What a client sends in place of its update; the update itself, if it means well."""

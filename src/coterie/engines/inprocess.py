@@ -139,6 +139,7 @@ def meeting(method: Method[Any], world: World, seed: int, boundary: Boundary) ->
         columns=layout.columns,
         tensors=layout.tensors,
         dense=layout.dense,
+        training=world.training,
     )
     return wire, wire.veil(federation)
 
@@ -195,7 +196,7 @@ def communicate(method: Method[Any], roster: roll.Roster, wire: Wire, position: 
         spoken[0].update(plan.tasks)
         spoken[1].update(replies.clients)
         refused.update(replies.refused)
-        released.update(c for c, task in carried.tasks.items() if wire.releases(task))
+        released.update({client: count for client, task in carried.tasks.items() if (count := wire.releases(task))})
         up, down = up + traffic(carried, wire)[0], down + traffic(plan, wire)[1]
         measured += evaluations(plan)
     position, left = roll.dismiss(method, position, *spoken, there, attendance.patience)

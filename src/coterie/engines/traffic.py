@@ -16,7 +16,8 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
         parameters, others = sizes[task.keep]
         row = parameters + others
         if row or task.measure:
-            up += (wire.bytes_of(parameters, others) if task.trains else 0) + _reply_numbers(task, wire) * NUMBER
+            updates = task.trains * (2 if task.halves else 1)
+            up += updates * wire.bytes_of(parameters, others) + _reply_numbers(task, wire) * NUMBER
             down += len(task.offered) * row * NUMBER
     return up, down
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from coterie.local.blocks import Block
 from coterie.local.learner import Learner
 from coterie.local.measure import Scores
 from coterie.randomness import generator, seeded
-from coterie.world import ClientData
+from coterie.world import ClientData, Split
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,23 @@ def answer(learner: Learner, job: Job) -> Reply:
         elif job.task.trains:
             update = learner.train(start, job.data.train, job.training, job.lr, generator(*job.key)) - start
     return _reply(job, scores, best, update)
+
+
+def halved(job: Job) -> tuple[Job, Job]:
+    """A task on two disjoint random halves of the training data, each with draws of its own; of an odd number of examples
+    one is left out. ValueError where there are too few."""
+    split = job.data.train
+    size = len(split) // 2
+    if not size:
+        raise ValueError(f"{len(split)} training example{'s' if len(split) != 1 else ''} cannot be halved")
+    order = torch.randperm(len(split), generator=generator(*job.key, 2))
+    return _half(job, order[:size], 0), _half(job, order[size : 2 * size], 1)
+
+
+def _half(job: Job, at: Tensor, half: int) -> Job:
+    split = job.data.train
+    data = replace(job.data, train=Split(split.inputs, split.index[at], split.targets[at]))
+    return replace(job, data=data, key=(*job.key, 2, half))
 
 
 def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:

@@ -16,18 +16,19 @@ from coterie.boundary import Wire
 from coterie.core import Assignment, Client, Plan, Replies, Task, Training
 from coterie.engines.clock import Clock
 from coterie.engines.flower import likeness, messages
-from coterie.engines.flower.messages import METRICS, UPDATE, Order, Unfit
+from coterie.engines.flower.messages import METRICS, UPDATE, UPDATES, Order, Unfit
 from coterie.engines.flower.nodes import Nodes, Present
 from coterie.engines.gather import needed
+from coterie.engines.halves import products
 from coterie.engines.inprocess import Position
 from coterie.settings import SettingError
 
 
 @dataclass
 class Heard:
-    """One client's reply, read: see :class:`~coterie.core.Replies`."""
+    """One client's reply, read: see :class:`~coterie.core.Replies`. updates: none, one, or those of both halves."""
 
-    update: Tensor | None
+    updates: tuple[Tensor, ...]
     examples: int
     chosen: tuple[int, ...]
     losses: tuple[float, ...]
@@ -100,6 +101,7 @@ class Carrier:
             else "the loss of a model" if task.measure
             else "a gradient in place of an update" if task.gradient
             else "to keep layers to itself" if task.keep
+            else "for updates of both halves of its data" if task.halves
             else "to train in another way than in other rounds" if task.training is not None or task.epochs is not None
             else None
         )  # fmt: skip
@@ -125,8 +127,8 @@ class Carrier:
             except Unfit as error:
                 refused[client] = str(error)
         taken = sorted(heard)
-        trained = any(heard[c].update is not None for c in taken)
-        updates = torch.stack([_row(heard[c].update, self.wire.layout.size) for c in taken]) if trained else None
+        size, trained = self.wire.layout.size, any(heard[c].updates for c in taken)
+        updates = torch.stack([_mean(heard[c].updates, size) for c in taken]) if trained else None
         told = Replies(
             clients=tuple(taken),
             examples=np.array([heard[c].examples for c in taken], dtype=np.int64),
@@ -135,9 +137,10 @@ class Carrier:
             accuracies=tuple(heard[c].accuracies for c in taken),
             refused=refused,
             updates=updates,
+            halves=products(plan, {c: heard[c].updates for c in taken if plan.tasks[c].halves}, taken),
         )
         if not taken:
-            told = replace(told, updates=torch.empty(0, self.wire.layout.size))
+            told = replace(told, updates=torch.empty(0, size))
         return needed(plan, told)
 
     def _read(self, reply: Message, plan: Plan, task: Task) -> Heard:
@@ -156,22 +159,24 @@ class Carrier:
         losses, accuracies = (messages.numbers(metrics, name) for name in ("losses", "accuracies"))
         if task.measure and len(losses) != len(task.offered):
             raise Unfit(f"it measured {len(losses)} of {len(task.offered)} models")
-        update = self._update(content, plan, task, places) if task.trains else None
+        updates = self._updates(content, plan, task, places) if task.trains else ()
         chosen = tuple(task.offered[place] for place in places)
-        return Heard(update, self.wire.examples(int(examples)), chosen, losses, accuracies)
+        return Heard(updates, self.wire.examples(int(examples)), chosen, losses, accuracies)
 
-    def _update(self, content: Any, plan: Plan, task: Task, places: Sequence[int]) -> Tensor:
-        layout = self.wire.layout
+    def _updates(self, content: Any, plan: Plan, task: Task, places: Sequence[int]) -> tuple[Tensor, ...]:
+        layout, names = self.wire.layout, UPDATES[: 2 if task.halves else 1]
+        if task.halves and UPDATES[1] not in content.array_records:
+            raise Unfit("its reply has no update of the second half of its data")
         if self.wire.boundary.compress != "none":
-            row = self._decompressed(content, task)
+            rows = [self._decompressed(content, name, task) for name in names]
         elif UPDATE in content.array_records:
-            row = messages.unpacked(content[UPDATE], layout, lacking=0.0 if task.keep else None)
+            rows = [messages.unpacked(content[name], layout, lacking=0.0 if task.keep else None) for name in names]
         else:
             trained = messages.unpacked(messages.only(content.array_records, messages.ARRAYS, "array records"), layout)
-            row = trained - plan.models[[task.offered[place] for place in places]].mean(0)
-        if not torch.isfinite(row.dot(row)):
+            rows = [trained - plan.models[[task.offered[place] for place in places]].mean(0)]
+        if not all(torch.isfinite(row.dot(row)) for row in rows):
             raise Unfit("its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)")
-        return row
+        return tuple(rows)
 
     def first_model(self, reply: Message) -> Tensor | None:
         """A first model that a client has sealed; its secret is the one that counts. None of another reply."""
@@ -184,10 +189,10 @@ class Carrier:
         self.secret = likeness.secret_of(reply.content)
         return row if bool(torch.isfinite(row).all()) else None
 
-    def _decompressed(self, content: Any, task: Task) -> Tensor:
+    def _decompressed(self, content: Any, name: str, task: Task) -> Tensor:
         keep = self.wire.layout.mask(task.keep) if task.keep else None
         try:
-            sent = {name: torch.from_numpy(array.numpy().copy()) for name, array in content[UPDATE].items()}
+            sent = {key: torch.from_numpy(array.numpy().copy()) for key, array in content[name].items()}
             return self.wire.unpack(sent, keep)
         except (ValueError, TypeError, KeyError, OSError, EOFError) as error:
             raise Unfit(f"its update is not compressed by {self.wire.boundary.compress}: {error}") from None
@@ -241,5 +246,5 @@ class Carrier:
         return {metric: messages.number(metrics, names) for metric, names in self.names.items()}
 
 
-def _row(update: Tensor | None, size: int) -> Tensor:
-    return torch.zeros(size) if update is None else update
+def _mean(updates: Sequence[Tensor], size: int) -> Tensor:
+    return torch.stack(tuple(updates)).mean(0) if updates else torch.zeros(size)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from coterie import local
 from coterie.engines.fleet import own_layers
 from coterie.engines.flower import messages
-from coterie.engines.flower.messages import METRICS, UPDATE
+from coterie.engines.flower.messages import METRICS, UPDATES
 from coterie.randomness import Purpose, seeded
 from coterie.world import ClientData, Objective
 
@@ -118,25 +118,26 @@ def trained(me: Participant, learner: local.Learner, content: RecordDict, state:
         own = None if kept is None else torch.where(keep, kept, torch.nan)
         offered = [own_layers(row, own) for row in offered]
     key = seed, Purpose.TRAIN, exchange, order.client
-    reply = local.answer(learner, local.Job(task, offered, me.data, order.training, order.lr, key))
+    job = local.Job(task, offered, me.data, order.training, order.lr, key)
+    replies = [local.answer(learner, part) for part in (local.halved(job) if task.halves else (job,))]
+    reply = replies[0]
     records: dict[str, Any] = {}
     chosen = [task.offered.index(row) for row in reply.chosen]
     metrics: dict[str, Any] = {"num-examples": len(me.data.train), "chosen": chosen}
     if reply.losses:
         metrics |= {"losses": list(reply.losses), "accuracies": list(reply.accuracies)}
-    if reply.row is not None:
-        update = reply.row
-        if me.attack is not None:
-            there = torch.arange(len(update)) < learner.layout.trainable
-            update = me.attack.tampered(update, there if keep is None else there & ~keep, seed, exchange, order.client)
-        if keep is not None and not task.gradient:
-            rows = [offered[i] for i in chosen]
-            start = rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
-            before = torch.full_like(start, torch.nan) if kept is None else kept
-            _keep(learner, state, exchange, torch.where(keep, start + update, before))
-        if keep is not None:
-            update = update.masked_fill(keep, 0.0)
-        records[UPDATE] = messages.packed(update, learner.layout, without=keep)
+    updates = [each.row for each in replies if each.row is not None]
+    if me.attack is not None:
+        there = torch.arange(learner.layout.size) < learner.layout.trainable
+        there = there if keep is None else there & ~keep
+        updates = [me.attack.tampered(update, there, seed, exchange, order.client) for update in updates]
+    if updates and keep is not None and not task.gradient:
+        rows = [offered[i] for i in chosen]
+        trained = torch.stack(rows).mean(0) + torch.stack(updates).mean(0)
+        before = torch.full_like(trained, torch.nan) if kept is None else kept
+        _keep(learner, state, exchange, torch.where(keep, trained, before))
+    for name, update in zip(UPDATES, updates, strict=False):
+        records[name] = messages.packed(update, learner.layout, without=keep)
     return RecordDict({**records, METRICS: MetricRecord(metrics)})
 
 

@@ -103,7 +103,7 @@ class Conductor:
         layout, rotated = self.terms.layout, self.terms.boundary.rotation != "none"
         federation = Federation(
             clients=clients, draw=self._sealed if rotated else self._drawn, columns=layout.columns, tensors=layout.tensors,
-            dense=layout.dense,
+            dense=layout.dense, training=self.terms.training,
         )  # fmt: skip
         return self.terms.wire.veil(federation, sealed=rotated)
 

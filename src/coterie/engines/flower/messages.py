@@ -24,6 +24,9 @@ ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 UPDATE = "update"
 """Record of a reply that holds trained less offered; ``arrays`` holds what was trained."""
 
+UPDATES = UPDATE, f"{UPDATE}-1"
+"""The same of both halves, where a task asks for them."""
+
 TASK = "coterie"
 """Key of the config under which a task lies."""
 

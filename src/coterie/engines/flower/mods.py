@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
 from coterie.engines.flower import likeness, messages
-from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, UPDATE
+from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, UPDATE, UPDATES
 from coterie.layout import Layout
 from coterie.randomness import seeded
 from coterie.settings import SettingError
@@ -82,10 +82,10 @@ def _seal(wire: Wire, content: Any, offered: list[Tensor], order: messages.Order
     layout = wire.layout
     keep = layout.mask(order.task.keep) if order.task.keep else None
     if UPDATE in content.array_records:
-        update = messages.unpacked(content[UPDATE], layout, lacking=0.0)
+        updates = [messages.unpacked(content[name], layout, lacking=0.0) for name in UPDATES if name in content]
     else:
         trained = messages.unpacked(messages.only(content.array_records, ARRAYS, "array records"), layout)
-        update = trained - torch.stack(offered).mean(0)
+        updates = [trained - torch.stack(offered).mean(0)]
     for name in list(content.array_records):
         del content[name]
     if not wire.counts:  # what an app tells of its training, and on how much, no noise covers
@@ -94,8 +94,9 @@ def _seal(wire: Wire, content: Any, offered: list[Tensor], order: messages.Order
         content[METRICS] = MetricRecord({"num-examples": 1})
     exchange = order.key[1]
     noise = secrets.randbits(128) if simulated is None else simulated
-    sent = wire.protected(update, order.client, exchange, keep, noise)
-    if wire.boundary.compress == "none":
-        content[UPDATE] = messages.packed(sent, layout, without=keep)
-    else:
-        content[UPDATE] = ArrayRecord(wire.pack(sent, order.client, exchange, keep))
+    for half, update in enumerate(updates):
+        sent = wire.protected(update, order.client, exchange, keep, half, noise)
+        if wire.boundary.compress == "none":
+            content[UPDATES[half]] = messages.packed(sent, layout, without=keep)
+        else:
+            content[UPDATES[half]] = ArrayRecord(wire.pack(sent, order.client, exchange, half, keep))

@@ -1,0 +1,245 @@
+"""Tasks that ask for the updates of both halves of a client's data, in every way that an engine may carry them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from coterie import local
+from coterie.attendance import Attendance
+from coterie.boundary import Boundary
+from coterie.core import Assignment, Cohort, Federation, Note, Plan, Replies, Task, Training, average, state, weights
+from coterie.engines import inprocess
+from coterie.layout import Layout
+from coterie.local import Job, Learner
+from coterie.randomness import Purpose, generator
+from coterie.world import Split, World
+from small import world
+
+IDS = (1, 2, 4, 7)
+
+
+@state
+class Seen:
+    model: Tensor
+    clients: tuple[int, ...]
+    halves: Any = None
+    heard: tuple[int, ...] = ()
+    updates: Any = None
+    notes: tuple[Note, ...] = ()
+
+
+class Probing:
+    """FedAvg whose clients train on halves, but for the ``spared``."""
+
+    name = "probing"
+
+    def __init__(self, spared: tuple[int, ...] = (), sketch: int | None = None, keep: tuple[str, ...] = ()) -> None:
+        self.spared, self.sketch, self.keep = spared, sketch, keep
+
+    def init(self, federation: Federation) -> Seen:
+        return Seen(model=federation.draw(0), clients=federation.clients)
+
+    def plan(self, state: Seen, cohort: Cohort) -> Plan:
+        tasks = {c: Task(offered=(0,), halves=c not in self.spared, keep=self.keep) for c in cohort.present}
+        return Plan(models=state.model[None], tasks=tasks, need="mean" if self.sketch else "rows", sketch=self.sketch)
+
+    def step(self, state: Seen, replies: Replies) -> Seen:
+        mean = replies.means[0] if replies.means is not None else average(replies.updates, weights(replies, "data"))  # type: ignore[arg-type]
+        updates = None if replies.updates is None else replies.updates.clone()
+        return replace(state, model=state.model + mean, halves=replies.halves, heard=replies.clients, updates=updates)
+
+    def assignment(self, state: Seen) -> Assignment:
+        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=(state.clients,))
+
+    def explain(self, state: Seen) -> tuple[Note, ...]:
+        return ()
+
+
+def played(method: Probing, tried: World, rounds: int = 2, **how: Any) -> list[inprocess.Round]:
+    return list(inprocess.rounds(method, tried, rounds=rounds, **{"workers": 1, "width": 1, **how}))
+
+
+def by_hand(tried: World, model: Tensor, client: int, exchange: int = 0, seed: int = 0) -> list[Tensor]:
+    """Both updates of a client, from the definition."""
+    learner = Learner(tried.model(), tried.objective, tried.augment)
+    split, key = tried.clients[client].train, (seed, Purpose.TRAIN, exchange, client)
+    order = torch.randperm(len(split), generator=generator(*key, 2))
+    found = []
+    for half in (0, 1):
+        at = order[half * (len(split) // 2) : (half + 1) * (len(split) // 2)]
+        part = Split(split.inputs, split.index[at], split.targets[at])
+        gen = generator(*key, 2, half)
+        found.append(learner.train(model, part, tried.training, tried.training.lr, gen).clone() - model)
+    return found
+
+
+def first_model(tried: World) -> Tensor:
+    _, federation = inprocess.meeting(Probing(), tried, 0, Boundary())
+    return federation.draw(0)
+
+
+def test_halves_are_two_updates_from_disjoint_halves_and_their_mean_is_the_update() -> None:
+    tried = world(IDS)
+    model = first_model(tried)
+    found = played(Probing(), tried, 1)[0].position.state
+    pairs = [by_hand(tried, model, client) for client in IDS]
+    rows = torch.stack([pair[half] for half in (0, 1) for pair in pairs]).double()
+    np.testing.assert_allclose(found.halves, (rows @ rows.T).numpy(), rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(found.updates, torch.stack([(a + b) / 2 for a, b in pairs]))
+
+
+def test_the_two_halves_share_no_example_and_leave_out_one_at_most() -> None:
+    data = world((3,)).clients[3]
+    for size in (2, 5, 8):
+        train = Split(data.train.inputs, data.train.index[:size], data.train.targets[:size])
+        job = Job(Task(offered=(0,), halves=True), [], replace(data, train=train), Training(), 0.1, (0, 6, 1, 3))
+        first, second = (set(part.data.train.index.tolist()) for part in local.halved(job))
+        assert len(first) == len(second) == size // 2
+        assert not first & second
+        assert first | second <= set(train.index.tolist())
+        others = local.halved(replace(job, key=(0, 6, 2, 3)))
+        assert size == 2 or others[0].data.train.index.tolist() != local.halved(job)[0].data.train.index.tolist()
+    with pytest.raises(ValueError, match="1 training example cannot be halved"):
+        local.halved(replace(job, data=replace(data, train=Split(train.inputs, train.index[:1], train.targets[:1]))))
+
+
+@pytest.mark.parametrize("how", [{"workers": 2}, {"width": 3}, {"width": 8, "workers": 2}], ids=str)
+def test_workers_and_blocks_change_no_half(how: dict[str, int]) -> None:
+    tried = world(IDS)
+    for one, other in zip(played(Probing(), tried, 3), played(Probing(), tried, 3, **how), strict=True):
+        np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+
+
+def test_who_is_not_asked_for_halves_has_none() -> None:
+    tried = world(IDS)
+    found = played(Probing(spared=(2,)), tried, 1)[0].position.state
+    missing = np.isnan(found.halves)
+    assert missing[[1, 5]].all()
+    assert missing[:, [1, 5]].all()
+    rest = [0, 2, 3, 4, 6, 7]
+    whole = played(Probing(), tried, 1)[0].position.state.halves
+    np.testing.assert_allclose(found.halves[np.ix_(rest, rest)], whole[np.ix_(rest, rest)], atol=1e-7)
+
+
+def test_sketches_stand_in_for_halves() -> None:
+    tried = world(IDS)
+    exact = played(Probing(), tried, 1)[0]
+    short = played(Probing(sketch=512), tried, 1)[0]
+    torch.testing.assert_close(short.assignment.models, exact.assignment.models, rtol=1e-4, atol=1e-6)
+    scale = np.sqrt(np.diag(exact.position.state.halves))
+    off = (short.position.state.halves - exact.position.state.halves) / np.outer(scale, scale)
+    assert np.abs(off).max() < 6 / 512**0.5
+
+
+def test_an_orthonormal_map_leaves_their_products() -> None:
+    tried = world(IDS)
+    plain = played(Probing(), tried)
+    for rotation in ("permute", "blocks"):
+        mapped = played(Probing(), tried, boundary=Boundary(rotation=rotation))
+        for one, other in zip(plain, mapped, strict=True):
+            np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-3, atol=1e-6)
+
+
+def test_both_halves_are_clipped_and_have_noise_of_their_own() -> None:
+    tried, boundary = world(IDS), Boundary(clip=1e-6, noise=1.0)
+    done = played(Probing(), tried, 1, boundary=boundary)[0]
+    products, d = done.position.state.halves, Layout(tried.model()).trainable
+    np.testing.assert_allclose(np.diag(products), 1e-12 * d, rtol=0.3)
+    assert np.abs(products - np.diag(np.diag(products))).max() < 1e-12 * d * 0.5
+    assert set(done.released.values()) == {2}
+
+
+def test_layers_that_stay_move_by_the_mean_of_both_and_are_in_no_product() -> None:
+    tried = world(IDS)
+    layout = Layout(tried.model())
+    last = list(layout.columns)[-1]
+    done = played(Probing(keep=(last,)), tried, 1)[0]
+    model, mask = first_model(tried), layout.mask((last,))
+    for client, place in zip(IDS, range(4), strict=True):
+        first, second = by_hand(tried, model, client)
+        torch.testing.assert_close(done.position.kept[client][mask], (model + (first + second) / 2)[mask])
+        own = float((first[~mask].double() ** 2).sum())
+        assert done.position.state.halves[place, place] == pytest.approx(own, rel=1e-5)
+
+
+def test_what_cannot_be_halved_is_refused_and_the_others_go_on() -> None:
+    tried = world(IDS)
+    data = tried.clients[4]
+    single = replace(data, train=Split(data.train.inputs, data.train.index[:1], data.train.targets[:1]))
+    done = played(Probing(), replace(tried, clients={**tried.clients, 4: single}), 1)[0]
+    assert done.refused == {4: "one training example cannot be halved"}
+    assert done.position.state.heard == (1, 2, 7)
+    assert done.position.state.halves.shape == (6, 6)
+
+
+def test_twice_the_bytes_go_up_and_no_more_come_down() -> None:
+    tried = world(IDS)
+    halves, plain = played(Probing(), tried, 1)[0], played(Probing(spared=IDS), tried, 1)[0]
+    row = 4 * Layout(tried.model()).size * len(IDS)
+    assert (halves.bytes_up - plain.bytes_up, halves.bytes_down) == (row, plain.bytes_down)
+
+
+def test_replies_of_some_have_the_halves_of_some() -> None:
+    replies = Replies(clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=np.arange(36.0).reshape(6, 6))
+    some = replies.of([9, 3]).halves
+    assert some is not None
+    assert some.tolist() == replies.halves[np.ix_([0, 2, 3, 5], [0, 2, 3, 5])].tolist()  # type: ignore[index]
+
+
+def test_silence_changes_nobodys_halves() -> None:
+    tried = world(IDS)
+    whole = played(Probing(), tried, 1)[0].position.state
+    some = played(Probing(), replace(tried, attendance=Attendance(silent=0.5)), 1)[0].position.state
+    assert set(some.heard) < set(IDS)
+    at = [IDS.index(client) for client in some.heard]
+    both = [*at, *(4 + i for i in at)]
+    np.testing.assert_allclose(some.halves, whole.halves[np.ix_(both, both)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("task", [{"gradient": True}, {"epochs": 0}])
+def test_halves_are_of_training(task: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Task.halves are of training, and the task is none"):
+        Task(offered=(0,), halves=True, **task)
+
+
+def flower() -> Any:
+    return pytest.importorskip("flowered", reason="Flower is not installed")
+
+
+@pytest.fixture
+def run() -> Iterator[None]:
+    with flower().a_run():
+        yield
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    "how", [{}, {"sketch": 256}, {"spared": (2,)}], ids=["rows", "sketches", "some"]
+)
+@pytest.mark.parametrize("boundary", [Boundary(), Boundary(clip=0.2, noise=0.1), Boundary(compress="8bit")], ids=str)
+def test_over_flower_halves_are_the_same(how: dict[str, Any], boundary: Boundary) -> None:
+    flowered, tried = flower(), world(IDS)
+    from coterie.engines.flower import boundary_mod
+
+    mods = [] if boundary == Boundary() else [boundary_mod(boundary, tried.model, simulated=0)]
+    found = flowered.over_flower(Probing(**how), tried, 2, mods=mods, boundary=boundary)
+    for one, other in zip(found, played(Probing(**how), tried, boundary=boundary), strict=True):
+        np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+        assert (one.bytes_up, one.bytes_down, one.released) == (other.bytes_up, other.bytes_down, other.released)
+
+
+@pytest.mark.usefixtures("run")
+def test_an_app_that_would_ignore_halves_is_refused() -> None:
+    flowered, tried = flower(), world(IDS)
+    grid = flowered.Here(flowered.foreign(tried), 4, named=False)
+    with pytest.raises(ValueError, match="probing asks a client for updates of both halves of its data"):
+        list(flowered.strategy_of(Probing(), tried).rounds(grid, 1))
