@@ -30,11 +30,11 @@ def traffic() -> str:
          *(_cell(rows[method, net], way) for net in nets for way in WAYS))
         for method in methods
     ]  # fmt: skip
-    head = ("method", "messages", *(f"`{net}`, {way}" for net in nets for way in WAYS))
+    head = ("method", "messages each way", *(f"`{net}`, {way}" for net in nets for way in WAYS))
     about = (
         f"{found['clients']} clients, {found['rounds']} rounds, `flwr` {found['versions']['flwr']}; "
         f"{' and '.join(_net(net, nets[net]) for net in nets)}. What rounds recorded, and how many times as many bytes were "
-        "sent for it:"
+        f"sent for it{_changed(found['settings'])}:"
     )
     after = f"{_fixed(list(nets), rows)}{_beyond(rows, nets)}"
     return f"{_filled(about)}\n\n{table(head, lines, 'l' + 'r' * (1 + 2 * len(nets)))}\n{_filled(after)}\n"
@@ -42,6 +42,12 @@ def traffic() -> str:
 
 def _filled(text: str) -> str:
     return textwrap.fill(text, 125, break_on_hyphens=False)
+
+
+def _changed(settings: Mapping[str, Found]) -> str:
+    """Which methods had other settings than their defaults."""
+    told = [f"`{method}` with {key} {value}" for method, own in settings.items() for key, value in own.items()]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _net(name: str, about: Found) -> str:

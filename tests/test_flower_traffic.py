@@ -91,11 +91,13 @@ def test_the_table_tells_what_was_recorded_and_what_was_sent(monkeypatch: pytest
 
     rows = [row(m, net, arrays, kept) for net, arrays in (("a", 2), ("b", 6)) for m, kept in (("fedavg", 4000), ("fedper", 0))]
     nets = {net: {"parameters": 1000, "tensors": arrays} for net, arrays in (("a", 2), ("b", 6))}
-    path.write_text(json.dumps({"clients": 5, "rounds": 2, "versions": {"flwr": "1"}, "nets": nets, "rows": rows}))
+    about = {"clients": 5, "rounds": 2, "settings": {"flhc": {"warmup": 2}}, "versions": {"flwr": "1"}, "nets": nets}
+    path.write_text(json.dumps({**about, "rows": rows}))
     shown = traffic_table.traffic()
     assert "| `fedavg` | 10 | 4.0 kB, 1.50 × | 4.0 kB, 1.50 × | 4.0 kB, 2.00 × | 4.0 kB, 2.00 × |" in shown
     assert "| `fedper` | 10 | 4.0 kB, 1.50 × | nothing, sent 6.0 kB |" in shown
     said = " ".join(shown.split())
+    assert "(`flhc` with warmup 2):" in said
     assert (
         "100 bytes, and 50 for each array in it, on its way down; 100 bytes, and 50 for each array in it, on its way up" in said
     )
