@@ -4,9 +4,9 @@
 
 A row per net and method: the bytes that the rounds recorded, and those of the messages as a SuperNode receives and sends
 them, both ways. A message is an object tree and, one by one, its objects: an array and its bytes, records, the message
-itself. Counted are Flower's own protobuf messages; not counted are what HTTP adds to each of them, requests and
-acknowledgements the other way, heartbeats, queries who a node is, and tests, which are in no record either. docs/flower.md
-quotes the table.
+itself. Counted are Flower's own protobuf messages; not counted are what HTTP adds to each of them, which flower_link.py
+measures, requests and acknowledgements the other way, heartbeats, queries who a node is, and tests, which are in no record
+either. docs/flower.md quotes the table.
 """
 
 import json
@@ -185,7 +185,8 @@ def main(rounds: int = 6, clients: int = 8) -> None:
         "scenario": SCENARIO, "clients": clients, "rounds": rounds, "settings": SETTINGS, "nets": nets,
         "versions": {**versions(), "flwr": metadata.version("flwr")},
     }  # fmt: skip
-    OUT.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    before = json.loads(OUT.read_text()) if OUT.is_file() else {}  # flower_link.py's part stays
+    OUT.write_text(json.dumps({**before, **about, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

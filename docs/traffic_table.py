@@ -36,7 +36,7 @@ def traffic() -> str:
         f"{' and '.join(_net(net, nets[net]) for net in nets)}. What rounds recorded, and how many times as many bytes were "
         f"sent for it{_changed(found['settings'])}:"
     )
-    after = f"{_fixed(list(nets), rows)}{_beyond(rows, nets)}"
+    after = f"{_fixed(list(nets), rows)}{_beyond(rows, nets)}{_http(found, rows)}"
     return f"{_filled(about)}\n\n{table(head, lines, 'l' + 'r' * (1 + 2 * len(nets)))}\n{_filled(after)}\n"
 
 
@@ -85,3 +85,27 @@ def _beyond(rows: Mapping[tuple[str, str], Found], nets: Mapping[str, Any]) -> s
         return ""
     names = ", ".join(f"`{name}`" for name in more)
     return f" Layers that stay at a client are sent down all the same ({names}), and are not in the record."
+
+
+def _http(found: Found, rows: Mapping[tuple[str, str], Found]) -> str:
+    """What a SuperLink's HTTP adds, by ``benchmarks/flower_link.py``, and what FedAvg's messages come to with it."""
+    if "http" not in found:
+        return ""
+    pull, push = (_mean(found["http"]["paths"][path]) for path in ("pull-object", "push-object"))
+    became = []
+    for net in found["nets"]:
+        row = rows["fedavg", net]
+        up, down = (row[way]["objects"] for way in ("up", "down"))
+        more = up * push["request_heads"] + down * (pull["request_heads"] + pull["request_bodies"])
+        before, after = (total / row["recorded_up"] for total in (row["up"]["bytes"], row["up"]["bytes"] + more))
+        became.append(f"{before:.2f} × of `{net}` to {after:.2f} ×")
+    return (
+        f" HTTP, without TLS, adds a header of {round(push['request_heads'])} bytes to each object on its way up. An object on "
+        f"its way down is asked for with {round(pull['request_heads'] + pull['request_bodies'])} bytes, and has a header of "
+        f"{round(pull['response_heads'])}. With that FedAvg's way up comes from {' and from '.join(became)}."
+    )
+
+
+def _mean(path: Found) -> dict[str, float]:
+    """Bytes of one request."""
+    return {name: value / path["requests"] for name, value in path.items()}

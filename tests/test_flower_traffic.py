@@ -25,6 +25,7 @@ from small import mlp, world
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
 
+import flower_link  # noqa: E402
 import flower_traffic  # noqa: E402
 import traffic_table  # noqa: E402
 
@@ -86,7 +87,7 @@ def test_the_table_tells_what_was_recorded_and_what_was_sent(monkeypatch: pytest
     assert "not been measured" in traffic_table.traffic()
 
     def row(method: str, net: str, arrays: int, recorded: int) -> dict[str, Any]:
-        sent = {"messages": 10, "objects": 0, "arrays": 10 * arrays, "numbers": 4000, "bytes": 4000 + 10 * (100 + 50 * arrays)}
+        sent = {"messages": 10, "objects": 10, "arrays": 10 * arrays, "numbers": 4000, "bytes": 4000 + 10 * (100 + 50 * arrays)}
         return {"method": method, "net": net, "recorded_up": 4000, "recorded_down": recorded, "up": sent, "down": sent}
 
     rows = [row(m, net, arrays, kept) for net, arrays in (("a", 2), ("b", 6)) for m, kept in (("fedavg", 4000), ("fedper", 0))]
@@ -102,3 +103,30 @@ def test_the_table_tells_what_was_recorded_and_what_was_sent(monkeypatch: pytest
         "100 bytes, and 50 for each array in it, on its way down; 100 bytes, and 50 for each array in it, on its way up" in said
     )
     assert "sent down all the same (`fedper`)" in said
+    assert "HTTP" not in said
+
+    heads = {"requests": 2, "request_heads": 16, "request_bodies": 2, "response_heads": 6, "response_bodies": 0}
+    path.write_text(json.dumps({**about, "rows": rows, "http": {"paths": {"pull-object": heads, "push-object": heads}}}))
+    said = " ".join(traffic_table.traffic().split())
+    assert "a header of 8 bytes to each object on its way up." in said
+    assert "is asked for with 9 bytes, and has a header of 3." in said
+    # Ten objects each way in rows of 4,000 recorded bytes: (8 + 9) * 10 / 4000 is 0.04.
+    assert "from 1.50 × of `a` to 1.54 × and from 2.00 × of `b` to 2.04 ×" in said
+
+
+def test_the_headers_and_bodies_of_a_connection_are_counted_by_path() -> None:
+    def sent(first: str, body: bytes, **fields: str) -> bytes:
+        head = [first, f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in fields.items())]
+        return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+    ask, reply = sent("POST /v1/fleet/pull-object HTTP/1.1", b"\r\n\r\nabc", host="x"), sent("HTTP/1.1 200 OK", b"12345")
+    up, down = bytearray(ask * 2 + ask[:-1]), bytearray(reply * 2)  # the third is not there as a whole
+    found = flower_link.counted([(up, down)])
+    assert found == {
+        "pull-object": {
+            "requests": 2, "request_heads": 2 * (len(ask) - 7), "request_bodies": 14,
+            "response_heads": 2 * (len(reply) - 5), "response_bodies": 10,
+        }
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="sent in parts"):
+        list(flower_link.messages(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"))
