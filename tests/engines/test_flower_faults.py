@@ -1,0 +1,215 @@
+"""Faults over a real SuperLink and SuperNodes: who answers nonsense, too late or never, who dies, joins late, comes back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from coterie.core import Training
+from coterie.engines.flower import MethodStrategy, client_app
+from coterie.engines.inprocess import Round
+from coterie.methods import CFL, FedPer
+from federation import ROOT, Federation, accuracies, federation, rounds_of, until
+from flowered import FIRST, Here, a_run
+
+pytestmark = pytest.mark.slow
+
+TRAINING = Training(lr=0.1, batch=16, epochs=8)
+"""The example's, but longer: three clients are then at odds in the third round."""
+
+FAULTY = '''
+"""The example's client app with faults: in round N a node does what ``round-N`` of its node config says."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+from coterie.engines.flower import client_app
+from digits_app.task import load, net
+from flwr.app import Array, ArrayRecord
+
+
+def faulty(message, context, call_next):
+    reply = call_next(message, context)
+    if message.metadata.message_type != "train":
+        return reply
+    config = context.node_config
+    number = message.content["config"]["server-round"]
+    folder, me = Path(config["folder"]), config["partition-id"]
+    (folder / f"trained-{me}-{number}").touch()
+    fault = config.get(f"round-{number}")
+    if fault == "waits":
+        while not (folder / f"go-{me}-{number}").exists():
+            time.sleep(0.1)
+    if fault in ("nan", "shape"):
+        for name, record in reply.content.array_records.items():
+            arrays = [array.numpy() for array in record.values()]
+            arrays[0] = np.full_like(arrays[0], np.nan) if fault == "nan" else arrays[0][:-1]
+            reply.content[name] = ArrayRecord({key: Array(value) for key, value in zip(record, arrays)})
+    return reply
+
+
+app = client_app(model=net, data=load, mods=[faulty])
+'''
+
+
+READING = "import numpy as np; load_digits = lambda return_X_y: (lambda file: (file['x'], file['y']))(np.load({path!r}))"
+"""In place of scikit-learn's, whose import is a fifth of the time that every message takes."""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """The example app, with faults."""
+    made, digits = tmp_path / "made", tmp_path / "digits.npz"
+    shutil.copytree(ROOT / "examples" / "flower", made, ignore=shutil.ignore_patterns("__pycache__"))
+    (made / "digits_app" / "client_app.py").write_text(FAULTY)
+    x, y = load_digits(return_X_y=True)
+    np.savez(digits, x=x, y=y)
+    task = made / "digits_app" / "task.py"
+    quick = task.read_text().replace("from sklearn.datasets import load_digits", READING.format(path=str(digits)))
+    assert quick != task.read_text()
+    task.write_text(quick)
+    return made
+
+
+class Watched(Federation):
+    """A federation whose nodes have faults, and tell by files how far they are."""
+
+    def faulty(self, i: int, **faults: str) -> None:
+        """Start a node. faults: ``round_N`` -> what it does then."""
+        self.node(i, folder=str(self.folder), **{name.replace("_", "-"): fault for name, fault in faults.items()})
+
+    def trained(self, i: int, round: int) -> None:
+        """Wait until node i has trained in a round; its reply is on the way, unless it waits."""
+        until(lambda: (self.folder / f"trained-{i}-{round}").exists(), f"node {i} has trained in round {round}", self.failed)
+
+    def go(self, i: int, round: int) -> None:
+        """Let a node answer that waits."""
+        (self.folder / f"go-{i}-{round}").touch()
+
+    def recorded(self, round: int) -> list[dict[str, Any]]:
+        """The rounds so far, once there are so many."""
+        until(lambda: len(rounds_of(self.out)) >= round, f"round {round} is recorded", self.failed)
+        return rounds_of(self.out)
+
+    def begin(self, name: str, **config: str | float) -> None:
+        """``flwr run``, with tests after the last round only."""
+        self.run(name, **{"out": str(self.out), "eval-every": 100, "training.epochs": TRAINING.epochs, **config})
+
+    def stop(self, name: str) -> None:
+        """Kill the ServerApp, and who reads its log."""
+        self.kill_server()
+        self.kill(name)
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+
+@pytest.fixture
+def watched(app: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    with federation(tmp_path / "federation", app, request.param, Watched) as made:
+        yield made
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example's net and data, in this process."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower"))
+    return import_module("digits_app.task")
+
+
+def expected(example: ModuleType, method: Any, parts: int, rounds: int, silent: Mapping[int, set[int]]) -> Round:
+    """The last round, with nodes in this process. silent: round -> who does not answer. The last of four nodes joins in
+    round 5."""
+    app = client_app(model=example.net, data=example.load)
+    with a_run():
+        grid = Here(app, 0)
+
+        def join(i: int) -> None:
+            grid.contexts[grid.join(i)].node_config["num-partitions"] = parts
+
+        for i in range(min(parts, 3)):
+            join(i)
+        strategy = MethodStrategy(method, example.net, nodes=min(parts, 3), wait=1.0, training=TRAINING, eval_every=100)
+        for done in strategy.rounds(grid, rounds):
+            gone = {FIRST + 7 * i for i in silent.get(done.number + 1, ())}
+            grid.fate = lambda message, gone=gone: "silent" if message.metadata.dst_node_id in gone else None
+            if done.number == 4 and parts == 4:
+                join(3)
+    return done
+
+
+def same(line: Mapping[str, Any], done: Round) -> None:
+    assert done.scores is not None
+    assert line["groups"] == [list(group) for group in done.assignment.groups]
+    for client, score in done.scores.items():
+        assert line["clients"][str(client)]["loss"] == pytest.approx(score["loss"], rel=1e-3)
+        assert line["clients"][str(client)]["accuracy"] == pytest.approx(score["accuracy"], abs=0.02)
+
+
+@pytest.mark.parametrize("watched", [4], indirect=True)
+def test_cfl_keeps_its_groups_whatever_happens(watched: Watched, example: ModuleType) -> None:
+    watched.faulty(0, round_4="nan")
+    watched.faulty(1, round_4="shape", round_5="waits")
+    watched.faulty(2, round_4="waits", round_5="waits")
+    watched.begin("first", nodes=3, rounds=6)
+    kept = watched.recorded(2)
+    watched.stop("first")
+
+    # A node that dies is missed for as long as an exchange may take: as little as this machine allows.
+    slowest = max(line["seconds"]["train"] for line in kept)
+    watched.begin("second", nodes=3, rounds=6, timeout=max(30.0, 3 * slowest))
+    watched.recorded(3)
+    watched.faulty(3)
+    until(lambda: "SuperNode ID" in watched.log("node3"), "the fourth node is there", watched.failed)
+    watched.trained(2, 4)
+    watched.go(2, 4)  # round 4 has ended, and the fourth node takes part in the next
+    watched.trained(1, 5)
+    watched.kill("node1")
+    watched.faulty(1)  # with another node id, and by its partition who it was
+    watched.recorded(5)
+    watched.go(2, 5)  # too late
+    watched.await_end("second")
+
+    lines = rounds_of(watched.out)
+    assert [line["round"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["exchange"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["groups"] for line in lines[: len(kept)]] == [line["groups"] for line in kept]
+    assert [line["groups"] for line in lines[2:]] == [[[0, 2], [1]], [[0, 2], [1]], [[0, 2], [1, 3]], [[0, 2], [1, 3]]]
+    assert [(line["asked"], line["answered"]) for line in lines] == [(3, 3), (3, 3), (3, 3), (3, 1), (4, 2), (4, 4)]
+    assert lines[3]["refused"].keys() == {"0", "1"}
+    assert "NaN" in lines[3]["refused"]["0"]
+    assert "has shape (31, 64) where the model has (32, 64)" in lines[3]["refused"]["1"]
+    assert min(accuracies(lines[-1])) > 0.6
+    # The late reply counted nowhere, and nothing was lost: the models are those of clients that were silent then.
+    same(lines[-1], expected(example, CFL(persistence=1), 4, 6, {4: {0, 1}, 5: {1, 2}}))
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError,
+    reason="a run that `flwr run` starts anew finds the nodes' states empty: Flower keeps one for each of its runs",
+)  # fmt: skip
+@pytest.mark.parametrize("watched", [2], indirect=True)
+def test_layers_that_stay_are_those_of_the_round_a_stopped_server_goes_on_from(watched: Watched, example: ModuleType) -> None:
+    watched.faulty(0)
+    watched.faulty(1, round_2="waits")
+    watched.begin("first", method="fedper", nodes=2, rounds=3)
+    for i in (0, 1):  # a round that is never recorded, and trained again
+        watched.trained(i, 2)
+    watched.stop("first")
+    assert len(rounds_of(watched.out)) == 1
+    watched.go(1, 2)
+    watched.begin("second", method="fedper", nodes=2, rounds=3)
+    watched.await_end("second")
+    same(rounds_of(watched.out)[-1], expected(example, FedPer(), 2, 3, {}))
