@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
@@ -22,13 +22,14 @@ from coterie.engines import inprocess
 from coterie.engines.flower import MethodStrategy, client_app
 from coterie.engines.workers import EngineError
 from coterie.export import save
+from coterie.layout import Layout
 from coterie.methods import ACFL, CFL, IFCA, METHODS, FedAvg, FedPer
 from coterie.report.summary import summary
 from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError, UserError
 from coterie.world import World
 from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, same, strategy_of
-from small import mlp, world
+from small import FEATURES, mlp, world
 
 IDS = (0, 1, 2, 3, 4, 5)
 
@@ -274,13 +275,44 @@ def test_models_of_a_federation_can_be_taken_out(tmp_path: Path) -> None:
     assert (folder / "models.json").is_file()
 
 
-def test_recorded_bytes_are_those_of_the_arrays_sent() -> None:
+def test_layers_that_stay_are_sent_once_to_every_node() -> None:
     tried = world(IDS)
-    grid = Here(app_of(tried), 6)
-    done = next(strategy_of(FedPer(), tried).rounds(grid, 1))
-    size = lambda content: sum(len(a.data) - 128 for r in content.array_records.values() for a in r.values())  # noqa: E731
-    sent = [(m, r) for m, r in grid.messages if m.metadata.message_type == "train"]
-    up, down = sum(size(r.content) for _, r in sent if r is not None), sum(size(m.content) for m, _ in sent)
-    # Each array has a header of 128 bytes; a reply tells a few numbers besides.
-    assert up == pytest.approx(done.bytes_up, rel=0.05)
-    assert down >= done.bytes_down
+    grid, layout = Here(app_of(tried), 6), Layout(tried.model())
+    down: list[int] = []  # bytes of the arrays as they leave: each has a header of 128 besides
+
+    def noted(message: Message) -> Any:
+        if message.metadata.message_type in ("train", "evaluate"):
+            down.append(sum(len(a.data) - 128 for r in message.content.array_records.values() for a in r.values()))
+
+    grid.fate = noted
+    rounds = strategy_of(FedPer(), tried).rounds(grid, 3)
+    done = next(rounds)
+    own = done.bytes_down // 6
+    assert down == [4 * layout.size] * 6 + [own] * 6
+    assert own < 4 * layout.size
+    grid.contexts[FIRST].state = RecordDict()  # a node loses what it had: refused once, and sent all of it then
+    del down[:]
+    done = next(rounds)
+    assert done.refused == {0: "its app failed: a model lacks arrays, and this client has no layers of its own to put there"}
+    assert down[:6] == [own] * 6
+    assert next(rounds).answered == 6
+    assert down[12:18] == [4 * layout.size, *[own] * 5]
+
+
+class Tied(nn.Module):
+    """A net whose two layers are one, and with a buffer that no row carries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        self.second.weight = self.first.weight
+        self.register_buffer("count", torch.tensor(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+def test_a_tensor_with_two_names_is_sent_under_both() -> None:
+    tried = replace(world(IDS), model=Tied, training=Training(batch=0, lr=0.2))
+    found = list(strategy_of(FedAvg(), tried).rounds(Here(foreign(tried), 6, named=False), 3))
+    same(found, list(inprocess.rounds(FedAvg(), tried, rounds=3, workers=1)))

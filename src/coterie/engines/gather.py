@@ -41,8 +41,8 @@ def exchange(
         with clock("train"):
             answers = fleet.train(plan, wave, position.kept, (seed, position.exchange, position.round))
             new = {c: a for c, a in answers.items() if a.refused is None}
-            with clock("server"):
-                halves.take(new)
+        with clock("server"):
+            halves.take(new)
             for client, answer in new.items():
                 _keep(fleet, plan, client, answer, kept)
         refused.update((c, a.refused) for c, a in answers.items() if a.refused is not None)

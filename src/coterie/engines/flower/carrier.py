@@ -38,14 +38,15 @@ class Heard:
 @dataclass
 class Carrier:
     """One run's exchanges over a grid. names: metric -> the names an app may give it. configs: kind of message -> what its
-    config tells besides. secret: digest of the one that the clients share, once one of them has told it."""
+    config tells besides. secret: digest of the one that the clients share, once one of them has told it. kept: the layers of
+    their own that nodes are known to have, and need not be sent."""
 
     grid: Grid
     wire: Wire
     training: Training
     seed: int
     nodes: Nodes
-    others: Mapping[str, Tensor]
+    rest: messages.Rest
     timeout: float
     names: Mapping[str, Sequence[str]]
     method: str
@@ -54,6 +55,7 @@ class Carrier:
     patience: int = 10
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     secret: str | None = None
+    kept: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def clients(self) -> dict[Client, int]:
@@ -67,20 +69,26 @@ class Carrier:
 
     def outgoing(self, plan: Plan, position: Position) -> list[Message]:
         """A plan's messages, one per client that is connected."""
-        models: dict[int, ArrayRecord] = {}
+        records: dict[Any, ArrayRecord] = {}
         out = []
         for client, task in sorted(plan.tasks.items()):
             if client not in self.nodes.aware:
                 self._check(task, client)
-            offered = {messages.name_of(i): self._packed(plan.models, row, models) for i, row in enumerate(task.offered)}
+            has = task.keep if self.kept.get(self.nodes.node(client)) == task.keep else ()
+            offered = self._offered(plan.models, task, has, records)
             out.append(self._message("train", offered, task, client, position))
         return out
 
-    def _packed(self, rows: Tensor, row: int, known: dict[int, ArrayRecord]) -> ArrayRecord:
-        """A model's arrays; made once, however many clients get them."""
-        if row not in known:
-            known[row] = messages.packed(rows[row], self.wire.layout, self.others)
-        return known[row]
+    def _offered(
+        self, models: Tensor, task: Task, has: tuple[str, ...], known: dict[Any, ArrayRecord]
+    ) -> dict[str, ArrayRecord]:
+        """The arrays of the models offered, without the layers that the client has; made once for all who get the same."""
+        layout = self.wire.layout
+        for row in task.offered:
+            if (row, has) not in known:
+                without = layout.mask(has) if has else None
+                known[row, has] = messages.packed(models[row], layout, self.rest, without)
+        return {messages.name_of(i): known[row, has] for i, row in enumerate(task.offered)}
 
     def _message(
         self, kind: str, models: Mapping[str, ArrayRecord], task: Task, client: Client, position: Position
@@ -127,6 +135,11 @@ class Carrier:
             except Unfit as error:
                 refused[client] = str(error)
         taken = sorted(heard)
+        for client, task in plan.tasks.items():
+            if client not in heard:
+                self.kept.pop(self.nodes.node(client), None)  # it may have come back without what it had
+            elif task.keep and task.trains and not task.gradient:
+                self.kept[self.nodes.node(client)] = task.keep
         size, trained = self.wire.layout.size, any(heard[c].updates for c in taken)
         updates = torch.stack([_mean(heard[c].updates, size) for c in taken]) if trained else None
         told = Replies(
@@ -215,7 +228,7 @@ class Carrier:
 
     def tests(self, assignment: Assignment, position: Position) -> list[Message]:
         """The messages that ask the connected clients to test the models that serve them."""
-        models: dict[int, ArrayRecord] = {}
+        records: dict[Any, ArrayRecord] = {}
         out = []
         for client, served in sorted(assignment.row.items()):
             if client not in self.online:
@@ -223,7 +236,8 @@ class Carrier:
             rows = assignment.path.get(client, (served,)) if assignment.ensemble else (served,)
             if client not in self.nodes.aware:
                 rows = (served,)  # an app that knows nothing of Coterie tests one model
-            offered = {messages.name_of(i): self._packed(assignment.models, row, models) for i, row in enumerate(rows)}
+            has = self.kept.get(self.nodes.node(client), ())
+            offered = self._offered(assignment.models, Task(offered=rows, choose=len(rows)), has, records)
             task = Task(offered=tuple(range(len(rows))), choose=len(rows))
             out.append(self._message("evaluate", offered, task, client, position))
         return out

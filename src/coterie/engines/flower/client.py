@@ -111,12 +111,12 @@ def trained(me: Participant, learner: local.Learner, content: RecordDict, state:
     order = messages.order_of(content)
     seed, exchange, _ = order.key
     task, keep = order.task, None
-    offered = _models(learner, content, len(task.offered))
-    kept = _kept(learner, state, exchange)
+    kept = own = _kept(learner, state, exchange)
     if task.keep:
         keep = learner.layout.mask(task.keep)
-        own = None if kept is None else torch.where(keep, kept, torch.nan)
-        offered = [own_layers(row, own) for row in offered]
+    if own is not None:
+        own = None if keep is None else torch.where(keep, own, torch.nan)
+    offered = _models(learner, content, len(task.offered), own)
     key = seed, Purpose.TRAIN, exchange, order.client
     job = local.Job(task, offered, me.data, order.training, order.lr, key)
     replies = [local.answer(learner, part) for part in (local.halved(job) if task.halves else (job,))]
@@ -145,7 +145,7 @@ def tested(me: Participant, learner: local.Learner, content: RecordDict, state: 
     """The loss and metrics of the model sent, or of the ensemble, on this node's test data."""
     order = messages.order_of(content)
     kept = _kept(learner, state, order.key[1])
-    rows = [own_layers(row, kept) for row in _models(learner, content, len(order.task.offered))]
+    rows = _models(learner, content, len(order.task.offered), kept)
     test = me.data.test
     with seeded(0):
         totals = learner.sums(rows, [(test.inputs, test.index, [test.targets])])[0][0]
@@ -153,8 +153,13 @@ def tested(me: Participant, learner: local.Learner, content: RecordDict, state: 
     return RecordDict({METRICS: MetricRecord({**found, "num-examples": len(test)})})
 
 
-def _models(learner: local.Learner, content: RecordDict, count: int) -> list[Tensor]:
-    return [messages.unpacked(content[messages.name_of(i)], learner.layout) for i in range(count)]
+def _models(learner: local.Learner, content: RecordDict, count: int, own: Tensor | None) -> list[Tensor]:
+    """The models offered, with this client's own layers in them, which the server need not send."""
+    rows = [messages.unpacked(content[messages.name_of(i)], learner.layout, lacking=torch.nan) for i in range(count)]
+    rows = [own_layers(row, own) for row in rows]
+    if any(row.isnan().any() for row in rows):
+        raise ValueError("a model lacks arrays, and this client has no layers of its own to put there")
+    return rows
 
 
 # -- layers that stay --------------------------------------------------------------------------------------------------------

@@ -32,10 +32,7 @@ log = logging.getLogger("flwr.coterie")
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a federation is run by: see :class:`~coterie.engines.flower.MethodStrategy`, which has the same names.
-
-    others: tensors of the net that have no place in a row.
-    """
+    """What a federation is run by: see :class:`~coterie.engines.flower.MethodStrategy`, which has the same names."""
 
     method: Method[Any]
     model: Callable[[], nn.Module]
@@ -49,7 +46,7 @@ class Terms:
     names: Mapping[str, Sequence[str]]
     boundary: Boundary
     wire: Wire = field(init=False)
-    others: Mapping[str, Tensor] = field(init=False)
+    rest: messages.Rest = field(init=False)
 
     def __post_init__(self) -> None:
         self.boundary.check_method(self.method)
@@ -58,10 +55,8 @@ class Terms:
         with seeded(0):
             module = self.model()
         layout = Layout(module)
-        in_row = {piece.name for piece in layout.pieces}
-        others = {name: value.clone() for name, value in module.state_dict().items() if name not in in_row}
         object.__setattr__(self, "wire", Wire(self.boundary, layout, self.seed))
-        object.__setattr__(self, "others", others)
+        object.__setattr__(self, "rest", messages.Rest.of(module, layout))
 
     @property
     def layout(self) -> Layout:
@@ -87,7 +82,7 @@ class Conductor:
         self.nodes = Nodes(grid, before=clients or {})
         online = self.nodes.wait(terms.nodes, terms.wait, log.info)
         self.carrier = Carrier(
-            grid=grid, wire=terms.wire, training=terms.training, seed=terms.seed, nodes=self.nodes, others=terms.others,
+            grid=grid, wire=terms.wire, training=terms.training, seed=terms.seed, nodes=self.nodes, rest=terms.rest,
             timeout=terms.timeout, names=terms.names, method=terms.method.name, online=online, patience=terms.patience,
             configs=configs,
         )  # fmt: skip

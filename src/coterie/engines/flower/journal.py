@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from coterie import models
 from coterie.codec import DamagedError
+from coterie.engines.flower.messages import Rest
 from coterie.engines.inprocess import Position, Round
 from coterie.experiment import plain
 from coterie.layout import Layout
@@ -116,18 +117,14 @@ def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str
     names of those that have several. And what has no place in a row, such as BatchNorm's count of batches."""
     with seeded(0):
         module = model()
-    whole = module.state_dict(keep_vars=True)  # the parameters themselves: those that are the same are one object
-    layout = Layout(module)
-    places = {piece.name: list(piece.shape) for piece in layout.pieces}
-    first = {id(whole[name]): name for name in places}
-    tied = {name: first[id(tensor)] for name, tensor in whole.items() if name not in places and id(tensor) in first}
-    others = {
-        name: tensor.detach().clone().contiguous() for name, tensor in whole.items() if name not in places and name not in tied
-    }
+    layout, whole = Layout(module), module.state_dict()
+    rest = Rest.of(module, layout)
     tensors = [
-        {"name": name, "shape": shape, "dtype": str(whole[name].dtype).removeprefix("torch.")} for name, shape in places.items()
+        {"name": piece.name, "shape": list(piece.shape), "dtype": str(whole[piece.name].dtype).removeprefix("torch.")}
+        for piece in layout.pieces
     ]
-    return {"trainable": len(layout.tensors), "tensors": tensors, **({"tied": tied} if tied else {})}, others
+    tied = {"tied": dict(rest.tied)} if rest.tied else {}
+    return {"trainable": len(layout.tensors), "tensors": tensors, **tied}, dict(rest.others)
 
 
 def _change(name: str, was: Any, now: Any) -> str | None:

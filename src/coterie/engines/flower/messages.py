@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core import Task, Training
 from coterie.layout import Layout
@@ -74,13 +74,29 @@ def name_of(i: int) -> str:
     return ARRAYS if i == 0 else f"{ARRAYS}-{i}"
 
 
-def packed(
-    row: Tensor, layout: Layout, others: Mapping[str, Tensor] | None = None, without: Tensor | None = None
-) -> ArrayRecord:
-    """A row ``(d,)`` as arrays. others: tensors that have no place in a row. without: mask of columns that are left out."""
+@dataclass(frozen=True)
+class Rest:
+    """What a state dict has besides the tensors of a row. others: integer buffers and such. tied: second name -> first name
+    of tensors that have several."""
+
+    others: Mapping[str, Tensor] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: Layout) -> Rest:
+        whole = module.state_dict(keep_vars=True)  # the parameters themselves: those that are the same are one object
+        first = {id(whole[piece.name]): piece.name for piece in layout.pieces}
+        more = {name: tensor for name, tensor in whole.items() if first.get(id(tensor)) != name}
+        tied = {name: first[id(tensor)] for name, tensor in more.items() if id(tensor) in first}
+        return cls({name: tensor.detach().clone().contiguous() for name, tensor in more.items() if name not in tied}, tied)
+
+
+def packed(row: Tensor, layout: Layout, rest: Rest | None = None, without: Tensor | None = None) -> ArrayRecord:
+    """A row ``(d,)`` as arrays; with ``rest``, a whole state dict. without: mask of columns that are left out."""
     there = [p.name for p in layout.pieces if without is None or not without[p.start : p.stop].all()]
-    tensors = layout.state_dict(row.detach().cpu())
-    return ArrayRecord({**{name: tensors[name] for name in there}, **(others or {})})
+    tensors, rest = layout.state_dict(row.detach().cpu()), rest or Rest()
+    tied = {name: tensors[first] for name, first in rest.tied.items() if first in there}
+    return ArrayRecord({**{name: tensors[name] for name in there}, **tied, **rest.others})
 
 
 def unpacked(record: Any, layout: Layout, lacking: float | None = None) -> Tensor:

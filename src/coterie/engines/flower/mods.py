@@ -40,8 +40,7 @@ def boundary_mod(boundary: Boundary, model: Callable[[], nn.Module], *, simulate
     with seeded(0):
         module = model()
     layout = Layout(module)
-    in_row = {piece.name for piece in layout.pieces}
-    others = {name: value.clone() for name, value in module.state_dict().items() if name not in in_row}
+    rest = messages.Rest.of(module, layout)
 
     @lru_cache(maxsize=2)
     def wire(seed: int) -> Wire:
@@ -57,8 +56,8 @@ def boundary_mod(boundary: Boundary, model: Callable[[], nn.Module], *, simulate
         order, offered = messages.order_of(message.content), []
         here = wire(order.key[0])
         for name in sorted(n for n in message.content.array_records if n.partition("-")[0] == ARRAYS):
-            offered.append(here.open(messages.unpacked(message.content[name], layout)))
-            message.content[name] = messages.packed(offered[-1], layout, others)
+            offered.append(here.open(messages.unpacked(message.content[name], layout, lacking=torch.nan)))
+            message.content[name] = messages.packed(offered[-1], layout, rest, without=offered[-1].isnan())
         reply = call_next(message, context)
         if category == MessageType.TRAIN and reply.has_content():
             if reply.content.array_records:

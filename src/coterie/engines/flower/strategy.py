@@ -172,7 +172,7 @@ class MethodStrategy(Strategy):
     def _largest(self, done: Round) -> ArrayRecord:
         group = max(done.assignment.groups, key=len)
         row = done.assignment.row[group[0]]
-        return messages.packed(done.assignment.models[row], self.terms.layout, self.terms.others)
+        return messages.packed(done.assignment.models[row], self.terms.layout, self.terms.rest)
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         """The messages of a round's last exchange; those before it are carried out here."""
