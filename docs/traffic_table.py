@@ -84,7 +84,7 @@ def _beyond(rows: Mapping[tuple[str, str], Found], nets: Mapping[str, Any]) -> s
     if not more:
         return ""
     names = ", ".join(f"`{name}`" for name in more)
-    return f" Layers that stay at a client are sent down all the same ({names}), and are not in the record."
+    return f" Layers that stay at a client are sent down once to each node ({names}), which no record counts."
 
 
 def _http(found: Found, rows: Mapping[tuple[str, str], Found]) -> str:

@@ -102,7 +102,7 @@ def test_the_table_tells_what_was_recorded_and_what_was_sent(monkeypatch: pytest
     assert (
         "100 bytes, and 50 for each array in it, on its way down; 100 bytes, and 50 for each array in it, on its way up" in said
     )
-    assert "sent down all the same (`fedper`)" in said
+    assert "sent down once to each node (`fedper`)" in said
     assert "HTTP" not in said
 
     heads = {"requests": 2, "request_heads": 16, "request_bodies": 2, "response_heads": 6, "response_bodies": 0}
