@@ -14,7 +14,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,17 +33,18 @@ MARK = "COTERIE_FEDERATION"
 
 def free_ports(count: int, together: bool = False) -> list[int]:
     """Ports nobody listens on; consecutive ones if they are to be together. Skips the test where none can be bound."""
+    reason = ""
     for _ in range(100):
-        sockets = [socket.socket() for _ in range(count)]
-        try:
-            for i, one in enumerate(sockets):
-                one.bind(("127.0.0.1", sockets[0].getsockname()[1] + i if together and i else 0))
-            return [one.getsockname()[1] for one in sockets]
-        except (OSError, OverflowError) as error:
-            reason = str(error)
-        finally:
-            for one in sockets:
-                one.close()
+        with ExitStack() as stack:
+            try:
+                ports: list[int] = []
+                for i in range(count):
+                    one = stack.enter_context(closing(socket.socket()))
+                    one.bind(("127.0.0.1", ports[0] + i if together and i else 0))
+                    ports.append(one.getsockname()[1])
+                return ports
+            except (OSError, OverflowError) as error:
+                reason = str(error)
     pytest.skip(f"no ports can be bound on loopback here: {reason}")
 
 
