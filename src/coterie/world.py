@@ -85,6 +85,19 @@ class Objective:
     perplexity: bool = False
     """Also report exp(mean loss)."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a test reports."""
+        return ("loss", *self.metrics, *(("perplexity",) if self.perplexity else ()))
+
+    def scores(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+        """The means of (sum, count) of the loss and each metric; NaN of what is not there."""
+        nothing = (math.nan, 1)
+        score = {name: value / count for name in ("loss", *self.metrics) for value, count in [totals.get(name, nothing)]}
+        if self.perplexity:
+            score["perplexity"] = math.exp(min(score["loss"], 700.0))
+        return score
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class World:

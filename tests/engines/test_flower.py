@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from coterie.methods import ACFL, CFL, IFCA, METHODS, FedAvg, FedPer
 from coterie.report.summary import summary
 from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError, UserError
-from coterie.world import World
+from coterie.world import Objective, World
 from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, same, strategy_of
 from small import FEATURES, mlp, world
 
@@ -42,6 +43,18 @@ def run() -> Iterator[None]:
 
 
 # -- agreement --------------------------------------------------------------------------------------------------------------
+
+
+def test_perplexity_is_told_as_in_one_process() -> None:
+    tried = replace(world(IDS), objective=Objective(perplexity=True))
+    metrics = {name: (name,) for name in tried.objective.names}
+    found, expected = over_flower(FedAvg(), tried, 1, metrics=metrics), inprocess.rounds(FedAvg(), tried, rounds=1, workers=1)
+    for one, other in zip(found, expected, strict=True):
+        assert one.scores is not None
+        assert other.scores is not None
+        for client, score in other.scores.items():
+            assert one.scores[client] == pytest.approx(score, rel=1e-4)
+            assert one.scores[client]["perplexity"] == pytest.approx(math.exp(score["loss"]), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -226,7 +226,7 @@ class Fleet:
         for rows, by_examples in tests.items():
             for by_targets in by_examples.values():
                 for clients in by_targets.values():
-                    scores.update(dict.fromkeys(clients, self._scores(sums.get((rows, clients[0]), {}))))
+                    scores.update(dict.fromkeys(clients, self.world.objective.scores(sums.get((rows, clients[0]), {}))))
         return dict(sorted(scores.items()))
 
     def _tests(self, rows: tuple[int, ...], examples: Sequence[Mapping[int, Sequence[Client]]]) -> Iterator[list[Test]]:
@@ -245,13 +245,6 @@ class Fleet:
                     job, filled = [], 0
         if job:
             yield job
-
-    def _scores(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
-        names = ["loss", *self.world.objective.metrics]
-        score = {n: totals[n][0] / totals[n][1] if n in totals else float("nan") for n in names}
-        if self.world.objective.perplexity:
-            score["perplexity"] = math.exp(min(score["loss"], 700.0))
-        return score
 
 
 def own_layers(row: Tensor, kept: Tensor | None) -> Tensor:

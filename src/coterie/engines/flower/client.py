@@ -149,7 +149,7 @@ def tested(me: Participant, learner: local.Learner, content: RecordDict, state: 
     test = me.data.test
     with seeded(0):
         totals = learner.sums(rows, [(test.inputs, test.index, [test.targets])])[0][0]
-    found = {name: total / count for name, (total, count) in totals.items() if count}
+    found = me.objective.scores({name: part for name, part in totals.items() if part[1]})
     return RecordDict({METRICS: MetricRecord({**found, "num-examples": len(test)})})
 
 

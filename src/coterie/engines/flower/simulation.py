@@ -144,7 +144,7 @@ def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
         strategy = MethodStrategy(
             job.method, world.model, training=world.training, nodes=len(world.clients), seed=job.seed,
             eval_every=job.eval_every, boundary=replace(job.boundary, secret=None), patience=world.attendance.patience,
-            metrics={name: (name,) for name in ("loss", *world.objective.metrics)},
+            metrics={name: (name,) for name in world.objective.names},
         )  # fmt: skip
         try:
             for done in strategy.rounds(grid, job.rounds, start=job.start, roster=world):
