@@ -18,6 +18,11 @@ Hierarchical clustering (FL+HC, ACFL)
     :func:`agglomerative` of updates; :func:`cut` and :func:`dendrogram` of distances; :func:`cut_dendrogram`
 Which layers tell clients apart (ACFL)
     :func:`layer_grams`, :func:`layer_similarities`, :func:`layer_cosines`
+Signal and noise, from updates of two halves of every client's data
+    :func:`halves_gram`, then :func:`signal_gram`, :func:`noise_levels`, :func:`reliability`, :func:`signal_cosine`
+Clustering without thresholds (the split-half test)
+    :func:`congruence`, a :class:`Congruence`; :func:`pooled_p` of several; :func:`signal_cut`; :func:`congruent_groups`,
+    :class:`CongruentGroups` of :class:`SplitDecision`; :func:`contrast` and :func:`newcomer_contrasts`, :class:`Contrast`
 A newcomer among stored updates (CFL's Algorithm 4)
     :func:`closeness`
 Groups that gain by merging (HCCT)
@@ -30,7 +35,18 @@ Wrong input is a :class:`ValueError` of one sentence.
 
 from coterie.clustering.agglomerative import agglomerative, cut, cut_dendrogram, cut_margin, dendrogram
 from coterie.clustering.bipartition import Bipartition, bipartition, bipartition_margin, optimal_bipartition
+from coterie.clustering.congruence import Congruence, congruence, pooled_p
+from coterie.clustering.congruence_split import (
+    CongruentGroups,
+    Contrast,
+    SplitDecision,
+    congruent_groups,
+    contrast,
+    newcomer_contrasts,
+    signal_cut,
+)
 from coterie.clustering.geometry import cosine, distances, gram, gram_update, manhattan, norm_of_mean, norms
+from coterie.clustering.halves import halves_gram, noise_levels, reliability, signal_cosine, signal_gram
 from coterie.clustering.layers import layer_cosines, layer_grams, layer_similarities
 from coterie.clustering.margins import SketchWarning
 from coterie.clustering.neighbours import closeness
@@ -49,9 +65,13 @@ from coterie.clustering.utility import benefit, benefits, utility, utility_merge
 
 __all__ = [
     "Bipartition",
+    "Congruence",
+    "CongruentGroups",
+    "Contrast",
     "H",
     "SketchWarning",
     "Sketcher",
+    "SplitDecision",
     "adjusted_rand",
     "agglomerative",
     "benefit",
@@ -59,6 +79,9 @@ __all__ = [
     "bipartition",
     "bipartition_margin",
     "closeness",
+    "congruence",
+    "congruent_groups",
+    "contrast",
     "cosine",
     "cut",
     "cut_dendrogram",
@@ -70,19 +93,27 @@ __all__ = [
     "gram_update",
     "groups_of",
     "guaranteed_gamma",
+    "halves_gram",
     "labels_of",
     "layer_cosines",
     "layer_grams",
     "layer_similarities",
     "manhattan",
+    "newcomer_contrasts",
+    "noise_levels",
     "norm_of_mean",
     "norms",
     "optimal_bipartition",
     "passes_gamma",
+    "pooled_p",
     "purity",
+    "reliability",
     "same_partition",
     "separation_bound",
     "separation_gap",
+    "signal_cosine",
+    "signal_cut",
+    "signal_gram",
     "sketch",
     "sketch_error",
     "utility",

@@ -1,0 +1,204 @@
+"""Are the clients of a group congruent, or is there more between them than chance explains? The split-half test.
+
+Coterie's own; letters and assumptions as in :mod:`~coterie.clustering.halves`. Under the hypothesis that all members have
+the same signal, what sets their whole updates M apart from each other is noise, and the noise D is another draw of the
+same: so the one is held against the other. There is no threshold but the probability of a false alarm.
+
+**Spread.** ``X = ‖C M‖²`` with C centring is compared with what noise alone gives on average, ``Y = (1 - 1/n) Σ ‖D_i‖²``.
+``T = X - Y`` is the trace of the centred :func:`~coterie.clustering.signal_gram`; its expectation is ``Σ ‖s_i - s̄‖²``,
+zero under the hypothesis. Let noise have covariance ``c_i Λ``. Then, for Gaussian noise,
+``Var X = 2 tr Λ² Σ_ij C_ij² c_i c_j`` and ``Var Y = 2 tr Λ² Σ_i C_ii² c_i²``, and X and Y are independent. With the
+*effective dimension* ``r = (tr Λ)² / tr Λ²`` and ``‖D_i‖²`` in place of ``c_i tr Λ``, both are known multiples of ``1/r``.
+A sum of squares with mean μ and variance v is nearly ``μ χ²_ν / ν`` with ``ν = 2 μ² / v`` (Satterthwaite), exactly so where
+Λ has r equal eigenvalues, so X/Y is referred to Fisher's F with these two ν. For large r it is normal.
+
+**Effective dimension.** ``1/r`` is what ``cos²(M_i - M̄, D_j)`` is on average over all i and j: independent draws of the same
+noise under the hypothesis. (It says how much noise there is along the very differences that are seen, so few directions
+that hold much of the noise are noticed when they matter.) Two means are taken: of the cosines, where clients of little
+noise count like others, and of the products over that of the norms, which is without bias where noise has few great
+directions; the larger one counts. As it is an estimate from about ``n (n - 1)`` independent products, ``1/r`` is off like
+``χ²_df / df``, so the normal score of X/Y is referred to Student's t with df degrees of freedom. Where noise levels differ,
+the M_i - M̄ are correlated beyond ``-1/(n-1)``, and df is ``n³ / Σ_ij corr_ij²``.
+
+**Direction, odd one out.** Two more tests, of :mod:`~coterie.clustering.cross_half`, find far fainter differences where two
+groups stand against each other, or one client against all. They need :data:`FEW` clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special
+
+from coterie.clustering import _checks
+from coterie.clustering.cross_half import direction_test, odd_one_out_test
+from coterie.clustering.halves import ROUNDING, Halves, centred, halves
+
+FEW = 8
+"""With fewer clients, the tests of one half by the other have too few degrees of freedom to add anything."""
+
+
+@dataclass(frozen=True)
+class Congruence:
+    """What the split-half test says of a group.
+
+    clients: n. spread: ``T``, unbiased for ``Σ ‖s_i - s̄‖²``. z: T over its standard deviation under the hypothesis.
+    dimension: r, the noise's effective dimension. df: what r is estimated from; ``inf`` where r was given. p_spread,
+    p_direction, p_odd: p-values of the three tests, ``None`` where n is too small for one. p: their least times their
+    number, at most 1 (Bonferroni): the probability of so much difference, or more, if all members have the same signal.
+    """
+
+    clients: int
+    spread: float
+    z: float
+    dimension: float
+    df: float
+    p_spread: float
+    p_direction: float | None
+    p_odd: float | None
+    p: float
+
+
+class Noise(NamedTuple):
+    """share: ``1/r``. df: degrees of freedom of that estimate."""
+
+    share: float
+    df: float
+
+
+class Excess(NamedTuple):
+    """A sum of squares less what noise gives on average; sd: under the hypothesis. z: their ratio."""
+
+    value: float
+    sd: float
+    z: float
+    p: float
+
+
+def congruence(gram: Any, members: Iterable[int] | None = None, dimension: float | None = None) -> Congruence:
+    """Test whether the members have the same signal.
+
+    gram: ``(2n, 2n)``, of halves (:func:`~coterie.clustering.halves_gram`). members: positions; all where ``None``. One
+    client is congruent: p = 1. dimension: the noise's effective dimension where it is known, as from earlier rounds or a
+    larger group of the same model; the members' own estimate counts where it is smaller. Without it, two clients are
+    split only if they differ enormously: their noise is known from two products.
+
+    Valid for Gaussian noise whose covariances are multiples of each other, c_i Λ, for any Λ. Halves must be trained for
+    the same number of steps, by all clients: unequal work makes updates differ. Noise of other clients must not be used,
+    so test a group by its members' halves alone: other clients' noise has other directions, r would seem too large, and
+    p too small.
+
+    Without noise, ``a = b``, p is 0 where clients differ by more than rounding, and 1 where not.
+
+    Raises ``ValueError`` as :func:`~coterie.clustering.signal_gram` does, and for a dimension below 1.
+
+    >>> rng = np.random.default_rng(0)
+    >>> signal, noise = np.repeat([[0.0] * 50, [1.0] * 50], 4, axis=0), rng.normal(size=(2, 8, 50))
+    >>> from coterie.clustering import halves_gram
+    >>> apart, alike = halves_gram(*(signal + noise)), halves_gram(*noise)
+    >>> congruence(apart).p < 1e-6, congruence(alike).p > 0.05
+    (True, True)
+    """
+    return congruence_of(halves(gram, members), dimension)
+
+
+def congruence_of(h: Halves, dimension: float | None = None) -> Congruence:
+    """:func:`congruence` of checked halves."""
+    n = len(h.mean)
+    noise = noise_of(h, dimension)
+    if n == 1:
+        return Congruence(1, 0.0, 0.0, _inverse(noise.share), noise.df, 1.0, None, None, 1.0)
+    spread = excess(h, np.eye(n) - 1 / n, noise)
+    others = (direction_test(h), odd_one_out_test(h)) if n >= FEW else ()
+    ps = [spread.p, *others]
+    p = min(1.0, len(ps) * min(ps))
+    direction, odd = others or (None, None)
+    return Congruence(n, spread.value, spread.z, _inverse(noise.share), noise.df, spread.p, direction, odd, p)
+
+
+def noise_of(h: Halves, dimension: float | None = None) -> Noise:
+    """``1/r`` and its degrees of freedom, from whole updates and noise of one group."""
+    if dimension is not None and not dimension >= 1:
+        raise ValueError(f"dimension must be an effective dimension, a number >= 1, got {dimension}")
+    known = 0.0 if dimension is None else 1 / dimension
+    level, n = np.diagonal(h.noise), len(h.noise)
+    apart = np.diagonal(centred(h.mean))
+    tiny = ROUNDING * max(float(np.diagonal(h.mean).max()), np.finfo(float).tiny)
+    seen = np.outer(apart > tiny, level > tiny)
+    if not seen.any():
+        return Noise(known, math.inf)
+    product = (h.mixed - h.mixed.mean(axis=0)) ** 2
+    norms = np.outer(apart, level)
+    share = max(float((product[seen] / norms[seen]).mean()), float(product[seen].sum() / norms[seen].sum()))
+    covariance = centred(np.diag(level))
+    scale = np.sqrt(np.diagonal(covariance))
+    scale = np.where(scale > 0, scale, 1.0)
+    df = n**3 / float(((covariance / np.outer(scale, scale)) ** 2).sum())
+    return Noise(min(max(share, known), 1.0), df if dimension is None else math.inf)
+
+
+def excess(h: Halves, weights: np.ndarray, noise: Noise) -> Excess:
+    """Whether ``X = tr(W M Mᵀ)`` is more than noise gives, ``Y = Σ W_ii ‖D_i‖²``, for weights W ``(n, n)``, ``W 1 = 0``.
+
+    As for C in the module's head: ``Var X = (2/r) Σ_ij W_ij² l_i l_j`` and ``Var Y = (2/r) Σ_i W_ii² l_i²`` with noise levels
+    ``l_i = ‖D_i‖²``. A level's square is too large by ``1 + 2/r`` on average, its own variance, which is taken off (but
+    not below what equal levels would have).
+    """
+    level = np.diagonal(h.noise)
+    observed, expected = float((weights * h.mean).sum()), float(np.diagonal(weights) @ level)
+    nothing = ROUNDING * len(level) * float(np.abs(np.diagonal(weights)).max()) * float(np.diagonal(h.mean).max())
+    if expected <= nothing:  # no noise: any difference counts
+        value = observed if observed > nothing else 0.0
+        return Excess(value, 0.0, math.inf if value else 0.0, 0.0 if value else 1.0)
+    square = float((level**2).mean())
+    shrink = max(1 / (1 + 2 * noise.share), float(level.mean()) ** 2 / square)
+    own = shrink * float(np.diagonal(weights) ** 2 @ level**2)
+    pairs = float(level @ (weights**2 - np.diag(np.diagonal(weights) ** 2)) @ level)
+    of_observed, of_expected = 2 * noise.share * (own + pairs), 2 * noise.share * own
+    sd = math.sqrt(of_observed + of_expected)
+    value = observed - expected
+    p = _p_value(max(observed, 0.0) / expected, 2 * expected**2 / of_observed, 2 * expected**2 / of_expected, noise.df)
+    return Excess(value, sd, value / sd, p)
+
+
+def _p_value(ratio: float, df_observed: float, df_expected: float, df: float) -> float:
+    """Of a ratio of sums of squares: its normal score under F, referred to Student's t."""
+    p = float(special.fdtrc(df_observed, df_expected, ratio))
+    if p > 1e-290:
+        score = -float(special.ndtri(p))
+    else:  # the tail's leading term, as p itself is no longer a number
+        a, b = df_expected / 2, df_observed / 2
+        x = df_expected / (df_expected + df_observed * ratio)
+        score = -float(special.ndtri_exp(a * math.log(x) + b * math.log1p(-x) - math.log(a) - special.betaln(a, b)))
+    return float(special.ndtr(-score) if math.isinf(df) else special.stdtr(df, -score))
+
+
+def _inverse(share: float) -> float:
+    return 1 / share if share > 0 else math.inf
+
+
+def pooled_p(p_values: Sequence[float]) -> float:
+    """One p-value of several of the same hypothesis: their harmonic mean.
+
+    For probes of one group in several rounds, halves drawn anew. The data stay the same, so the probes are neither
+    independent nor alike. Where all are equal, so is their harmonic mean; where they are independent, ``1/p`` has so heavy a
+    tail that the sum of K of them exceeds ``K/α`` as often as one of them does, about ``K · α/K`` (D. J. Wilson, "The harmonic
+    mean p-value for combining dependent tests", PNAS 2019). So evidence neither grows with mere repetition, nor is one
+    probe that sees the difference outvoted by many that do not.
+
+    Raises ``ValueError`` for no p-values, and for numbers outside 0 to 1.
+
+    >>> pooled_p([0.001, 0.001]), round(pooled_p([0.001, 1.0]), 6)
+    (0.001, 0.001998)
+    """
+    given = np.asarray(_checks.array(p_values), dtype=np.float64)
+    if given.ndim != 1 or not given.size:
+        raise ValueError("p_values must be a list of at least one p-value")
+    if not ((given >= 0) & (given <= 1)).all():
+        bad = float(given[~((given >= 0) & (given <= 1))][0])
+        raise ValueError(f"p_values must be 0 to 1, got {bad:g}")
+    return 0.0 if (given == 0).any() else float(given.size / (1 / given).sum())
