@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.clustering import _checks
-from coterie.clustering.congruence import Congruence, congruence_of, excess, noise_of
+from coterie.clustering.congruence import Congruence, Noise, congruence_of, excess, noise_of
 from coterie.clustering.halves import Halves, centred, clients_of, halves, signals
 
 Group = tuple[int, ...]
@@ -137,8 +137,9 @@ def contrast(gram: Any, left: Iterable[int], right: Iterable[int], dimension: fl
 
     gram: ``(2n, 2n)``, of halves, all trained from the same model. left, right: positions, none in both; one member will do.
     With w = ``1/n_left`` on the left and ``-1/n_right`` on the right, the distance is ``wᵀ Ŝ w`` with Ŝ of
-    :func:`~coterie.clustering.signal_gram`, and tested as the spread is, with the weights ``w wᵀ``. Its error counts as well
-    how noise along the difference moves it: ``4 Σ w_i² (D_i · Σ_k w_k M_k)²``.
+    :func:`~coterie.clustering.signal_gram`, and tested as the spread is, with the weights ``w wᵀ``, and with ``1/r`` no less
+    than the noise's share along ``δ = Σ w_k M_k``, the difference that is seen: ``Σ (D_i · δ)² / (‖δ‖² Σ ‖D_i‖²)``. The error
+    is no less than what noise along it does: ``2 sqrt(Σ w_i² (D_i · δ)²)``.
 
     Raises ``ValueError`` for positions that are not there, and for a client on both sides.
 
@@ -160,9 +161,11 @@ def contrast(gram: Any, left: Iterable[int], right: Iterable[int], dimension: fl
 
 def _contrast(h: Halves, weights: np.ndarray, dimension: float | None) -> Contrast:
     noise = noise_of(h, dimension)
-    found = excess(h, np.outer(weights, weights), noise)
-    along = 4 * float(weights**2 @ (weights @ h.mixed) ** 2)
-    return Contrast(found.value, max(found.sd, math.sqrt(along)), found.z, noise.df, found.p)
+    along = (weights @ h.mixed) ** 2
+    norms = float(weights @ h.mean @ weights) * float(np.trace(h.noise))
+    share = max(noise.share, float(along.sum()) / norms) if norms > 0 else noise.share
+    found = excess(h, np.outer(weights, weights), Noise(min(share, 1.0), noise.df))
+    return Contrast(found.value, max(found.sd, 2 * math.sqrt(weights**2 @ along)), found.z, noise.df, found.p)
 
 
 def newcomer_contrasts(

@@ -76,13 +76,14 @@ def _p_value(slope: np.ndarray, rest: np.ndarray, df: int) -> np.ndarray:
 
 def _scaled(h: Halves) -> _Scaled | None:
     """``None`` where there is nothing to test: fewer than three clients, or no difference beyond rounding."""
-    n, level = len(h.mean), np.sqrt(np.diagonal(h.noise))
-    whole = h.mean + h.noise  # (A Aᵀ + B Bᵀ) / 2
+    n, whole = len(h.mean), h.mean + h.noise  # (A Aᵀ + B Bᵀ) / 2
     tiny = ROUNDING * float(np.diagonal(whole).max())
-    weight = 1 / np.maximum(level, max(np.sqrt(tiny), np.finfo(float).tiny))
+    if n < 3 or not tiny > 0:
+        return None
+    weight = 1 / np.sqrt(np.maximum(np.diagonal(h.noise), tiny))
     weight /= weight.sum()
     apart = np.diagonal(whole) - 2 * whole @ weight + weight @ whole @ weight
-    if n < 3 or apart.max() <= tiny:
+    if apart.max() <= tiny:
         return None
     scale = 1 / np.sqrt(np.maximum(apart, tiny))
     unit = scale / np.linalg.norm(scale)

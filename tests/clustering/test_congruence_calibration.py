@@ -1,0 +1,125 @@
+"""How often the split-half test is wrong where all clients are the same, and how often right where they are not.
+
+Noise is drawn in coordinates: a model of d equal directions has effective dimension d. Rates are over so many draws that a
+bound is several standard errors above the nominal level; seeds are fixed, so the tests either pass or do not.
+"""
+
+import numpy as np
+import pytest
+
+from coterie.clustering import congruence, contrast, halves_gram, pooled_p
+from coterie.clustering.congruence import FEW
+
+LEVELS = (0.05, 0.01, 0.001)
+
+
+def noise(rng: np.random.Generator, n: int, spectrum: np.ndarray, levels: np.ndarray | float = 1.0) -> np.ndarray:
+    """Two halves ``(2, n, d)``."""
+    scale = np.sqrt(np.multiply.outer(np.broadcast_to(levels, n), spectrum))
+    return scale * rng.normal(size=(2, n, len(spectrum)))
+
+
+def rates(ps: list[float]) -> list[float]:
+    return [float((np.array(ps) < level).mean()) for level in LEVELS]
+
+
+def false_alarms(draw, draws: int) -> list[float]:
+    return rates([congruence(halves_gram(*draw())).p for _ in range(draws)])
+
+
+def assert_level(found: list[float], draws: int, factor: float = 1.0) -> None:
+    """Not more than ``factor`` times the nominal level and three standard errors of it."""
+    for rate, level in zip(found, LEVELS, strict=True):
+        assert rate <= factor * level + 3 * np.sqrt(factor * level / draws), (found, level)
+
+
+@pytest.mark.parametrize(("n", "dimension"), [(2, 20), (3, 50), (4, 2), (4, 50), (10, 5), (10, 100), (20, 50)])
+def test_false_alarms_in_any_effective_dimension(n, dimension):
+    rng = np.random.default_rng(n * dimension)
+    assert_level(false_alarms(lambda: noise(rng, n, np.ones(dimension)), 2000), 2000, factor=1.1)
+
+
+@pytest.mark.parametrize("n", [4, 12])
+@pytest.mark.parametrize("kind", ["sizes", "ten times", "power law", "heavy tails"])
+def test_false_alarms_in_noise_that_is_unequal_uneven_or_heavy_tailed(n, kind):
+    rng = np.random.default_rng(n)
+    sizes, one_of_ten = 1 / np.linspace(1 / 3, 2, n), np.array([100.0] + [1.0] * (n - 1))
+    draw = {
+        "sizes": lambda: noise(rng, n, np.ones(60), sizes),  # variance by the inverse of sizes from a third to double
+        "ten times": lambda: noise(rng, n, np.ones(200), one_of_ten),  # one client's noise is ten times the others'
+        "power law": lambda: noise(rng, n, 1 / np.arange(1, 201)),
+        "heavy tails": lambda: rng.standard_t(3, size=(2, n, 100)),
+    }[kind]
+    assert_level(false_alarms(draw, 1500), 1500, factor=1.5)
+
+
+@pytest.mark.parametrize("sides", [(1, 1), (1, 8), (4, 6)])
+def test_false_alarms_of_contrasts(sides):
+    rng = np.random.default_rng(sum(sides))
+    left, right = range(sides[0]), range(sides[0], sum(sides))
+    ps = [contrast(halves_gram(*noise(rng, sum(sides), np.ones(50))), left, right).p for _ in range(2000)]
+    assert_level(rates(ps), 2000, factor=1.2)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])
+def test_false_alarms_of_pooled_probes_whatever_they_share(shared):
+    """Five probes of 8 clients: the same data give whole updates the same noise; halves are drawn anew."""
+    rng = np.random.default_rng(int(10 * shared))
+    ps = []
+    for _ in range(700):
+        kept = rng.normal(size=(8, 40))
+        probes = []
+        for _ in range(5):
+            whole = np.sqrt(shared) * kept + np.sqrt(1 - shared) * rng.normal(size=(8, 40))
+            halved = rng.normal(size=(8, 40))
+            probes.append(congruence(halves_gram(whole + halved, whole - halved)).p)
+        ps.append(pooled_p(probes))
+    assert_level(rates(ps), 700, factor=1.3)
+
+
+def detected(ps: list[float]) -> float:
+    return float((np.array(ps) < 1e-3).mean())
+
+
+def test_power_grows_with_the_signal():
+    rng = np.random.default_rng(0)
+    found = []
+    for apart in (0.0, 3.0, 4.0, 5.0, 8.0):
+        signal = np.zeros((10, 50))
+        signal[:5, 0] = apart
+        found.append(detected([congruence(halves_gram(*(signal + noise(rng, 10, np.ones(50))))).p for _ in range(150)]))
+    assert found == sorted(found)
+    assert found[0] <= 0.02
+    assert found[-1] == 1.0
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_the_further_tests_see_what_the_spread_does_not(odd):
+    """20 clients in 200 dimensions, of which half or one differ by the same sum of squares."""
+    rng = np.random.default_rng(1)
+    signal = np.zeros((20, 200))
+    signal[: 1 if odd else 10, 0] = 1.0
+    signal *= np.sqrt(12 * np.sqrt(200) / ((signal - signal.mean(axis=0)) ** 2).sum())
+    tests = [congruence(halves_gram(*(signal + noise(rng, 20, np.ones(200))))) for _ in range(150)]
+    spread = detected([test.p_spread for test in tests])
+    assert detected([test.p for test in tests]) > spread + 0.3
+    assert detected([(test.p_odd if odd else test.p_direction) for test in tests]) > spread + 0.4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "dimension"), [(2, 200), (4, 50), (6, 100), (10, 50), (20, 100)])
+def test_false_alarms_far_out(n, dimension):
+    rng = np.random.default_rng(7)
+    found = false_alarms(lambda: noise(rng, n, np.ones(dimension)), 30_000)
+    assert found[2] <= 0.002, found
+    assert found[1] <= 0.0125, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sizes", "power law"])
+def test_false_alarms_far_out_in_uneven_noise(kind):
+    rng = np.random.default_rng(8)
+    n = FEW + 4
+    spectrum, levels = (np.ones(60), 1 / np.linspace(1 / 3, 2, n)) if kind == "sizes" else (1 / np.arange(1, 201), 1.0)
+    found = false_alarms(lambda: noise(rng, n, spectrum, levels), 20_000)
+    assert found[2] <= 0.002, found
