@@ -109,3 +109,8 @@ class Layout:
         with torch.no_grad():
             for name, value in self.state_dict(row).items():
                 own[name].copy_(value)
+
+
+def own_layers(row: Tensor, kept: Tensor | None) -> Tensor:
+    """A model ``(d,)`` with a client's own values in it; ``kept`` is NaN wherever the model's value counts."""
+    return row if kept is None else torch.where(kept.isnan(), row, kept)

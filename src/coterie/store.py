@@ -27,6 +27,10 @@ KEPT = 2
 _PART = ".part"
 
 
+LOCK = "lock"
+"""File in a run directory that is there while a process writes it."""
+
+
 class BusyError(UserError):
     """Another process is writing this run directory."""
 
@@ -156,7 +160,7 @@ def held(folder: Path) -> Iterator[None]:
 
     The lock is the operating system's and goes with the process, however it ends.
     """
-    path = folder / "lock"
+    path = folder / LOCK
     key = str(path.resolve())
     if key in _HELD:  # a process does not shut itself out by lockf
         raise BusyError(f"{folder} is being written by this process already")

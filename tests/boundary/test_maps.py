@@ -101,9 +101,25 @@ def test_signed_means_of_entries_survive_no_map() -> None:
 
 def test_first_models_are_drawn_from_the_secret() -> None:
     layout = Layout(made(mlp))
-    assert Wire(Boundary(rotation="permute"), layout, 7).first_key(2) == Wire(Boundary(), layout, 7).first_key(2)
-    keys = {Wire(Boundary(rotation="permute", secret=s), layout, seed).first_key(2) for s in (1, 2) for seed in (1, 2)}
-    assert len(keys | {Wire(Boundary(), layout, 1).first_key(2)}) == 5
+    first = lambda seed=7, **how: Wire(Boundary(**how), layout, seed).first_model(2, mlp)  # noqa: E731
+    assert torch.equal(first(rotation="permute"), first())
+    drawn = [first(seed, rotation="permute", secret=secret) for secret in (1, 1 + 2**32, 1 + 2**64) for seed in (1, 2)]
+    for i, one in enumerate(drawn):
+        assert not any(torch.equal(one, other) for other in [*drawn[:i], first(1), first(2)])
+        # As large as an initialiser makes them, and no number is one that it drew.
+        assert float(one.std()) == pytest.approx(float(first().std()), rel=0.3)
+        assert not set(one.abs().tolist()) & set(first(1).abs().tolist())
+
+
+def test_maps_and_noise_depend_on_every_bit_of_their_key() -> None:
+    """PyTorch's generator takes 32 bits of a seed, and so few can all be tried."""
+    layout, row = Layout(made(mlp)), torch.arange(Layout(made(mlp)).size, dtype=torch.float32)
+    for rotation in ("permute", "permute-tensors", "blocks"):
+        sealed = [Wire(Boundary(rotation=rotation, secret=5 + 2**bits), layout, 0).seal(row) for bits in (20, 32, 64, 100)]
+        assert len({tuple(one.tolist()) for one in sealed}) == 4
+    wire = Wire(Boundary(clip=1.0, noise=1.0), layout, 0)
+    noisy = [wire.protected(torch.zeros(layout.size), 1, 0, seed=5 + 2**bits) for bits in (20, 32, 64, 100)]
+    assert len({tuple(one.tolist()) for one in noisy}) == 4
 
 
 def test_a_block_larger_than_the_model_is_the_model() -> None:

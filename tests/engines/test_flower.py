@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,13 +15,14 @@ from torch import Tensor, nn
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from coterie.boundary import Boundary
 from coterie.core import Training
 from coterie.engines import inprocess
 from coterie.engines.flower import MethodStrategy, client_app
+from coterie.engines.flower.messages import QUERY
 from coterie.engines.workers import EngineError
 from coterie.export import save
 from coterie.layout import Layout
@@ -168,18 +170,121 @@ def test_a_reply_that_is_of_no_use_is_refused_with_the_reason(reply: Callable[[M
 
 def test_an_app_that_fails_is_refused_and_the_others_go_on() -> None:
     tried = world(IDS)
-    broken = replace(tried, clients={**tried.clients, 4: replace(tried.clients[4], train=tried.clients[4].test)})
-    grid = Here(app_of(broken), 6)
-    grid.contexts[FIRST + 7 * 4].node_config["partition-id"] = 99
+    data = tried.clients[4]
+    wide = replace(data, train=replace(data.train, inputs=torch.randn(len(data.train.inputs), 99)))
+    grid = Here(app_of(replace(tried, clients={**tried.clients, 4: wide})), 6)
     done = next(strategy_of(FedAvg(), tried).rounds(grid, 1))
-    assert len(done.refused) == 1
-    assert "its app failed" in next(iter(done.refused.values()))
+    assert set(done.refused) == {4}
+    assert "its app failed: mat1 and mat2 shapes cannot be multiplied" in done.refused[4]
+
+
+@pytest.mark.parametrize("client", [-1, 1.5, 1e300, math.nan, [3]], ids=str)
+def test_a_node_whose_id_is_none_takes_no_part_and_is_told_of(client: Any) -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+    odd = RecordDict({"metrics": MetricRecord({"client": client})})
+    grid.fate = lambda m: odd if m.metadata.dst_node_id == FIRST + 7 * 5 and m.metadata.message_type == QUERY else None
+    found = list(strategy_of(FedAvg(), tried, nodes=5).rounds(grid, 3))
+    assert found[-1].position.members == (0, 1, 2, 3, 4)
+    notes = [note.text for done in found for note in done.notes if note.kind == "node"]
+    why = "its client id is no whole number >= 0"
+    assert notes == [f"node {FIRST + 35} has not said in 3 queries which client it is, and takes no part: {why}"]
+
+
+def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again() -> None:
+    tried = world(IDS)
+    grid, slow = Here(app_of(tried), 6), FIRST
+    asked: list[Message] = []
+
+    def fate(message: Message) -> Any:
+        if message.metadata.message_type == QUERY and message.metadata.dst_node_id == slow:
+            asked.append(message)
+        return "silent" if asked and message is asked[0] else None
+
+    grid.fate = fate
+    done = next(strategy_of(FedAvg(), tried, nodes=5).rounds(grid, 1))
+    assert len(asked) == 2
+    assert [(note.kind, note.clients) for note in done.notes] == [("join", (0,))]  # and nobody else was called that
+    assert done.position.members == IDS
+
+
+def test_a_plain_app_that_joins_late_stops_nobody() -> None:
+    tried = world(IDS)
+    grid, usual, plain = Here(app_of(tried), 5), app_of(tried), foreign(tried)
+    grid.app = lambda m, c: (plain if c.node_id == 77 else usual)(m, c)  # type: ignore[assignment]
+    rounds = strategy_of(FedPer(), tried, nodes=5).rounds(grid, 3)
+    next(rounds)
+    grid.join(5, node=77)
+    done = next(rounds)
+    assert (done.asked, done.answered, set(done.refused)) == (6, 5, {5})
+    assert "fedper asks a client to keep layers to itself, and client 5's app" in done.refused[5]
+
+
+MALFORMED = [
+    b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
+    + f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({10**15},), }}".ljust(117).encode() + b"\n",
+    b"PK\x03\x04 no archive", b"\x93NUMPY\x01\x00\x05\x00{{{{{", b"", b"\x80\x04}.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", MALFORMED, ids=["huge", "zip", "header", "empty", "pickle"])
+def test_arrays_that_are_none_are_refused(data: bytes) -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+
+    def reply(message: Message) -> RecordDict:
+        arrays = message.content["arrays"]
+        name = next(iter(arrays))
+        arrays[name] = Array(dtype="float32", shape=(8, 5), stype="numpy.ndarray", data=data)
+        return RecordDict({"arrays": ArrayRecord(dict(arrays)), "metrics": MetricRecord({"num-examples": 5})})
+
+    grid.fate = spoiling(FIRST, lambda m: reply(copy.deepcopy(m)))
+    done = next(strategy_of(FedAvg(), tried).rounds(grid, 1))
+    assert set(done.refused) == {0}
+    assert "cannot be read" in done.refused[0] or "has shape (1000000000000000,)" in done.refused[0]
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [{"num-examples": math.inf}, {"num-examples": 2.5}, {"num-examples": [3]}, {"num-examples": 5, "chosen": [0.7]},
+     {"num-examples": 5, "chosen": [math.nan]}, {"num-examples": 5, "chosen": [0, 0]}, {"num-examples": 5, "chosen": [1]}],
+    ids=str,
+)  # fmt: skip
+def test_numbers_that_cannot_be_are_refused(metrics: dict[str, Any]) -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+    grid.fate = spoiling(FIRST, lambda m: RecordDict({"arrays": m.content["arrays"], "metrics": MetricRecord(metrics)}))
+    assert set(next(strategy_of(FedAvg(), tried).rounds(grid, 1)).refused) == {0}
+
+
+@pytest.mark.parametrize("measured", [{"accuracies": []}, {"accuracies": [math.nan]}, {"losses": [math.inf]}], ids=str)
+def test_what_a_client_measured_is_whole_and_finite(measured: dict[str, Any]) -> None:
+    tried, method = world(IDS), METHODS["fedfa"]()
+    grid = Here(app_of(tried), 6)
+    usual = {"num-examples": 5, "losses": [0.5], "accuracies": [0.5], **measured}
+    grid.fate = spoiling(FIRST, lambda m: RecordDict({"arrays": m.content["arrays"], "metrics": MetricRecord(usual)}))
+    found = list(strategy_of(method, tried).rounds(grid, 2))
+    assert any(set(done.refused) == {0} for done in found)
+
+
+def test_tensors_that_do_not_travel_reach_no_mean() -> None:
+    tried = world(IDS)
+    grid, layout = Here(app_of(tried), 6), Layout(tried.model())
+    large = {piece.name: torch.full(piece.shape, 1e3 if piece.name.startswith("2.") else 0.0) for piece in layout.pieces}
+    sent = RecordDict({"update": ArrayRecord(large), "metrics": MetricRecord({"num-examples": 5})})
+    grid.fate = spoiling(FIRST, lambda m: sent)
+    done = next(strategy_of(FedPer(), tried).rounds(grid, 1))
+    assert done.assignment.models.abs().max() < 100
+    grid.fate = spoiling(FIRST, lambda m: RecordDict({"update": ArrayRecord({}), "metrics": MetricRecord({"num-examples": 5})}))
+    assert "lack '0.weight'" in next(strategy_of(FedPer(), tried).rounds(grid, 1)).refused[0]
 
 
 def test_who_is_silent_is_away_after_a_while_and_admitted_again() -> None:
     tried, node = world(IDS), FIRST + 7 * 3
     grid = Here(app_of(tried), 6)
-    grid.fate = lambda m: "silent" if m.metadata.dst_node_id == node and quiet[0] else None
+    grid.fate = lambda m: (
+        "silent" if m.metadata.dst_node_id == node and m.metadata.message_type != QUERY and quiet[0] else None
+    )
     quiet, seen = [True], []
     for done in strategy_of(CFL(), tried, patience=2).rounds(grid, 5):
         seen.append(done)
@@ -306,7 +411,8 @@ def test_layers_that_stay_are_sent_once_to_every_node() -> None:
     grid.contexts[FIRST].state = RecordDict()  # a node loses what it had: refused once, and sent all of it then
     del down[:]
     done = next(rounds)
-    assert done.refused == {0: "its app failed: a model lacks arrays, and this client has no layers of its own to put there"}
+    assert set(done.refused) == {0}
+    assert "lack '2.weight'; they are of another model, or this client has lost the layers that it kept" in done.refused[0]
     assert down[:6] == [own] * 6
     assert next(rounds).answered == 6
     assert down[12:18] == [4 * layout.size, *[own] * 5]

@@ -23,7 +23,6 @@ from coterie.engines.flower.messages import METRICS, unpacked
 from coterie.engines.workers import EngineError
 from coterie.layout import Layout
 from coterie.methods import CFL, IFCA, FedAvg, FedPer
-from coterie.randomness import seeded
 from coterie.settings import SettingError
 from coterie.world import World
 from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, strategy_of
@@ -67,9 +66,7 @@ def test_over_flower_a_boundary_does_what_it_does_in_one_process(method: Any, bo
 
 
 def first_row(tried: World, secret: int) -> Tensor:
-    layout = Layout(tried.model())
-    with seeded(*Wire(Boundary(rotation="permute", secret=secret), layout, 0).first_key(0)):
-        return layout.row(tried.model())
+    return Wire(Boundary(rotation="permute", secret=secret), Layout(tried.model()), 0).first_model(0, tried.model)
 
 
 def test_the_server_sees_no_row_that_is_not_sealed() -> None:
@@ -82,7 +79,7 @@ def test_the_server_sees_no_row_that_is_not_sealed() -> None:
     sealed = Wire(boundary, layout, 0).seal(plain)
     for _, reply in grid.messages:
         rows += [unpacked(record, layout) for record in (reply.content.array_records.values() if reply else ())]
-    assert len(rows) == 1 + 2 * 3 * 6  # the first model; models and updates of two rounds, and models to test
+    assert len(rows) == 5 + 2 * 3 * 6  # the first model, by five clients; models and updates of two rounds, and models to test
     assert any(torch.equal(row, sealed) for row in rows)
     # Not one value stands where it stands in a plain model, but by chance.
     assert all((row[: layout.trainable] == plain[: layout.trainable]).float().mean() < 0.2 for row in rows)

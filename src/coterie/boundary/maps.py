@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.layout import Layout
-from coterie.randomness import generator
+from coterie.randomness import numpy_generator
 
 
 class Map(Protocol):
@@ -52,11 +53,11 @@ class Blocks:
     row comes back up to float32 rounding.
     """
 
-    def __init__(self, first: Permutation, parameters: int, size: int, gen: torch.Generator) -> None:
+    def __init__(self, first: Permutation, parameters: int, size: int, rng: np.random.Generator) -> None:
         self.first, self.size = first, size
         self.whole = parameters - parameters % size
         self.parameters = parameters
-        self.matrix, self.last = _orthogonal(size, gen), _orthogonal(parameters % size, gen)
+        self.matrix, self.last = _orthogonal(size, rng), _orthogonal(parameters % size, rng)
 
     def seal(self, row: Tensor) -> Tensor:
         return self._turn(self.first.seal(row), self.matrix.T, self.last.T)
@@ -72,8 +73,8 @@ class Blocks:
         return turned
 
 
-def _orthogonal(size: int, gen: torch.Generator) -> Tensor:
-    q, r = torch.linalg.qr(torch.randn(size, size, generator=gen, dtype=torch.float64))
+def _orthogonal(size: int, rng: np.random.Generator) -> Tensor:
+    q, r = torch.linalg.qr(torch.from_numpy(rng.standard_normal((size, size))))
     return q * torch.sign(torch.diagonal(r))
 
 
@@ -84,12 +85,12 @@ def drawn(rotation: str, layout: Layout, block: int, *key: int) -> Map:
     """
     if rotation == "none":
         return Same()
-    gen, parameters = generator(*key), layout.trainable
+    rng, parameters = numpy_generator(*key), layout.trainable  # of 128 bits; PyTorch's generator has a seed of 32
     spans = [(piece.start, piece.stop) for piece in layout.pieces]
     if rotation != "permute-tensors":
         spans = [(0, parameters), (parameters, layout.size)]
-    order = torch.cat([start + torch.randperm(stop - start, generator=gen) for start, stop in spans])
+    order = torch.from_numpy(np.concatenate([start + rng.permutation(stop - start) for start, stop in spans]))
     signs = torch.ones(layout.size)
-    signs[:parameters] -= 2 * torch.randint(0, 2, (parameters,), generator=gen)
+    signs[:parameters] -= 2 * torch.from_numpy(rng.integers(0, 2, parameters))
     permutation = Permutation(order, signs)
-    return Blocks(permutation, parameters, min(block, parameters), gen) if rotation == "blocks" else permutation
+    return Blocks(permutation, parameters, min(block, parameters), rng) if rotation == "blocks" else permutation

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.boundary.compress import NUMBER, check_packed, pack, packed_bytes, unpack
 from coterie.boundary.maps import drawn
 from coterie.boundary.rules import WHOLE_ROW, Boundary
 from coterie.core import Client, Federation, Plan, Task
 from coterie.layout import Layout
-from coterie.randomness import Purpose, generator
+from coterie.randomness import Purpose, generator, numpy_generator, seeded
 
 OTHERS = "others"
 """Name of the array with a row's entries behind the parameters, beside a compressed update."""
@@ -73,10 +74,24 @@ class Wire:
         object.__setattr__(self, "seal", drawing.seal)
         object.__setattr__(self, "open", drawing.open)
 
-    def first_key(self, i: int) -> tuple[int, ...]:
-        """The key of the i-th fresh model; with a secret, who knows the seed alone cannot draw it."""
-        secret = self.boundary.secret
-        return (self.seed, Purpose.INIT, i) if secret is None else (secret, Purpose.INIT, self.seed, i)
+    def first_model(self, i: int, model: Callable[[], nn.Module]) -> Tensor:
+        """The i-th fresh model ``(d,)``; with a secret, who knows the seed alone cannot draw it.
+
+        An initialiser draws by PyTorch's generator, whose seeds are of 32 bits, and can be tried one by one. So each drawn
+        tensor is mixed half and half, in variance, with Gaussian numbers of its own scale, drawn by all of the secret.
+        """
+        secret, layout = self.boundary.secret, self.layout
+        with seeded(*((self.seed, Purpose.INIT, i) if secret is None else (secret, Purpose.INIT, self.seed, i))):
+            row = layout.row(model())
+        if secret is None:
+            return row
+        rng = numpy_generator(secret, Purpose.INIT, self.seed, i, 1)
+        for start, stop in layout.tensors.values():
+            drawn = row[start:stop]
+            scale = drawn.std(correction=0)
+            more = torch.from_numpy(rng.standard_normal(stop - start, dtype=np.float32))
+            row[start:stop] = drawn.mean() + (drawn - drawn.mean() + scale * more) / 2**0.5 if scale > 0 else drawn
+        return row
 
     def veil(self, federation: Federation, sealed: bool = False) -> Federation:
         """What a method may be told: fresh models sealed, and no places of layers where the map has moved them.
@@ -123,7 +138,7 @@ class Wire:
             out = self._clipped(out)
         if self.boundary.noise:
             key = self.seed if seed is None else seed, Purpose.NOISE, exchange, client
-            out = self._noised(out, keep, generator(*key, *((2,) if half else ())))
+            out = self._noised(out, keep, numpy_generator(*key, *((2,) if half else ())))
         return self.seal(out)
 
     def _clipped(self, update: Tensor) -> Tensor:
@@ -136,12 +151,13 @@ class Wire:
         scaled[:parameters] *= limit / norm * (1 - 1e-6)  # rounding cannot lift it above the limit
         return scaled
 
-    def _noised(self, update: Tensor, keep: Tensor | None, gen: torch.Generator) -> Tensor:
+    def _noised(self, update: Tensor, keep: Tensor | None, rng: np.random.Generator) -> Tensor:
+        """With noise on the parameters, and nothing of what is behind them: frozen ones do not change."""
         assert self.boundary.clip is not None
-        noise = torch.zeros_like(update)
-        noise[: self.layout.trainable] = torch.randn(self.layout.trainable, generator=gen)
-        noise *= self.boundary.noise * self.boundary.clip
-        return update + (noise if keep is None else noise.masked_fill(keep, 0.0))
+        parameters, out = self.layout.trainable, torch.zeros_like(update)
+        noise = torch.from_numpy(rng.standard_normal(parameters, dtype=np.float32))
+        out[:parameters] = update[:parameters] + self.boundary.noise * self.boundary.clip * noise
+        return out if keep is None else out.masked_fill(keep, 0.0)
 
     def pack(
         self, sealed: Tensor, client: Client, exchange: int, half: int, keep: Tensor | None = None

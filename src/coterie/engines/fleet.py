@@ -14,6 +14,7 @@ from coterie.core import Assignment, Client, Plan, Task
 from coterie.engines.hand import Done, Errand, Hand, Test
 from coterie.engines.hardware import Hardware
 from coterie.engines.workers import Workers, shared_matrix
+from coterie.layout import own_layers
 from coterie.local import Sums
 from coterie.local.blocks import goes_with
 from coterie.randomness import Purpose, seeded
@@ -245,8 +246,3 @@ class Fleet:
                     job, filled = [], 0
         if job:
             yield job
-
-
-def own_layers(row: Tensor, kept: Tensor | None) -> Tensor:
-    """A model ``(d,)`` with a client's own values in it; ``kept`` is NaN wherever the model's value counts."""
-    return row if kept is None else torch.where(kept.isnan(), row, kept)

@@ -135,7 +135,7 @@ def meeting(method: Method[Any], world: World, seed: int, boundary: Boundary) ->
     wire = Wire(boundary, layout, seed)
     federation = Federation(
         clients=world.attendance.founders(world.clients),
-        draw=lambda i: _draw(world, wire, i),
+        draw=lambda i: wire.first_model(i, world.model),
         columns=layout.columns,
         tensors=layout.tensors,
         dense=layout.dense,
@@ -151,11 +151,6 @@ def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary, h
     wire, federation = meeting(method, world, seed, boundary)
     cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
     wire.check(method.plan(method.init(federation), cohort), method.name)
-
-
-def _draw(world: World, wire: Wire, i: int) -> Tensor:
-    with seeded(*wire.first_key(i)):
-        return wire.layout.row(world.model())
 
 
 Heard = tuple[Replies, Mapping[Client, Tensor]]

@@ -12,9 +12,9 @@ import safetensors.torch
 
 import coterie
 from coterie.core import Assignment, Client
-from coterie.engines.fleet import own_layers
 from coterie.engines.inprocess import Position
 from coterie.export.nets import net_of, of_federation
+from coterie.layout import own_layers
 from coterie.record import ends, to_json
 from coterie.runs import Run, reopen
 from coterie.settings import UserError

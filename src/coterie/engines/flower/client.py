@@ -18,14 +18,12 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie import local
-from coterie.engines.fleet import own_layers
 from coterie.engines.flower import messages
-from coterie.engines.flower.messages import METRICS, UPDATES
+from coterie.engines.flower.keeping import Keeping
+from coterie.engines.flower.messages import KEPT, METRICS, UPDATES
+from coterie.layout import own_layers
 from coterie.randomness import Purpose, seeded
 from coterie.world import ClientData, Objective
-
-KEPT = "coterie-kept"
-"""Records of a node's state with its own layers, ``coterie-kept-<exchange>``: as they were after that exchange."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,12 @@ def client_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         me, learner = part(context)
-        return Message(trained(me, learner, message.content, context.state), reply_to=message)
+        return Message(trained(me, learner, message.content, context), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         me, learner = part(context)
-        return Message(tested(me, learner, message.content, context.state), reply_to=message)
+        return Message(tested(me, learner, message.content, context), reply_to=message)
 
     return app
 
@@ -106,16 +104,16 @@ def _named(context: Context) -> int | None:
     return None
 
 
-def trained(me: Participant, learner: local.Learner, content: RecordDict, state: RecordDict) -> RecordDict:
+def trained(me: Participant, learner: local.Learner, content: RecordDict, context: Context) -> RecordDict:
     """Do a task; the reply holds the update, and what was measured."""
     order = messages.order_of(content)
     seed, exchange, _ = order.key
     task, keep = order.task, None
-    kept = own = _kept(learner, state, exchange)
+    keeping = Keeping(context, learner.layout, order.run, order.client)
+    kept = own = keeping.before(exchange) if task.keep else None
     if task.keep:
         keep = learner.layout.mask(task.keep)
-    if own is not None:
-        own = None if keep is None else torch.where(keep, own, torch.nan)
+        own = None if kept is None else torch.where(keep, kept, torch.nan)
     offered = _models(learner, content, len(task.offered), own)
     key = seed, Purpose.TRAIN, exchange, order.client
     job = local.Job(task, offered, me.data, order.training, order.lr, key)
@@ -131,20 +129,21 @@ def trained(me: Participant, learner: local.Learner, content: RecordDict, state:
         there = torch.arange(learner.layout.size) < learner.layout.trainable
         there = there if keep is None else there & ~keep
         updates = [me.attack.tampered(update, there, seed, exchange, order.client) for update in updates]
-    if updates and keep is not None and not task.gradient:
+    if updates and keep is not None and not task.gradient and all(torch.isfinite(row.dot(row)) for row in updates):
         rows = [offered[i] for i in chosen]
         trained = torch.stack(rows).mean(0) + torch.stack(updates).mean(0)
         before = torch.full_like(trained, torch.nan) if kept is None else kept
-        _keep(learner, state, exchange, torch.where(keep, trained, before))
+        metrics[KEPT] = -1 if (last := keeping.last(exchange)) is None else last
+        keeping.keep(exchange, torch.where(keep, trained, before))
     for name, update in zip(UPDATES, updates, strict=False):
         records[name] = messages.packed(update, learner.layout, without=keep)
     return RecordDict({**records, METRICS: MetricRecord(metrics)})
 
 
-def tested(me: Participant, learner: local.Learner, content: RecordDict, state: RecordDict) -> RecordDict:
+def tested(me: Participant, learner: local.Learner, content: RecordDict, context: Context) -> RecordDict:
     """The loss and metrics of the model sent, or of the ensemble, on this node's test data."""
     order = messages.order_of(content)
-    kept = _kept(learner, state, order.key[1])
+    kept = Keeping(context, learner.layout, order.run, order.client).before(order.key[1])
     rows = _models(learner, content, len(order.task.offered), kept)
     test = me.data.test
     with seeded(0):
@@ -155,32 +154,9 @@ def tested(me: Participant, learner: local.Learner, content: RecordDict, state: 
 
 def _models(learner: local.Learner, content: RecordDict, count: int, own: Tensor | None) -> list[Tensor]:
     """The models offered, with this client's own layers in them, which the server need not send."""
-    rows = [messages.unpacked(content[messages.name_of(i)], learner.layout, lacking=torch.nan) for i in range(count)]
-    rows = [own_layers(row, own) for row in rows]
-    if any(row.isnan().any() for row in rows):
-        raise ValueError("a model lacks arrays, and this client has no layers of its own to put there")
-    return rows
-
-
-# -- layers that stay --------------------------------------------------------------------------------------------------------
-
-
-def _kept(learner: local.Learner, state: RecordDict, exchange: int) -> Tensor | None:
-    """This client's own values ``(d,)``, NaN elsewhere, as they were before ``exchange``: a server that has gone back to an
-    earlier round finds its clients there."""
-    tags = [tag for tag in _tags(state) if tag < exchange]
-    if not tags:
-        return None
-    return messages.unpacked(state[f"{KEPT}-{max(tags)}"], learner.layout, lacking=torch.nan)
-
-
-def _keep(learner: local.Learner, state: RecordDict, exchange: int, row: Tensor, versions: int = 8) -> None:
-    state[f"{KEPT}-{exchange}"] = messages.packed(row, learner.layout, without=row.isnan())
-    for tag in sorted(_tags(state))[:-versions]:
-        del state[f"{KEPT}-{tag}"]
-    for tag in [tag for tag in _tags(state) if tag > exchange]:  # of a future that has been undone
-        del state[f"{KEPT}-{tag}"]
-
-
-def _tags(state: RecordDict) -> list[int]:
-    return [int(name.rpartition("-")[2]) for name in state if name.startswith(f"{KEPT}-")]
+    has = torch.zeros(learner.layout.size, dtype=torch.bool) if own is None else ~own.isnan()
+    try:
+        rows = [messages.unpacked(content[messages.name_of(i)], learner.layout, may_lack=has) for i in range(count)]
+    except messages.Unfit as error:
+        raise ValueError(f"of a model offered: {error}, or this client has lost the layers that it kept") from None
+    return [own_layers(row, own) for row in rows]

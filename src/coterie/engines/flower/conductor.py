@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from coterie.engines.clock import Clock
 from coterie.engines.flower import messages
 from coterie.engines.flower.carrier import Carrier
 from coterie.engines.flower.messages import CONFIG, FIRST
-from coterie.engines.flower.nodes import Nodes
+from coterie.engines.flower.nodes import Memory, Nodes
 from coterie.engines.inprocess import Position, Round, Steps, carry, communicate
 from coterie.engines.roll import Roster
 from coterie.engines.workers import EngineError
@@ -28,6 +28,10 @@ from coterie.settings import SettingError
 
 log = logging.getLogger("flwr.coterie")
 """Below Flower's own, so that its handlers show what is logged."""
+
+
+WITNESSES = 5
+"""So many clients are asked for the first model under a rotation; one of them may have another secret than the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +68,14 @@ class Terms:
 
 
 class Conductor:
-    """The rounds of one run, one after the other. start, clients: go on from there, with the clients as they were by node.
+    """The rounds of one run, one after the other. start, memory: go on from there, with what was known then.
 
     Waits for the nodes first. ``position`` is where the run stands, ``last`` its last round.
     """
 
     def __init__(
         self, terms: Terms, grid: Grid, *, configs: Mapping[str, Mapping[str, Any]], start: Position | None = None,
-        clients: Mapping[int, int] | None = None, initial: ArrayRecord | None = None, roster: Roster | None = None,
+        memory: Memory | None = None, initial: ArrayRecord | None = None, roster: Roster | None = None,
     ) -> None:  # fmt: skip
         if initial and terms.boundary.rotation != "none" and start is None:
             raise SettingError(
@@ -79,12 +83,14 @@ class Conductor:
                 "let the function that makes the net load it, at every client"
             )
         self.terms, self.grid, self.initial, self.roster = terms, grid, initial, roster
-        self.nodes = Nodes(grid, before=clients or {})
+        self.drawn: dict[int, Tensor] = {}
+        memory = memory or Memory()
+        self.nodes = Nodes(grid, before=memory.nodes)
         online = self.nodes.wait(terms.nodes, terms.wait, log.info)
         self.carrier = Carrier(
             grid=grid, wire=terms.wire, training=terms.training, seed=terms.seed, nodes=self.nodes, rest=terms.rest,
             timeout=terms.timeout, names=terms.names, method=terms.method.name, online=online, patience=terms.patience,
-            configs=configs,
+            configs=configs, run=memory.run, layers=dict(memory.layers),
         )  # fmt: skip
         self.position = start or self._first(online)
         self.last: Round | None = None
@@ -104,20 +110,28 @@ class Conductor:
 
     def _drawn(self, i: int) -> Tensor:
         if i == 0 and self.initial:
-            return messages.unpacked(self.initial, self.terms.layout)
-        with seeded(*self.terms.wire.first_key(i)):
-            return self.terms.layout.row(self.terms.model())
+            try:
+                row = messages.unpacked(self.initial, self.terms.layout)
+            except messages.Unfit as error:
+                raise SettingError(f"the initial arrays are not of the strategy's model: {error}") from None
+            if not torch.isfinite(row).all():
+                raise SettingError("the initial arrays have a NaN or infinite entry")
+            return row
+        return self.terms.wire.first_model(i, self.terms.model)
 
-    @cache  # noqa: B019  (a conductor lives as long as its run)
     def _sealed(self, i: int) -> Tensor:
-        """The i-th first model as a client draws and seals it: any of them would do the same, the server cannot."""
-        config = ConfigRecord({FIRST: i, "seed": self.terms.seed})
-        for client in sorted(self.nodes.look()):
-            node = self.nodes.node(client)
-            ask = Message(RecordDict({CONFIG: config}), dst_node_id=node, message_type=MessageType.TRAIN)
-            for reply in self.grid.send_and_receive([ask], timeout=self.terms.timeout):
-                if (row := self.carrier.first_model(reply)) is not None:
-                    return row
+        """The i-th first model as clients draw and seal it: all do the same, but the server cannot."""
+        if i in self.drawn:
+            return self.drawn[i]
+        config, some = ConfigRecord({FIRST: i, "seed": self.terms.seed}), sorted(self.nodes.look())[:WITNESSES]
+        asked = [
+            Message(RecordDict({CONFIG: config}), dst_node_id=self.nodes.node(client), message_type=MessageType.TRAIN)
+            for client in some
+        ]
+        row = self.carrier.first_model(self.grid.send_and_receive(asked, timeout=self.terms.timeout))
+        if row is not None:
+            self.drawn[i] = row
+            return row
         raise EngineError(
             f"no client drew the first model under rotation {self.terms.boundary.rotation}: their apps need the mod "
             "boundary_mod with the strategy's boundary and a secret"
@@ -139,6 +153,11 @@ class Conductor:
         terms = self.terms
         self.carrier.online = self.nodes.look() or self.nodes.wait(1, terms.wait, log.info)
         return communicate(terms.method, self.roster or self.carrier, terms.wire, self.position, terms.seed, clock)
+
+    @property
+    def memory(self) -> Memory:
+        """What it takes to go on, besides the position."""
+        return Memory(self.carrier.run, {**self.nodes.before, **self.nodes.client}, dict(self.carrier.layers))
 
     def ended(self, done: Round) -> Round:
         """The round, with what has happened to nodes; it is the last one now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from coterie import models
 from coterie.codec import DamagedError
 from coterie.engines.flower.messages import Rest
+from coterie.engines.flower.nodes import Memory
 from coterie.engines.inprocess import Position, Round
 from coterie.experiment import plain
 from coterie.layout import Layout
@@ -22,13 +24,13 @@ from coterie.randomness import seeded
 from coterie.record import Record, versions
 from coterie.scenario import FEDERATION
 from coterie.settings import UserError
-from coterie.store import held, write_whole
+from coterie.store import LOCK, held, write_whole
 
 if TYPE_CHECKING:
     from coterie.engines.flower.conductor import Terms
 
 NODES = "nodes.json"
-"""Node id -> client id."""
+"""What the server knows of its nodes, besides the position: see :class:`~coterie.engines.flower.nodes.Memory`."""
 
 OTHERS = "others.safetensors"
 """Tensors of the net that have no place in a row, as the server has them."""
@@ -45,7 +47,8 @@ class Journal(AbstractContextManager["Journal"]):
         self.terms, self.rounds, self.stack = terms, rounds, ExitStack()
 
     def __enter__(self) -> Journal:
-        if self.folder.exists() and not self.record.begun and any(self.folder.iterdir()):
+        own = {NODES, OTHERS, LOCK}  # of a run that was stopped in its first round
+        if self.folder.exists() and not self.record.begun and {path.name for path in self.folder.iterdir()} - own:
             raise UserError(f"{self.folder} is there already and no run directory; name another")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.stack.enter_context(held(self.folder))
@@ -54,12 +57,12 @@ class Journal(AbstractContextManager["Journal"]):
     def __exit__(self, *error: object) -> None:
         self.stack.close()
 
-    def stored(self) -> tuple[Position | None, dict[int, int] | None]:
-        """Where the run stands, and which node was which client; nothing of a new one."""
+    def stored(self) -> tuple[Position | None, Memory | None]:
+        """Where the run stands, and what was known of the nodes; nothing of a new one."""
         if not self.record.begun:
             return None, None
         was = self.record.description()
-        for name, value in self._settings().items():
+        for name, value in {**self._settings(), **self._tensors(was)}.items():
             if told := _change(name, was.get(name), value):
                 raise UserError(f"{self.folder} cannot go on: its {told}")
         found = self.record.checkpoints.load()
@@ -67,15 +70,13 @@ class Journal(AbstractContextManager["Journal"]):
             raise DamagedError(f"the checkpoint of {self.folder} holds no position of a run; it is damaged")
         self.record.rewind(found[0] if found else 0)
         self._describe_anew(was, found[0] if found else 0)
-        path = self.folder / NODES
-        nodes = {int(node): int(client) for node, client in json.loads(path.read_text()).items()} if path.exists() else None
-        return (found[1] if found else None), nodes
+        return (found[1] if found else None), _memory(self.folder / NODES)
 
-    def keep(self, done: Round, nodes: dict[int, int]) -> None:
+    def keep(self, done: Round, memory: Memory) -> None:
         """Record a round and store its checkpoint."""
         if not self.record.begun:
             self._describe(done)
-        write_whole(self.folder / NODES, json.dumps(nodes).encode())
+        write_whole(self.folder / NODES, json.dumps(asdict(memory)).encode())
         self.record.keep(done)
         self.record.checkpoints.save(done.number, done.position)
 
@@ -85,6 +86,11 @@ class Journal(AbstractContextManager["Journal"]):
             "methods": [{"name": terms.method.name, **plain(terms.method)}], "training": plain(terms.training),
             "boundary": plain(terms.boundary), "seeds": [terms.seed],
         }  # fmt: skip
+
+    def _tensors(self, was: Mapping[str, Any]) -> dict[str, Any]:
+        """The net's tensors, to be compared where the record tells them."""
+        before = was["world"].get("net")
+        return {} if before is None else {"world": {"net": {"tensors": tensors_of(self.terms.model)[0]["tensors"]}}}
 
     def _describe(self, done: Round) -> None:
         world = {"clients": sorted(done.position.members), **self._net()}
@@ -110,6 +116,17 @@ class Journal(AbstractContextManager["Journal"]):
             write_whole(self.folder / OTHERS, safetensors.torch.save(others))
             net["others"] = OTHERS
         return {"net": net}
+
+
+def _memory(path: Path) -> Memory | None:
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        nodes, layers = ({int(key): int(value) for key, value in found[name].items()} for name in ("nodes", "layers"))
+        return Memory(str(found["run"]), nodes, layers)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path} is damaged ({error})") from error
 
 
 def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -27,13 +27,11 @@ def told(boundary: Boundary) -> ConfigRecord:
 
 def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str | None:
     """Why a reply cannot be used where the server has ``boundary`` and the clients a secret; None if it can."""
-    found = content.get(BOUNDARY)
-    has = found.get(SETTINGS) if isinstance(found, ConfigRecord) else None
-    if has is None:
+    if BOUNDARY not in content:
         if boundary == Boundary():
             return None
         return "it has no boundary, and the server's strategy has one; its app needs the mod boundary_mod"
-    if has != _settings(boundary):
+    if (has := _told(content)) != _settings(boundary):
         return f"its boundary is {_short(has)}, and the server's is {_short(_settings(boundary))}"
     if secret is not None and secret_of(content) != secret:
         return "its boundary's secret is another than the other clients'"
@@ -46,10 +44,15 @@ def secret_of(content: RecordDict) -> str:
     return str(found.get(SECRET, "")) if isinstance(found, ConfigRecord) else ""
 
 
-def most(contents: Iterable[RecordDict]) -> str | None:
-    """The digest that most replies tell; None where there are none."""
-    common = Counter(secret_of(content) for content in contents).most_common(1)
+def most(contents: Iterable[RecordDict], boundary: Boundary) -> str | None:
+    """The digest that most replies under ``boundary`` tell; None where there are none."""
+    common = Counter(secret_of(content) for content in contents if _told(content) == _settings(boundary)).most_common(1)
     return common[0][0] if common else None
+
+
+def _told(content: RecordDict) -> Any:
+    found = content.get(BOUNDARY)
+    return found.get(SETTINGS) if isinstance(found, ConfigRecord) else None
 
 
 def _settings(boundary: Boundary) -> str:
@@ -62,5 +65,5 @@ def _short(text: Any) -> str:
     try:
         found, usual = json.loads(str(text)), asdict(Boundary())
         return ", ".join(f"{name} {value}" for name, value in found.items() if usual.get(name) != value) or "none"
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return "unreadable"

@@ -7,7 +7,9 @@ that is one line of JSON in the ``config``, which an app that knows nothing of C
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -33,8 +35,15 @@ TASK = "coterie"
 QUERY = "query.coterie"
 """Type of the message that asks a node which client it is."""
 
+KEPT = "kept"
+"""Key of the metrics: the exchange after which a client kept the layers that it trained from, -1 if it had none."""
+
 FIRST = "first"
 """Key of the config of a message that asks a boundary's mod for the i-th first model, sealed."""
+
+
+LONGEST = 300
+"""Characters of a stranger's words that come into the records."""
 
 
 class Unfit(ValueError):
@@ -43,18 +52,20 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """A task as a client is told it. key: (seed, exchange, round), of which everything random follows."""
+    """A task as a client is told it. key: (seed, exchange, round), of which everything random follows. run: tells what a
+    client keeps in this run from what it keeps in others."""
 
     task: Task
     training: Training
     lr: float
     key: tuple[int, int, int]
     client: int
+    run: str = ""
 
     def to_json(self) -> str:
         return json.dumps({
             "task": {**asdict(self.task), "training": None}, "training": asdict(self.training), "lr": self.lr,
-            "key": self.key, "client": self.client,
+            "key": self.key, "client": self.client, "run": self.run,
         })  # fmt: skip
 
     @classmethod
@@ -65,7 +76,7 @@ class Order:
         seed, exchange, number = (int(value) for value in found["key"])
         return cls(
             task=Task(**task), training=Training(**found["training"]), lr=float(found["lr"]), key=(seed, exchange, number),
-            client=int(found["client"]),
+            client=int(found["client"]), run=str(found["run"]),
         )
 
 
@@ -99,24 +110,47 @@ def packed(row: Tensor, layout: Layout, rest: Rest | None = None, without: Tenso
     return ArrayRecord({**{name: tensors[name] for name in there}, **tied, **rest.others})
 
 
-def unpacked(record: Any, layout: Layout, lacking: float | None = None) -> Tensor:
-    """The row ``(d,)`` of arrays. lacking: what stands for tensors that are not there. Raises :class:`Unfit`."""
-    row = torch.full((layout.size,), 0.0 if lacking is None else lacking)
+def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Tensor:
+    """The row ``(d,)`` of arrays; NaN where an array is not there that ``may_lack``, a mask of columns. Raises
+    :class:`Unfit`."""
+    row = torch.full((layout.size,), torch.nan)
     for piece in layout.pieces:
-        if piece.name not in record:
-            if lacking is not None:
-                continue
+        if piece.name in record:
+            values = array_of(record, piece.name, piece.shape)
+            row[piece.start : piece.stop] = torch.from_numpy(values.astype(np.float32).reshape(-1))
+        elif may_lack is None or not may_lack[piece.start : piece.stop].all():
             raise Unfit(f"its arrays lack {piece.name!r}; they are of another model")
-        try:
-            values = record[piece.name].numpy()
-        except (ValueError, TypeError, OSError, EOFError) as error:
-            raise Unfit(f"its array {piece.name!r} cannot be read: {error}") from None
-        if tuple(values.shape) != piece.shape:
-            raise Unfit(f"its array {piece.name!r} has shape {tuple(values.shape)} where the model has {piece.shape}")
-        if values.dtype.kind != "f":
-            raise Unfit(f"its array {piece.name!r} is of {values.dtype}, not of floating-point numbers")
-        row[piece.start : piece.stop] = torch.from_numpy(values.astype(np.float32).reshape(-1))
     return row
+
+
+def array_of(record: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """An array of a record, of floating-point numbers and ``shape`` where that is given. It may be from a stranger: nothing
+    is read before its header fits, and nothing is ever unpickled. Raises :class:`Unfit`."""
+    try:
+        data = bytes(record[name].data)
+        found, dtype = _header(data)
+    except Exception as error:  # whatever a malformed header makes NumPy raise
+        raise Unfit(f"its array {name!r} cannot be read: {type(error).__name__} {error}") from None
+    if shape is not None and found != shape:
+        raise Unfit(f"its array {name!r} has shape {found} where the model has {shape}")
+    if shape is not None and dtype.kind != "f":
+        raise Unfit(f"its array {name!r} is of {dtype}, not of floating-point numbers")
+    if dtype.kind not in "fiu" or math.prod(found) * dtype.itemsize > len(data):
+        raise Unfit(f"its array {name!r} cannot be read: {found} of {dtype} in {len(data)} bytes")
+    try:
+        values: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise Unfit(f"its array {name!r} cannot be read: {error}") from None
+    return values
+
+
+def _header(data: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and type that an ``.npy`` file tells."""
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    return tuple(shape), dtype
 
 
 def only(records: Mapping[str, Any], name: str, kind: str) -> Any:
@@ -142,6 +176,18 @@ def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
     return tuple(float(v) for v in (value if isinstance(value, Sequence) else [value]))
 
 
+def whole(value: Any) -> int | None:
+    """A whole number >= 0 of 63 bits, as ids and counts are; None of anything else."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def brief(reason: Any) -> str:
+    """A stranger's words on one line, and not too many of them."""
+    return " ".join(str(reason).split())[:LONGEST]
+
+
 def config_of(order: Order) -> ConfigRecord:
     """What Flower's quickstart reads (``lr``, ``server-round``), and the task for those who know of it."""
     return ConfigRecord({"lr": order.lr, "server-round": order.key[2] + 1, TASK: order.to_json()})
@@ -153,7 +199,3 @@ def order_of(content: RecordDict) -> Order:
     if not isinstance(config, ConfigRecord) or TASK not in config:
         raise ValueError("this app does the tasks of Coterie's MethodStrategy, and the message has none")
     return Order.of(str(config[TASK]))
-
-
-def content(models: Mapping[str, ArrayRecord], config: ConfigRecord) -> RecordDict:
-    return RecordDict({**models, CONFIG: config})

@@ -18,6 +18,9 @@ from coterie.layout import Layout
 from coterie.randomness import seeded
 from coterie.settings import SettingError
 
+UNCOVERED = "under noise this client only trains: what it measures on its data would leave without noise"
+FAILED = "the app failed; under noise it does not say why, as that may tell of its data"
+
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 
@@ -40,7 +43,7 @@ def boundary_mod(boundary: Boundary, model: Callable[[], nn.Module], *, simulate
     with seeded(0):
         module = model()
     layout = Layout(module)
-    rest = messages.Rest.of(module, layout)
+    rest, anything = messages.Rest.of(module, layout), torch.ones(layout.size, dtype=torch.bool)
 
     @lru_cache(maxsize=2)
     def wire(seed: int) -> Wire:
@@ -56,46 +59,56 @@ def boundary_mod(boundary: Boundary, model: Callable[[], nn.Module], *, simulate
         order, offered = messages.order_of(message.content), []
         here = wire(order.key[0])
         for name in sorted(n for n in message.content.array_records if n.partition("-")[0] == ARRAYS):
-            offered.append(here.open(messages.unpacked(message.content[name], layout, lacking=torch.nan)))
+            offered.append(here.open(messages.unpacked(message.content[name], layout, may_lack=anything)))
             message.content[name] = messages.packed(offered[-1], layout, rest, without=offered[-1].isnan())
-        reply = call_next(message, context)
-        if category == MessageType.TRAIN and reply.has_content():
-            if reply.content.array_records:
-                _seal(here, reply.content, offered, order, simulated)
-            reply.content[likeness.BOUNDARY] = likeness.told(boundary)
+        if boundary.noise and category == MessageType.TRAIN and (order.task.measure or not order.task.trains):
+            raise ValueError(UNCOVERED)
+        try:
+            reply = call_next(message, context)
+        except Exception as error:
+            raise (RuntimeError(FAILED) if boundary.noise else error) from None
+        if reply.has_content():
+            trained = category == MessageType.TRAIN and reply.content.array_records
+            out = _sealed(here, reply.content, offered, order, simulated) if trained else {}
+            told = _metrics(here, reply.content, category)
+            reply.content = RecordDict({**out, **told, likeness.BOUNDARY: likeness.told(boundary)})
         return reply
 
     def first_model(asked: ConfigRecord, message: Message) -> Message:
         """Draw and seal it; the app is not asked."""
         here = wire(int(asked["seed"]))  # type: ignore[arg-type]
-        with seeded(*here.first_key(int(asked[FIRST]))):  # type: ignore[arg-type]
-            row = layout.row(model())
+        row = here.first_model(int(asked[FIRST]), model)  # type: ignore[arg-type]
         told: dict[str, Any] = {ARRAYS: messages.packed(here.seal(row), layout), likeness.BOUNDARY: likeness.told(boundary)}
         return Message(RecordDict(told), reply_to=message)
 
     return mod
 
 
-def _seal(wire: Wire, content: Any, offered: list[Tensor], order: messages.Order, simulated: int | None) -> None:
-    """Put the update as the boundary lets it out in place of what the app replied."""
+def _metrics(wire: Wire, content: RecordDict, category: str) -> dict[str, Any]:
+    """What the app tells besides arrays; with noise, nothing of its training: no noise covers that."""
+    if category == MessageType.TRAIN and not wire.counts:
+        return {METRICS: MetricRecord({"num-examples": 1})}
+    return dict(content.metric_records)
+
+
+def _sealed(
+    wire: Wire, content: RecordDict, offered: list[Tensor], order: messages.Order, simulated: int | None
+) -> dict[str, ArrayRecord]:
+    """The updates as the boundary lets them out; nothing else of the arrays that the app replied with leaves."""
     layout = wire.layout
     keep = layout.mask(order.task.keep) if order.task.keep else None
     if UPDATE in content.array_records:
-        updates = [messages.unpacked(content[name], layout, lacking=0.0) for name in UPDATES if name in content]
+        updates = [messages.unpacked(content[name], layout, may_lack=keep) for name in UPDATES if name in content]
     else:
         trained = messages.unpacked(messages.only(content.array_records, ARRAYS, "array records"), layout)
         updates = [trained - torch.stack(offered).mean(0)]
-    for name in list(content.array_records):
-        del content[name]
-    if not wire.counts:  # what an app tells of its training, and on how much, no noise covers
-        for name in list(content.metric_records):
-            del content[name]
-        content[METRICS] = MetricRecord({"num-examples": 1})
-    exchange = order.key[1]
+    exchange, out = order.key[1], {}
     noise = secrets.randbits(128) if simulated is None else simulated
     for half, update in enumerate(updates):
+        update = update if keep is None else update.masked_fill(keep, 0.0)
         sent = wire.protected(update, order.client, exchange, keep, half, noise)
         if wire.boundary.compress == "none":
-            content[UPDATES[half]] = messages.packed(sent, layout, without=keep)
+            out[UPDATES[half]] = messages.packed(sent, layout, without=keep)
         else:
-            content[UPDATES[half]] = ArrayRecord(wire.pack(sent, order.client, exchange, half, keep))
+            out[UPDATES[half]] = ArrayRecord(wire.pack(sent, order.client, exchange, half, keep))
+    return out

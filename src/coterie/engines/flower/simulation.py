@@ -29,7 +29,7 @@ from coterie.engines.workers import EngineError, default_workers
 from coterie.settings import SettingError
 from coterie.world import World
 
-START = 600.0
+PATIENCE = 6 * 3600.0
 """Seconds that a round may take; Ray and PyTorch start in the first one."""
 
 
@@ -80,8 +80,8 @@ def rounds(
 def _next(pipe: Connection, told: Path) -> Round:
     try:
         pipe.send("go")
-        if not pipe.poll(START):
-            raise EngineError(f"Flower's simulation has not ended a round in {START:g} s")
+        if not pipe.poll(PATIENCE):
+            raise EngineError(f"Flower's simulation has not ended a round in {PATIENCE:g} s")
         found = pipe.recv()
     except (EOFError, OSError):
         found = "its process ended"

@@ -14,11 +14,12 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
 from coterie.boundary import Boundary
-from coterie.core import Method, Replies, Training
+from coterie.core import Assignment, Method, Replies, Training
 from coterie.engines.clock import Clock
 from coterie.engines.flower import messages
 from coterie.engines.flower.conductor import Conductor, Terms, log
 from coterie.engines.flower.journal import Journal
+from coterie.engines.flower.nodes import Memory
 from coterie.engines.inprocess import Position, Round, Steps
 from coterie.engines.roll import Roster
 from coterie.engines.workers import EngineError
@@ -49,7 +50,7 @@ class MethodStrategy(Strategy):
     it. boundary: what clients do to rows (:func:`~coterie.engines.flower.boundary_mod`). out: a run directory, for records
     and checkpoints; if a run of this method is there already, it goes on.
 
-    After :meth:`start`, ``last`` is the last round, with the groups and their models.
+    After :meth:`start`, ``assignment`` has the groups and their models, and ``last`` is the last round.
     """
 
     def __init__(
@@ -70,8 +71,11 @@ class MethodStrategy(Strategy):
     ) -> None:
         whole = (("nodes", nodes, 1), ("patience", patience, 1), ("seed", seed, 0), ("eval_every", eval_every, 1))
         for name, value, least in whole:
-            if not isinstance(value, int) or value < least:
+            if type(value) is not int or value < least:
                 raise SettingError(f"MethodStrategy.{name} must be a whole number >= {least}, got {value!r}")
+        for name, seconds in (("wait", wait), ("timeout", timeout)):
+            if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
+                raise SettingError(f"MethodStrategy.{name} must be a number of seconds > 0, got {seconds!r}")
         self.terms = Terms(
             method=method, model=model, training=training or Training(), nodes=nodes, wait=wait, timeout=timeout,
             patience=patience, seed=seed, eval_every=eval_every, boundary=boundary or Boundary(),
@@ -81,11 +85,17 @@ class MethodStrategy(Strategy):
         self._conductor: Conductor | None = None
         self._configs: dict[str, Mapping[str, Any]] = {}
         self._steps: Steps | None = None
+        self._stored: Assignment | None = None
 
     @property
     def last(self) -> Round | None:
         """The last round there was."""
         return self._conductor.last if self._conductor else None
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """Who is served by which model now."""
+        return self.last.assignment if self.last else self._stored
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], model: Callable[[], nn.Module], **how: Any) -> MethodStrategy:
@@ -105,14 +115,14 @@ class MethodStrategy(Strategy):
     # -- rounds -----------------------------------------------------------------------------------------------------------
 
     def rounds(
-        self, grid: Grid, rounds: int, *, start: Position | None = None, clients: Mapping[int, int] | None = None,
+        self, grid: Grid, rounds: int, *, start: Position | None = None, memory: Memory | None = None,
         initial: ArrayRecord | None = None, roster: Roster | None = None,
     ) -> Iterator[Round]:
-        """Yield each communication round up to number ``rounds``. start: go on from there. clients: node -> client, as it
-        was before. initial: the first model, in place of a fresh one. roster: who is there when, where that is not simply
-        who is connected."""
+        """Yield each communication round up to number ``rounds``. start, memory: go on from there, with what was known of
+        the nodes then. initial: the first model, in place of a fresh one. roster: who is there when, where that is not
+        simply who is connected."""
         here = self._conductor = Conductor(
-            self.terms, grid, start=start, clients=clients, initial=initial, roster=roster, configs=self._configs
+            self.terms, grid, start=start, memory=memory, initial=initial, roster=roster, configs=self._configs
         )
         while here.position.round < rounds:
             yield here.round(here.position.round + 1 == rounds)
@@ -140,18 +150,27 @@ class MethodStrategy(Strategy):
         result = Result()
         with ExitStack() as stack:
             journal = stack.enter_context(Journal(self.out, self.terms, num_rounds)) if self.out is not None else None
-            start, clients = journal.stored() if journal else (None, None)
-            for done in self.rounds(grid, num_rounds, start=start, clients=clients, initial=initial_arrays):
+            start, memory = journal.stored() if journal else (None, None)
+            if start is not None and start.round >= num_rounds:
+                return self._finished(start, result)
+            for done in self.rounds(grid, num_rounds, start=start, memory=memory, initial=initial_arrays):
                 if journal:
                     assert self._conductor is not None
-                    journal.keep(done, self._conductor.nodes.client)
+                    journal.keep(done, self._conductor.memory)
                 self._tell(done, result)
                 if evaluate_fn and (found := evaluate_fn(done.number, result.arrays)) is not None:
                     result.evaluate_metrics_serverapp[done.number] = found
         return result
 
+    def _finished(self, at: Position, result: Result) -> Result:
+        """Of a run that has all its rounds already: nobody is waited for."""
+        log.info("%s has its %d rounds already", self.out, at.round)
+        self._stored = self.terms.method.assignment(at.state)
+        result.arrays = self._largest(self._stored)
+        return result
+
     def _tell(self, done: Round, result: Result) -> None:
-        result.arrays = self._largest(done)
+        result.arrays = self._largest(done.assignment)
         result.train_metrics_clientapp[done.number] = MetricRecord({
             "groups": len(done.assignment.groups), "asked": done.asked, "answered": done.answered,
             "bytes-up": done.bytes_up, "bytes-down": done.bytes_down,
@@ -169,10 +188,9 @@ class MethodStrategy(Strategy):
         for note in done.notes:
             log.info("%s: %s", note.kind, note.text)
 
-    def _largest(self, done: Round) -> ArrayRecord:
-        group = max(done.assignment.groups, key=len)
-        row = done.assignment.row[group[0]]
-        return messages.packed(done.assignment.models[row], self.terms.layout, self.terms.rest)
+    def _largest(self, served: Assignment) -> ArrayRecord:
+        group = max(served.groups, key=len)
+        return messages.packed(served.models[served.row[group[0]]], self.terms.layout, self.terms.rest)
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         """The messages of a round's last exchange; those before it are carried out here."""
@@ -180,10 +198,10 @@ class MethodStrategy(Strategy):
             self._conductor = Conductor(self.terms, grid, initial=arrays, configs=self._configs)
         carrier, clock = self._conductor.carrier, Clock()
         self._steps = self._conductor.steps(clock)
-        self._plan, at = next(self._steps)
+        self._plan, self._at = next(self._steps)
         while not self._plan.ends_round:
-            self._plan, at = self._steps.send((carrier.exchange(self._plan, at, clock), {}))
-        return carrier.outgoing(self._plan, at)
+            self._plan, self._at = self._steps.send((carrier.exchange(self._plan, self._at, clock), {}))
+        return carrier.outgoing(self._plan, self._at)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -191,8 +209,9 @@ class MethodStrategy(Strategy):
         """Take the step; the largest group's model, and how many answered."""
         if self._conductor is None or self._steps is None:
             raise EngineError("aggregate_train needs configure_train before it")
-        done = self._conductor.ended(_last(self._steps, self._conductor.carrier.incoming(self._plan, replies)))
-        return self._largest(done), MetricRecord({"asked": done.asked, "answered": done.answered})
+        heard = self._conductor.carrier.incoming(self._plan, replies, self._at.exchange)
+        done = self._conductor.ended(_last(self._steps, heard))
+        return self._largest(done.assignment), MetricRecord({"asked": done.asked, "answered": done.answered})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
