@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, str] = {
     "record": "core settings codec store __init__",
     "experiment": "core settings boundary world data models scenario methods record store engines",
     # Flower is an engine that keeps a run directory by itself: there is no command that runs it in a federation.
-    "engines.flower": "codec core settings randomness attendance world layout local boundary models scenario engines "
+    "engines.flower": "clustering codec core settings randomness attendance world layout local boundary models scenario engines "
     "record store experiment",
     "runs": "codec boundary core settings world models scenario methods engines engines.flower record store experiment "
     "__init__",

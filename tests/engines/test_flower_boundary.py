@@ -12,14 +12,15 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from coterie.boundary import Boundary, Wire
 from coterie.boundary.compress import packed_bytes
+from coterie.core import Task, Training
 from coterie.engines import inprocess
 from coterie.engines.flower import MethodStrategy, boundary_mod, likeness
-from coterie.engines.flower.messages import METRICS, unpacked
+from coterie.engines.flower.messages import METRICS, Order, config_of, unpacked
 from coterie.engines.workers import EngineError
 from coterie.layout import Layout
 from coterie.methods import CFL, IFCA, FedAvg, FedPer
@@ -121,6 +122,45 @@ def test_with_noise_nothing_is_told_of_the_training() -> None:
     replies = [reply.content for message, reply in grid.messages if reply and message.metadata.message_type == "train"]
     assert len(replies) == 6
     assert all(dict(content[METRICS]) == {"num-examples": 1} and len(content.metric_records) == 1 for content in replies)
+
+
+@pytest.mark.parametrize("task", [{"measure": "train", "epochs": 0}, {"measure": "train"}, {"epochs": 0}], ids=str)
+def test_under_noise_a_client_measures_nothing_whoever_asks(task: dict[str, Any]) -> None:
+    tried, boundary = world(IDS), Boundary(clip=0.1, noise=1.0)
+    grid = Here(app_of(tried, [boundary_mod(boundary, tried.model)]), 1)
+    order = Order(task=Task(offered=(0,), **task), training=Training(), lr=0.1, key=(0, 0, 0), client=0)
+    content = RecordDict({"arrays": ArrayRecord(tried.model().state_dict()), "config": config_of(order)})
+    with pytest.raises(ValueError, match="under noise this client only trains"):
+        grid.app(Message(content, dst_node_id=FIRST, message_type="train"), grid.contexts[FIRST])
+
+
+def test_of_what_an_app_replies_only_the_update_and_metrics_leave() -> None:
+    tried, boundary = world(IDS), Boundary(rotation="permute", secret=SECRET)
+    usual = foreign(tried)
+
+    def chatty(message: Message, context: Any, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        reply.content["arrays-as-they-are"] = ArrayRecord(tried.model().state_dict())
+        reply.content["notes"] = ConfigRecord({"labels": "0 1 1 0"})
+        return reply  # type: ignore[no-any-return]
+
+    app = foreign(tried, [boundary_mod(boundary, tried.model), chatty])
+    for kind in ("train", "evaluate"):
+        order = Order(task=Task(offered=(0,)), training=Training(), lr=0.1, key=(0, 0, 0), client=0)
+        content = RecordDict({"arrays": ArrayRecord(tried.model().state_dict()), "config": config_of(order)})
+        context = Here(usual, 1, named=False).contexts[FIRST]
+        reply = app(Message(content, dst_node_id=FIRST, message_type=kind), context).content
+        assert set(reply) == {METRICS, likeness.BOUNDARY} | ({"update"} if kind == "train" else set())
+
+
+def test_under_noise_an_app_that_fails_does_not_say_why() -> None:
+    tried, boundary = world(IDS), Boundary(clip=0.1, noise=1.0)
+    data = tried.clients[2]
+    wide = replace(data, train=replace(data.train, inputs=torch.randn(len(data.train.inputs), 99)))
+    broken = replace(tried, clients={**tried.clients, 2: wide})
+    grid = Here(app_of(broken, [boundary_mod(boundary, tried.model)]), 6)
+    done = next(strategy_of(FedAvg(), tried, boundary=boundary).rounds(grid, 1))
+    assert done.refused == {2: "its app failed: the app failed; under noise it does not say why, as that may tell of its data"}
 
 
 @pytest.mark.parametrize("compress", ["topk", "sign", "8bit"])

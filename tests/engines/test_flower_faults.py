@@ -209,14 +209,11 @@ def test_cfl_keeps_its_groups_whatever_happens(watched: Watched, example: Module
     same(lines[-1], expected(example, CFL(persistence=1), 4, 6, {4: {0, 1}, 5: {1, 2}}))
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError,
-    reason="a run that `flwr run` starts anew finds the nodes' states empty: Flower keeps one for each of its runs",
-)  # fmt: skip
 @pytest.mark.parametrize("watched", [2], indirect=True)
 def test_layers_that_stay_are_those_of_the_round_a_stopped_server_goes_on_from(watched: Watched, example: ModuleType) -> None:
-    watched.faulty(0)
-    watched.faulty(1, round_2="waits")
+    kept = {"keep-dir": str(watched.folder / "kept")}  # Flower's own state is one for each of its runs
+    watched.faulty(0, **kept)
+    watched.faulty(1, round_2="waits", **kept)
     watched.begin("first", method="fedper", nodes=2, rounds=3)
     for i in (0, 1):  # a round that is never recorded, and trained again
         watched.trained(i, 2)
