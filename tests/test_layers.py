@@ -46,8 +46,8 @@ MAY_IMPORT: dict[str, str] = {
     "record": "core settings codec store __init__",
     "experiment": "core settings boundary world data models scenario methods record store engines",
     # Flower is an engine that keeps a run directory by itself: there is no command that runs it in a federation.
-    "engines.flower": "clustering codec core settings randomness attendance world layout local boundary models scenario engines "
-    "record store experiment",
+    "engines.flower": "clustering codec core settings randomness attendance world layout local boundary models scenario "
+    "engines record store experiment",
     "runs": "codec boundary core settings world models scenario methods engines engines.flower record store experiment "
     "__init__",
     "export": "codec core settings randomness layout models world experiment record store runs engines boundary __init__",

@@ -33,10 +33,10 @@ def assert_level(found: list[float], draws: int, factor: float = 1.0) -> None:
         assert rate <= factor * level + 3 * np.sqrt(factor * level / draws), (found, level)
 
 
-@pytest.mark.parametrize(("n", "dimension"), [(2, 20), (3, 50), (4, 2), (4, 50), (10, 5), (10, 100), (20, 50)])
+@pytest.mark.parametrize(("n", "dimension"), [(2, 20), (3, 50), (4, 2), (4, 50), (10, 5), (20, 50)])
 def test_false_alarms_in_any_effective_dimension(n, dimension):
     rng = np.random.default_rng(n * dimension)
-    assert_level(false_alarms(lambda: noise(rng, n, np.ones(dimension)), 2000), 2000, factor=1.1)
+    assert_level(false_alarms(lambda: noise(rng, n, np.ones(dimension)), 1200), 1200, factor=1.1)
 
 
 @pytest.mark.parametrize("n", [4, 12])
@@ -50,31 +50,31 @@ def test_false_alarms_in_noise_that_is_unequal_uneven_or_heavy_tailed(n, kind):
         "power law": lambda: noise(rng, n, 1 / np.arange(1, 201)),
         "heavy tails": lambda: rng.standard_t(3, size=(2, n, 100)),
     }[kind]
-    assert_level(false_alarms(draw, 1500), 1500, factor=1.5)
+    assert_level(false_alarms(draw, 800), 800, factor=1.5)
 
 
 @pytest.mark.parametrize("sides", [(1, 1), (1, 8), (4, 6)])
 def test_false_alarms_of_contrasts(sides):
     rng = np.random.default_rng(sum(sides))
     left, right = range(sides[0]), range(sides[0], sum(sides))
-    ps = [contrast(halves_gram(*noise(rng, sum(sides), np.ones(50))), left, right).p for _ in range(2000)]
-    assert_level(rates(ps), 2000, factor=1.2)
+    ps = [contrast(halves_gram(*noise(rng, sum(sides), np.ones(50))), left, right).p for _ in range(1200)]
+    assert_level(rates(ps), 1200, factor=1.2)
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])
 def test_false_alarms_of_pooled_probes_whatever_they_share(shared):
-    """Five probes of 8 clients: the same data give whole updates the same noise; halves are drawn anew."""
+    """Four probes of 6 clients: the same data give whole updates the same noise; halves are drawn anew."""
     rng = np.random.default_rng(int(10 * shared))
     ps = []
-    for _ in range(700):
-        kept = rng.normal(size=(8, 40))
+    for _ in range(600):
+        kept = rng.normal(size=(6, 40))
         probes = []
-        for _ in range(5):
-            whole = np.sqrt(shared) * kept + np.sqrt(1 - shared) * rng.normal(size=(8, 40))
-            halved = rng.normal(size=(8, 40))
+        for _ in range(4):
+            whole = np.sqrt(shared) * kept + np.sqrt(1 - shared) * rng.normal(size=(6, 40))
+            halved = rng.normal(size=(6, 40))
             probes.append(congruence(halves_gram(whole + halved, whole - halved)).p)
         ps.append(pooled_p(probes))
-    assert_level(rates(ps), 700, factor=1.3)
+    assert_level(rates(ps), 600, factor=1.3)
 
 
 def detected(ps: list[float]) -> float:
@@ -84,10 +84,10 @@ def detected(ps: list[float]) -> float:
 def test_power_grows_with_the_signal():
     rng = np.random.default_rng(0)
     found = []
-    for apart in (0.0, 3.0, 4.0, 5.0, 8.0):
+    for apart in (0.0, 3.0, 4.0, 5.0, 10.0):
         signal = np.zeros((10, 50))
         signal[:5, 0] = apart
-        found.append(detected([congruence(halves_gram(*(signal + noise(rng, 10, np.ones(50))))).p for _ in range(150)]))
+        found.append(detected([congruence(halves_gram(*(signal + noise(rng, 10, np.ones(50))))).p for _ in range(100)]))
     assert found == sorted(found)
     assert found[0] <= 0.02
     assert found[-1] == 1.0

@@ -346,6 +346,8 @@ def test_a_run_config_tells_all_of_it() -> None:
         "method": "hcct", "hcct.personal": 1, "training.lr": 0.3, "boundary.clip": 2.0, "nodes": 3, "eval-every": 2,
         "metrics.accuracy": "hits,share", "metrics.loss": "nll", "timeout": 5.0, "out": "", "hidden-units": 32,
     }  # fmt: skip
+    assert MethodStrategy.from_config({"cfl.split_rounds": "3,6"}, mlp).terms.method == CFL(split_rounds=(3, 6))
+    assert MethodStrategy.from_config({"cfl.split_rounds": "3,"}, mlp).terms.method == CFL(split_rounds=(3,))
     terms = MethodStrategy.from_config(config, mlp, patience=4).terms
     assert terms.method == METHODS["hcct"](personal=1)
     assert (terms.training.lr, terms.boundary, terms.names["accuracy"]) == (0.3, Boundary(clip=2.0), ("hits", "share"))

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from coterie.engines.flower.client import Participant as Participant
-from coterie.engines.flower.client import client_app as client_app
-from coterie.engines.flower.mods import boundary_mod as boundary_mod
-from coterie.engines.flower.strategy import MethodStrategy as MethodStrategy
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.engines.flower.client import Participant as Participant
+    from coterie.engines.flower.client import client_app as client_app
+    from coterie.engines.flower.mods import boundary_mod as boundary_mod
+    from coterie.engines.flower.strategy import MethodStrategy as MethodStrategy
+
+_PUBLIC = {"MethodStrategy": "strategy", "Participant": "client", "boundary_mod": "mods", "client_app": "client"}
+"""Public name -> module, imported when first used: a node starts a process for every message."""
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)

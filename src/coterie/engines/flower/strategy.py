@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -37,7 +38,17 @@ _OWN = ("nodes", "wait", "timeout", "patience", "seed", "eval-every", "out")
 
 def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The settings in a table of a run config, which Flower flattens: ``cfl.eps1`` is eps1 of cfl."""
-    return {key.removeprefix(f"{name}."): value for key, value in config.items() if key.startswith(f"{name}.")}
+    return {key.removeprefix(f"{name}."): _listed(value) for key, value in config.items() if key.startswith(f"{name}.")}
+
+
+def _listed(value: Any) -> Any:
+    """A run config has no lists: numbers with commas between them, or one and a comma, are one."""
+    if not isinstance(value, str) or "," not in value:
+        return value
+    try:
+        return tuple(json.loads(part) for part in value.split(",") if part.strip())
+    except ValueError:
+        return value
 
 
 class MethodStrategy(Strategy):
@@ -191,6 +202,9 @@ class MethodStrategy(Strategy):
     def _largest(self, served: Assignment) -> ArrayRecord:
         group = max(served.groups, key=len)
         return messages.packed(served.models[served.row[group[0]]], self.terms.layout, self.terms.rest)
+
+    # Strategy.start of Flower's own calls these in turn. It knows neither run directories nor the last round, which is
+    # tested only where ``eval_every`` has it.
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         """The messages of a round's last exchange; those before it are carried out here."""
