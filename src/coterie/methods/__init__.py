@@ -17,8 +17,9 @@ from coterie.methods.hcct import HCCTP as HCCTP
 from coterie.methods.ifca import IFCA as IFCA
 from coterie.methods.independent import Independent as Independent
 from coterie.methods.maxfl import MAXFL as MAXFL
+from coterie.methods.split_half import SplitHalf as SplitHalf
 
 METHODS: dict[str, type[Any]] = {
     method.name: method
-    for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, ACFL, MAXFL, FedFA, IFCA, FLSC)
+    for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf)
 }

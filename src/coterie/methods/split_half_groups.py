@@ -1,0 +1,190 @@
+"""What split-half makes of its probes: whether a group is two, which groups are one, and why, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clustering import adjusted_rand, congruence, contrast, signal_cut, signal_gram
+from coterie.clustering.congruence import Congruence
+from coterie.core import Client, Groups, Note, Replies, as_groups, state
+from coterie.methods.cfl_leaves import Leaf
+
+ALIKE = 0.5
+"""Two probes that cut a group in ways less alike than this (adjusted Rand) have not found the same two groups."""
+
+
+@state
+class Evidence:
+    """One probe of a group: the Gram matrix ``(2n, 2n)`` of the halves of the ``clients`` that answered."""
+
+    clients: tuple[Client, ...]
+    products: Tensor
+
+    def of(self, clients: Sequence[Client]) -> np.ndarray:
+        """The same of some of them."""
+        place = {client: i for i, client in enumerate(self.clients)}
+        at = [half * len(self.clients) + place[client] for half in (0, 1) for client in clients]
+        matrix: np.ndarray = self.products.numpy()[np.ix_(at, at)]
+        return matrix
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a probe found; ``note.kind`` is ``keep``, ``hold`` (probe again) or ``split``."""
+
+    note: Note
+    evidence: Evidence
+
+
+def evidence_of(own: Replies) -> Evidence | None:
+    """The halves of those who sent them; None of fewer than two."""
+    if own.halves is None:
+        return None
+    there = [i for i in range(len(own.clients)) if not np.isnan(own.halves[i, i])]
+    if len(there) < 2:
+        return None
+    both = [*there, *(len(own.clients) + i for i in there)]
+    return Evidence(clients=tuple(own.clients[i] for i in there), products=torch.from_numpy(own.halves[np.ix_(both, both)]))
+
+
+def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -> Found | None:
+    """What a group's probe says, alone or with the one ``before`` it; None where too few answered."""
+    now = evidence_of(own)
+    if now is None:
+        return None
+    test = congruence(now.products.numpy())
+    told = f"p {test.p:.2g} of {test.clients} clients alike"
+    if not test.p < level:
+        return Found(_note(leaf, "keep", f"congruent: {told}, not below level {level:g}", test), now)
+    if before is None:
+        return Found(_note(leaf, "hold", f"incongruent: {told}, below level {level:g}; probed again", test), now)
+    parts = confirmed(level, before, now)
+    if len(parts) < 2:
+        text = f"incongruent: {told}, below level {level:g}; but the last probe would cut otherwise, so probed again"
+        return Found(_note(leaf, "hold", text, test), now)
+    undecided = len(now.clients) - sum(map(len, parts))
+    text = f"incongruent in two probes: {told}, below level {level:g}"
+    if undecided:
+        text += f"; {undecided} clients, on which they disagree, walk down"
+    return Found(replace(_note(leaf, "split", text, test), parts=parts), now)
+
+
+def _note(leaf: Leaf, kind: str, text: str, test: Congruence) -> Note:
+    numbers = {"p": test.p, "z": test.z, "spread": test.spread, "dimension": test.dimension}
+    return Note(kind=kind, clients=leaf.clients, text=text, numbers={k: v for k, v in numbers.items() if np.isfinite(v)})
+
+
+def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
+    """The groups on which two probes agree: both find the whole incongruent, and cut it alike, and so on with the parts.
+
+    Clients whom they put on different sides are in none of them.
+    """
+    waiting = [tuple(sorted(set(first.clients) & set(second.clients)))]
+    groups: list[tuple[Client, ...]] = []
+    while waiting:
+        group = waiting.pop()
+        sides = _cut_alike(level, group, first, second)
+        if sides:
+            waiting += sides
+        else:
+            groups.append(group)
+    return as_groups(groups)
+
+
+def _cut_alike(level: float, group: tuple[Client, ...], first: Evidence, second: Evidence) -> list[tuple[Client, ...]]:
+    """The two sides of a group on which both probes agree; none where it stays whole."""
+    if len(group) < 2 or not all(congruence(e.of(group)).p < level for e in (first, second)):
+        return []
+    cuts = [_sides(signal_gram(e.of(group))) for e in (first, second)]
+    if adjusted_rand(*cuts) < ALIKE:
+        return []
+    left, right = cuts[0], cuts[1] if (cuts[0] == cuts[1]).mean() >= 0.5 else 1 - cuts[1]
+    sides = [tuple(c for c, one, other in zip(group, left, right, strict=True) if one == other == side) for side in (0, 1)]
+    return sides if all(sides) else []
+
+
+def _sides(signal: np.ndarray) -> np.ndarray:
+    out = np.zeros(len(signal), dtype=np.int64)
+    out[list(signal_cut(signal)[1])] = 1
+    return out
+
+
+# -- reviews ---------------------------------------------------------------------------------------------------------------
+
+
+def reviewed(
+    level: float, leaves: Sequence[Leaf], replies: Replies, examples: Mapping[Client, int]
+) -> tuple[list[Leaf], dict[int, int], list[Note]]:
+    """The leaves after a review, in which all trained from one model; node -> node it was merged into; and why."""
+    seen = evidence_of(replies)
+    if seen is None:
+        return list(leaves), {}, []
+    moved, notes = _moved(level, leaves, seen)
+    merged: dict[int, int] = {}
+    while pair := _closest(moved, seen):
+        one, other, note = pair
+        merged = {node: one.node if into == other.node else into for node, into in merged.items()} | {other.node: one.node}
+        moved = [leaf for leaf in moved if leaf.node not in (one.node, other.node)] + [_joined(one, other, examples)]
+        notes.append(note)
+    return moved, merged, notes
+
+
+def _heard(leaf: Leaf, seen: Evidence) -> list[int]:
+    return [i for i, client in enumerate(seen.clients) if client in set(leaf.clients)]
+
+
+def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[Leaf], list[Note]]:
+    """Clients that differ from their own group and not from another one go there."""
+    matrix, notes = seen.products.numpy(), []
+    there = {leaf.node: _heard(leaf, seen) for leaf in leaves}
+    goes: dict[Client, int] = {}
+    for leaf in leaves:
+        for i in there[leaf.node]:
+            rest = [j for j in there[leaf.node] if j != i]
+            if not rest:
+                continue
+            own = contrast(matrix, [i], rest)
+            if not own.p < level / len(seen.clients):
+                continue
+            others = {node: contrast(matrix, [i], at) for node, at in there.items() if node != leaf.node and at}
+            best = min(others, key=lambda node: others[node].distance, default=None)
+            if best is not None and others[best].p > 0.05:
+                client = seen.clients[i]
+                goes[client] = best
+                text = f"client {client} is not of its group (p {own.p:.2g}), but of node {best}'s (p {others[best].p:.2g})"
+                notes.append(Note(kind="move", clients=(client,), text=text, numbers={"p": own.p, "p_there": others[best].p}))
+    place = {client: leaf.node for leaf in leaves for client in leaf.clients} | goes
+    return [replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves], notes
+
+
+def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
+    return tuple(sorted(client for client, at in place.items() if at == node))
+
+
+def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] | None:
+    """Of the pairs of groups that are one by the evidence, the nearest: their signals are no further apart than the error of
+    that distance. None where there are none."""
+    there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen))]
+    best, least = None, np.inf
+    for i, (one, at) in enumerate(there):
+        for other, also in there[i + 1 :]:
+            found = contrast(seen.products.numpy(), at, also)
+            if found.distance <= found.error and found.distance < least:
+                text = f"one group by the evidence: distance {found.distance:.2g}, no more than its error {found.error:.2g}"
+                clients = tuple(sorted((*one.clients, *other.clients)))
+                numbers = {"p": found.p, "distance": found.distance, "error": found.error}
+                best = one, other, Note(kind="merge", clients=clients, text=text, numbers=numbers)
+                least = found.distance
+    return best
+
+
+def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
+    """Both groups as the first, with the mean of their models by examples."""
+    n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (one, other))
+    model = (n * one.model + m * other.model) / (n + m)
+    return replace(one, clients=tuple(sorted((*one.clients, *other.clients))), model=model)
