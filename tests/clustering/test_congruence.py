@@ -68,11 +68,13 @@ def test_spread_is_what_its_definition_says(n, signal):
     assert found.p_odd is None
 
 
-def scaled_by_hand(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def scaled_by_hand(a: np.ndarray, b: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scaled rows of both halves, and the vector that takes the place of the ones."""
-    noise = np.linalg.norm(a - b, axis=1)
-    mean_a, mean_b = (np.average(rows, axis=0, weights=1 / noise) for rows in (a, b))
-    one = np.array([1 / np.sqrt((x - mean_a) @ (x - mean_a) + (y - mean_b) @ (y - mean_b)) for x, y in zip(a, b, strict=True)])
+    noise = [np.linalg.norm((x - y) / 2) for x, y in zip(a, b, strict=True)]
+    mean_a, mean_b = (np.average(rows, axis=0, weights=1 / np.array(noise)) for rows in (a, b))
+    k = np.clip(2 * (1 - 2 * share / np.var(np.log(np.square(noise)), ddof=1)), 0, 1)
+    square = [(x - mean_a) @ (x - mean_a) + (y - mean_b) @ (y - mean_b) for x, y in zip(a, b, strict=True)]
+    one = np.array([value ** (-k / 2) for value in square])
     return a * one[:, None], b * one[:, None], one
 
 
@@ -85,24 +87,26 @@ def regression(y: np.ndarray, u: np.ndarray, one: np.ndarray) -> tuple[float, fl
 
 @pytest.mark.parametrize("n", [3, 5, 12])
 @pytest.mark.parametrize("signal", [0.0, 4.0])
-def test_direction_is_a_regression_of_one_half_along_what_the_other_found(n, signal):
+@pytest.mark.parametrize("share", [0.0, 0.3, 10.0])  # of halves scaled fully, in part, and not at all
+def test_direction_is_a_regression_of_one_half_along_what_the_other_found(n, signal, share):
     a, b = random_halves(n, n, signal=signal)
-    rows_a, rows_b, one = scaled_by_hand(a, b)
+    rows_a, rows_b, one = scaled_by_hand(a, b, share)
     ps = []
     for chooser, tested in ((rows_a, rows_b), (rows_b, rows_a)):
         inside = chooser - np.outer(one, one @ chooser) / (one @ one)
         u = np.linalg.svd(inside, full_matrices=False)[0][:, 0]
         slope, left = regression(tested @ (u @ chooser), u, one)
         ps.append(stats.t.sf(slope / np.sqrt(left / (n - 2)), n - 2))
-    assert direction_test(halves(halves_gram(a, b))) == pytest.approx(min(1.0, 2 * min(ps)), rel=1e-6)
+    assert direction_test(halves(halves_gram(a, b)), share) == pytest.approx(min(1.0, 2 * min(ps)), rel=1e-6)
 
 
 @pytest.mark.parametrize("n", [3, 5, 12])
-def test_the_odd_one_out_is_a_regression_for_every_client(n):
+@pytest.mark.parametrize("share", [0.0, 0.3, 10.0])
+def test_the_odd_one_out_is_a_regression_for_every_client(n, share):
     a, b = random_halves(n, n)
     a[1, 3] += 6
     b[1, 3] += 6
-    rows_a, rows_b, one = scaled_by_hand(a, b)
+    rows_a, rows_b, one = scaled_by_hand(a, b, share)
     ps = []
     for i in range(n):
         alone = np.eye(n)[i] - one * one[i] / (one @ one)
@@ -110,7 +114,7 @@ def test_the_odd_one_out_is_a_regression_for_every_client(n):
         slopes, rest = zip(*(regression(y @ (u @ x), u, one) for x, y in ((rows_a, rows_b), (rows_b, rows_a))), strict=True)
         assert slopes[0] == pytest.approx(slopes[1])
         ps.append(stats.t.sf(slopes[0] / np.sqrt(max(rest) / (n - 2)), 2 * (n - 2)))
-    assert odd_one_out_test(halves(halves_gram(a, b))) == pytest.approx(min(1.0, n * min(ps)), rel=1e-6)
+    assert odd_one_out_test(halves(halves_gram(a, b)), share) == pytest.approx(min(1.0, n * min(ps)), rel=1e-6)
 
 
 def test_three_tests_make_one_p_value_from_few_clients_on():

@@ -113,7 +113,7 @@ def congruence_of(h: Halves, dimension: float | None = None) -> Congruence:
     if n == 1:
         return Congruence(1, 0.0, 0.0, _inverse(noise.share), noise.df, 1.0, None, None, 1.0)
     spread = excess(h, np.eye(n) - 1 / n, noise)
-    others = (direction_test(h), odd_one_out_test(h)) if n >= FEW else ()
+    others = (direction_test(h, noise.share), odd_one_out_test(h, noise.share)) if n >= FEW else ()
     ps = [spread.p, *others]
     p = min(1.0, len(ps) * min(ps))
     direction, odd = others or (None, None)
