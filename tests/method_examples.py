@@ -21,6 +21,7 @@ from coterie.methods import (
     FedFA,
     FedPer,
     Independent,
+    SplitHalf,
 )
 
 EXAMPLES: dict[str, Any] = {
@@ -63,6 +64,8 @@ EXAMPLES: dict[str, Any] = {
     "flsc": FLSC(models=6, initial="kmeans++"),
     "flsc-random": FLSC(first="random", initial="same", fraction=0.5),
     "flsc-restarts": FLSC(models=5, overlap=3, restarts=2, restart_rounds=3),
+    "split-half": SplitHalf(level=1e-3, probe_every=2, review_every=6),
+    "split-half-half": SplitHalf(level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2),
 }
 
 OF_GIVEN_NUMBER = ["cfl-scheduled", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]

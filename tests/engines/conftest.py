@@ -22,6 +22,7 @@ from coterie.methods import (
     FedFA,
     FedPer,
     Independent,
+    SplitHalf,
 )
 
 EXAMPLES: Mapping[str, Any] = {
@@ -38,6 +39,7 @@ EXAMPLES: Mapping[str, Any] = {
     "fedfa": FedFA(),
     "ifca": IFCA(models=2, initial="kmeans++", initial_epochs=1, restarts=2, restart_rounds=1),
     "flsc": FLSC(models=3, first="random", fraction=0.6),
+    "split-half": SplitHalf(level=0.5, probe_every=1, review_every=2),
 }
 
 

@@ -24,7 +24,7 @@ from coterie.engines import inprocess
 from coterie.engines.flower import simulation
 from coterie.engines.workers import EngineError
 from coterie.experiment import make
-from coterie.methods import CFL, FedPer
+from coterie.methods import CFL, METHODS, FedPer
 from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError
 from coterie.world import World
@@ -53,6 +53,17 @@ def test_a_simulation_is_the_run_of_one_process_and_goes_on_from_any_round() -> 
     for one, other in zip(found, expected, strict=True):
         assert (one.asked, one.answered, one.bytes_up) == (other.asked, other.answered, other.bytes_up)
         assert one.assignment.groups == other.assignment.groups
+        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ifca", "fedper", "maxfl", "acfl", "split-half"])
+def test_on_ray_a_method_finds_what_it_finds_in_one_process(name: str) -> None:
+    """Several models, layers that stay, losses, a start-up of its own, halves: all that a message may ask for."""
+    maker, method = partial(small, 5, 0.1), METHODS[name]()
+    found = simulation.rounds(method, maker, rounds=2)
+    for one, other in zip(found, inprocess.rounds(method, maker(), rounds=2, workers=1), strict=True):
+        assert one.assignment.groups == other.assignment.groups
+        assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
         torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
 
 

@@ -9,13 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering import adjusted_rand, congruence, contrast, signal_cut, signal_gram
+from coterie.clustering import congruence, contrast, signal_cut, signal_gram
 from coterie.clustering.congruence import Congruence
 from coterie.core import Client, Groups, Note, Replies, as_groups, state
 from coterie.methods.cfl_leaves import Leaf
-
-ALIKE = 0.5
-"""Two probes that cut a group in ways less alike than this (adjusted Rand) have not found the same two groups."""
 
 
 @state
@@ -65,7 +62,7 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
         return Found(_note(leaf, "hold", f"incongruent: {told}, below level {level:g}; probed again", test), now)
     parts = confirmed(level, before, now)
     if len(parts) < 2:
-        text = f"incongruent: {told}, below level {level:g}; but the last probe would cut otherwise, so probed again"
+        text = f"incongruent: {told}, below level {level:g}; but the two probes see no two sides, so probed again"
         return Found(_note(leaf, "hold", text, test), now)
     undecided = len(now.clients) - sum(map(len, parts))
     text = f"incongruent in two probes: {told}, below level {level:g}"
@@ -80,15 +77,16 @@ def _note(leaf: Leaf, kind: str, text: str, test: Congruence) -> Note:
 
 
 def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
-    """The groups on which two probes agree: both find the whole incongruent, and cut it alike, and so on with the parts.
+    """The groups that two probes confirm: both find the whole incongruent, and the two sides of one cut apart; and so on
+    with the sides.
 
-    Clients whom they put on different sides are in none of them.
+    Clients whom the probes see on different sides are in none of the groups.
     """
     waiting = [tuple(sorted(set(first.clients) & set(second.clients)))]
     groups: list[tuple[Client, ...]] = []
     while waiting:
         group = waiting.pop()
-        sides = _cut_alike(level, group, first, second)
+        sides = _sides(level, group, first, second)
         if sides:
             waiting += sides
         else:
@@ -96,21 +94,37 @@ def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
     return as_groups(groups)
 
 
-def _cut_alike(level: float, group: tuple[Client, ...], first: Evidence, second: Evidence) -> list[tuple[Client, ...]]:
-    """The two sides of a group on which both probes agree; none where it stays whole."""
-    if len(group) < 2 or not all(congruence(e.of(group)).p < level for e in (first, second)):
+def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evidence) -> list[tuple[Client, ...]]:
+    """The two sides of a group, or none where it stays whole.
+
+    The cut is that of both probes' mean: where several groups are equally far apart many cuts are as good as each other,
+    and each probe alone would take another. Each probe has to say by itself that the sides differ, and who is on which.
+    """
+    matrices = [evidence.of(group) for evidence in (first, second)]
+    if len(group) < 2 or not all(congruence(matrix).p < level for matrix in matrices):
         return []
-    cuts = [_sides(signal_gram(e.of(group))) for e in (first, second)]
-    if adjusted_rand(*cuts) < ALIKE:
+    left, right = signal_cut(signal_gram(matrices[0]) + signal_gram(matrices[1]))
+    if not all(contrast(matrix, left, right).p < level for matrix in matrices):
         return []
-    left, right = cuts[0], cuts[1] if (cuts[0] == cuts[1]).mean() >= 0.5 else 1 - cuts[1]
-    sides = [tuple(c for c, one, other in zip(group, left, right, strict=True) if one == other == side) for side in (0, 1)]
+    nearer = [_nearer(signal_gram(matrix), left, right) for matrix in matrices]
+    sides = [
+        tuple(group[i] for i in side if all(seen[i] == sign for seen in nearer)) for side, sign in ((left, 1), (right, -1))
+    ]
     return sides if all(sides) else []
 
 
-def _sides(signal: np.ndarray) -> np.ndarray:
-    out = np.zeros(len(signal), dtype=np.int64)
-    out[list(signal_cut(signal)[1])] = 1
+def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int]) -> np.ndarray:
+    """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others; their
+    own part in these means left out."""
+    out = np.zeros(len(signal))
+    for i in range(len(signal)):
+        away = []
+        for side in (left, right):
+            rest = [j for j in side if j != i]
+            # Of a side that is this client alone nothing is left, and it is at distance zero.
+            mean = signal[np.ix_(rest, rest)].mean() - 2 * signal[i, rest].mean() if rest else -signal[i, i]
+            away.append(mean)
+        out[i] = 1 if away[0] < away[1] else -1
     return out
 
 

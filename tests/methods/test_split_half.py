@@ -1,0 +1,235 @@
+"""Split-half: when it probes, what makes it split, merge and move clients, and what it reduces to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.attendance import Attendance
+from coterie.clustering import halves_gram
+from coterie.core import Cohort, Federation, Replies, Training
+from coterie.engines import inprocess
+from coterie.engines.inprocess import Round
+from coterie.methods import CFL, FedAvg, SplitHalf
+from coterie.methods.cfl_leaves import Leaf
+from coterie.methods.split_half_groups import Evidence, confirmed, evidence_of, looked_at, reviewed
+from coterie.scenario import SCENARIOS
+from coterie.world import World
+
+D = 300
+CLIENTS = tuple(range(3, 19))
+
+
+def digits(name: str = "label-permutation", seed: int = 0, **how: Any) -> World:
+    return replace(SCENARIOS[f"digits/{name}"], train=0.9, validation=0.0, **how).build(seed)
+
+
+def played(method: Any, world: World, rounds: int, **how: Any) -> list[Round]:
+    return list(inprocess.rounds(method, world, rounds=rounds, workers=1, eval_every=1000, **how))
+
+
+def evidence(signal: np.ndarray, seed: int = 0, clients: tuple[int, ...] = CLIENTS, noise: float = 1.0) -> Evidence:
+    a, b = signal + noise * np.random.default_rng(seed).normal(size=(2, *signal.shape))
+    return Evidence(clients=clients, products=torch.from_numpy(halves_gram(a, b)))
+
+
+def signals(groups: np.ndarray, seed: int = 9, size: float = 0.6) -> np.ndarray:
+    """The signal of each client's group."""
+    return size * np.random.default_rng(seed).normal(size=(groups.max() + 1, D))[groups]
+
+
+TWO, FOUR = np.arange(16) % 2, np.arange(16) % 4
+
+
+# -- reductions and schedule -----------------------------------------------------------------------------------------------
+
+
+def test_without_probes_it_is_fedavg() -> None:
+    world = digits(clients=6)
+    method = SplitHalf(first_probe=1000)
+    for one, other in zip(played(method, world, 4), played(FedAvg(), world, 4), strict=True):
+        assert torch.equal(one.assignment.models, other.assignment.models)
+        assert (one.bytes_up, one.bytes_down) == (other.bytes_up, other.bytes_down)
+
+
+def test_it_probes_in_its_turn_and_halves_make_equal_steps() -> None:
+    method, federation = SplitHalf(first_probe=2, probe_every=3), Federation(
+        clients=(1, 2, 5), draw=lambda i: torch.zeros(4), columns={"all": (0, 4)}, training=Training(epochs=3, batch=10)
+    )  # fmt: skip
+    state, probed = method.init(federation), []
+    for exchange in range(8):
+        plan = method.plan(state, Cohort(present=(1, 2, 5), exchange=exchange, seed=0))
+        probed.append({task.halves for task in plan.tasks.values()} == {True})
+        if probed[-1]:  # half of what the client of median size does: 3 passes over 60 examples in batches of 10
+            assert {task.how(Training()).steps for task in plan.tasks.values()} == {9}
+        replies = Replies(clients=(1, 2, 5), examples=np.array([20, 60, 600]), updates=torch.zeros(3, 4))
+        state = method.step(state, replies)
+    assert probed == [False, True, False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("training", "own", "steps"),
+    [(Training(steps=10), None, 5), (Training(steps=1), None, 1), (Training(epochs=4, batch=0), None, 2), (Training(), 7, 7)],
+    ids=str,
+)
+def test_the_steps_of_a_half(training: Training, own: int | None, steps: int) -> None:
+    federation = Federation(clients=(1, 2), draw=lambda i: torch.zeros(4), columns={"all": (0, 4)}, training=training)
+    method = SplitHalf(steps=own)
+    state = method.init(federation)
+    state = method.step(state, Replies(clients=(1, 2), examples=np.array([30, 50]), updates=torch.zeros(2, 4)))
+    plan = method.plan(state, Cohort(present=(1, 2), exchange=1, seed=0))
+    assert {task.how(training).steps for task in plan.tasks.values()} == {steps}
+
+
+def test_a_probe_in_every_fourth_round_costs_an_eighth() -> None:
+    world = digits("iid", clients=6)
+    found, plain = played(SplitHalf(), world, 9), played(FedAvg(), world, 9)
+    up, down = sum(r.bytes_up for r in found[1:]), sum(r.bytes_down for r in found[1:])
+    usual = sum(r.bytes_up for r in plain[1:])
+    assert (up + down) / (2 * usual) == pytest.approx(1 + 2 / 16, rel=0.01)
+
+
+# -- evidence --------------------------------------------------------------------------------------------------------------
+
+
+def test_two_probes_confirm_groups_however_many() -> None:
+    for groups in (TWO, FOUR):
+        found = confirmed(1e-4, evidence(signals(groups), 1), evidence(signals(groups), 2))
+        assert found == tuple(tuple(np.array(CLIENTS)[groups == g].tolist()) for g in range(groups.max() + 1))
+
+
+def test_what_one_probe_alone_finds_is_not_confirmed() -> None:
+    same = signals(np.zeros(16, int))
+    assert confirmed(1e-4, evidence(signals(TWO), 1), evidence(same, 2)) == (CLIENTS,)
+    assert confirmed(1e-4, evidence(signals(TWO), 1), evidence(signals(FOUR // 2), 2)) == (CLIENTS,)  # cut otherwise
+
+
+def test_clients_on_whom_probes_disagree_are_on_no_side() -> None:
+    other = TWO.copy()
+    other[4] = 1 - other[4]
+    found = confirmed(1e-4, evidence(signals(TWO), 1), evidence(signals(other), 2))
+    assert len(found) == 2
+    assert set(CLIENTS) - {c for group in found for c in group} == {CLIENTS[4]}
+
+
+def test_who_answered_one_probe_alone_is_on_no_side() -> None:
+    some = evidence(signals(TWO)[:14], 2, CLIENTS[:14])
+    found = confirmed(1e-4, evidence(signals(TWO), 1), some)
+    assert {c for group in found for c in group} == set(CLIENTS[:14])
+
+
+def test_evidence_is_of_those_who_sent_halves() -> None:
+    whole = evidence(signals(TWO))
+    products = whole.products.numpy().copy()
+    products[[2, 18]] = products[:, [2, 18]] = np.nan
+    found = evidence_of(Replies(clients=CLIENTS, examples=np.ones(16, int), halves=products))
+    assert found is not None
+    assert found.clients == CLIENTS[:2] + CLIENTS[3:]
+    assert torch.equal(found.products, torch.from_numpy(whole.of(found.clients)))
+    assert evidence_of(Replies(clients=CLIENTS, examples=np.ones(16, int))) is None
+
+
+def test_a_probe_is_explained_with_its_p() -> None:
+    leaf = Leaf(node=0, clients=CLIENTS, model=torch.zeros(D))
+    own = lambda e: Replies(clients=CLIENTS, examples=np.ones(16, int), halves=e.products.numpy())  # noqa: E731
+    calm, apart = evidence(np.zeros((16, D))), evidence(signals(TWO), 1)
+    told = [looked_at(1e-4, leaf, own(e), before) for e, before in ((calm, None), (apart, None), (apart, apart), (calm, apart))]
+    assert [found.note.kind for found in told if found] == ["keep", "hold", "split", "keep"]
+    assert all("p " in found.note.text and "p" in found.note.numbers for found in told if found)
+
+
+# -- reviews ---------------------------------------------------------------------------------------------------------------
+
+
+def leaves(*groups: tuple[int, ...]) -> list[Leaf]:
+    return [Leaf(node=i + 1, clients=group, model=torch.full((2,), float(i))) for i, group in enumerate(groups)]
+
+
+def asked(e: Evidence) -> Replies:
+    return Replies(clients=e.clients, examples=np.ones(len(e.clients), int), halves=e.products.numpy())
+
+
+def test_groups_that_are_one_merge_with_the_mean_of_their_models() -> None:
+    halves = leaves(CLIENTS[:4], CLIENTS[4:8], CLIENTS[8:])
+    truth = np.repeat([0, 1], 8)
+    new, merged, notes = reviewed(1e-4, halves, asked(evidence(signals(truth), 4)), dict.fromkeys(CLIENTS, 5))
+    assert sorted(leaf.clients for leaf in new) == [CLIENTS[:8], CLIENTS[8:]]
+    assert merged == {2: 1}
+    assert torch.equal(next(leaf.model for leaf in new if leaf.node == 1), torch.full((2,), 0.5))
+    assert [note.kind for note in notes] == ["merge"]
+
+
+def test_a_client_of_the_wrong_group_moves() -> None:
+    groups = [tuple(np.array(CLIENTS)[g == TWO].tolist()) for g in (0, 1)]
+    stray = groups[0][2]
+    wrong = leaves(tuple(c for c in groups[0] if c != stray), tuple(sorted((*groups[1], stray))))
+    new, merged, notes = reviewed(1e-4, wrong, asked(evidence(signals(TWO), 4)), {})
+    assert sorted(leaf.clients for leaf in new) == groups
+    assert not merged
+    assert [(note.kind, note.clients) for note in notes] == [("move", (stray,))]
+
+
+def test_a_review_leaves_right_groups_alone() -> None:
+    groups = leaves(*(tuple(np.array(CLIENTS)[g == FOUR].tolist()) for g in range(4)))
+    for seed in range(20):
+        new, merged, notes = reviewed(1e-4, groups, asked(evidence(signals(FOUR), seed)), {})
+        assert [leaf.clients for leaf in new] == [leaf.clients for leaf in groups]
+        assert not merged
+        assert not notes
+
+
+# -- in a federation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shift", ["label-permutation", "label-swap", "rotation", "class-groups"])
+def test_it_finds_the_groups_of_digits(shift: str) -> None:
+    world = digits(shift)
+    found = played(SplitHalf(), world, 24)
+    assert found[-1].assignment.groups == world.truth
+    assert {note.kind for done in found for note in done.notes} <= {"keep", "hold", "split", "walk", "join", "merge", "move"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clients_who_are_alike_stay_together(seed: int) -> None:
+    assert all(len(done.assignment.groups) == 1 for done in played(SplitHalf(), digits("iid", seed), 24, seed=seed))
+
+
+def test_it_is_right_before_cfl_is() -> None:
+    world = digits()
+    when = [
+        next(done.number for done in played(method, world, 30) if done.assignment.groups == world.truth)
+        for method in (SplitHalf(), CFL())
+    ]
+    assert when[0] < when[1]
+
+
+def test_newcomers_and_silent_clients_find_their_groups() -> None:
+    world = digits(newcomers=3, join_round=12, silent=0.15)
+    assert played(SplitHalf(), world, 30)[-1].assignment.groups == world.truth
+
+
+def test_a_wrong_split_heals() -> None:
+    """Groups are torn apart and mixed by hand in a run that goes well; reviews bring them together again."""
+    world, method = digits(), SplitHalf(review_every=4)
+    done = played(method, world, 18)[-1]
+    position = done.position
+    leaves = list(position.state.leaves)
+    one, other = leaves[0], leaves[1]
+    torn = [
+        replace(one, clients=tuple(sorted((*one.clients[2:], other.clients[0])))),
+        replace(other, clients=tuple(sorted((*other.clients[1:], *one.clients[:2])))),
+    ]
+    state = replace(position.state, leaves=tuple(sorted([*torn, *leaves[2:]], key=lambda leaf: leaf.clients)))
+    healed = played(method, world, 40, start=replace(position, state=state))
+    assert healed[0].assignment.groups != world.truth
+    assert healed[-1].assignment.groups == world.truth
+
+
+def test_someone_who_is_away_in_a_review_stays_where_it_is() -> None:
+    world = digits()
+    away = replace(world, attendance=Attendance(away={0: [(19, 22)]}))  # the review is after round 20
+    assert played(SplitHalf(), away, 30)[-1].assignment.groups == world.truth
