@@ -87,10 +87,15 @@ def congruence(gram: Any, members: Iterable[int] | None = None, dimension: float
     larger group of the same model; the members' own estimate counts where it is smaller. Without it, two clients are
     split only if they differ enormously: their noise is known from two products.
 
-    Valid for Gaussian noise whose covariances are multiples of each other, c_i Λ, for any Λ. Halves must be trained for
-    the same number of steps, by all clients: unequal work makes updates differ. Noise of other clients must not be used,
-    so test a group by its members' halves alone: other clients' noise has other directions, r would seem too large, and
-    p too small.
+    For Gaussian noise whose covariances are multiples of each other, c_i Λ. Halves must be trained for the same number of
+    steps, by all clients: unequal work makes updates differ. Noise of other clients must not be used, so test a group by its
+    members' halves alone: other clients' noise has other directions, r would seem too large, and p too small.
+
+    False alarms at p < 0.001, in 1,000 to 30,000 draws each: at most 0.001 for 2 to 20 clients and noise in equal directions,
+    2 to 1,000 of them; up to 0.002 where noise levels are the inverse of sizes from a third to double. More in extremes: 0.005
+    for 40 clients in 20 dimensions of which one has ten times the others' noise, 0.005 for 4 clients if half of the noise's
+    variance is in one direction, 0.002 for 20 clients and 0.0045 for 40 if every parameter's noise is Student's t with 3
+    degrees of freedom. A second probe that must confirm the first is cheap insurance.
 
     Without noise, ``a = b``, p is 0 where clients differ by more than rounding, and 1 where not.
 
@@ -188,7 +193,8 @@ def pooled_p(p_values: Sequence[float]) -> float:
     independent nor alike. Where all are equal, so is their harmonic mean; where they are independent, ``1/p`` has so heavy a
     tail that the sum of K of them exceeds ``K/α`` as often as one of them does, about ``K · α/K`` (D. J. Wilson, "The harmonic
     mean p-value for combining dependent tests", PNAS 2019). So evidence neither grows with mere repetition, nor is one
-    probe that sees the difference outvoted by many that do not.
+    probe that sees the difference outvoted by many that do not. Two to ten probes of ten clients, with all, half or none of
+    the whole updates' noise in common, gave pooled values below 0.05 in 5 to 7 % of draws, and below 0.01 in up to 1.4 %.
 
     Raises ``ValueError`` for no p-values, and for numbers outside 0 to 1.
 
