@@ -96,7 +96,7 @@ def test_the_page_leads_to_a_federation_that_keeps_strangers_out(hosts: dict[str
 
     assert [(line["round"], line["asked"], line["answered"]) for line in lines] == [(1, 2, 2), (2, 2, 2), (3, 2, 2)]
     assert [line["groups"] for line in lines] == [[[0, 1]]] * 3
-    assert sorted(json.loads((run / "nodes.json").read_text()).values()) == [0, 1]
+    assert sorted(json.loads((run / "nodes.json").read_text())["nodes"].values()) == [0, 1]
     assert (server.home / "federation" / "models" / "models.json").exists()
     assert server("flwr supernode list --format json").count('"online"') == 2
 
