@@ -1,0 +1,124 @@
+"""Clustering without thresholds, measured: every method over every world, a line of JSON per run.
+
+    python benchmarks/study/run.py --out benchmarks/results/study.jsonl [--only KIND,...] [--methods NAME,...] [--oracle]
+        [--sizes many,few] [--participation 1.0,0.3] [--part 0/2]
+
+Runs that the file already has are left out, so it can be stopped and started again. ``--part i/n`` does every n-th run, for n
+processes at a time. What is written: the adjusted Rand index of the last round's groups, the round from which they are
+right until the end, whether ever a true group was cut, accuracies, bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from coterie.clustering import adjusted_rand
+from coterie.core import Groups, as_groups
+from coterie.engines import inprocess
+from coterie.methods import METHODS
+from coterie.settings import build
+from study.worlds import KINDS, SIZES, scenario
+
+SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
+
+
+def settings(methods: Sequence[str], oracle: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(method, its settings): frozen, or every combination that an oracle may choose from."""
+    for method in methods:
+        if not oracle:
+            yield method, SETTINGS["frozen"][method]
+            continue
+        grid = SETTINGS["oracle"].get(method, {})
+        for values in itertools.product(*grid.values()) if grid else ():
+            yield method, dict(zip(grid, values, strict=True))
+
+
+def labels(groups: Groups, clients: Sequence[int]) -> np.ndarray:
+    of = {client: i for i, group in enumerate(groups) for client in group}
+    return np.array([of[client] for client in clients])
+
+
+def among(groups: Groups, clients: Sequence[int]) -> Groups:
+    """The groups of some clients: adversaries are nobody's, wherever they are."""
+    return as_groups(part for group in groups if (part := [c for c in group if c in clients]))
+
+
+def cut(groups: Groups, truth: Groups) -> bool:
+    """Whether a true group is in several groups."""
+    return any(len({i for i, group in enumerate(groups) if set(group) & set(true)}) > 1 for true in truth)
+
+
+def measured(kind: str, size: str, participation: float, method: str, how: dict[str, Any], seed: int) -> dict[str, Any]:
+    """One run."""
+    world = scenario(kind, size, participation).build(seed)
+    clients, began = sorted(set(world.clients) - set(world.attacks)), time.perf_counter()
+    truth = None if world.truth is None else among(world.truth, clients)
+    made = build(METHODS[method], how)
+    right, false, total, index = None, False, 0, None
+    for done in inprocess.rounds(made, world, rounds=SETTINGS["rounds"], seed=seed, workers=1, eval_every=1000):
+        total += done.bytes_up + done.bytes_down
+        if truth is None:
+            continue
+        groups = among(done.assignment.groups, clients)
+        index = float(adjusted_rand(labels(groups, clients), labels(truth, clients)))
+        right = (right or done.number) if groups == truth else None
+        false = false or cut(groups, truth)
+    honest = [score["accuracy"] for client, score in (done.scores or {}).items() if client not in done.adversaries]
+    return {
+        "kind": kind, "size": size, "participation": participation, "method": method, "settings": how, "seed": seed,
+        "ari": index, "groups": len(done.assignment.groups), "true_groups": len(truth) if truth else None,
+        "right_from": right, "cut": false, "accuracy": float(np.mean(honest)), "worst": float(np.min(honest)),
+        "bytes": total, "seconds": round(time.perf_counter() - began, 2),
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", default=",".join(KINDS))
+    parser.add_argument("--methods", default=",".join(SETTINGS["frozen"]))
+    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--participation", default="1.0")
+    parser.add_argument("--oracle", action="store_true")
+    parser.add_argument("--part", default="0/1")
+    asked = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    place, parts = map(int, asked.part.split("/"))
+    runs = [
+        (kind, size, share, method, how, seed)
+        for kind in asked.only.split(",")
+        for size in asked.sizes.split(",")
+        if size == "many" or scenario(kind, size).samples
+        for share in map(float, asked.participation.split(","))
+        for method, how in settings(asked.methods.split(","), asked.oracle)
+        for seed in SETTINGS["seeds"]
+    ]
+    lines = asked.out.read_text().splitlines() if asked.out.exists() else []
+    there = {json.dumps([row[key] for key in KEY]) for row in map(json.loads, lines)}
+    for run in runs[place::parts]:
+        if json.dumps(list(run)) not in there:
+            row = measured(*run)
+            with asked.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(*(row[key] for key in ("kind", "size", "method", "seed", "ari", "right_from", "seconds")), flush=True)
+    return 0
+
+
+KEY = ("kind", "size", "participation", "method", "settings", "seed")
+"""What a run is known by."""
+
+if __name__ == "__main__":
+    raise SystemExit(main())
