@@ -34,6 +34,7 @@ EXAMPLES: dict[str, Any] = {
     "cfl-gradients": CFL(similarity="gradients", post_split="parent-mean"),
     "cfl-scheduled": CFL(split_rounds=(3, 5)),
     "cfl-fallback": CFL(fallback=True),
+    "cfl-measured": CFL(gamma_max=None),
     "flhc": FLHC(warmup=3, threshold=1.0, fraction=0.5),
     "flhc-l1": FLHC(warmup=2, fraction=1.0, metric="l1", linkage="complete", threshold=None, groups=3),
     "fedper": FedPer(),

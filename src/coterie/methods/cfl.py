@@ -22,6 +22,8 @@ Deviations
   (Algorithm 4, see :mod:`coterie.methods.walking`), as do clients that join, or come back after long.
 - With ``fraction < 1`` (the paper has no partial participation) a group that looks stationary is asked in full next time,
   and only then may split.
+- With ``gamma_max`` none, a group that looks stationary and at odds is asked for updates of both halves of its members' data,
+  which tell γ_i, noise over signal, of each (:func:`coterie.clustering.reliability`); the greatest counts.
 - With gradients, the criteria stay on updates; the gradients are asked for in an exchange of their own, after them.
 """
 
@@ -65,7 +67,10 @@ class CFL:
     eps2: float = setting(0.4, "it is at odds if a member's update has at least this norm (ε2)", ge=0)
     scale: str = setting("relative", "absolute: as in the paper; relative (ours): eps1, eps2 are shares of norms",
                          choices=("relative", "absolute"))  # fmt: skip
-    gamma_max: float = setting(0.68, "relative noise of gradients that is reckoned with (γ_max)", ge=0, lt=1)
+    gamma_max: float | None = setting(
+        0.68, "relative noise of gradients that is reckoned with (γ_max); none measures it from halves of the data; ours",
+        ge=0, lt=1,
+    )  # fmt: skip
     persistence: int = setting(3, "rounds in a row in which all criteria must hold; 1 in the paper, 3 is ours", ge=1)
     split_rounds: tuple[int, ...] | None = setting(
         None, "split the least alike group in each of these rounds, and never by criteria (the papers' figures)", ge=1
@@ -100,6 +105,8 @@ class CFL:
                 "CFL.similarity gradients needs post_split parent-mean, got child-mean: an exchange of gradients has no "
                 "updates for the children to apply"
             )
+        if self.similarity == "gradients" and self.gamma_max is None:
+            raise SettingError("CFL.gamma_max none is measured from updates, and needs similarity updates, got gradients")
         if self.similarity == "gradients" and self.split_rounds is not None:
             raise SettingError("CFL.split_rounds works with similarity updates, got gradients")
 
@@ -119,7 +126,8 @@ class CFL:
             if not leaf.clients or (gradients and not leaf.gradients):
                 continue
             everyone = gradients or leaf.ask_all or (self.split_rounds is not None and state.round + 1 in self.split_rounds)
-            task = Task(offered=(row,), gradient=gradients, measure=measure)
+            halves = leaf.ask_all and self.gamma_max is None and not gradients
+            task = Task(offered=(row,), gradient=gradients, measure=measure, halves=halves)
             tasks.update(dict.fromkeys(cohort.sample(leaf.clients, 1.0 if everyone else self.fraction), task))
         if not gradients:
             by_gradient = self.similarity == "gradients"

@@ -21,6 +21,7 @@ from coterie.clustering import (
     norms,
     optimal_bipartition,
     passes_gamma,
+    reliability,
     sketch_error,
 )  # fmt: skip
 from coterie.core import Client, Groups, Note, Replies, as_groups, average, weights
@@ -145,7 +146,7 @@ def decide(method: CFL, heard: Heard, round: int) -> Note:
         found = separate(method, heard, said, numbers)
     else:
         found = note(heard, "gradients", f"{said}; gradients are asked for next", numbers=numbers)
-    if found.kind == "keep" or method.persistence == 1:
+    if found.kind in ("keep", "ask") or method.persistence == 1:
         return found
     found = replace(found, text=f"{found.text}; round {leaf.held + 1} of {method.persistence} in a row")
     return found if leaf.held + 1 >= method.persistence else replace(found, kind="hold", parts=(), similarity={})
@@ -159,14 +160,27 @@ def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] 
         cross = heard.alpha
         test += f" ({cross:.3f} corrected for {len(heard.clients)} clients)"
     test += f", so gamma may be up to {gamma_bound(cross):.3f}"
-    numbers = {**numbers, "gamma_max": method.gamma_max, "gamma_bound": gamma_bound(cross)}
-    if not passes_gamma(cross, method.gamma_max):
-        return note(heard, "keep", f"{said}; but not separable: {test} <= gamma_max {method.gamma_max:g}", numbers=numbers)
+    gamma_max = method.gamma_max if method.gamma_max is not None else measured_gamma(heard.replies)
+    if gamma_max is None:
+        return note(heard, "ask", f"{said}; gamma_max is measured next, from halves", numbers=numbers)
+    limit = f"gamma_max {gamma_max:.3g}" + (" as measured" if method.gamma_max is None else "")
+    numbers = {**numbers, "gamma_bound": gamma_bound(cross)} | ({"gamma_max": gamma_max} if np.isfinite(gamma_max) else {})
+    if gamma_max >= 1 or not passes_gamma(cross, gamma_max):
+        return note(heard, "keep", f"{said}; but not separable: {test} <= {limit}", numbers=numbers)
     if heard.smallest < method.min_cluster_size:
         text = f"{said}; but a side would have fewer than min_cluster_size {method.min_cluster_size} clients"
         return note(heard, "keep", text, numbers=numbers)
-    text = f"{said}; separable: {test} > gamma_max {method.gamma_max:g}{heard.unsure}"
+    text = f"{said}; separable: {test} > {limit}{heard.unsure}"
     return note(heard, "split", text, heard.parts(), numbers)
+
+
+def measured_gamma(replies: Replies) -> float | None:
+    """γ_max as the halves of those who answered tell it: the greatest noise over signal, ``sqrt(1/ρ_i - 1)``; infinite where
+    one shows nothing but noise, None where anybody was not asked for halves."""
+    if replies.halves is None or np.isnan(replies.halves).any():
+        return None
+    least = float(reliability(replies.halves).min())
+    return float(np.sqrt(1 / least - 1)) if least > 0 else float("inf")
 
 
 def by_schedule(heard: Heard, chosen: int) -> Note:

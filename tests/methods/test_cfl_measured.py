@@ -1,0 +1,69 @@
+"""CFL with γ_max measured: two halves of the clients' data say how much of their updates is noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.clustering import halves_gram
+from coterie.core import Replies
+from coterie.engines import inprocess
+from coterie.methods import CFL
+from coterie.methods.cfl_criteria import measured_gamma
+from coterie.scenario import SCENARIOS
+from coterie.settings import SettingError
+
+METHOD = CFL(gamma_max=None)
+
+
+def replies(a: np.ndarray, b: np.ndarray) -> Replies:
+    return Replies(clients=tuple(range(len(a))), examples=np.ones(len(a), int), halves=halves_gram(a, b))
+
+
+def test_gamma_is_noise_over_signal() -> None:
+    rng = np.random.default_rng(0)
+    signal = np.repeat([[1.0], [-1.0]], 4, axis=0) * rng.choice([-1, 1], 4000)
+    noise = 0.5 * np.sqrt(2) * rng.normal(size=(2, *signal.shape))  # a whole update has half of a half's variance
+    found = measured_gamma(replies(*(signal + noise)))
+    assert found == pytest.approx(0.5, rel=0.1)
+    assert measured_gamma(replies(signal, signal)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_where_there_is_nothing_but_noise_gamma_is_beyond_all_bounds() -> None:
+    assert measured_gamma(replies(*np.random.default_rng(3).normal(size=(2, 6, 500)))) == np.inf
+
+
+def test_without_halves_of_everyone_nothing_is_measured() -> None:
+    whole = replies(*np.random.default_rng(1).normal(size=(2, 4, 50)))
+    assert measured_gamma(replace(whole, halves=None)) is None
+    some = np.array(whole.halves)
+    some[[1, 5]] = some[:, [1, 5]] = np.nan
+    assert measured_gamma(replace(whole, halves=some)) is None
+
+
+def played(name: str, rounds: int, **how: Any) -> list[inprocess.Round]:
+    scenario = replace(SCENARIOS[f"digits/{name}"], train=0.9, validation=0.0)
+    return list(inprocess.rounds(METHOD, scenario.build(0), rounds=rounds, workers=1, eval_every=1000, **how))
+
+
+def test_halves_are_asked_for_where_a_group_is_about_to_split_and_nowhere_else() -> None:
+    found = played("label-permutation", 24)
+    texts = [(done.number, note.kind, note.text) for done in found for note in done.notes if note.kind != "keep"]
+    first = next(number for number, kind, text in texts if kind == "ask")
+    assert "gamma_max is measured next, from halves" in next(text for _, kind, text in texts if kind == "ask")
+    usual = found[0].bytes_up
+    assert all(done.bytes_up == usual for done in found[:first])
+    assert found[first].bytes_up > 1.9 * usual
+    assert any(kind in ("hold", "split") and "as measured" in text for _, kind, text in texts)
+
+
+def test_clients_who_are_alike_are_not_split() -> None:
+    assert all(len(done.assignment.groups) == 1 for done in played("iid", 24))
+
+
+def test_gradients_have_no_halves() -> None:
+    with pytest.raises(SettingError, match=r"CFL.gamma_max none is measured from updates, and needs similarity updates"):
+        CFL(gamma_max=None, similarity="gradients", post_split="parent-mean")
