@@ -72,7 +72,7 @@ EXAMPLES: dict[str, Any] = {
 OF_GIVEN_NUMBER = ["cfl-scheduled", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]
 FINDS_GROUPS = [
     "hcct", *OF_GIVEN_NUMBER[3:],
-    *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl")) and n != "acfl-one"),
+    *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl", "split-half")) and n != "acfl-one"),
 ]  # fmt: skip
 """Those that find the groups of an easy world."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from coterie.core import Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, Task, as_groups
 from coterie.engines.gather import needed
+from coterie.engines.halves import products
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Pull:
 
     def replies(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:
         rows, clients, losses, accuracies, chosen = [], [], [], [], []
+        halves: dict[Client, tuple[Tensor, Tensor]] = {}
         for client, task in sorted(plan.tasks.items()):
             if silent(exchange, client):
                 continue
@@ -65,6 +67,9 @@ class Pull:
             row = -pull if task.gradient else (1 - (1 - self.rate) ** self._epochs(task)) * pull + noise
             for layer in task.keep:
                 row[slice(*self.columns[layer])] = 0.0
+            if task.halves:  # as noisy as they have to be for their mean to be the update
+                apart = self.noise * torch.randn(self.size, generator=gen)
+                halves[client] = (row + apart, row - apart)
             rows.append(row if task.trains else torch.zeros(self.size))
             clients.append(client)
             chosen.append(tuple(task.offered[i] for i in best))
@@ -77,6 +82,7 @@ class Pull:
             losses=tuple(losses),
             accuracies=tuple(accuracies),
             updates=self._updates(plan, rows),
+            halves=products(plan, halves, clients),
         )
         return needed(plan, full)
 
