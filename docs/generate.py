@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import study_tables
 from measured import adversaries, boundary_results, cfl_defaults, compared, results, table
 from speed_tables import speed
 from traffic_table import traffic
@@ -158,6 +159,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "adversaries": adversaries,
     "speed": speed,
     "traffic": traffic,
+    **study_tables.PARTS,
     "demo": demo,
 }
 SLOW = ("demo",)
