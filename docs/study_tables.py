@@ -4,6 +4,7 @@ them in."""
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
@@ -12,20 +13,23 @@ from typing import Any
 from measured import table
 
 STUDY = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "study.jsonl"
-FOUND = "split-half"
+SETTINGS = STUDY.parents[1] / "study" / "settings.toml"
 NOTHING = "–"
 
 Row = Mapping[str, Any]
 
 
 def rows() -> list[Row]:
-    return [json.loads(line) for line in STUDY.read_text().splitlines()] if STUDY.is_file() else []
+    """The runs at frozen settings in which everybody answers."""
+    frozen = tomllib.loads(SETTINGS.read_text())["frozen"]
+    found = [json.loads(line) for line in STUDY.read_text().splitlines()] if STUDY.is_file() else []
+    return [row for row in found if row["settings"] == frozen[row["method"]] and row["participation"] == 1.0]
 
 
 def study(what: str, size: str) -> str:
     """A table of one measure: a row per world, a column per method, at frozen settings with everybody answering."""
     of = {"ari": _ari, "rounds": _rounds, "accuracy": _accuracy, "cut": _cut, "bytes": _bytes}[what]
-    seen = [row for row in rows() if row["size"] == size and row["participation"] == 1.0]
+    seen = [row for row in rows() if row["size"] == size]
     methods = list(dict.fromkeys(row["method"] for row in seen))
     kinds = list(dict.fromkeys(row["kind"] for row in seen))
     if not seen:

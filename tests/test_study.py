@@ -57,7 +57,8 @@ def test_runs_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.Monke
 
 def row(method: str, seed: int, **more: Any) -> dict[str, Any]:
     usual = {"kind": "swaps-4", "size": "many", "participation": 1.0, "true_groups": 4, "cut": False, "worst": 0.5}
-    return {**usual, "method": method, "seed": seed, "ari": 1.0, "right_from": 7, "accuracy": 0.9, "bytes": 2e6, **more}
+    usual |= {"settings": {}, "ari": 1.0, "right_from": 7, "accuracy": 0.9, "bytes": 2e6}
+    return {**usual, "method": method, "seed": seed, **more}
 
 
 def test_tables_say_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,10 @@ from coterie.engines import inprocess
 from coterie.engines.inprocess import Round
 from coterie.methods import CFL, FedAvg, SplitHalf
 from coterie.methods.cfl_leaves import Leaf
+from coterie.methods.split_half import SplitHalfState
 from coterie.methods.split_half_groups import Evidence, confirmed, evidence_of, looked_at, reviewed
 from coterie.scenario import SCENARIOS
+from coterie.tree import root
 from coterie.world import World
 
 D = 300
@@ -233,3 +235,69 @@ def test_someone_who_is_away_in_a_review_stays_where_it_is() -> None:
     world = digits()
     away = replace(world, attendance=Attendance(away={0: [(19, 22)]}))  # the review is after round 20
     assert played(SplitHalf(), away, 30)[-1].assignment.groups == world.truth
+
+
+# -- what a review found ----------------------------------------------------------------------------------------------------
+
+
+def walking_to_a_merged_leaf(split: bool) -> SplitHalfState:
+    """A state in which client 9 has walked to a leaf that was merged into another one, which may have been split since."""
+    heard = Replies(clients=(1, 2, 3, 4, 9), examples=np.ones(5, int), updates=torch.eye(5, 6))
+    tree, (one, other) = root((1, 2, 3, 4, 9), 6).split(0, [(1, 2), (3, 4)], torch.zeros(6), replies=heard, round=1)
+    leaves = [Leaf(node=one, clients=(1, 2, 3, 4), model=torch.zeros(6))]
+    for client in (3, 4):
+        tree = tree.place(client, one)
+    if split:
+        tree, ids = tree.split(one, [(1, 3), (2, 4)], torch.ones(6), replies=heard, round=2)
+        leaves = [Leaf(node=id, clients=part, model=torch.ones(6)) for id, part in zip(ids, [(1, 3), (2, 4)], strict=True)]
+    return SplitHalfState(round=3, leaves=tuple(leaves), tree=tree, walkers={9: 0}, merged={other: one})
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_who_walks_to_a_merged_leaf_comes_to_what_it_became(split: bool) -> None:
+    method, state = SplitHalf(first_probe=1000), walking_to_a_merged_leaf(split)
+    own = torch.zeros(1, 6)
+    own[0, 2] = 1.0  # most like client 3's update, which is on the edge to the merged leaf
+    new = method.step(state, Replies(clients=(9,), examples=np.array([5]), updates=own))
+    assert set(method.assignment(new).row) == {1, 2, 3, 4, 9}
+    if split:
+        assert new.walkers == {9: 1}
+    else:
+        assert [leaf.clients for leaf in new.leaves] == [(1, 2, 3, 4, 9)]
+        assert 9 in new.tree.nodes[1].clients
+        assert 9 not in new.tree.nodes[2].clients
+
+
+def test_a_review_of_nobody_is_none() -> None:
+    method, state = SplitHalf(), replace(walking_to_a_merged_leaf(True), reviewing=True)
+    gone = method.retire(state, (1, 2, 3, 4))
+    assert not gone.reviewing
+    assert method.plan(gone, Cohort(present=(9,), exchange=9, seed=0)).tasks
+
+
+def test_a_probe_asks_everybody_whatever_the_fraction() -> None:
+    method = SplitHalf(fraction=0.2, first_probe=2, probe_every=5)
+    federation = Federation(clients=CLIENTS, draw=lambda i: torch.zeros(4), columns={"all": (0, 4)})
+    state, asked = method.init(federation), []
+    for exchange in range(3):
+        plan = method.plan(state, Cohort(present=CLIENTS, exchange=exchange, seed=0))
+        asked.append(len(plan.tasks))
+        heard = tuple(sorted(plan.tasks))
+        replies = Replies(clients=heard, examples=np.full(len(heard), 9), updates=torch.zeros(len(heard), 4))
+        state = method.step(state, replies)
+    assert asked == [3, 16, 3]
+
+
+def test_a_few_answers_overrule_no_probe() -> None:
+    leaf, before = Leaf(node=0, clients=CLIENTS, model=torch.zeros(D)), evidence(signals(TWO), 1)
+    few = evidence(np.zeros((5, D)), 2, CLIENTS[:5])
+    found = looked_at(1e-4, leaf, asked(few), before)
+    assert found is not None
+    assert (found.note.kind, found.evidence) == ("hold", before)
+
+
+def test_groups_of_which_few_answer_do_not_merge() -> None:
+    groups = leaves(CLIENTS[:8], CLIENTS[8:])
+    few = evidence(np.zeros((4, D)), 2, (*CLIENTS[:2], *CLIENTS[8:10]))
+    new, merged, _ = reviewed(1e-4, groups, asked(few), {})
+    assert (len(new), merged) == (2, {})

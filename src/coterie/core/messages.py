@@ -67,6 +67,8 @@ class Task:
             raise ValueError(f"Task.measure must be train, validation or None, got {self.measure!r}; test data are for tests")
         if self.halves and not (self.trains and not self.gradient):
             raise ValueError("Task.halves are of training, and the task is none")
+        if self.halves and self.choose < len(self.offered):
+            raise ValueError("Task.halves begin with the same model, and the task leaves a choice")
         if self.choose < len(self.offered) and self.measure is None:
             object.__setattr__(self, "measure", "train")  # choosing takes losses
 

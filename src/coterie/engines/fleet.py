@@ -82,7 +82,7 @@ class Fleet:
     def average(self, first: int, second: int) -> None:
         """The mean of two replies, and of their sketches, in place of the first."""
         for rows in (self.hand.replies, self.hand.sketches):
-            if first < len(rows):
+            if max(first, second) < len(rows):
                 rows[first] += rows[second]
                 rows[first] /= 2
 

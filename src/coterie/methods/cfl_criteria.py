@@ -130,6 +130,9 @@ def decide(method: CFL, heard: Heard, round: int) -> Note:
     if round <= method.warmup:
         return note(heard, "keep", f"round {round} is within the warm-up of {method.warmup}")
     numbers = {"eps1": eps1, "eps2": eps2}
+    if method.gamma_max is None and leaf.ask_all and heard.replies.halves is not None and heard.enough(method.quorum):
+        # The updates of halves are of half the steps, and no norms to compare; the last whole ones passed.
+        return _held(method, leaf, separate(method, heard, "stationary and at odds before", numbers))
     mean, most = f"mean update {heard.mean_norm:.3g}", f"greatest update {heard.client_norm:.3g}"
     if not heard.mean_norm < eps1:
         return note(heard, "keep", f"not stationary: {mean} >= eps1 {eps1:.3g}", numbers=numbers)
@@ -146,6 +149,11 @@ def decide(method: CFL, heard: Heard, round: int) -> Note:
         found = separate(method, heard, said, numbers)
     else:
         found = note(heard, "gradients", f"{said}; gradients are asked for next", numbers=numbers)
+    return _held(method, leaf, found)
+
+
+def _held(method: CFL, leaf: Leaf, found: Note) -> Note:
+    """The verdict, once it has been the same for long enough."""
     if found.kind in ("keep", "ask") or method.persistence == 1:
         return found
     found = replace(found, text=f"{found.text}; round {leaf.held + 1} of {method.persistence} in a row")

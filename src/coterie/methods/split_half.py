@@ -18,7 +18,7 @@ All halves make the same number of steps, whoever's they are: unequal work makes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, cast
 
@@ -97,16 +97,17 @@ class SplitHalf:
         columns, weighting = slice(0, state.tree.parameters), cast(Literal["data", "uniform"], self.weighting)
         probe = Task(offered=(0,), halves=True, training=self._probing(state))
         if state.reviewing:
-            members = [c for leaf in state.leaves for c in leaf.clients if c in set(cohort.present)]
+            present = set(cohort.present)
+            members = [c for leaf in state.leaves for c in leaf.clients if c in present]
             start = torch.stack([leaf.model for leaf in state.leaves if leaf.clients]).mean(0)
             tasks = dict.fromkeys(sorted(members), probe)
             return Plan(models=start[None], tasks=tasks, need="mean", columns=columns, ends_round=False)
         models, tasks = [leaf.model for leaf in state.leaves], {}
         for row, leaf in enumerate(state.leaves):
             if leaf.clients:
-                task = replace(probe, offered=(row,)) if self.probes(state, leaf) else Task(offered=(row,))
-                asked = 1.0 if leaf.node in state.evidence else self.fraction
-                tasks.update(dict.fromkeys(cohort.sample(leaf.clients, asked), task))
+                probes = self.probes(state, leaf)  # everybody: of a few, no group can be told from another
+                task = replace(probe, offered=(row,)) if probes else Task(offered=(row,))
+                tasks.update(dict.fromkeys(cohort.sample(leaf.clients, 1.0 if probes else self.fraction), task))
         more, walks = walking.tasks(state.tree, state.walkers, cohort.present, len(models))
         return Plan(
             models=torch.stack([*models, *more]), tasks=tasks | walks, need="rows", columns=columns, weighting=weighting
@@ -125,7 +126,8 @@ class SplitHalf:
             steps = usual.steps // 2
         elif steps is None:
             size = float(np.median(list(state.examples.values()) or [1]))
-            steps = round(usual.epochs * size / (2 * (usual.batch or size)))
+            told = size > 1  # under noise clients do not tell how many examples they have
+            steps = round(usual.epochs * size / (2 * (usual.batch or size))) if told else usual.epochs
         return replace(usual, steps=max(1, steps))
 
     def step(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
@@ -163,17 +165,21 @@ class SplitHalf:
 
     def _walk(self, state: SplitHalfState, before: Mapping[Client, int], replies: Replies) -> SplitHalfState:
         walked = walking.step(state.tree, state.walkers, replies.of(before), "cosine")
-        arrived = {client: state.merged.get(node, node) for client, node in walked.arrived.items()}
+        tree, walkers, arrived = walked.tree, dict(walked.walkers), {}
+        for client, node in walked.arrived.items():
+            at = state.merged.get(node, node)  # a leaf that was merged leads to the one it became part of
+            tree = tree.place(client, at)
+            if tree.is_leaf(at):
+                arrived[client] = at
+            else:  # which has been split since
+                walkers[client] = at
         leaves = ordered(join(state.leaves, arrived))
-        return replace(
-            state, tree=walked.tree, walkers=walked.walkers, leaves=leaves, notes=(*state.notes, *walked.notes)
-        )
+        return replace(state, tree=tree, walkers=walkers, leaves=leaves, notes=(*state.notes, *walked.notes))
 
     def _ended(self, state: SplitHalfState) -> SplitHalfState:
         """The round has ended; the next begins with a review where one is due."""
-        several = sum(bool(leaf.clients) for leaf in state.leaves) > 1
         due = bool(self.review_every) and state.round % max(self.review_every, 1) == 0
-        return replace(state, reviewing=several and due)
+        return replace(state, reviewing=due and _several(state.leaves))
 
     def _review(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         leaves, merged, notes = reviewed(self.level, state.leaves, replies, state.examples)
@@ -213,9 +219,16 @@ class SplitHalf:
         gone = set(clients)
         leaves = [replace(leaf, clients=without(leaf.clients, gone)) for leaf in state.leaves]
         walkers = {c: id for c, id in state.walkers.items() if c not in gone}
-        return replace(state, tree=state.tree.remove(clients), leaves=ordered(leaves), walkers=walkers)
+        reviewing = state.reviewing and _several(leaves)
+        tree = state.tree.remove(clients)
+        return replace(state, tree=tree, leaves=ordered(leaves), walkers=walkers, reviewing=reviewing)
 
     def explain(self, state: SplitHalfState) -> tuple[Note, ...]:
         return state.notes
+
+
+def _several(leaves: Iterable[Leaf]) -> bool:
+    """Whether there are groups that might be one."""
+    return sum(bool(leaf.clients) for leaf in leaves) > 1
 
 

@@ -38,6 +38,11 @@ class Found:
     evidence: Evidence
 
 
+def enough(asked: Sequence[Client], heard: Sequence[Client]) -> bool:
+    """Whether half of them answered: fewer do not speak for a group."""
+    return 2 * len(set(asked) & set(heard)) >= len(asked)
+
+
 def evidence_of(own: Replies) -> Evidence | None:
     """The halves of those who sent them; None of fewer than two."""
     if own.halves is None:
@@ -54,6 +59,9 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
     now = evidence_of(own)
     if now is None:
         return None
+    if before is not None and not enough(before.clients, now.clients):
+        text = f"only {len(now.clients)} of {len(before.clients)} clients answered the second probe, so it is asked again"
+        return Found(Note(kind="hold", clients=leaf.clients, text=text), before)
     test = congruence(now.products.numpy())
     told = f"p {test.p:.2g} of {test.clients} clients alike"
     if not test.p < level:
@@ -183,7 +191,7 @@ def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
 def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] | None:
     """Of the pairs of groups that are one by the evidence, the nearest: their signals are no further apart than the error of
     that distance. None where there are none."""
-    there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen))]
+    there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and enough(leaf.clients, seen.clients)]
     best, least = None, np.inf
     for i, (one, at) in enumerate(there):
         for other, also in there[i + 1 :]:
