@@ -45,10 +45,8 @@ from coterie.core import (
     Plan,
     Replies,
     Task,
-    as_groups,
     average,
     weights,
-    without,
 )  # fmt: skip
 from coterie.methods import cfl_leaves, walking
 from coterie.methods.cfl_criteria import Heard, by_schedule, decide, listen, separate
@@ -178,35 +176,14 @@ class CFL:
         return replace(state, tree=tree, walkers=walked.walkers, leaves=leaves, notes=(*state.notes, *walked.notes))
 
     def assignment(self, state: CFLState) -> Assignment:
-        inner = [node for node in state.tree.nodes if node.model is not None]
-        place = {leaf.node: i for i, leaf in enumerate(state.leaves)}
-        place |= {node.id: len(state.leaves) + i for i, node in enumerate(inner)}
-        at = {client: leaf.node for leaf in state.leaves for client in leaf.clients} | dict(state.walkers)
-        path = {client: tuple(place[node.id] for node in state.tree.path(id)) for client, id in at.items()}
-        if self.fallback:
-            at |= dict(best_on_path(state))
-        return Assignment(
-            models=torch.stack([leaf.model for leaf in state.leaves] + [n.model for n in inner if n.model is not None]),
-            row={client: place[id] for client, id in sorted(at.items())},
-            groups=as_groups([*(leaf.clients for leaf in state.leaves if leaf.clients), *walking.waiting(state.walkers)]),
-            path=path,
-            ensemble=self.ensemble,
-        )
+        best = dict(best_on_path(state)) if self.fallback else {}
+        return cfl_leaves.served(state, best, self.ensemble)
 
     def admit(self, state: CFLState, clients: tuple[Client, ...]) -> CFLState:
-        """Newcomers, and those who come back, begin at the root; where it is a leaf yet, they are members at once."""
-        tree = state.tree
-        for client in clients:
-            tree = tree.place(client, 0)
-        if tree.is_leaf(0):
-            return replace(state, tree=tree, leaves=ordered(join(state.leaves, dict.fromkeys(clients, 0))))
-        return replace(state, tree=tree, walkers={**state.walkers, **dict.fromkeys(clients, 0)})
+        return cfl_leaves.admitted(state, clients)
 
     def retire(self, state: CFLState, clients: tuple[Client, ...]) -> CFLState:
-        gone = set(clients)
-        leaves = [replace(leaf, clients=without(leaf.clients, gone)) for leaf in state.leaves]
-        walkers = {c: id for c, id in state.walkers.items() if c not in gone}
-        return replace(state, tree=state.tree.remove(clients), leaves=ordered(leaves), walkers=walkers)
+        return cfl_leaves.retired(state, clients)
 
     def explain(self, state: CFLState) -> tuple[Note, ...]:
         return state.notes

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
-from coterie.core import Client, Note, Replies, state
+from coterie.core import Assignment, Client, Note, Replies, as_groups, state, without
+from coterie.methods import walking
 from coterie.tree import Tree
+
+S = TypeVar("S")
 
 
 @state
@@ -75,6 +81,44 @@ def join(leaves: Iterable[Leaf], arrived: Mapping[Client, int]) -> list[Leaf]:
         replace(leaf, clients=tuple(sorted((*leaf.clients, *new[leaf.node])))) if leaf.node in new else leaf
         for leaf in leaves
     ]
+
+
+def served(state: Any, best: Mapping[Client, int] = MappingProxyType({}), ensemble: bool = False) -> Assignment:
+    """Who is served by which model of a state with ``leaves``, a ``tree`` and ``walkers``: a member by its leaf's, a walker by
+    that of the node where it stands. best: client -> node whose model serves it in their place."""
+    inner = [(node.id, node.model) for node in state.tree.nodes if node.model is not None]
+    place = {leaf.node: i for i, leaf in enumerate(state.leaves)}
+    place |= {id: len(state.leaves) + i for i, (id, _) in enumerate(inner)}
+    at = {client: leaf.node for leaf in state.leaves for client in leaf.clients} | dict(state.walkers)
+    return Assignment(
+        models=torch.stack([*(leaf.model for leaf in state.leaves), *(model for _, model in inner)]),
+        row={client: place[id] for client, id in sorted({**at, **best}.items())},
+        groups=as_groups([*(leaf.clients for leaf in state.leaves if leaf.clients), *walking.waiting(state.walkers)]),
+        path={client: tuple(place[node.id] for node in state.tree.path(id)) for client, id in at.items()},
+        ensemble=ensemble,
+    )
+
+
+def admitted(state: S, clients: tuple[Client, ...]) -> S:
+    """The same with newcomers, and those who come back, at the root; where it is a leaf yet, they are members at once."""
+    known: Any = state
+    tree = known.tree
+    for client in clients:
+        tree = tree.place(client, 0)
+    new = dict.fromkeys(clients, 0)
+    if tree.is_leaf(0):
+        return replace(known, tree=tree, leaves=ordered(join(known.leaves, new)))
+    return replace(known, tree=tree, walkers={**known.walkers, **new})
+
+
+def retired(state: S, clients: tuple[Client, ...]) -> S:
+    """The same without these clients."""
+    known: Any = state
+    gone = set(clients)
+    leaves = [replace(leaf, clients=without(leaf.clients, gone)) for leaf in known.leaves]
+    walkers = {client: id for client, id in known.walkers.items() if client not in gone}
+    made = replace(known, leaves=ordered(leaves), tree=known.tree.remove(clients), walkers=walkers)
+    return made
 
 
 def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:

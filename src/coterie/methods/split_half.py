@@ -36,11 +36,9 @@ from coterie.core import (
     Replies,
     Task,
     Training,
-    as_groups,
     average,
     state,
     weights,
-    without,
 )  # fmt: skip
 from coterie.methods import cfl_leaves, walking
 from coterie.methods.cfl_leaves import Leaf, join, ordered
@@ -194,34 +192,14 @@ class SplitHalf:
         )
 
     def assignment(self, state: SplitHalfState) -> Assignment:
-        inner = [node for node in state.tree.nodes if node.model is not None]
-        place = {leaf.node: i for i, leaf in enumerate(state.leaves)}
-        place |= {node.id: len(state.leaves) + i for i, node in enumerate(inner)}
-        at = {client: leaf.node for leaf in state.leaves for client in leaf.clients} | dict(state.walkers)
-        path = {client: tuple(place[n.id] for n in state.tree.path(id) if n.id in place) for client, id in at.items()}
-        return Assignment(
-            models=torch.stack([leaf.model for leaf in state.leaves] + [n.model for n in inner if n.model is not None]),
-            row={client: place[id] for client, id in sorted(at.items())},
-            groups=as_groups([*(leaf.clients for leaf in state.leaves if leaf.clients), *walking.waiting(state.walkers)]),
-            path=path,
-        )
+        return cfl_leaves.served(state)
 
     def admit(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
-        """Newcomers, and those who come back, begin at the root; where it is a leaf yet, they are members at once."""
-        tree = state.tree
-        for client in clients:
-            tree = tree.place(client, 0)
-        if tree.is_leaf(0):
-            return replace(state, tree=tree, leaves=ordered(join(state.leaves, dict.fromkeys(clients, 0))))
-        return replace(state, tree=tree, walkers={**state.walkers, **dict.fromkeys(clients, 0)})
+        return cfl_leaves.admitted(state, clients)
 
     def retire(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
-        gone = set(clients)
-        leaves = [replace(leaf, clients=without(leaf.clients, gone)) for leaf in state.leaves]
-        walkers = {c: id for c, id in state.walkers.items() if c not in gone}
-        reviewing = state.reviewing and _several(leaves)
-        tree = state.tree.remove(clients)
-        return replace(state, tree=tree, leaves=ordered(leaves), walkers=walkers, reviewing=reviewing)
+        left = cfl_leaves.retired(state, clients)
+        return replace(left, reviewing=left.reviewing and _several(left.leaves))
 
     def explain(self, state: SplitHalfState) -> tuple[Note, ...]:
         return state.notes
