@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coterie.engines import inprocess
 from coterie.methods import METHODS
 from coterie.settings import build
 
@@ -17,22 +18,66 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
 
 import study_tables  # noqa: E402
 from study import run  # noqa: E402
-from study.worlds import KINDS, scenario  # noqa: E402
+from study.frozen import frozen  # noqa: E402
+from study.worlds import KINDS, needs_files, scenario, sizes  # noqa: E402
+
+IN_FILES = [kind for kind in KINDS if needs_files(kind)]
+NUMBERS = {"dirichlet": 0, "adversaries": 4}
+"""Groups of worlds whose name does not end in their number, nor stands for one group."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_world_is_what_its_name_says(kind: str) -> None:
-    world = scenario(kind, "many").build(0)
-    assert len(world.clients) == 20
+def assert_is_what_its_name_says(kind: str, folder: Path | None) -> None:
+    """Clients, groups and sizes; and one round of training in it goes well."""
+    world = scenario(kind, sizes(kind)[0]).build(0, folder)
+    named, clients = kind.removesuffix("-large").removesuffix("-60"), 60 if "-60" in kind else 20
+    assert len(world.clients) == clients
+    number = named.rpartition("-")[2]
     groups = 0 if world.truth is None else len(world.truth)
-    named = kind.rpartition("-")[2]
-    assert groups == (int(named) if named.isdigit() else {"dirichlet": 0, "adversaries": 4}.get(kind, 1))
+    assert groups == (int(number) if number.isdigit() else NUMBERS.get(named, 1))
     assert bool(world.attacks) == (kind == "adversaries")
+    least = {"large": 600, "many": 80, "tiny": 25}[sizes(kind)[0]]
+    assert least <= sum(len(data.train) for data in world.clients.values()) / clients < 3 * least
+    *_, last = inprocess.rounds(METHODS["fedavg"](), world, rounds=1, workers=1)
+    assert last.scores is not None
+    assert len(last.scores) == clients
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in IN_FILES])
+def test_every_world_is_what_its_name_says(kind: str) -> None:
+    assert_is_what_its_name_says(kind, None)
+
+
+@pytest.mark.parametrize("kind", IN_FILES)
+def test_every_world_of_files_is_what_its_name_says(kind: str, data_folder: Path) -> None:
+    assert_is_what_its_name_says(kind, data_folder)
 
 
 def test_settings_are_those_of_methods() -> None:
-    for method, how in [*run.settings(list(run.SETTINGS["frozen"]), False), *run.settings(list(METHODS), True)]:
+    for kind in KINDS:
+        for method, how in run.settings(kind, list(run.SETTINGS["frozen"]), oracle=False):
+            build(METHODS[method], how)
+    for method, how in run.settings("iid", list(METHODS), oracle=True):
         build(METHODS[method], how)
+
+
+def test_what_a_paper_prints_for_a_world_comes_before_what_is_frozen_for_all() -> None:
+    printed = {"swaps-4": {"flhc": {"threshold": 3.0}}}
+    of_all = {"frozen": {"flhc": {"warmup": 10, "threshold": 2.0}}, "frozen-by-world": printed}
+    assert frozen(of_all, "swaps-4", "flhc") == {"warmup": 10, "threshold": 3.0}
+    assert frozen(of_all, "iid", "flhc") == {"warmup": 10, "threshold": 2.0}
+    assert set(run.SETTINGS["frozen-by-world"]) <= set(KINDS)
+
+
+def test_worlds_without_their_files_are_left_out_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+    path = tmp_path / "study.jsonl"
+    assert run.main(["--out", str(path), "--only", "mnist-iid,domains-4"]) == 0
+    assert capsys.readouterr().err == (
+        "left out, for want of files: mnist-iid, domains-4; give --data DIR or set COTERIE_DATA\n"
+    )
+    assert not path.exists()
 
 
 def test_adversaries_are_in_nobodys_group() -> None:
@@ -44,8 +89,8 @@ def test_adversaries_are_in_nobodys_group() -> None:
 
 def test_runs_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(run.SETTINGS, "rounds", 2)
-    monkeypatch.setitem(run.SETTINGS, "seeds", [0, 1])
-    call = ["--out", str(tmp_path / "study.jsonl"), "--only", "iid,dirichlet", "--methods", "split-half,cfl", "--sizes", "few"]
+    call = ["--out", str(tmp_path / "study.jsonl"), "--only", "iid,dirichlet", "--methods", "split-half,cfl"]
+    call += ["--sizes", "few", "--seeds", "0,1"]
     assert run.main([*call, "--part", "0/2"]) == 0
     first = (tmp_path / "study.jsonl").read_text()
     assert run.main(call) == 0

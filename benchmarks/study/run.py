@@ -1,11 +1,12 @@
 """Clustering without thresholds, measured: every method over every world, a line of JSON per run.
 
     python benchmarks/study/run.py --out benchmarks/results/study.jsonl [--only KIND,...] [--methods NAME,...] [--oracle]
-        [--sizes many,few] [--participation 1.0,0.3] [--part 0/2]
+        [--sizes many,few] [--participation 1.0,0.3] [--seeds 0,1] [--data DIR] [--part 0/2]
 
 Runs that the file already has are left out, so it can be stopped and started again. ``--part i/n`` does every n-th run, for n
-processes at a time. What is written: the adjusted Rand index of the last round's groups, the round from which they are
-right until the end, whether ever a true group was cut, accuracies, bytes.
+processes at a time. Worlds whose files are nowhere are left out too, with a sentence. What is written: the adjusted Rand index
+of the last round's groups, the round from which they are right until the end, whether ever a true group was cut, accuracies,
+bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import sys
 import time
 import tomllib
@@ -30,20 +32,24 @@ from coterie.core import Groups, as_groups
 from coterie.engines import inprocess
 from coterie.methods import METHODS
 from coterie.settings import build
-from study.worlds import KINDS, SIZES, scenario
+from study.frozen import frozen
+from study.worlds import KINDS, SIZES, needs_files, scenario, sizes
 
 SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
 
 
-def settings(methods: Sequence[str], oracle: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(method, its settings): frozen, or every combination that an oracle may choose from."""
+def settings(kind: str, methods: Sequence[str], oracle: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(method, its settings) in a world: frozen, or every combination that an oracle may choose from."""
     for method in methods:
         if not oracle:
-            yield method, SETTINGS["frozen"][method]
+            yield method, frozen(SETTINGS, kind, method)
             continue
         grid = SETTINGS["oracle"].get(method, {})
         for values in itertools.product(*grid.values()) if grid else ():
             yield method, dict(zip(grid, values, strict=True))
+
+
+Run = tuple[str, str, float, str, dict[str, Any], int]
 
 
 def labels(groups: Groups, clients: Sequence[int]) -> np.ndarray:
@@ -61,9 +67,10 @@ def cut(groups: Groups, truth: Groups) -> bool:
     return any(len({i for i, group in enumerate(groups) if set(group) & set(true)}) > 1 for true in truth)
 
 
-def measured(kind: str, size: str, participation: float, method: str, how: dict[str, Any], seed: int) -> dict[str, Any]:
-    """One run."""
-    world = scenario(kind, size, participation).build(seed)
+def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
+    """One run, as :data:`KEY` says it."""
+    kind, size, participation, method, how, seed = run
+    world = scenario(kind, size, participation).build(seed, folder)
     clients, began = sorted(set(world.clients) - set(world.attacks)), time.perf_counter()
     truth = None if world.truth is None else among(world.truth, clients)
     made = build(METHODS[method], how)
@@ -93,28 +100,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--participation", default="1.0")
     parser.add_argument("--oracle", action="store_true")
+    parser.add_argument("--seeds", default=",".join(map(str, SETTINGS["seeds"])))
+    parser.add_argument("--data", default=os.environ.get("COTERIE_DATA"), help="folder of MNIST and the like (COTERIE_DATA)")
     parser.add_argument("--part", default="0/1")
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     place, parts = map(int, asked.part.split("/"))
-    runs = [
-        (kind, size, share, method, how, seed)
-        for kind in asked.only.split(",")
-        for size in asked.sizes.split(",")
-        if size == "many" or scenario(kind, size).samples
-        for share in map(float, asked.participation.split(","))
-        for method, how in settings(asked.methods.split(","), asked.oracle)
-        for seed in SETTINGS["seeds"]
-    ]
-    lines = asked.out.read_text().splitlines() if asked.out.exists() else []
-    there = {json.dumps([row[key] for key in KEY]) for row in map(json.loads, lines)}
-    for run in runs[place::parts]:
+    kinds = with_files(asked.only.split(","), asked.data)
+    there = {json.dumps([row[key] for key in KEY]) for row in lines(asked.out)}
+    for run in runs(asked, kinds)[place::parts]:
         if json.dumps(list(run)) not in there:
-            row = measured(*run)
+            row = measured(run, asked.data)
             with asked.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(*(row[key] for key in ("kind", "size", "method", "seed", "ari", "right_from", "seconds")), flush=True)
     return 0
+
+
+def runs(asked: argparse.Namespace, kinds: Sequence[str]) -> list[Run]:
+    """All that was asked for."""
+    return [
+        (kind, size, share, method, how, seed)
+        for kind in kinds
+        for size in asked.sizes.split(",")
+        if size in sizes(kind)
+        for share in map(float, asked.participation.split(","))
+        for method, how in settings(kind, asked.methods.split(","), asked.oracle)
+        for seed in map(int, asked.seeds.split(","))
+    ]
+
+
+def with_files(kinds: Sequence[str], folder: str | None) -> list[str]:
+    """Those whose data are there."""
+    without = [kind for kind in kinds if needs_files(kind) and not folder]
+    if without:
+        print(f"left out, for want of files: {', '.join(without)}; give --data DIR or set COTERIE_DATA", file=sys.stderr)
+    return [kind for kind in kinds if kind not in without]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """What a file of results has already."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 KEY = ("kind", "size", "participation", "method", "settings", "seed")

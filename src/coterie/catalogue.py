@@ -81,6 +81,10 @@ def _mnist() -> dict[str, Settings]:
         "mnist/writers": {
             **shared, "dataset": "qmnist", "partition": "writer", "about": "each client is one writer of MNIST",
         },
+        "mnist/populations": {
+            **shared, "dataset": "qmnist", "partition": "population",
+            "about": "two groups: digits written by Census employees and by high-school students",
+        },
     }  # fmt: skip
 
 

@@ -33,11 +33,11 @@ from coterie.settings import SettingError, UserError, build, check, nearest, set
 from coterie.world import ClientData, Objective, World
 
 _PARTITIONS = (
-    "iid", "shards", "half-normal", "dirichlet", "quantity", "classes", "writer", "domain", "topic", "clients",
+    "iid", "shards", "half-normal", "dirichlet", "quantity", "classes", "writer", "population", "domain", "topic", "clients",
 )  # fmt: skip
 _TEST = (
-    "share: the rest of its own examples; whole: the test pool (of its domain or topic); classes: those of its classes "
-    "in it; own: as many as match its class proportions"
+    "share: the rest of its own examples; whole: the test pool (of its domain, topic or population); classes: those of its "
+    "classes in it; own: as many as match its class proportions"
 )
 
 

@@ -10,6 +10,7 @@ from upstream import pictures, write_cifar, write_idx, write_mnist
 
 from coterie.data import datasets
 from coterie.data.pool import pool
+from coterie.scenario import Scenario
 from coterie.settings import SettingError, UserError
 
 pytestmark = pytest.mark.usefixtures("no_data")
@@ -59,11 +60,21 @@ def test_names_with_a_dot_are_found(tmp_path: Path) -> None:
     assert len(datasets.load("mnist", tmp_path).train) == 40
 
 
-def test_qmnist_tells_the_writers(mnist: Path) -> None:
+def test_qmnist_tells_the_writers_and_their_populations(mnist: Path) -> None:
     data = datasets.load("qmnist", mnist)
     assert data.train.meta["writer"].tolist() == [0, 1, 2, 3] * 10
+    assert data.train.meta["population"].tolist() == [0, 0, 1, 1] * 10
     assert data.test is not None
     assert len(data.test.meta["writer"]) == 20
+
+
+def test_populations_make_two_groups(mnist: Path) -> None:
+    world = Scenario(dataset="qmnist", partition="population", clients=6, shuffle=False).build(0, mnist)
+    assert world.truth == ((0, 2, 4), (1, 3, 5))
+    students = datasets.load("qmnist", mnist).train.meta["population"]
+    for client, data in world.clients.items():
+        for split in (data.train, data.validation, data.test):
+            assert set(students[split.index].tolist()) == {client % 2}
 
 
 def test_writers_of_other_images_are_refused(mnist: Path) -> None:
@@ -208,6 +219,7 @@ def test_the_real_data_sets_are_whole(data_folder: Path) -> None:
     assert mnist.test is not None
     assert len(mnist.test) == 10_000
     assert len(mnist.train.meta["writer"].unique()) == 539
+    assert mnist.train.meta["population"].bincount().tolist() == [30_950, 29_050]
     assert fashion.train.targets.bincount().tolist() == [6000] * 10
     usps = datasets.load("usps", data_folder)
     assert usps.shape == (1, 16, 16)

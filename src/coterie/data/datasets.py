@@ -144,7 +144,7 @@ DATASETS: Mapping[str, Source] = MappingProxyType(
         "digits": Source("1,797 handwritten digits, 8x8, that come with scikit-learn", families.digits),
         "synthetic": Source("Gaussian classes of any size", families.synthetic, options=_SYNTHETIC),
         "mnist": _idx_source("60,000 + 10,000 handwritten digits, 28x28 (idx files)", "mnist", _MNIST),
-        "qmnist": _idx_source("MNIST with each digit's writer (idx files of both)", "qmnist", _MNIST, writers=True),
+        "qmnist": _idx_source("MNIST with each digit's writer and population (idx files)", "qmnist", _MNIST, writers=True),
         "fashion_mnist": _idx_source("60,000 + 10,000 pictures of clothing, 28x28 (idx)", "fashion_mnist", _FASHION),
         "cifar10": _cifar_source(10, _cifar10_files),
         "cifar100": _cifar_source(100, _cifar100_files),

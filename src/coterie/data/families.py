@@ -58,17 +58,21 @@ def read_idx(paths: Paths, name: str) -> Dataset:
     pools = []
     for number in (0, 2):
         images, labels = readers.idx(paths[number], 3), readers.idx(paths[number + 1], 1)
-        meta = {"writer": _writers(paths[4 + number // 2], labels)} if len(paths) > 4 else {}
+        meta = _hands(paths[4 + number // 2], labels) if len(paths) > 4 else {}
         pools.append(pool(images, labels, paths[number + 1], 10, **meta))
     return Dataset(name=name, train=pools[0], test=pools[1], classes=10)
 
 
-def _writers(path: Path, labels: np.ndarray) -> np.ndarray:
-    """Column 2 of QMNIST's table; its first rows are MNIST's images, and column 0 must agree with their labels."""
+def _hands(path: Path, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Whose hand each digit is, ``(N,)``: its writer, and its population, 0 Census employees or 1 high-school students.
+
+    Columns 2 and 1 of QMNIST's table; its first rows are MNIST's images, and column 0 must agree with their labels. Column 1
+    numbers the series of NIST's forms: 4 is the students', those before it the employees'.
+    """
     table = readers.idx(path, 2)
     if len(table) < len(labels) or table.shape[1] < 3 or (table[: len(labels), 0] != labels).any():
         raise UserError(f"{path} does not belong to these MNIST labels: its classes differ from them")
-    return table[: len(labels), 2]
+    return {"writer": table[: len(labels), 2], "population": np.equal(table[: len(labels), 1], 4)}
 
 
 def read_cifar(paths: Paths, name: str, classes: int) -> Dataset:
