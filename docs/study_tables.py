@@ -4,41 +4,114 @@ them in."""
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+import evidence_tables
 from measured import table
 
-STUDY = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "study.jsonl"
-SETTINGS = STUDY.parents[1] / "study" / "settings.toml"
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+from study.frozen import frozen  # noqa: E402
+from study.worlds import KINDS, SIZES  # noqa: E402
+
+STUDY = BENCHMARKS / "results" / "study.jsonl"
+SETTINGS = tomllib.loads((BENCHMARKS / "study" / "settings.toml").read_text())
+COMMAND = "python benchmarks/study/run.py --out benchmarks/results/study.jsonl"
 NOTHING = "–"
 
 Row = Mapping[str, Any]
 
 
 def rows() -> list[Row]:
-    """The runs at frozen settings in which everybody answers."""
-    frozen = tomllib.loads(SETTINGS.read_text())["frozen"]
+    """All runs, in the order of worlds."""
     found = [json.loads(line) for line in STUDY.read_text().splitlines()] if STUDY.is_file() else []
-    return [row for row in found if row["settings"] == frozen[row["method"]] and row["participation"] == 1.0]
+    kinds, sizes = list(KINDS), list(SIZES)
+    return sorted(found, key=lambda row: (kinds.index(row["kind"]), sizes.index(row["size"])))
 
 
-def study(what: str, size: str) -> str:
+def is_frozen(row: Row) -> bool:
+    return row["settings"] == frozen(SETTINGS, row["kind"], row["method"])
+
+
+def worlds(seen: Sequence[Row]) -> Iterator[tuple[str, str, list[Row]]]:
+    """(name, size, its runs) of each world."""
+    for kind, size in dict.fromkeys((row["kind"], row["size"]) for row in seen):
+        yield kind, size, [row for row in seen if (row["kind"], row["size"]) == (kind, size)]
+
+
+def methods_of(seen: Sequence[Row]) -> list[str]:
+    there = {row["method"] for row in seen}
+    return [method for method in SETTINGS["frozen"] if method in there]
+
+
+def study(what: str, *sizes: str) -> str:
     """A table of one measure: a row per world, a column per method, at frozen settings with everybody answering."""
     of = {"ari": _ari, "rounds": _rounds, "accuracy": _accuracy, "cut": _cut, "bytes": _bytes}[what]
-    seen = [row for row in rows() if row["size"] == size]
-    methods = list(dict.fromkeys(row["method"] for row in seen))
-    kinds = list(dict.fromkeys(row["kind"] for row in seen))
-    if not seen:
-        return "Not measured yet: `python benchmarks/study/run.py --out benchmarks/results/study.jsonl` does it.\n"
+    seen = [row for row in rows() if row["size"] in sizes and row["participation"] == 1.0 and is_frozen(row)]
+    return _by_method(seen, of, f"Not measured yet: `{COMMAND}` does it.\n")
+
+
+def silent() -> str:
+    """The adjusted Rand index where only three in ten answer."""
+    seen = [row for row in rows() if row["participation"] == 0.3 and row["true_groups"] and is_frozen(row)]
+    return _by_method(seen, _ari, f"Not measured yet: `{COMMAND} --participation 0.3` does it.\n")
+
+
+def _by_method(seen: Sequence[Row], of: Callable[[Sequence[Row]], str], else_: str) -> str:
+    methods, lines = methods_of(seen), []
+    for kind, size, own in worlds(seen):
+        cells = [of([row for row in own if row["method"] == method]) for method in methods]
+        lines.append((f"`{kind}`", size, *cells))
+    head = ("world", "size", *(f"`{method}`" for method in methods))
+    return table(head, lines, "ll" + "r" * len(methods)) if lines else else_
+
+
+def oracle() -> str:
+    """What an oracle reaches that knows the true groups: of all settings tried in a world, those of the best mean index.
+
+    Over the seeds of those settings that were tried with most: the frozen ones may have been run with more.
+    """
+    known = [row for row in rows() if row["participation"] == 1.0 and row["true_groups"]]
+    chosen = [(kind, size, own) for kind, size, own in worlds(known) if not all(map(is_frozen, own))]
+    methods = methods_of([row for _, _, own in chosen for row in own])
     lines = []
-    for kind in kinds:
-        cells = [of([row for row in seen if (row["kind"], row["method"]) == (kind, method)]) for method in methods]
-        lines.append((f"`{kind}`", *cells))
-    return table(("world", *(f"`{method}`" for method in methods)), lines, "l" + "r" * len(methods))
+    for kind, size, own in chosen:
+        seeds = max(({row["seed"] for row in of} for of in alike(row for row in own if not is_frozen(row))), key=len)
+        each = [best([row for row in own if row["method"] == method and row["seed"] in seeds]) for method in methods]
+        lines.append((f"`{kind}`", size, *(f"{mean(_each(of, 'ari')):.2f}{_changed(of[0])}" if of else NOTHING for of in each)))
+    head = ("world", "size", *(f"`{method}`" for method in methods))
+    missing = f"Not measured yet: `{COMMAND} --oracle` does it.\n"
+    return table(head, lines, "ll" + "r" * len(methods)) if lines else missing
+
+
+def best(own: Sequence[Row]) -> Sequence[Row]:
+    """The runs of a method in a world at the settings of the greatest mean index, of those that were tried with most seeds.
+
+    Among equals the frozen ones, else the first measured.
+    """
+    each = alike(sorted(own, key=is_frozen, reverse=True))
+    return max(each, key=lambda of: (len(of), mean(_each(of, "ari"))), default=[])
+
+
+def alike(own: Iterable[Row]) -> list[list[Row]]:
+    """Runs of the same method and settings together."""
+    found: dict[str, list[Row]] = {}
+    for row in own:
+        found.setdefault(json.dumps([row["method"], row["settings"]]), []).append(row)
+    return list(found.values())
+
+
+def _changed(row: Row) -> str:
+    """The settings that are not the frozen ones."""
+    usual = frozen(SETTINGS, row["kind"], row["method"])
+    changed = [f"{name} {value:g}" for name, value in row["settings"].items() if usual.get(name) != value]
+    return f" ({', '.join(changed)})" if changed else ""
 
 
 def _each(own: Sequence[Row], key: str) -> list[float]:
@@ -70,27 +143,32 @@ def _bytes(own: Sequence[Row]) -> str:
     return f"{mean(_each(own, 'bytes')) / 1e6:.1f} MB" if own else NOTHING
 
 
-def summary(part: str = "") -> str:
-    """One line per method over the worlds that have true groups and enough examples."""
-    seen = [row for row in rows() if row["size"] == "many" and (row["true_groups"] or 0) > 1 and row["kind"] != "adversaries"]
-    methods = list(dict.fromkeys(row["method"] for row in seen))
+def summary() -> str:
+    """One line per method over the worlds that have true groups and enough examples, and in which all methods were run."""
+    seen = [row for row in rows() if row["size"] in ("large", "many") and row["participation"] == 1.0 and is_frozen(row)]
+    seen = [row for row in seen if (row["true_groups"] or 0) > 1 and row["kind"] != "adversaries"]
+    methods = methods_of(seen)
+    common = [own for _, _, own in worlds(seen) if set(methods_of(own)) == set(methods)]
     lines = []
-    for method in methods:
-        own = [row for row in seen if row["method"] == method]
-        worlds = {kind: mean(row["ari"] for row in own if row["kind"] == kind) for kind in _kinds(own)}
-        worst = min(worlds, key=lambda kind: worlds[kind])
-        right = _each(own, "right_from")
+    for method in methods if common else ():
+        by_world = [[row for row in own if row["method"] == method] for own in common]
+        runs = [row for own in by_world for row in own]
+        index = {own[0]["kind"]: mean(_each(own, "ari")) for own in by_world}
+        worst = min(index, key=lambda kind: index[kind])
+        right = _each(runs, "right_from")
         lines.append((
-            f"`{method}`", f"{mean(worlds.values()):.2f}", f"{worlds[worst]:.2f} (`{worst}`)",
-            f"{len(right)} of {len(own)}", f"{median(right):g}" if right else NOTHING,
-            f"{mean(_each(own, 'accuracy')):.3f}", f"{mean(_each(own, 'bytes')) / 1e6:.1f} MB",
+            f"`{method}`", f"{mean(index.values()):.2f}", f"{index[worst]:.2f} (`{worst}`)",
+            f"{len(right)} of {len(runs)}", f"{median(right):g}" if right else NOTHING,
+            f"{mean(_each(runs, 'accuracy')):.3f}", f"{mean(_each(runs, 'bytes')) / 1e6:.1f} MB",
         ))  # fmt: skip
     head = ("method", "adjusted Rand", "least world", "right at the end", "from round", "accuracy", "bytes")
     return table(head, lines, "lrrrrrr") if lines else "Not measured yet.\n"
 
 
-def _kinds(own: Iterable[Row]) -> list[str]:
-    return list(dict.fromkeys(row["kind"] for row in own))
-
-
-PARTS: Mapping[str, Callable[..., str]] = {"study": study, "study-summary": summary}
+PARTS: Mapping[str, Callable[..., str]] = {
+    "study": study,
+    "study-summary": summary,
+    "study-silent": silent,
+    "study-oracle": oracle,
+    **evidence_tables.PARTS,
+}

@@ -18,7 +18,7 @@ import os
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in runs(asked, kinds)[place::parts]:
         if json.dumps(list(run)) not in there:
             row = measured(run, asked.data)
-            with asked.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append(asked.out, row)
             print(*(row[key] for key in ("kind", "size", "method", "seed", "ari", "right_from", "seconds")), flush=True)
     return 0
 
@@ -130,17 +129,23 @@ def runs(asked: argparse.Namespace, kinds: Sequence[str]) -> list[Run]:
     ]
 
 
-def with_files(kinds: Sequence[str], folder: str | None) -> list[str]:
-    """Those whose data are there."""
-    without = [kind for kind in kinds if needs_files(kind) and not folder]
+def with_files(worlds: Sequence[str], folder: str | None, needed: Callable[[str], bool] = needs_files) -> list[str]:
+    """The worlds whose data are there."""
+    without = [world for world in worlds if needed(world) and not folder]
     if without:
         print(f"left out, for want of files: {', '.join(without)}; give --data DIR or set COTERIE_DATA", file=sys.stderr)
-    return [kind for kind in kinds if kind not in without]
+    return [world for world in worlds if world not in without]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """What a file of results has already."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def append(path: Path, row: Mapping[str, Any]) -> None:
+    """One line more."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 KEY = ("kind", "size", "participation", "method", "settings", "seed")

@@ -72,7 +72,12 @@ def sizes(kind: str) -> tuple[str, ...]:
 
 def needs_files(kind: str) -> bool:
     """Whether its data are read from a folder."""
-    return DATASETS[SCENARIOS[KINDS[kind][0]].dataset].files is not None
+    return in_files(SCENARIOS[KINDS[kind][0]])
+
+
+def in_files(scenario: Scenario) -> bool:
+    """Whether its data are read from a folder."""
+    return DATASETS[scenario.dataset].files is not None
 
 
 def scenario(kind: str, size: str, participation: float = 1.0) -> Scenario:
