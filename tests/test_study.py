@@ -168,7 +168,7 @@ def test_what_is_frozen_for_one_world_is_no_oracles_choice(measured: Callable[..
 
 
 def test_runs_in_which_nobody_differs_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(run.SETTINGS, "rounds", 3)
+    monkeypatch.setitem(run.SETTINGS, "rounds", 2)
     path = tmp_path / "null.jsonl"
     for seeds in ("0", "0,1"):
         assert null.main(["--out", str(path), "--only", "digits,momentum,batchnorm", "--seeds", seeds]) == 0
