@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
-from coterie.clustering import Congruence, congruence, halves_gram, pooled_p
-from coterie.clustering.congruence import FEW, excess, noise_of
+from coterie.clustering import Congruence, congruence, halves_gram, repeated_p
+from coterie.clustering.congruence import FEW, SURE, excess, noise_of
 from coterie.clustering.cross_half import direction_test, odd_one_out_test
 from coterie.clustering.halves import halves
 
@@ -237,16 +237,28 @@ def test_noise_of_other_groups_makes_the_test_split_what_is_one():
     assert np.mean(np.array(wrong) < 0.01) >= 0.05
 
 
-def test_pooled_p_is_the_harmonic_mean():
-    assert pooled_p([0.2]) == pytest.approx(0.2)
-    assert pooled_p([0.01, 0.1, 1.0]) == pytest.approx(3 / (100 + 10 + 1))
-    assert pooled_p(np.array([0.5, 0.0])) == 0.0
-    assert pooled_p([0.03] * 7) == pytest.approx(0.03)  # repetition is no evidence
+def test_repeated_p_is_that_of_two_correlated_scores():
+    """Against the bivariate normal law itself: rho of two clients is 2/3, of many 1/2."""
+    for p, clients, rho in ((0.3, 2, 2 / 3), (0.01, 2, 2 / 3), (0.01, 10**9, 0.5), (1e-4, 10**9, 0.5)):
+        z = -stats.norm.ppf(p)
+        exact = stats.multivariate_normal([0, 0], [[1, rho], [rho, 1]], abseps=1e-12, releps=1e-9).cdf([-z, -z])
+        assert repeated_p(p, p / 10, clients) == pytest.approx(exact, rel=1e-3)
+    assert repeated_p(0.0, 0.0, 5) == 0.0
+    assert repeated_p(1.0, 0.2, 5) == 1.0
+    assert repeated_p(0.02, 0.2, 1) == 0.2  # of one client nothing is known
 
 
-@given(st.lists(st.floats(1e-12, 1.0), min_size=1, max_size=8))
-def test_pooled_p_lies_between_the_least_and_bonferroni(ps):
-    assert min(ps) * (1 - 1e-12) <= pooled_p(ps) <= min(1.0, len(ps) * min(ps)) * (1 + 1e-12)
+@given(st.floats(1e-300, 1.0), st.floats(1e-300, 1.0), st.integers(2, 1000))
+def test_repeated_p_lies_between_the_product_and_the_greater(one, other, clients):
+    greater = max(one, other)
+    assert greater**2 * (1 - 1e-9) <= repeated_p(one, other, clients) <= greater * (1 + 1e-12)
+    assert repeated_p(one, other, clients) == repeated_p(other, one, clients)
+
+
+def test_repeated_p_has_no_step_where_the_bound_takes_over():
+    p = special.ndtr(-SURE)
+    below, above = repeated_p(p * 1.001, p, 20), repeated_p(p * 0.999, p, 20)
+    assert below < above < 20 * below  # the bound is the greater
 
 
 @pytest.mark.parametrize(
@@ -257,9 +269,9 @@ def test_pooled_p_lies_between_the_least_and_bonferroni(ps):
         (lambda: congruence(np.eye(4), dimension=0.5), "dimension must be an effective dimension"),
         (lambda: congruence(np.eye(4), dimension=float("nan")), "dimension must be an effective dimension"),
         (lambda: congruence(np.full((4, 4), np.inf)), "not finite"),
-        (lambda: pooled_p([]), "p_values must be a list of at least one p-value"),
-        (lambda: pooled_p([0.5, 1.5]), "p_values must be 0 to 1, got 1.5"),
-        (lambda: pooled_p([float("nan")]), "p_values must be 0 to 1, got nan"),
+        (lambda: repeated_p(0.5, 1.5, 3), "a p-value must be 0 to 1, got 1.5"),
+        (lambda: repeated_p(float("nan"), 0.5, 3), "a p-value must be 0 to 1, got nan"),
+        (lambda: repeated_p(0.5, 0.5, 0), "clients must be at least 1, got 0"),
     ],
 )
 def test_wrong_input_gets_one_sentence(call, said):

@@ -7,7 +7,7 @@ bound is several standard errors above the nominal level; seeds are fixed, so th
 import numpy as np
 import pytest
 
-from coterie.clustering import congruence, contrast, halves_gram, pooled_p
+from coterie.clustering import congruence, contrast, halves_gram, repeated_p
 from coterie.clustering.congruence import FEW
 
 LEVELS = (0.05, 0.01, 0.001)
@@ -62,19 +62,21 @@ def test_false_alarms_of_contrasts(sides):
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])
-def test_false_alarms_of_pooled_probes_whatever_they_share(shared):
-    """Four probes of 6 clients: the same data give whole updates the same noise; halves are drawn anew."""
+def test_false_alarms_of_two_probes_whatever_they_share(shared):
+    """Two probes of 6 clients: the same data give whole updates the same noise; halves are drawn anew."""
     rng = np.random.default_rng(int(10 * shared))
-    ps = []
-    for _ in range(600):
-        kept = rng.normal(size=(6, 40))
+    ps, scores = [], []
+    for _ in range(2000):
+        kept = rng.normal(size=(6, 200))
         probes = []
-        for _ in range(4):
-            whole = np.sqrt(shared) * kept + np.sqrt(1 - shared) * rng.normal(size=(6, 40))
-            halved = rng.normal(size=(6, 40))
-            probes.append(congruence(halves_gram(whole + halved, whole - halved)).p)
-        ps.append(pooled_p(probes))
-    assert_level(rates(ps), 600, factor=1.3)
+        for _ in range(2):
+            whole = np.sqrt(shared) * kept + np.sqrt(1 - shared) * rng.normal(size=(6, 200))
+            halved = rng.normal(size=(6, 200))
+            probes.append(congruence(halves_gram(whole + halved, whole - halved)))
+        ps.append(repeated_p(probes[0].p, probes[1].p, 6))
+        scores.append([found.z for found in probes])
+    assert_level(rates(ps), 2000, factor=1.2)
+    assert np.corrcoef(np.array(scores).T)[0, 1] == pytest.approx(shared**2 * 6 / 11, abs=0.06)
 
 
 def detected(ps: list[float]) -> float:

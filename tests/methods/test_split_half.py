@@ -16,8 +16,9 @@ from coterie.engines import inprocess
 from coterie.engines.inprocess import Round
 from coterie.methods import CFL, FedAvg, SplitHalf
 from coterie.methods.cfl_leaves import Leaf
-from coterie.methods.split_half import SplitHalfState
-from coterie.methods.split_half_groups import Evidence, confirmed, evidence_of, looked_at, reviewed
+from coterie.methods.split_half_groups import Evidence, confirmed, evidence_of, looked_at, middle, reviewed
+from coterie.methods.split_half_state import SplitHalfState, Watch
+from coterie.methods.split_half_walk import Probed, probed, step
 from coterie.scenario import SCENARIOS
 from coterie.tree import root
 from coterie.world import World
@@ -131,7 +132,7 @@ def test_evidence_is_of_those_who_sent_halves() -> None:
     found = evidence_of(Replies(clients=CLIENTS, examples=np.ones(16, int), halves=products))
     assert found is not None
     assert found.clients == CLIENTS[:2] + CLIENTS[3:]
-    assert torch.equal(found.products, torch.from_numpy(whole.of(found.clients)))
+    assert torch.equal(found.products, whole.of(found.clients).products)
     assert evidence_of(Replies(clients=CLIENTS, examples=np.ones(16, int))) is None
 
 
@@ -233,8 +234,10 @@ def test_a_wrong_split_heals() -> None:
 
 def test_someone_who_is_away_in_a_review_stays_where_it_is() -> None:
     world = digits()
-    away = replace(world, attendance=Attendance(away={0: [(19, 22)]}))  # the review is after round 20
-    assert played(SplitHalf(), away, 30)[-1].assignment.groups == world.truth
+    away = replace(world, attendance=Attendance(away={0: [(18, 21)]}))
+    found = played(SplitHalf(review_every=12), away, 24)  # the last split is in round 7, so the review is after 19
+    assert [done.number for done in found if done.exchanges > 1] == [20]
+    assert found[-1].assignment.groups == world.truth
 
 
 # -- what a review found ----------------------------------------------------------------------------------------------------
@@ -250,7 +253,11 @@ def walking_to_a_merged_leaf(split: bool) -> SplitHalfState:
     if split:
         tree, ids = tree.split(one, [(1, 3), (2, 4)], torch.ones(6), replies=heard, round=2)
         leaves = [Leaf(node=id, clients=part, model=torch.ones(6)) for id, part in zip(ids, [(1, 3), (2, 4)], strict=True)]
-    return SplitHalfState(round=3, leaves=tuple(leaves), tree=tree, walkers={9: 0}, merged={other: one})
+    probed = {0: Probed(steps=1, levels=dict.fromkeys((1, 2, 3, 4), 0.1), share=0.1, df=np.inf)}
+    watched = {leaf.node: Watch(due=10) for leaf in leaves}
+    return SplitHalfState(
+        round=3, leaves=tuple(leaves), tree=tree, watched=watched, probed=probed, walkers={9: 0}, merged={other: one}
+    )
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -294,6 +301,82 @@ def test_a_few_answers_overrule_no_probe() -> None:
     found = looked_at(1e-4, leaf, asked(few), before)
     assert found is not None
     assert (found.note.kind, found.evidence) == ("hold", before)
+
+
+def test_other_clients_in_the_second_probe_confirm_the_first() -> None:
+    """Who is heard twice is too few to cut by, so the groups are those of the second probe; the rest walk."""
+    one, other = evidence(signals(TWO)[:9], 1, CLIENTS[:9]), evidence(signals(TWO)[6:], 2, CLIENTS[6:])
+    found = confirmed(1e-4, one, other)
+    assert found == tuple(tuple(np.array(CLIENTS[6:])[TWO[6:] == g].tolist()) for g in (0, 1))
+
+
+def test_the_review_begins_in_the_middle_of_all_models() -> None:
+    groups = [Leaf(node=i, clients=c, model=torch.tensor([x])) for i, (c, x) in enumerate((((1, 2), 1.0), ((3, 4), 3.0)))]
+    assert middle(groups).tolist() == [2.0]  # of two groups alike, the mean
+    assert middle([*groups, Leaf(node=2, clients=(5,), model=torch.tensor([1e9]))]).tolist() == [3.0]
+    assert middle([*groups, Leaf(node=2, clients=(), model=torch.tensor([1e9]))]).tolist() == [2.0]
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        counts, models = rng.integers(1, 5, 4), rng.normal(size=(4, 6))
+        pairs = enumerate(zip(counts, models, strict=True))
+        made = [Leaf(node=i, clients=tuple(range(c)), model=torch.tensor(m)) for i, (c, m) in pairs]
+        assert np.allclose(middle(made).numpy(), np.median(np.repeat(models, counts, axis=0), axis=0))
+
+
+def test_calm_groups_are_probed_less_often() -> None:
+    world = digits("iid")
+    probed = [done.number for done in played(SplitHalf(), world, 40) if done.notes]
+    assert probed == [2, 6, 14, 30]
+
+
+# -- newcomers --------------------------------------------------------------------------------------------------------------
+
+
+def split_tree(seed: int = 1) -> tuple[Any, Any]:
+    """Two groups of eight, split at node 0, and what the split keeps of its probe."""
+    a, b = signals(TWO) + np.random.default_rng(seed).normal(size=(2, 16, D))
+    replies = Replies(clients=CLIENTS, examples=np.ones(16, int), updates=torch.from_numpy((a + b) / 2))
+    parts = [tuple(np.array(CLIENTS)[g == TWO].tolist()) for g in (0, 1)]
+    tree, _ = root(CLIENTS, D).split(0, parts, torch.zeros(D), replies=replies, round=1)
+    seen = Evidence(clients=CLIENTS, products=torch.from_numpy(halves_gram(a, b)))
+    return tree, probed(3, seen)
+
+
+def newcomer(signal: np.ndarray, seed: int, halved: bool = True) -> Replies:
+    a, b = signal + np.random.default_rng(seed).normal(size=(2, 1, D))
+    halves = halves_gram(a, b) if halved else np.full((2, 2), np.nan)
+    return Replies(clients=(99,), examples=np.ones(1, int), updates=torch.from_numpy((a + b) / 2), halves=halves)
+
+
+@pytest.mark.parametrize("halved", [True, False])
+def test_a_newcomer_goes_to_the_nearest_branch(halved: bool) -> None:
+    tree, probe = split_tree()
+    for seed in range(20):
+        went = step(tree, 0, 99, probe, newcomer(signals(TWO)[seed % 2], 100 + seed, halved), 1e-4)
+        assert (went.at, went.alone) == (1 + seed % 2, False)
+        assert 99 in went.tree.nodes[went.at].clients
+        assert (f"p_{went.at}" in went.note.numbers) == halved
+
+
+def test_a_newcomer_of_no_branch_is_on_its_own_and_the_next_finds_it() -> None:
+    tree, probe = split_tree()
+    other = signals(np.array([0]), seed=77, size=1.2)[0]
+    went = step(tree, 0, 99, probe, newcomer(other, 1), 1e-4)
+    assert (went.at, went.alone) == (3, True)
+    assert "on its own" in went.note.text
+    tree, probe = went.tree, went.probe
+    twin = replace(newcomer(other, 2), clients=(100,))
+    went = step(tree, 0, 100, probe, twin, 1e-4)
+    assert (went.at, went.alone) == (3, False)
+
+
+def test_false_alarms_of_newcomers() -> None:
+    ps = [
+        step(*(lambda t, p: (t, 0, 99, p))(*split_tree(seed)), newcomer(signals(TWO)[0], 5000 + seed), 1e-4).note.numbers["p_1"]
+        for seed in range(400)
+    ]
+    assert np.mean(np.array(ps) < 0.05) <= 0.09
+    assert np.mean(np.array(ps) < 0.01) <= 0.03
 
 
 def test_groups_of_which_few_answer_do_not_merge() -> None:

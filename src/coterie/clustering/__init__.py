@@ -21,7 +21,7 @@ Which layers tell clients apart (ACFL)
 Signal and noise, from updates of two halves of every client's data
     :func:`halves_gram`, then :func:`signal_gram`, :func:`noise_levels`, :func:`reliability`, :func:`signal_cosine`
 Clustering without thresholds (the split-half test)
-    :func:`congruence`, a :class:`Congruence`; :func:`pooled_p` of several; :func:`signal_cut`; :func:`congruent_groups`,
+    :func:`congruence`, a :class:`Congruence`; :func:`repeated_p` of two; :func:`signal_cut`; :func:`congruent_groups`,
     :class:`CongruentGroups` of :class:`SplitDecision`; :func:`contrast` and :func:`newcomer_contrasts`, :class:`Contrast`
 A newcomer among stored updates (CFL's Algorithm 4)
     :func:`closeness`
@@ -35,7 +35,7 @@ Wrong input is a :class:`ValueError` of one sentence.
 
 from coterie.clustering.agglomerative import agglomerative, cut, cut_dendrogram, cut_margin, dendrogram
 from coterie.clustering.bipartition import Bipartition, bipartition, bipartition_margin, optimal_bipartition
-from coterie.clustering.congruence import Congruence, congruence, pooled_p
+from coterie.clustering.congruence import Congruence, congruence, repeated_p
 from coterie.clustering.congruence_split import (
     CongruentGroups,
     Contrast,
@@ -105,9 +105,9 @@ __all__ = [
     "norms",
     "optimal_bipartition",
     "passes_gamma",
-    "pooled_p",
     "purity",
     "reliability",
+    "repeated_p",
     "same_partition",
     "separation_bound",
     "separation_gap",

@@ -6,23 +6,25 @@ and sends both updates. Their mean serves as the round's update, so a round is n
 and tests whether the members are congruent (:func:`coterie.clustering.congruence`); the only threshold is ``level``, the
 probability of splitting clients who are alike.
 
-- A group whose probe finds it incongruent probes again in the next round, everybody asked. It splits if that finds it so too,
-  and goes on splitting as long as its parts are incongruent in both (:func:`.split_half_groups.confirmed`). Clients on whose
-  side the two probes disagree stand at the split node, and walk down from there like newcomers.
-- Newcomers, and members that were silent when their group split, walk down the parameter tree (CFL's Algorithm 4).
-- Every ``review_every`` rounds in which there are several groups, everybody trains on halves from the mean of all models, in
-  an exchange of its own. Two groups that are one by the evidence merge, and a client that belongs to another group moves.
+- A group whose probe finds it incongruent probes again in the next round. It splits if both together are below ``level``
+  (:func:`coterie.clustering.repeated_p`), and goes on splitting as long as its parts are incongruent in both
+  (:func:`.split_half_groups.confirmed`). Clients on whose side the two disagree walk down from there like newcomers. A group
+  whose probes show nothing waits longer for the next, twice as long each time, up to four times ``probe_every``.
+- Newcomers, and members that were silent when their group split, walk down the parameter tree with halves
+  (:mod:`.split_half_walk`).
+- ``review_every`` rounds after the groups last changed, everybody trains on halves from one model, the median of all, in an
+  exchange of its own. Two groups that are one by the evidence merge, and a client that belongs to another group moves. A
+  review that changes nothing is followed by one twice as many rounds later.
 
 All halves make the same number of steps, whoever's they are: unequal work makes updates differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,32 +39,16 @@ from coterie.core import (
     Task,
     Training,
     average,
-    state,
     weights,
 )  # fmt: skip
 from coterie.methods import cfl_leaves, walking
 from coterie.methods.cfl_leaves import Leaf, join, ordered
-from coterie.methods.split_half_groups import Evidence, looked_at, reviewed
+from coterie.methods.probing import of_equal_steps
+from coterie.methods.split_half_groups import Found, looked_at, middle, reviewed
+from coterie.methods.split_half_state import CALM, SplitHalfState, Watch, members_of, several
+from coterie.methods.split_half_walk import probed, step
 from coterie.settings import check, setting
-from coterie.tree import Tree, root
-
-
-@state
-class SplitHalfState:
-    """round: completed. leaves, tree, walkers: as in :class:`.cfl_leaves.CFLState`. evidence: leaf's node -> its last probe,
-    where that found it incongruent. examples: client -> how many it has. merged: node of a leaf that was merged -> that of
-    the one it became part of. reviewing: the next exchange is a review. notes: of the last exchange."""
-
-    round: int
-    leaves: tuple[Leaf, ...]
-    tree: Tree
-    walkers: Mapping[Client, int] = field(default_factory=dict)
-    evidence: Mapping[int, Evidence] = field(default_factory=dict)
-    examples: Mapping[Client, int] = field(default_factory=dict)
-    merged: Mapping[int, int] = field(default_factory=dict)
-    reviewing: bool = False
-    training: Training = field(default_factory=Training)
-    notes: tuple[Note, ...] = ()
+from coterie.tree import root
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +57,12 @@ class SplitHalf:
 
     name: ClassVar[str] = "split-half"
 
-    level: float = setting(1e-4, "probability of splitting a group of equal clients, in one probe (α)", gt=0, lt=1)
-    probe_every: int = setting(4, "rounds from one probe of a group to the next", ge=1)
+    level: float = setting(1e-4, "probability of splitting a group of equal clients, by two probes (α)", gt=0, lt=1)
+    probe_every: int = setting(4, "rounds from one probe of a group to the next; up to four times as many in calm", ge=1)
     first_probe: int = setting(2, "the round of the first probe", ge=2)
-    review_every: int = setting(20, "rounds from one review of all groups to the next; 0 is never", ge=0)
+    review_every: int = setting(
+        8, "rounds from a change of the groups to a review of all; more where reviews change nothing; 0 is never", ge=0
+    )
     steps: int | None = setting(
         None, "mini-batch steps of each half; none is half of what a client of median size does in a round", ge=1
     )
@@ -89,7 +77,8 @@ class SplitHalf:
     def init(self, federation: Federation) -> SplitHalfState:
         leaf = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
         tree = root(federation.clients, federation.parameters.stop)
-        return SplitHalfState(round=0, leaves=(leaf,), tree=tree, training=federation.training)
+        watched = {0: Watch(due=self.first_probe)}
+        return SplitHalfState(round=0, leaves=(leaf,), tree=tree, watched=watched, training=federation.training)
 
     def plan(self, state: SplitHalfState, cohort: Cohort) -> Plan:
         columns, weighting = slice(0, state.tree.parameters), cast(Literal["data", "uniform"], self.weighting)
@@ -97,87 +86,123 @@ class SplitHalf:
         if state.reviewing:
             present = set(cohort.present)
             members = [c for leaf in state.leaves for c in leaf.clients if c in present]
-            start = torch.stack([leaf.model for leaf in state.leaves if leaf.clients]).mean(0)
             tasks = dict.fromkeys(sorted(members), probe)
-            return Plan(models=start[None], tasks=tasks, need="mean", columns=columns, ends_round=False)
+            return Plan(models=middle(state.leaves)[None], tasks=tasks, need="mean", columns=columns, ends_round=False)
         models, tasks = [leaf.model for leaf in state.leaves], {}
         for row, leaf in enumerate(state.leaves):
             if leaf.clients:
                 probes = self.probes(state, leaf)  # everybody: of a few, no group can be told from another
                 task = replace(probe, offered=(row,)) if probes else Task(offered=(row,))
                 tasks.update(dict.fromkeys(cohort.sample(leaf.clients, 1.0 if probes else self.fraction), task))
-        more, walks = walking.tasks(state.tree, state.walkers, cohort.present, len(models))
-        return Plan(
-            models=torch.stack([*models, *more]), tasks=tasks | walks, need="rows", columns=columns, weighting=weighting
-        )
+        more, walks = walking.tasks(state.tree, state.walkers, cohort.present, len(models), halves=True)
+        for client, task in walks.items():  # as long as those did who were there when the node was split
+            steps = state.probed[state.walkers[client]].steps
+            tasks[client] = replace(task, training=replace(state.training, steps=steps))
+        return Plan(models=torch.stack([*models, *more]), tasks=tasks, need="rows", columns=columns, weighting=weighting)
 
     def probes(self, state: SplitHalfState, leaf: Leaf) -> bool:
-        """Whether a leaf probes in the round that comes: in its turn, or to confirm what it found in the last one."""
-        due = state.round + 1 >= self.first_probe and (state.round + 1 - self.first_probe) % self.probe_every == 0
-        return len(leaf.clients) > 1 and (due or leaf.node in state.evidence)
+        """Whether a leaf probes in the round that comes."""
+        return len(leaf.clients) > 1 and state.round + 1 >= state.watched[leaf.node].due
 
     def _probing(self, state: SplitHalfState) -> Training:
         """How every half is trained."""
         usual = state.training
-        steps = self.steps
-        if steps is None and usual.steps is not None:
-            steps = usual.steps // 2
-        elif steps is None:
-            size = float(np.median(list(state.examples.values()) or [1]))
-            told = size > 1  # under noise clients do not tell how many examples they have
-            steps = round(usual.epochs * size / (2 * (usual.batch or size))) if told else usual.epochs
-        return replace(usual, steps=max(1, steps))
+        if self.steps is not None:
+            return replace(usual, steps=self.steps)
+        # Under noise clients do not tell how many examples they have.
+        return of_equal_steps(usual, state.examples.values()) or replace(usual, steps=max(1, usual.epochs))
 
     def step(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         counts = dict(zip(replies.clients, map(int, replies.examples), strict=True))
         state = replace(state, examples={**state.examples, **counts}, notes=())
         if state.reviewing:
             return self._review(state, replies)
-        new, leaves, notes = state, [], []
-        evidence: dict[int, Evidence] = {}
+        new = replace(state, leaves=(), round=state.round + 1)
         for leaf in state.leaves:
-            own, before = replies.of(leaf.clients), state.evidence.get(leaf.node)
+            own = replies.of(leaf.clients)
             if not own.clients or own.updates is None:
-                leaves.append(leaf)
-                evidence |= {} if before is None else {leaf.node: before}
-                continue
-            found = looked_at(self.level, leaf, own, before) if self.probes(state, leaf) else None
-            if found is not None:
-                notes.append(found.note)
-                if found.note.kind == "hold":
-                    evidence[leaf.node] = found.evidence
-            if found is not None and found.note.kind == "split":
-                means = {part: self._mean(own.of(part)) for part in found.note.parts}
-                tree, children = cfl_leaves.split(new.tree, leaf, means, own, state.round)
-                late = set(leaf.clients) - {c for part in means for c in part}
-                new = replace(new, tree=tree, walkers={**new.walkers, **dict.fromkeys(late, leaf.node)})
-                leaves += children
+                new = replace(new, leaves=(*new.leaves, leaf))
+            elif self.probes(state, leaf):
+                new = self._look(new, leaf, own)
             else:
-                leaves.append(replace(leaf, model=leaf.model + self._mean(own)))
-        new = replace(new, round=state.round + 1, leaves=ordered(leaves), evidence=evidence, notes=tuple(notes))
-        return self._ended(self._walk(new, state.walkers, replies))
+                new = replace(new, leaves=(*new.leaves, self._moved(leaf, own)))
+        new = self._walk(replace(new, leaves=ordered(new.leaves)), state.walkers, replies)
+        return self._ended(new, state)
+
+    # -- in one step ----------------------------------------------------------------------------------------------------
+
+    def _look(self, new: SplitHalfState, leaf: Leaf, own: Replies) -> SplitHalfState:
+        """The state after a leaf's probe: the leaf, or its parts."""
+        watch = new.watched[leaf.node]
+        found = looked_at(self.level, leaf, own, watch.evidence)
+        if found is None or found.note.kind != "split":
+            watch = self._watch(watch, found, new.round)
+            leaves, watched = (*new.leaves, self._moved(leaf, own)), {**new.watched, leaf.node: watch}
+            notes = new.notes if found is None else (*new.notes, found.note)
+            return replace(new, leaves=leaves, watched=watched, notes=notes)
+        means = {part: self._mean(own.of(part)) for part in found.note.parts}
+        tree, children = cfl_leaves.split(new.tree, leaf, means, own, new.round - 1)
+        late = set(leaf.clients) - {c for part in means for c in part}
+        steps = self._probing(new).steps
+        assert steps is not None
+        return replace(
+            new, tree=tree, leaves=(*new.leaves, *children), notes=(*new.notes, found.note),
+            walkers={**new.walkers, **dict.fromkeys(late, leaf.node)},
+            watched={**new.watched, **{child.node: Watch(due=self._turn(new.round)) for child in children}},
+            probed={**new.probed, leaf.node: probed(steps, found.evidence)},
+        )  # fmt: skip
+
+    def _watch(self, watch: Watch, found: Found | None, round: int) -> Watch:
+        """When a leaf that stays whole probes again: in the next round if what was found is to be confirmed, later the more
+        often nothing was."""
+        if found is None:
+            return Watch(due=self._turn(round), calm=watch.calm)
+        if found.note.kind == "hold":
+            return Watch(due=round + 1, evidence=found.evidence)
+        calm = watch.calm + 1 if found.note.numbers["p"] > CALM else 0
+        return Watch(due=self._turn(round + self.probe_every * (min(2 ** max(calm - 1, 0), 4) - 1)), calm=calm)
+
+    def _turn(self, round: int) -> int:
+        """The first round after this one in which it is time for a probe."""
+        return round + 1 + (self.first_probe - round - 1) % self.probe_every if round >= self.first_probe else self.first_probe
 
     def _mean(self, own: Replies) -> Tensor:
         assert own.updates is not None
         return average(own.updates, weights(own, self.weighting))
 
-    def _walk(self, state: SplitHalfState, before: Mapping[Client, int], replies: Replies) -> SplitHalfState:
-        walked = walking.step(state.tree, state.walkers, replies.of(before), "cosine")
-        tree, walkers, arrived = walked.tree, dict(walked.walkers), {}
-        for client, node in walked.arrived.items():
-            at = state.merged.get(node, node)  # a leaf that was merged leads to the one it became part of
-            tree = tree.place(client, at)
-            if tree.is_leaf(at):
-                arrived[client] = at
-            else:  # which has been split since
-                walkers[client] = at
-        leaves = ordered(join(state.leaves, arrived))
-        return replace(state, tree=tree, walkers=walkers, leaves=leaves, notes=(*state.notes, *walked.notes))
+    def _moved(self, leaf: Leaf, own: Replies) -> Leaf:
+        return replace(leaf, model=leaf.model + self._mean(own))
 
-    def _ended(self, state: SplitHalfState) -> SplitHalfState:
-        """The round has ended; the next begins with a review where one is due."""
-        due = bool(self.review_every) and state.round % max(self.review_every, 1) == 0
-        return replace(state, reviewing=due and _several(state.leaves))
+    def _walk(self, state: SplitHalfState, before: Mapping[Client, int], replies: Replies) -> SplitHalfState:
+        """Those who walked in this exchange go down one level; leaves that split in it are inner nodes already."""
+        for client in replies.of(before).clients:
+            went = step(state.tree, before[client], client, state.probed[before[client]], replies, self.level)
+            at = state.merged.get(went.at, went.at)  # a leaf that was merged leads to the one it became part of
+            state = replace(
+                state, tree=went.tree.place(client, at), notes=(*state.notes, went.note),
+                probed={**state.probed, before[client]: went.probe},
+                walkers={c: node for c, node in state.walkers.items() if c != client},
+            )  # fmt: skip
+            if went.alone:
+                own, model = replies.of([client]), state.tree.nodes[before[client]].model
+                assert own.updates is not None
+                assert model is not None
+                leaf = Leaf(node=at, clients=(), model=model + own.updates[0])
+                state = replace(state, leaves=(*state.leaves, leaf), watched={**state.watched, at: Watch(due=state.round)})
+            if state.tree.is_leaf(at):
+                state = replace(state, leaves=ordered(join(state.leaves, {client: at})))
+            else:
+                state = replace(state, walkers={**state.walkers, client: at})
+        return state
+
+    def _ended(self, new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
+        """The round has ended: if groups have changed the next review is some rounds away, and where one is due it comes
+        next."""
+        if not self.review_every:
+            return new
+        if members_of(new) != members_of(before):
+            return replace(new, review=(new.round + self.review_every, self.review_every))
+        return replace(new, reviewing=new.round >= new.review[0] and several(new))
 
     def _review(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         leaves, merged, notes = reviewed(self.level, state.leaves, replies, state.examples)
@@ -186,10 +211,13 @@ class SplitHalf:
             for client in leaf.clients:
                 tree = tree.place(client, leaf.node)
         gone = {node: merged.get(into, into) for node, into in state.merged.items()} | merged
-        evidence = {node: e for node, e in state.evidence.items() if node not in gone}
-        return replace(
-            state, leaves=ordered(leaves), tree=tree, merged=gone, evidence=evidence, reviewing=False, notes=tuple(notes)
+        new = replace(
+            state, leaves=ordered(leaves), tree=tree, merged=gone, reviewing=False, notes=tuple(notes)
         )
+        changed = [node for node, members in members_of(new).items() if members != members_of(state).get(node)]
+        wait = self.review_every if changed else 2 * state.review[1]
+        again = {node: Watch(due=self._turn(state.round)) for node in changed}
+        return replace(new, watched={**state.watched, **again}, review=(state.round + wait, wait))
 
     def assignment(self, state: SplitHalfState) -> Assignment:
         return cfl_leaves.served(state)
@@ -199,14 +227,7 @@ class SplitHalf:
 
     def retire(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
         left = cfl_leaves.retired(state, clients)
-        return replace(left, reviewing=left.reviewing and _several(left.leaves))
+        return replace(left, reviewing=left.reviewing and several(left))
 
     def explain(self, state: SplitHalfState) -> tuple[Note, ...]:
         return state.notes
-
-
-def _several(leaves: Iterable[Leaf]) -> bool:
-    """Whether there are groups that might be one."""
-    return sum(bool(leaf.clients) for leaf in leaves) > 1
-
-

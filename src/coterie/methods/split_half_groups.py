@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering import congruence, contrast, signal_cut, signal_gram
+from coterie.clustering import congruence, congruent_groups, contrast, repeated_p, signal_cut, signal_gram
 from coterie.clustering.congruence import Congruence
 from coterie.core import Client, Groups, Note, Replies, as_groups, state
 from coterie.methods.cfl_leaves import Leaf
 
+ALIKE = 0.01
+"""Two groups are one, and a client may be of a group, unless p of their being so is below this."""
 
 @state
 class Evidence:
@@ -22,12 +24,11 @@ class Evidence:
     clients: tuple[Client, ...]
     products: Tensor
 
-    def of(self, clients: Sequence[Client]) -> np.ndarray:
+    def of(self, clients: Sequence[Client]) -> Evidence:
         """The same of some of them."""
         place = {client: i for i, client in enumerate(self.clients)}
         at = [half * len(self.clients) + place[client] for half in (0, 1) for client in clients]
-        matrix: np.ndarray = self.products.numpy()[np.ix_(at, at)]
-        return matrix
+        return Evidence(clients=tuple(clients), products=self.products[at][:, at])
 
 
 @dataclass(frozen=True)
@@ -59,38 +60,55 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
     now = evidence_of(own)
     if now is None:
         return None
-    if before is not None and not enough(before.clients, now.clients):
-        text = f"only {len(now.clients)} of {len(before.clients)} clients answered the second probe, so it is asked again"
+    if before is not None and 2 * len(now.clients) < len(before.clients):
+        text = f"only {len(now.clients)} clients answered the second probe, and {len(before.clients)} the first; asked again"
         return Found(Note(kind="hold", clients=leaf.clients, text=text), before)
     test = congruence(now.products.numpy())
-    told = f"p {test.p:.2g} of {test.clients} clients alike"
-    if not test.p < level:
-        return Found(_note(leaf, "keep", f"congruent: {told}, not below level {level:g}", test), now)
+    told, rule = f"p {test.p:.2g} of {test.clients} clients alike", f"below level {level:g}"
     if before is None:
-        return Found(_note(leaf, "hold", f"incongruent: {told}, below level {level:g}; probed again", test), now)
+        p = repeated_p(test.p, test.p, test.clients)
+        if not p < level:
+            return Found(_note(leaf, "keep", f"congruent: {told}; coming twice it would be {p:.2g}, not {rule}", test), now)
+        return Found(_note(leaf, "hold", f"incongruent: {told}; coming twice it would be {p:.2g}, {rule}", test), now)
+    p = together(before, now)
+    told += f", {p:.2g} with the probe before"
+    if not p < level:
+        return Found(_note(leaf, "keep", f"congruent: {told}, not {rule}", test, p), now)
     parts = confirmed(level, before, now)
     if len(parts) < 2:
-        text = f"incongruent: {told}, below level {level:g}; but the two probes see no two sides, so probed again"
-        return Found(_note(leaf, "hold", text, test), now)
-    undecided = len(now.clients) - sum(map(len, parts))
-    text = f"incongruent in two probes: {told}, below level {level:g}"
+        text = f"incongruent: {told}, {rule}; but the two probes see no two sides, so probed again"
+        return Found(_note(leaf, "hold", text, test, p), now)
+    text, undecided = f"incongruent: {told}, {rule}", len(now.clients) - sum(map(len, parts))
     if undecided:
         text += f"; {undecided} clients, on which they disagree, walk down"
-    return Found(replace(_note(leaf, "split", text, test), parts=parts), now)
+    return Found(replace(_note(leaf, "split", text, test, p), parts=parts), now)
 
 
-def _note(leaf: Leaf, kind: str, text: str, test: Congruence) -> Note:
+def _note(leaf: Leaf, kind: str, text: str, test: Congruence, together: float | None = None) -> Note:
     numbers = {"p": test.p, "z": test.z, "spread": test.spread, "dimension": test.dimension}
+    if together is not None:
+        numbers["p_together"] = together
     return Note(kind=kind, clients=leaf.clients, text=text, numbers={k: v for k, v in numbers.items() if np.isfinite(v)})
+
+
+def together(first: Evidence, second: Evidence) -> float:
+    """The p-value of two probes of a group that its clients are congruent; not all need to be in both."""
+    one, other = (congruence(evidence.products.numpy()).p for evidence in (first, second))
+    return repeated_p(one, other, clients=min(len(first.clients), len(second.clients)))
 
 
 def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
     """The groups that two probes confirm: both find the whole incongruent, and the two sides of one cut apart; and so on
     with the sides.
 
-    Clients whom the probes see on different sides are in none of the groups.
+    Clients who are not in both probes, or on different sides, are in none of the groups. Where fewer than half of those of
+    the second probe are in the first, the groups are those of the second alone.
     """
-    waiting = [tuple(sorted(set(first.clients) & set(second.clients)))]
+    both = sorted(set(first.clients) & set(second.clients))
+    if not enough(second.clients, both):
+        found = congruent_groups(second.products.numpy(), level).groups
+        return as_groups([second.clients[i] for i in group] for group in found)
+    waiting = [tuple(both)]
     groups: list[tuple[Client, ...]] = []
     while waiting:
         group = waiting.pop()
@@ -106,13 +124,14 @@ def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evi
     """The two sides of a group, or none where it stays whole.
 
     The cut is that of both probes' mean: where several groups are equally far apart many cuts are as good as each other,
-    and each probe alone would take another. Each probe has to say by itself that the sides differ, and who is on which.
+    and each probe alone would take another. Both have to say that the sides differ, and who is on which.
     """
-    matrices = [evidence.of(group) for evidence in (first, second)]
-    if len(group) < 2 or not all(congruence(matrix).p < level for matrix in matrices):
+    if len(group) < 2 or not together(first.of(group), second.of(group)) < level:
         return []
+    matrices = [evidence.of(group).products.numpy() for evidence in (first, second)]
     left, right = signal_cut(signal_gram(matrices[0]) + signal_gram(matrices[1]))
-    if not all(contrast(matrix, left, right).p < level for matrix in matrices):
+    one, other = (contrast(matrix, left, right).p for matrix in matrices)
+    if not repeated_p(one, other, len(group)) < level:
         return []
     nearer = [_nearer(signal_gram(matrix), left, right) for matrix in matrices]
     sides = [
@@ -137,6 +156,18 @@ def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int]) -> np
 
 
 # -- reviews ---------------------------------------------------------------------------------------------------------------
+
+
+def middle(leaves: Iterable[Leaf]) -> Tensor:
+    """The model ``(d,)`` from which all are reviewed: in every parameter the median of the leaves' models, each as often as it
+    has clients. A mean would follow one group whose model has gone astray, as that of adversaries does."""
+    seen = [leaf for leaf in leaves if leaf.clients]
+    values, order = torch.stack([leaf.model for leaf in seen]).sort(dim=0)
+    below = torch.tensor([float(len(leaf.clients)) for leaf in seen])[order].cumsum(0)
+    half = below[-1:] / 2
+    upper = torch.gather(values, 0, (below <= half).sum(0, keepdim=True).clamp(max=len(seen) - 1))
+    lower = torch.gather(values, 0, (below < half).sum(0, keepdim=True))
+    return ((lower + upper) / 2)[0]
 
 
 def reviewed(
@@ -175,7 +206,7 @@ def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[L
                 continue
             others = {node: contrast(matrix, [i], at) for node, at in there.items() if node != leaf.node and at}
             best = min(others, key=lambda node: others[node].distance, default=None)
-            if best is not None and others[best].p > 0.05:
+            if best is not None and others[best].p > ALIKE:
                 client = seen.clients[i]
                 goes[client] = best
                 text = f"client {client} is not of its group (p {own.p:.2g}), but of node {best}'s (p {others[best].p:.2g})"
@@ -189,15 +220,14 @@ def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
 
 
 def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] | None:
-    """Of the pairs of groups that are one by the evidence, the nearest: their signals are no further apart than the error of
-    that distance. None where there are none."""
+    """Of the pairs of groups whose signals do not differ, the nearest. None where there are none."""
     there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and enough(leaf.clients, seen.clients)]
     best, least = None, np.inf
     for i, (one, at) in enumerate(there):
         for other, also in there[i + 1 :]:
             found = contrast(seen.products.numpy(), at, also)
-            if found.distance <= found.error and found.distance < least:
-                text = f"one group by the evidence: distance {found.distance:.2g}, no more than its error {found.error:.2g}"
+            if found.p > ALIKE and found.distance < least:
+                text = f"one group by the evidence: p {found.p:.2g} that they are one, above {ALIKE:g}"
                 clients = tuple(sorted((*one.clients, *other.clients)))
                 numbers = {"p": found.p, "distance": found.distance, "error": found.error}
                 best = one, other, Note(kind="merge", clients=clients, text=text, numbers=numbers)
