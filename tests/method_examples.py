@@ -45,7 +45,10 @@ EXAMPLES: dict[str, Any] = {
     "hcct-once-half": HCCT(one_shot=True, fraction=0.5, newcomers="partition", scale="absolute", tradeoff=0.5),
     "hcct-fixed": HCCT(groups=3, tradeoff=0.0),
     "hcct-whole": HCCT(tradeoff=float("inf")),
+    "hcct-signals": HCCT(cosines="signals"),
+    "hcct-signals-half": HCCT(cosines="signals", partition_every=1, memory=0.5, fraction=0.5),
     "hcct-e": HCCTE(),
+    "hcct-e-signals": HCCTE(cosines="signals", partition_every=2),
     "hcct-e-code": HCCTE(layer="paper-code", one_shot=True),
     "hcct-p": HCCTP(),
     "acfl": ACFL(),
@@ -71,7 +74,7 @@ EXAMPLES: dict[str, Any] = {
 
 OF_GIVEN_NUMBER = ["cfl-scheduled", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]
 FINDS_GROUPS = [
-    "hcct", *OF_GIVEN_NUMBER[3:],
+    "hcct", "hcct-signals", *OF_GIVEN_NUMBER[3:],
     *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl", "split-half")) and n != "acfl-one"),
 ]  # fmt: skip
 """Those that find the groups of an easy world."""

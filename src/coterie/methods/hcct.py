@@ -20,6 +20,10 @@ Deviations
 - The utility that is told is that of the merge. The published code's report counts a client's own data twice in a group.
 - The cosines are means over epochs (``memory``), for near an optimum those of one epoch are noise, and a newcomer's first
   update is compared with the others' first ones. 0 is the paper.
+- ``cosines="signals"`` asks for updates of two halves of everybody's data, and takes the noise that they tell out of the
+  squared norms (:mod:`coterie.methods.hcct_hearing`). These epochs cost twice the upload and train half as far, so groups
+  are made in every fourth only (``partition_every``), while a newcomer waits, and until everybody has been heard once; in
+  the others means suffice. HCCT-E chooses its layer by whole updates, and the cosines of that epoch are theirs.
 - The paper has every client in every epoch. Here those that answered are partitioned, with those silent ones whose cosines
   with all of them are remembered. The others go with the new group that has most data of those they were with. Silent
   clients have the model of their group whenever it moves, and keep their weight in the start of their next group.
@@ -32,12 +36,11 @@ Deviations
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 
-from coterie.clustering import gram, sketch
 from coterie.core import (
     Assignment,
     Client,
@@ -51,10 +54,12 @@ from coterie.core import (
     joined,
     without,
 )  # fmt: skip
-from coterie.methods.hcct_groups import HCCTState, Heard, regroup
+from coterie.methods.hcct_groups import HCCTState, regroup
+from coterie.methods.hcct_hearing import hear
 from coterie.methods.hcct_layers import comparable, layer_note, paper_code_ratios, relative_variances
-from coterie.methods.hcct_memory import begin, forget, recall, remember
+from coterie.methods.hcct_memory import forget
 from coterie.methods.hcct_models import beginners, starts, trained
+from coterie.methods.probing import of_equal_steps
 from coterie.settings import SettingError, check, setting
 
 LAYERS = ("all", "robust", "paper-code")
@@ -83,6 +88,13 @@ class HCCT:
     )  # fmt: skip
     memory: float = setting(
         0.95, "weight of an epoch's cosines in each later one (β), 0: none, as in the paper; ours", ge=0, le=1
+    )
+    cosines: str = setting(
+        "updates", "what cosines are of: updates, as in the paper; or the signals in them, by halves of clients' data; ours",
+        choices=("updates", "signals"),
+    )  # fmt: skip
+    partition_every: int | None = setting(
+        None, "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, which cost; ours", ge=1
     )
     fraction: float = setting(1.0, "share of each group's clients asked in an epoch, at least one; ours", gt=0, le=1)
     sketch: int | None = setting(
@@ -113,35 +125,37 @@ class HCCT:
         return HCCTState(
             clients=clients, first=first, models=first[None], row=dict.fromkeys(clients, 0), groups=(clients,),
             next=(clients,), parameters=federation.parameters.stop, keep=keep,
-            layers={} if self.layer == "all" else comparable(federation, keep),
+            layers={} if self.layer == "all" else comparable(federation, keep), training=federation.training,
         )  # fmt: skip
 
     def plan(self, state: HCCTState, cohort: Cohort) -> Plan:
         share = 1.0 if self.one_shot and not state.partitioned else self.fraction
-        new = set(self._remembered_firsts(state))
+        compares = not (np.isinf(self.tradeoff) or self._rests(state))
+        new, opens = set(self._remembered_firsts(state)), self.layer_open(state)
+        usual = Task(offered=(0,), keep=state.keep)
+        if self.cosines == "signals" and compares and not opens:
+            usual = replace(usual, halves=True, training=of_equal_steps(state.training, state.sizes.values()))
         tasks = {}
         for row, group in enumerate(state.next):
             # A first update is compared with those of the first epoch, so it has that epoch's learning rate.
-            task = Task(offered=(row,), keep=state.keep, lr_round=0 if new.issuperset(group) else None)
+            task = replace(usual, offered=(row,), lr_round=0 if new.issuperset(group) else None)
             tasks.update(dict.fromkeys(cohort.sample(group, share), task))
-        if self._layer_open(state):
+        if opens:
             return Plan(models=starts(state), tasks=tasks, need="rows")
-        if new:  # first updates are remembered as sketches
-            columns = state.columns if self.sketch else None
-            return Plan(models=starts(state), tasks=tasks, need="rows", columns=columns, sketch=self.sketch)
-        if np.isinf(self.tradeoff) or (self.settled(state) and not state.waiting):
+        if not compares:
             return Plan(models=starts(state), tasks=tasks, need="mean")
-        return Plan(models=starts(state), tasks=tasks, need="gram", columns=state.columns, sketch=self.sketch)
+        need: Literal["rows", "gram"] = "rows" if new else "gram"  # first updates are remembered as sketches
+        return Plan(models=starts(state), tasks=tasks, need=need, columns=state.columns, sketch=self.sketch)
 
     def step(self, state: HCCTState, replies: Replies) -> HCCTState:
         if not replies.clients:
             return replace(state, notes=())
         state, notes = self._with_layer(state, replies)
-        new = self._remembered_firsts(state)
-        state = trained(state, replies)
-        if self.settled(state) and not state.waiting:
+        new, rests = self._remembered_firsts(state), self._rests(state)
+        state = replace(trained(state, replies), epoch=state.epoch + 1)
+        if rests:
             return replace(state, notes=notes)
-        state, heard = self._heard(state, replies, new)
+        state, heard = hear(self, state, replies, new)
         return regroup(self, state, heard, notes)
 
     def assignment(self, state: HCCTState) -> Assignment:
@@ -176,12 +190,18 @@ class HCCT:
         """Whether the one partition has been made; it is made anew where all of its clients have gone."""
         return self.one_shot and state.partitioned and state.waiting != state.clients
 
-    def _layer_open(self, state: HCCTState) -> bool:
+    def _rests(self, state: HCCTState) -> bool:
+        """Whether groups stay what they are in the coming epoch: it is no turn of theirs, nobody waits, all have been heard."""
+        every = self.partition_every or (1 if self.cosines == "updates" else 4)
+        due = not state.partitioned or state.epoch % every == 0 or not state.sizes.keys() >= set(state.clients)
+        return not state.waiting and (self.settled(state) or not due)
+
+    def layer_open(self, state: HCCTState) -> bool:
         return self.layer != "all" and state.layer is None and bool(state.layers) and not np.isinf(self.tradeoff)
 
     def _with_layer(self, state: HCCTState, replies: Replies) -> tuple[HCCTState, tuple[Note, ...]]:
         """HCCT-E: the layer whose updates differ most between clients, once two or more have been heard (eq. 19)."""
-        if not self._layer_open(state) or len(replies.clients) < 2:
+        if not self.layer_open(state) or len(replies.clients) < 2:
             return state, ()
         assert replies.updates is not None
         measured = relative_variances if self.layer == "robust" else paper_code_ratios
@@ -192,31 +212,6 @@ class HCCT:
     def _remembered_firsts(self, state: HCCTState) -> tuple[Client, ...]:
         """Whose coming update will be remembered as its first."""
         return beginners(state) if self.memory and not np.isinf(self.tradeoff) else ()
-
-    def _heard(self, state: HCCTState, replies: Replies, new: tuple[Client, ...]) -> tuple[HCCTState, Heard]:
-        """What the next partition rests on, and the state that remembers it. new: whose update was its first."""
-        clients, matrix, columns = replies.clients, replies.gram, state.columns
-        if replies.updates is not None and replies.means is not None:  # sketches of these columns
-            columns = slice(0, replies.updates.shape[1])
-        if not np.isinf(self.tradeoff):
-            if matrix is None:
-                assert replies.updates is not None
-                matrix = gram(replies.updates, columns=columns)
-            if self.memory and not self._layer_open(state):  # what was seen of other columns compares with nothing later
-                memory, first = remember(state.memory, clients, matrix, self.memory), replies.of(new)
-                if first.clients:
-                    assert first.updates is not None
-                    firsts = first.updates[:, columns]
-                    if self.sketch and replies.means is None:  # HCCT-E had to see all layers
-                        firsts = sketch(firsts, self.sketch)
-                    memory = begin(memory, first.clients, firsts)
-                state = replace(state, memory=memory)
-                clients, matrix = recall(memory, clients)
-        sizes = np.array([state.sizes[c] for c in clients], dtype=np.float64)
-        unit = sizes if self.scale == "per-client" else np.ones(len(sizes))
-        if self.scale == "mean-size":
-            unit = unit * np.mean(list(state.sizes.values()))
-        return state, Heard(replies.clients, clients, matrix, sizes, self.tradeoff * unit)
 
 
 @dataclass(frozen=True, kw_only=True)

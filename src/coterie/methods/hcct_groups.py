@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import benefit, benefits, cosine, utility, utility_merge
-from coterie.core import Client, Groups, Note, as_groups, state
+from coterie.core import Client, Groups, Note, Training, as_groups, state
 from coterie.methods.hcct_layers import Layers
 from coterie.methods.hcct_memory import Memory
 
@@ -29,7 +29,8 @@ class HCCTState:
 
     layers: those that may be compared; layer: the one that is, None for all; keep: those that stay at the client.
     partitioned: whether there has been a partition. waiting: who finds its group when it is next heard: newcomers, and with
-    ``one_shot`` those silent in the partition. memory: of cosines, where the method has one.
+    ``one_shot`` those silent in the partition. memory: of cosines, where the method has one. epoch: those completed in which
+    anybody was heard. training: the experiment's.
     """
 
     clients: tuple[Client, ...]
@@ -46,6 +47,8 @@ class HCCTState:
     partitioned: bool = False
     waiting: tuple[Client, ...] = ()
     memory: Memory | None = None
+    epoch: int = 0
+    training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
 
     @property
@@ -62,7 +65,7 @@ class Heard:
     """What a partition rests on. spoke: who answered. clients: they, and silent ones whose cosines are remembered.
 
     gram ``(n, n)`` of their updates, None where λ is infinite. sizes ``(n,)``: training-set sizes. price ``(n,)``: λ of
-    each.
+    each. signal: the share of their squared norms that is no noise, as far as noise is known.
     """
 
     spoke: tuple[Client, ...]
@@ -70,6 +73,7 @@ class Heard:
     gram: np.ndarray | None
     sizes: np.ndarray
     price: np.ndarray
+    signal: float
 
     @cached_property
     def place(self) -> Mapping[Client, int]:
@@ -178,8 +182,11 @@ def partition_note(method: HCCT, state: HCCTState, heard: Heard) -> Note:
         for name, row in (("utility", mine), ("gain", mine - alone), ("group_utility", np.full(len(at), mine.sum()))):
             values[name].update({heard.clients[i]: float(value) for i, value in zip(at, row, strict=True)})
     numbers |= {"utility": sum(values["utility"].values()), "tradeoff": float(heard.price.mean())}
+    said = ""
+    if method.cosines == "signals":
+        numbers["signal"], said = heard.signal, f", of {heard.signal:.0%} signal"
     rule = f"λ {numbers['tradeoff']:.3g}" if method.groups is None else f"{_count(method.groups, 'group')} asked for"
-    text += f", {rule}{f', layer {state.layer!r}' if state.layer is not None else ''}: utility {numbers['utility']:.3g}"
+    text += f", {rule}{f', layer {state.layer!r}' if state.layer is not None else ''}{said}: utility {numbers['utility']:.3g}"
     if len(groups) > 1:
         numbers["best_open"] = float(benefits(heard.gram, heard.sizes, heard.price, [heard.at(g) for g in groups]).max())
         text += f", the best merge not made would add {numbers['best_open']:.3g}"

@@ -5,6 +5,10 @@ definition dissolves a group that should stay. The cosine of two clients is ther
 epochs in which both were heard, each weighted by the norms of the two updates, and by β for every later one of them.
 What clients said while they were far from their optimum counts most.
 
+Of signals (:mod:`~coterie.methods.hcct_hearing`) that mean is divided by the share of signal in the squared norms of all who
+are compared, over all their epochs: the correction of a correlation for noise. One client's share, or one epoch's, is too
+noisy itself: with 40 examples a client, it came out below zero for a quarter of the clients.
+
 First updates, from the first model, are remembered as well, shortened to :data:`SKETCH` numbers: those of the first epoch
 and of newcomers. A newcomer's first update is compared with them, and not with what these clients say of a model that it has
 never seen. Who was not heard in the first epoch has none.
@@ -29,7 +33,8 @@ SKETCH = 4096
 @state
 class Memory:
     """clients (n,): ids. products ``(n, n)``: ``Σ β^age <g_i, g_j>`` over the epochs in which both were heard; weights
-    ``(n, n)``: ``Σ β^age ‖g_i‖ ‖g_j‖`` over the same, 0 for clients never compared; lengths (n,): ``Σ β^age ‖g_i‖``.
+    ``(n, n)``: ``Σ β^age ‖g_i‖ ‖g_j‖`` over the same, 0 for clients never compared; lengths (n,): ``Σ β^age ‖g_i‖``. noise
+    (n,): ``Σ β^age`` of what noise adds to ``‖g_i‖²``, 0 in epochs in which that is not known.
 
     began: ids of those whose first updates, from the first model, are the rows of firsts, at most ``SKETCH`` wide.
     """
@@ -38,28 +43,37 @@ class Memory:
     products: Tensor
     weights: Tensor
     lengths: Tensor
+    noise: Tensor
     began: tuple[Client, ...] = ()
     firsts: Tensor | None = None
 
 
-def remember(memory: Memory | None, clients: tuple[Client, ...], gram: np.ndarray, share: float) -> Memory:
-    """The memory after an epoch in which ``clients`` were heard, with the Gram matrix ``(n, n)``; ``share`` is β."""
+def remember(
+    memory: Memory | None, clients: tuple[Client, ...], gram: np.ndarray, share: float, noise: np.ndarray | None = None
+) -> Memory:
+    """The memory after an epoch in which ``clients`` were heard, with the Gram matrix ``(n, n)``; ``share`` is β.
+
+    noise ``(n,)``: what of the diagonal is noise; none of it where ``None``.
+    """
     old = memory.clients if memory is not None else ()
     ids = tuple(sorted({*old, *clients}))
     place = {client: i for i, client in enumerate(ids)}
-    products, weights, lengths = np.zeros((len(ids), len(ids))), np.zeros((len(ids), len(ids))), np.zeros(len(ids))
+    products, weights = np.zeros((len(ids), len(ids))), np.zeros((len(ids), len(ids)))
+    lengths, noises = np.zeros(len(ids)), np.zeros(len(ids))
     if memory is not None:
         at = [place[c] for c in old]
-        products[np.ix_(at, at)], weights[np.ix_(at, at)], lengths[at] = memory.products, memory.weights, memory.lengths
+        products[np.ix_(at, at)], weights[np.ix_(at, at)] = memory.products, memory.weights
+        lengths[at], noises[at] = memory.lengths, memory.noise
     at = [place[c] for c in clients]
     both, norm = np.ix_(at, at), np.sqrt(np.maximum(np.diagonal(gram), 0.0))
     products[both] = share * products[both] + gram
     weights[both] = share * weights[both] + np.outer(norm, norm)
     lengths[at] = share * lengths[at] + norm
+    noises[at] = share * noises[at] + (0.0 if noise is None else noise)
     return Memory(
         clients=ids, products=torch.from_numpy(products), weights=torch.from_numpy(weights),
-        lengths=torch.from_numpy(lengths), began=memory.began if memory is not None else (),
-        firsts=memory.firsts if memory is not None else None,
+        lengths=torch.from_numpy(lengths), noise=torch.from_numpy(noises),
+        began=memory.began if memory is not None else (), firsts=memory.firsts if memory is not None else None,
     )  # fmt: skip
 
 
@@ -102,6 +116,20 @@ def recall(memory: Memory, heard: Collection[Client]) -> tuple[tuple[Client, ...
     return tuple(memory.clients[i] for i in taken), np.clip(cosines, -1.0, 1.0) * np.outer(norm, norm)
 
 
+def signal_in(memory: Memory, clients: Collection[Client]) -> float:
+    """The share of signal in what ``clients`` have said in all their epochs."""
+    at = [i for i, client in enumerate(memory.clients) if client in clients]
+    return share_of_signal(memory.products.numpy().diagonal()[at], memory.noise.numpy()[at])
+
+
+def share_of_signal(squares: np.ndarray, noise: np.ndarray) -> float:
+    """Of squared norms ``(n,)``, of which ``noise`` ``(n,)`` is noise: what is left of their sum. 1 where that is nothing, as
+    cosines can then be of nothing but whole updates."""
+    total = float(squares.sum())
+    share = 1.0 - float(noise.sum()) / total if total > 0 else 1.0
+    return share if share > 0 else 1.0
+
+
 def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
     """The memory without clients that have left."""
     if memory is None:
@@ -111,6 +139,6 @@ def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
     return Memory(
         clients=tuple(memory.clients[i] for i in stay), products=memory.products[stay][:, stay],
         weights=memory.weights[stay][:, stay], lengths=memory.lengths[stay],
-        began=tuple(memory.began[i] for i in began),
+        noise=memory.noise[stay], began=tuple(memory.began[i] for i in began),
         firsts=memory.firsts[began] if memory.firsts is not None and began else None,
     ) if stay else None  # fmt: skip
