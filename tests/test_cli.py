@@ -52,8 +52,8 @@ def test_a_bare_run_is_the_demonstration_recorded_and_drawn(call: Call) -> None:
     (folder,) = Path("runs").iterdir()
     assert out.endswith(f"recorded in {folder}\n")
     assert folder.name.endswith("-digits-label-permutation")
-    assert sorted(path.name for path in folder.iterdir()) == ["cfl-seed0", "experiment.toml", "fedavg-seed0"]
-    assert sorted(path.name for path in (folder / "cfl-seed0").iterdir()) == ["rounds.jsonl", "run.toml", "state"]
+    assert sorted(path.name for path in folder.iterdir()) == ["experiment.toml", "fedavg-seed0", "split-half-seed0"]
+    assert sorted(path.name for path in (folder / "split-half-seed0").iterdir()) == ["rounds.jsonl", "run.toml", "state"]
 
 
 def test_one_run_in_json(call: Call) -> None:
@@ -134,7 +134,7 @@ def test_compare(call: Call) -> None:
     status, out, _ = call("compare", "all")
     assert status == 0
     assert "±" in out
-    _, out, _ = call("compare", "all/cfl-seed0", "all/cfl-seed1", "--json")
+    _, out, _ = call("compare", "all/split-half-seed0", "all/split-half-seed1", "--json")
     (found,) = json.loads(out)
     assert found["seeds"] == [0, 1]
 
@@ -218,8 +218,8 @@ MISTAKES = [
     (("run", "absent.toml"), "absent.toml cannot be read: no such file or directory"),
     (("run", "--scenario", "digits/idd"), "there is no scenario 'digits/idd'; did you mean digits/iid?"),
     (("run", "--method", "cf1"), "there is no method 'cf1'; did you mean cfl?"),
-    (("run", "--set", "esp1=1"), "has a setting 'esp1'; did you mean eps1?"),
-    (("run", "--set", "eps1=high"), "CFL.eps1 must be a number, got 'high'"),
+    (("run", "--method", "cfl", "--set", "esp1=1"), "has a setting 'esp1'; did you mean eps1?"),
+    (("run", "--method", "cfl", "--set", "eps1=high"), "CFL.eps1 must be a number, got 'high'"),
     (("run", "--set", "eps1"), "--set takes key=value, got 'eps1'"),
     (("run", "--set", "method.fraction=2"), "FedAvg.fraction must be > 0 and <= 1, got 2.0"),
     (("run", "--scenario", "mnist/iid", "--data", "absent"), "absent"),

@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
 def test_an_empty_file_is_the_demonstration() -> None:
     experiment = make({})
     assert experiment.scenario == "digits/label-permutation"
-    assert [method.name for method in experiment.methods] == ["fedavg", "cfl"]
+    assert [method.name for method in experiment.methods] == ["fedavg", "split-half"]
     assert experiment.setup == SCENARIOS["digits/label-permutation"]
     assert experiment.training == experiment.setup.training
     assert (experiment.rounds, experiment.seeds) == (40, (0,))
@@ -146,7 +146,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def changed(text: str, **spec: Any) -> Experiment:
-    return make(assign(normal(spec), text))
+    return make(assign(normal({"methods": ["fedavg", "cfl"], **spec}), text))
 
 
 def test_a_setting_is_found_by_its_bare_name() -> None:

@@ -47,7 +47,7 @@ from coterie.world import World
 
 ENGINES = ("inprocess", "flower")
 DEMO = "digits/label-permutation"
-DEMO_METHODS = ("fedavg", "cfl")
+DEMO_METHODS = ("fedavg", "split-half")
 
 Spec = dict[str, Any]
 """An experiment as plain tables, in one form: ``scenario`` a table with ``name``, ``methods`` a list of such."""
