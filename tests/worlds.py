@@ -29,6 +29,8 @@ class Pull:
     fresh: bool = True
     buffers: int = 0
     """How many of the last entries of a row are buffers, which similarity must not see."""
+    single: frozenset[Client] = frozenset()
+    """Who has too few examples to be halved."""
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -67,7 +69,7 @@ class Pull:
             row = -pull if task.gradient else (1 - (1 - self.rate) ** self._epochs(task)) * pull + noise
             for layer in task.keep:
                 row[slice(*self.columns[layer])] = 0.0
-            if task.halves:  # as noisy as they have to be for their mean to be the update
+            if task.halves and client not in self.single:  # as noisy as they have to be for their mean to be the update
                 apart = self.noise * torch.randn(self.size, generator=gen)
                 halves[client] = (row + apart, row - apart)
             rows.append(row if task.trains else torch.zeros(self.size))

@@ -20,7 +20,7 @@ from coterie.layout import Layout
 from coterie.local import Job, Learner
 from coterie.randomness import Purpose, generator
 from coterie.world import Split, World
-from small import world
+from small import mlp, normed, world
 
 IDS = (1, 2, 4, 7)
 
@@ -170,14 +170,65 @@ def test_layers_that_stay_move_by_the_mean_of_both_and_are_in_no_product() -> No
         assert done.position.state.halves[place, place] == pytest.approx(own, rel=1e-5)
 
 
-def test_what_cannot_be_halved_is_refused_and_the_others_go_on() -> None:
-    tried = world(IDS)
-    data = tried.clients[4]
-    single = replace(data, train=Split(data.train.inputs, data.train.index[:1], data.train.targets[:1]))
-    done = played(Probing(), replace(tried, clients={**tried.clients, 4: single}), 1)[0]
-    assert done.refused == {4: "one training example cannot be halved"}
-    assert done.position.state.heard == (1, 2, 7)
-    assert done.position.state.halves.shape == (6, 6)
+def cut(tried: World, client: int, size: int) -> World:
+    """With but so many training examples of one client."""
+    data = tried.clients[client]
+    few = replace(data, train=Split(data.train.inputs, data.train.index[:size], data.train.targets[:size]))
+    return replace(tried, clients={**tried.clients, client: few})
+
+
+def whole_update(tried: World, client: int) -> Tensor:
+    learner, model = Learner(tried.model(), tried.objective, tried.augment), first_model(tried)
+    gen = generator(0, Purpose.TRAIN, 0, client)
+    return learner.train(model, tried.clients[client].train, tried.training, tried.training.lr, gen).clone() - model
+
+
+@pytest.mark.parametrize(("model", "size"), [(mlp, 1), (normed, 3)])
+@pytest.mark.parametrize("how", [{}, {"workers": 2}, {"width": 4}], ids=str)
+def test_who_has_too_few_examples_sends_its_whole_update(model: Any, size: int, how: dict[str, int]) -> None:
+    tried = world(IDS, model=model)
+    few = cut(tried, 4, size)
+    done = played(Probing(), few, 1, **how)[0]
+    found = done.position.state
+    assert (found.heard, done.refused) == (IDS, {})
+    torch.testing.assert_close(found.updates[2], whole_update(few, 4), rtol=1e-4, atol=1e-6)
+    assert np.isnan(found.halves[[2, 6]]).all()
+    assert np.isnan(found.halves[:, [2, 6]]).all()
+    rest = np.ix_(*[[0, 1, 3, 4, 5, 7]] * 2)
+    every = played(Probing(), tried, 1)[0].position.state
+    np.testing.assert_allclose(found.halves[rest], every.halves[rest], rtol=1e-3, atol=1e-6)
+    one_more = cut(tried, 4, size + 1)
+    assert not np.isnan(played(Probing(), one_more, 1, **how)[0].position.state.halves).any()
+
+
+def test_sketches_of_halves_and_of_whole_updates_go_together() -> None:
+    exact, short = (played(Probing(sketch=size), cut(world(IDS), 4, 1), 1)[0] for size in (None, 512))
+    torch.testing.assert_close(short.assignment.models, exact.assignment.models, rtol=1e-4, atol=1e-6)
+    assert (np.isnan(short.position.state.halves) == np.isnan(exact.position.state.halves)).all()
+
+
+def test_where_nobody_can_be_halved_there_are_no_halves() -> None:
+    tried = world(IDS, sizes=[1] * 4)
+    found = played(Probing(), tried, 1)[0]
+    assert found.position.state.halves is None
+    torch.testing.assert_close(found.assignment.models, played(Probing(spared=IDS), tried, 1)[0].assignment.models)
+
+
+def test_one_update_costs_and_releases_as_one() -> None:
+    tried, boundary = world(IDS), Boundary(clip=1.0, noise=1.0)
+    halved, single = (played(Probing(), cut(tried, 4, size), 1, boundary=boundary)[0] for size in (2, 1))
+    assert halved.bytes_up - single.bytes_up == 4 * Layout(tried.model()).size
+    assert single.released == {**halved.released, 4: 1}
+
+
+def test_replies_tell_whose_halves_they_have() -> None:
+    replies = Replies(clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=np.arange(36.0).reshape(6, 6))
+    assert replies.halved == (3, 5, 9)
+    assert replace(replies, halves=None).halved == ()
+    assert replies.halves is not None
+    replies.halves[[1, 4]] = replies.halves[:, [1, 4]] = np.nan
+    assert replies.halved == (3, 9)
+    assert replies.of([5, 9]).halved == (9,)
 
 
 def test_twice_the_bytes_go_up_and_no_more_come_down() -> None:
@@ -232,6 +283,22 @@ def test_over_flower_halves_are_the_same(how: dict[str, Any], boundary: Boundary
     mods = [] if boundary == Boundary() else [boundary_mod(boundary, tried.model, simulated=0)]
     found = flowered.over_flower(Probing(**how), tried, 2, mods=mods, boundary=boundary)
     for one, other in zip(found, played(Probing(**how), tried, boundary=boundary), strict=True):
+        np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+        assert (one.bytes_up, one.bytes_down, one.released) == (other.bytes_up, other.bytes_down, other.released)
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("how", [{}, {"sketch": 256}], ids=["rows", "sketches"])
+@pytest.mark.parametrize("boundary", [Boundary(), Boundary(clip=0.2, noise=0.1, compress="8bit")], ids=str)
+def test_over_flower_who_has_too_few_examples_sends_its_whole_update(how: dict[str, Any], boundary: Boundary) -> None:
+    flowered, tried = flower(), cut(world(IDS), 4, 1)
+    from coterie.engines.flower import boundary_mod
+
+    mods = [] if boundary == Boundary() else [boundary_mod(boundary, tried.model, simulated=0)]
+    found = flowered.over_flower(Probing(**how), tried, 2, mods=mods, boundary=boundary)
+    for one, other in zip(found, played(Probing(**how), tried, boundary=boundary), strict=True):
+        assert one.position.state.heard == IDS
         np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-4, atol=1e-7)
         torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
         assert (one.bytes_up, one.bytes_down, one.released) == (other.bytes_up, other.bytes_down, other.released)

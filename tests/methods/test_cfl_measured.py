@@ -36,12 +36,23 @@ def test_where_there_is_nothing_but_noise_gamma_is_beyond_all_bounds() -> None:
     assert measured_gamma(replies(*np.random.default_rng(3).normal(size=(2, 6, 500)))) == np.inf
 
 
-def test_without_halves_of_everyone_nothing_is_measured() -> None:
-    whole = replies(*np.random.default_rng(1).normal(size=(2, 4, 50)))
+def without(whole: Replies, *gone: int) -> Replies:
+    some, n = np.array(whole.halves), len(whole.clients)
+    at = [*gone, *(n + i for i in gone)]
+    some[at] = some[:, at] = np.nan
+    return replace(whole, halves=some)
+
+
+def test_gamma_is_that_of_those_who_sent_halves_and_two_must() -> None:
+    rng = np.random.default_rng(1)
+    signal = rng.normal(size=(4, 200))
+    noise = rng.normal(size=(2, 4, 200)) * np.array([[0.1], [0.9], [0.1], [0.1]])
+    whole = replies(*(signal + noise))
+    three = replies(*np.delete(signal + noise, 1, axis=1))
+    assert measured_gamma(without(whole, 1)) == pytest.approx(measured_gamma(three))
+    assert measured_gamma(without(whole, 1)) < 0.5 * measured_gamma(whole)  # type: ignore[operator]
+    assert measured_gamma(without(whole, 0, 1, 2)) is None
     assert measured_gamma(replace(whole, halves=None)) is None
-    some = np.array(whole.halves)
-    some[[1, 5]] = some[:, [1, 5]] = np.nan
-    assert measured_gamma(replace(whole, halves=some)) is None
 
 
 def played(name: str, rounds: int, **how: Any) -> list[inprocess.Round]:

@@ -45,7 +45,8 @@ class Task:
     takes losses and accuracies of the offered models on, before it trains; ``None`` skips that where m == choose.
     gradient: reply with the full-batch gradient of the mean training loss at the offered model in place of an update.
     halves: train twice from the start, on two disjoint random halves of the data, and reply with both updates; their mean
-    serves as the update. Each half makes as many passes or steps as the task says.
+    serves as the update. Each half makes as many passes or steps as the task says. Who has too few examples for two halves
+    trains once, on all of them.
     keep: layers that stay at the client, which trains and is tested with its own values of them; their columns of an
     update are zero, and they cost no bytes (all layers: nothing travels).
     """
@@ -115,8 +116,8 @@ class Replies:
     ``(k, d)`` and heard ``(k,)``: weighted mean update and number of clients per row of the plan's models (zeros where
     nobody trained from it). gram ``(n, n)``, updates ``(n, d)`` or sketches of them: as needed, else None. halves
     ``(2 n, 2 n)``: where tasks asked for halves, the Gram matrix over the plan's columns of everybody's first update and,
-    behind them, everybody's second; NaN for who was not asked for them. refused:
-    client -> why its reply was turned away (non-finite, wrong shape); a refused client counts as silent.
+    behind them, everybody's second; NaN for who was not asked for them, or has too few examples; None where nobody sent any.
+    refused: client -> why its reply was turned away (non-finite, wrong shape); a refused client counts as silent.
     """
 
     clients: tuple[Client, ...]
@@ -130,6 +131,14 @@ class Replies:
     updates: Tensor | None = None
     halves: np.ndarray | None = None
     refused: Mapping[Client, str] = field(default_factory=dict)
+
+    @property
+    def halved(self) -> tuple[Client, ...]:
+        """Those whose ``halves`` are known."""
+        if self.halves is None:
+            return ()
+        own = self.halves.diagonal()[: len(self.clients)]
+        return tuple(client for client, square in zip(self.clients, own, strict=True) if not np.isnan(square))
 
     def positions(self, clients: Iterable[Client]) -> list[int]:
         """Where those of ``clients`` that answered stand in this object's arrays."""

@@ -15,7 +15,7 @@ from coterie.engines.hand import Done, Errand, Hand, Test
 from coterie.engines.hardware import Hardware
 from coterie.engines.workers import Workers, shared_matrix
 from coterie.layout import own_layers
-from coterie.local import Sums
+from coterie.local import Sums, halvable
 from coterie.local.blocks import goes_with
 from coterie.randomness import Purpose, seeded
 from coterie.world import Split, World, cross_entropy
@@ -24,14 +24,11 @@ EXAMPLES_PER_TEST = 2500
 """A longer test is cut into jobs of this many examples, so that one large test keeps every worker busy; shorter ones of
 the same model are put together up to so many."""
 
-TOO_FEW = {1: "one training example", 2: "fewer than four training examples, with BatchNorm,"}
-"""Why a client has no halves, by the examples that a step takes."""
-
 
 @dataclass(frozen=True)
 class Answer:
     """A client's reply as the engine holds it: its row of the reply matrix, or why it was refused. second: the row of its
-    second half, where it was asked for halves."""
+    second half, where it was asked for halves and has the examples for them."""
 
     slot: int
     second: int | None
@@ -124,9 +121,7 @@ class Fleet:
         seed, exchange, number = when
         personal: list[Tensor] = []
         errands = []
-        short = [c for c in sorted(clients) if plan.tasks[c].halves and len(self.world.clients[c].train) < 2 * self.least]
-        able = [c for c in sorted(clients) if c not in short]
-        for slot, client in enumerate(able):
+        for slot, client in enumerate(sorted(clients)):
             task = plan.tasks[client]
             rows = task.offered
             own = self._own(task, kept.get(client))
@@ -136,16 +131,14 @@ class Fleet:
             training = task.how(self.world.training)
             lr = training.lr * training.lr_decay ** (number if task.lr_round is None else task.lr_round)
             key = seed, Purpose.TRAIN, exchange, client
-            half = 0 if task.halves else None
+            half = 0 if task.halves and halvable(self.world.clients[client].train, self.least) else None
             errands.append(Errand(slot, client, task, rows, lr, key, plan.columns, plan.sketch, half))
         halves = [errand for errand in errands if errand.half is not None]
         seconds = [replace(errand, slot=slot, half=1) for slot, errand in enumerate(halves, len(errands))]
         workers = self._put(plan.models, personal, len(errands) + len(seconds), self._sketch_size(plan))
         done = {one[0]: one for job in workers.run(self._jobs([*errands, *seconds])) for one in job}
         second = {errand.client: errand.slot for errand in seconds}
-        answers = {e.client: self._answer(done, e.slot, second.get(e.client)) for e in errands}
-        answers |= {c: Answer(-1, None, (), (), (), None, f"{TOO_FEW[self.least]} cannot be halved") for c in short}
-        return dict(sorted(answers.items()))
+        return {e.client: self._answer(done, e.slot, second.get(e.client)) for e in errands}
 
     def _jobs(self, errands: Sequence[Errand]) -> list[list[Errand]]:
         """Blocks of clients that go together, and the others alone; long jobs first, so that no worker ends late with one."""

@@ -48,20 +48,21 @@ class Halves:
         return own
 
     def gram(self, clients: Sequence[Client]) -> np.ndarray | None:
-        """Of ``clients`` in their order, as :class:`~coterie.core.Replies` has it; None if nobody was asked for halves."""
+        """Of ``clients`` in their order, as :class:`~coterie.core.Replies` has it; None if nobody has sent halves."""
         if self.sketches:
             self.products = gram(torch.cat(self.sketches, 1).flatten(0, 1))
         return None if self.products is None else spread(self.products, self.clients, clients)
 
 
 def products(plan: Plan, updates: Mapping[Client, Sequence[Tensor]], clients: Sequence[Client]) -> np.ndarray | None:
-    """The same of ``updates`` that are all at hand: client -> those of both halves."""
-    if not updates:
+    """The same of ``updates`` that are all at hand: client -> those of both halves, or the one of who has none."""
+    pairs = {client: each for client, each in updates.items() if len(each) == 2}
+    if not pairs:
         return None
-    rows = torch.stack([pair[half] for half in (0, 1) for pair in updates.values()])
+    rows = torch.stack([pair[half] for half in (0, 1) for pair in pairs.values()])
     if plan.sketch is not None:
         rows = sketch(rows[:, plan.columns or slice(None)], plan.sketch)
-    return spread(gram(rows, columns=plan.columns if plan.sketch is None else None), list(updates), clients)
+    return spread(gram(rows, columns=plan.columns if plan.sketch is None else None), list(pairs), clients)
 
 
 def spread(products: np.ndarray, of: Sequence[Client], clients: Sequence[Client]) -> np.ndarray:

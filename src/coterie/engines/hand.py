@@ -22,7 +22,7 @@ from coterie.world import World
 @dataclass(frozen=True)
 class Errand:
     """A client's task as it is told to a worker: where the offered models lie, where the reply goes, and of which columns
-    a sketch of so many numbers is wanted. half: which of the halves, where it is asked for them; they are errands apart."""
+    a sketch of so many numbers is wanted. half: which of the halves, where it trains on them; they are errands apart."""
 
     slot: int
     client: Client

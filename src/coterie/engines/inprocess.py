@@ -31,6 +31,7 @@ from coterie.engines.clock import Clock
 from coterie.engines.fleet import Fleet
 from coterie.engines.gather import exchange
 from coterie.engines.hardware import Hardware
+from coterie.engines.traffic import as_sent
 from coterie.engines.traffic import evaluations as evaluations
 from coterie.engines.traffic import traffic as traffic
 from coterie.engines.workers import EngineError
@@ -191,8 +192,9 @@ def communicate(method: Method[Any], roster: roll.Roster, wire: Wire, position: 
         spoken[0].update(plan.tasks)
         spoken[1].update(replies.clients)
         refused.update(replies.refused)
-        released.update({client: count for client, task in carried.tasks.items() if (count := wire.releases(task))})
-        up, down = up + traffic(carried, wire)[0], down + traffic(plan, wire)[1]
+        sent = as_sent(carried, replies)
+        released.update({client: count for client, task in sent.tasks.items() if (count := wire.releases(task))})
+        up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
         measured += evaluations(plan)
     position, left = roll.dismiss(method, position, *spoken, there, attendance.patience)
     notes += left

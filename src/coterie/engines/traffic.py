@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coterie.boundary import NUMBER, Wire
-from coterie.core import Plan, Task
+from coterie.core import Plan, Replies, Task
 
 
 def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
@@ -20,6 +22,13 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
             up += updates * wire.bytes_of(parameters, others) + _reply_numbers(task, wire) * NUMBER
             down += len(task.offered) * row * NUMBER
     return up, down
+
+
+def as_sent(plan: Plan, replies: Replies) -> Plan:
+    """The plan as it was answered: who sent one update in place of two, for want of examples, was asked for one."""
+    whole = set(replies.clients) - set(replies.halved)
+    tasks = {c: replace(task, halves=False) if task.halves and c in whole else task for c, task in plan.tasks.items()}
+    return replace(plan, tasks=tasks)
 
 
 def evaluations(plan: Plan) -> int:

@@ -8,4 +8,6 @@ from coterie.local.tasks import Job as Job
 from coterie.local.tasks import Reply as Reply
 from coterie.local.tasks import answer as answer
 from coterie.local.tasks import answer_together as answer_together
+from coterie.local.tasks import halvable as halvable
 from coterie.local.tasks import halved as halved
+from coterie.local.tasks import parts as parts

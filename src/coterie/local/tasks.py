@@ -52,6 +52,17 @@ def answer(learner: Learner, job: Job) -> Reply:
     return _reply(job, scores, best, update)
 
 
+def parts(job: Job, least: int) -> tuple[Job, ...]:
+    """What is trained and replied to: both halves of a task that asks for them, or the whole of it, where it does not or where
+    there are too few examples. least: those that a step takes."""
+    return halved(job) if job.task.halves and halvable(job.data.train, least) else (job,)
+
+
+def halvable(data: Split, least: int) -> bool:
+    """Whether both halves of these examples can be trained on."""
+    return len(data) >= 2 * least
+
+
 def halved(job: Job) -> tuple[Job, Job]:
     """A task on two disjoint random halves of the training data, each with draws of its own; of an odd number of examples
     one is left out. ValueError where there are too few."""

@@ -169,6 +169,9 @@ def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] 
         test += f" ({cross:.3f} corrected for {len(heard.clients)} clients)"
     test += f", so gamma may be up to {gamma_bound(cross):.3f}"
     gamma_max = method.gamma_max if method.gamma_max is not None else measured_gamma(heard.replies)
+    if gamma_max is None and heard.leaf.ask_all:
+        text = f"{said}; but gamma_max cannot be measured: fewer than two members sent updates of halves"
+        return note(heard, "keep", text, numbers=numbers)
     if gamma_max is None:
         return note(heard, "ask", f"{said}; gamma_max is measured next, from halves", numbers=numbers)
     limit = f"gamma_max {gamma_max:.3g}" + (" as measured" if method.gamma_max is None else "")
@@ -183,11 +186,12 @@ def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] 
 
 
 def measured_gamma(replies: Replies) -> float | None:
-    """γ_max as the halves of those who answered tell it: the greatest noise over signal, ``sqrt(1/ρ_i - 1)``; infinite where
-    one shows nothing but noise, None where anybody was not asked for halves."""
-    if replies.halves is None or np.isnan(replies.halves).any():
+    """γ_max as the halves of those who sent them tell it: the greatest noise over signal, ``sqrt(1/ρ_i - 1)``; infinite where
+    one shows nothing but noise, None of fewer than two."""
+    halves = replies.of(replies.halved).halves
+    if halves is None or len(halves) < 4:
         return None
-    least = float(reliability(replies.halves).min())
+    least = float(reliability(halves).min())
     return float(np.sqrt(1 / least - 1)) if least > 0 else float("inf")
 
 

@@ -117,7 +117,7 @@ def trained(me: Participant, learner: local.Learner, content: RecordDict, contex
     offered = _models(learner, content, len(task.offered), own)
     key = seed, Purpose.TRAIN, exchange, order.client
     job = local.Job(task, offered, me.data, order.training, order.lr, key)
-    replies = [local.answer(learner, part) for part in (local.halved(job) if task.halves else (job,))]
+    replies = [local.answer(learner, part) for part in local.parts(job, learner.least)]
     reply = replies[0]
     records: dict[str, Any] = {}
     chosen = [task.offered.index(row) for row in reply.chosen]
