@@ -51,10 +51,12 @@ MAY_IMPORT: dict[str, str] = {
     "runs": "codec boundary core settings world models scenario methods engines engines.flower record store experiment "
     "__init__",
     "export": "codec core settings randomness layout models world experiment record store runs engines boundary __init__",
+    "suggestion": "clustering core settings layout world methods tree engines codec record experiment runs",
     "overrides": "core settings boundary scenario methods experiment",
-    "report": "core settings boundary clustering methods tree scenario experiment record store runs",
+    "report": "core settings boundary clustering methods tree scenario experiment record store runs suggestion",
     "arguments": "core settings scenario methods experiment overrides runs report record store __init__",
-    "cli": "core settings scenario methods engines experiment overrides runs report record store arguments export __init__",
+    "cli": "core settings scenario methods engines experiment overrides runs report record store arguments export suggestion "
+    "__init__",
     "__main__": "cli",
 }
 """Part of the package -> the parts it may import, besides itself. A new part finds its place here."""

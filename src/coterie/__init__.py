@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from coterie.runs import run as run
     from coterie.scenario import SCENARIOS as SCENARIOS
     from coterie.scenario import Scenario as Scenario
+    from coterie.suggestion import Suggestion as Suggestion
+    from coterie.suggestion import suggest as suggest
     from coterie.world import ClientData as ClientData
     from coterie.world import Split as Split
     from coterie.world import World as World
@@ -42,6 +44,7 @@ _PUBLIC = {
     "SCENARIOS": "scenario",
     "Scenario": "scenario",
     "Split": "world",
+    "Suggestion": "suggestion",
     "Training": "core",
     "World": "world",
     "begin": "runs",
@@ -50,6 +53,7 @@ _PUBLIC = {
     "reopen": "runs",
     "run": "runs",
     "save": "export",
+    "suggest": "suggestion",
     "summary": "report.summary",
 }
 """Public name -> module, imported when first used: ``coterie --help`` must not wait for PyTorch."""

@@ -59,6 +59,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
             ("run", "run methods in a scenario", RUN),
             ("resume", "go on with an interrupted run", RESUME),
             ("compare", "methods side by side, over seeds", COMPARE),
+            ("suggest", "thresholds that would find a run's groups", SUGGEST),
             ("export", "write the models of a run as safetensors", EXPORT),
             ("methods", "list the methods, or the settings of one", METHODS),
             ("scenarios", "list the scenarios, or the settings of one", SCENARIOS),
@@ -69,6 +70,9 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     _common(own["resume"])
     own["compare"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
     _json(own["compare"])
+    own["suggest"].add_argument("run", metavar="RUN", help="a run directory, of any method")
+    own["suggest"].add_argument("--data", metavar="DIR", help="folder of the data set's files (that of the run)")
+    _common(own["suggest"])
     own["export"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
     own["export"].add_argument("--to", metavar="DIR", required=True, help="a new folder for the models")
     own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
@@ -78,7 +82,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
 
 RUN = """\
 Run methods in a scenario, each with each seed, and record every round.
-What is not said is the demonstration's: FedAvg and CFL on digits/label-permutation.
+What is not said is the demonstration's: FedAvg and split-half on digits/label-permutation.
 
   coterie run
   coterie run --scenario digits/label-swap --method cfl --set eps1=0.3 --seeds 3
@@ -88,6 +92,9 @@ Go on with a run, or with all runs of a folder, from the last checkpoint. The re
 that was never interrupted. A finished run is left as it is."""
 COMPARE = """\
 Methods side by side: means over the seeds of the given runs, with 95% intervals (Student's t)."""
+SUGGEST = """\
+Ask the clients of a run for updates of two halves of their data, find its groups by the split-half test, and say what
+FL+HC, ACFL and CFL would have to be set to, to find the same, and how sure that is. Nothing of the run is changed."""
 EXPORT = """\
 Write every model that serves a client, as the newest checkpoint has it, as safetensors, and who is served by which.
 Of several runs, each gets a folder inside."""

@@ -1,8 +1,8 @@
 """The command line: parses, calls, prints. Every command has a twin in Python:
 
 ``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`; ``compare``:
-:func:`coterie.compare`; ``export``: :func:`coterie.save`; ``--json``: :func:`coterie.summary`; ``methods`` and
-``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`.
+:func:`coterie.compare`; ``suggest``: :func:`coterie.suggest`; ``export``: :func:`coterie.save`; ``--json``:
+:func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`.
 
 Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupted.
 """
@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         command = {
-            "run": run, "resume": resume, "compare": compare, "export": export, "methods": methods, "scenarios": scenarios,
+            "run": run, "resume": resume, "compare": compare, "suggest": suggest, "export": export, "methods": methods,
+            "scenarios": scenarios,
         }  # fmt: skip
         if arguments.command is None:
             print(parser()[0].format_help(), end="")
@@ -194,6 +196,16 @@ def compare(arguments: argparse.Namespace) -> int:
         print(to_json(results))
     else:
         terminal.console(sys.stdout).print(terminal.comparison(results))
+    return 0
+
+
+def suggest(arguments: argparse.Namespace) -> int:
+    from coterie.record import to_json
+    from coterie.report import suggested, terminal
+    from coterie.suggestion import suggest as asked
+
+    said = asked(arguments.run, data=arguments.data, workers=arguments.workers)
+    print(to_json(asdict(said))) if arguments.json else terminal.console(sys.stdout).print(suggested.screen(said))
     return 0
 
 

@@ -1,0 +1,199 @@
+"""From a probing round, the thresholds that FL+HC, ACFL and CFL would need, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.clustering import (
+    adjusted_rand,
+    congruence,
+    congruent_groups,
+    cosine,
+    distances,
+    gram,
+    labels_of,
+    manhattan,
+    reliability,
+)  # fmt: skip
+from coterie.core import Federation, Groups, Replies, as_groups
+from coterie.engines.fleet import Fleet
+from coterie.engines.inprocess import meeting
+from coterie.experiment import data_folder
+from coterie.methods import ACFL, FLHC, SplitHalf
+from coterie.methods.acfl_groups import Rule, layers_compared
+from coterie.runs import Run, reopen, world_facts
+from coterie.settings import SettingError, UserError
+from coterie.suggestion.asking import Clients, Start, start_of, stored
+from coterie.suggestion.criteria import Probe, advise, course
+from coterie.suggestion.results import ROOM, Advice, Finding, Suggestion, without
+from coterie.suggestion.thresholds import Geometry
+
+FLHC_TRIED = (("l2", "ward"), ("l1", "complete"), ("cosine", "average"))
+"""Metrics and linkages: FL+HC's default, its paper's advice, and one for which the length of updates does not matter."""
+
+EPOCHS = (ACFL().pretrain_epochs, 10)
+"""Of ACFL's first training: its default's; where that leaves no clear threshold, more."""
+
+
+def suggest(run: Path | str, *, data: Path | str | None = None, workers: int | None = None) -> Suggestion:
+    """What FL+HC, ACFL and CFL would have to be set to, to find the groups that the split-half test finds in a run.
+
+    run: a run directory, of any method, with a completed round. Its clients are asked for a few exchanges, from the model of
+    its newest checkpoint and from its first; nothing of the run is changed, and asking again gives the same. data: folder of
+    the data set's files, where it is no longer the run's. workers: processes that train; changes no result.
+
+    Raises :class:`~coterie.settings.UserError` for what is no run directory, holds several runs, is of a federation, or has no
+    completed round; where the data are not what they were; and where fewer than two clients can be halved.
+    """
+    one = _only(run)
+    position = stored(one)
+    federation, fleet = _meet(one, data, workers)
+    assignment = one.method.assignment(position.state)
+    start = start_of(assignment, position, one.record.lines())
+    with fleet:
+        asked = _Asked(one, Clients(fleet, federation.parameters, position, one.seed), federation, start)
+        halves = asked.halves()
+        finding = _found(halves)
+        advice = tuple(asked.advice(halves, finding))
+    return Suggestion(
+        run=str(run), method=one.method.name, scenario=one.experiment.scenario, seed=one.seed, start=start.words,
+        round=start.round, finding=finding, advice=advice, caveats=tuple(_caveats(start, finding, assignment.groups)),
+        left_out=asked.clients.left_out, exchanges=asked.clients.asked,
+    )  # fmt: skip
+
+
+def _only(folder: Path | str) -> Run:
+    """The run in ``folder``, which must be the only one."""
+    runs = reopen(folder)
+    if len(runs) > 1:
+        raise UserError(f"{folder} holds {len(runs)} runs, and a suggestion is for one: name it, as {runs[0].folder}")
+    one = runs[0]
+    if one.record.begun and "data" not in one.record.description()["world"]:
+        raise UserError(
+            f"{folder} is of a federation, whose clients are elsewhere and cannot be asked for a probe here; "
+            f"there, method {SplitHalf.name} probes by itself and needs no thresholds"
+        )
+    return one
+
+
+def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Federation, Fleet]:
+    """What a method is told of the run's clients, and the processes that train them on the data they had."""
+    experiment = replace(run.experiment, data=data_folder(data or run.experiment.data))
+    world = experiment.world(run.seed)
+    facts = world_facts(world)
+    if any(facts.get(name) != known for name, known in run.record.description()["world"].items()):
+        raise UserError(f"{run.folder} cannot be probed: the scenario's clients or data are not what they were")
+    hardware = experiment.hardware(workers)
+    hardware.check(world)
+    wire, federation = meeting(run.method, world, run.seed, experiment.boundary)
+    return federation, Fleet(world, wire, hardware)
+
+
+def _found(halves: Sequence[Replies]) -> Finding:
+    """The groups of the clients that replied, by each of two probes."""
+    level, clients = SplitHalf().level, halves[0].clients
+    grams = [replies.halves for replies in halves if replies.halves is not None]
+    found = [congruent_groups(matrix, level) for matrix in grams]
+    groups = [as_groups([clients[i] for i in group] for group in one.groups) for one in found]
+    return Finding(
+        clients=clients, level=level, p=(congruence(grams[0]).p, congruence(grams[1]).p), groups=groups[0], other=groups[1],
+        agreement=adjusted_rand(*(labels_of(one.groups) for one in found)),
+        alike=tuple(min(congruence(matrix, group).p for matrix in grams) for group in found[0].groups),
+        reliability=tuple(reliability(grams[0]).tolist()),
+    )  # fmt: skip
+
+
+@dataclass
+class _Asked:
+    """A run's ``clients``, who are asked for all that a suggestion rests on."""
+
+    run: Run
+    clients: Clients
+    federation: Federation
+    start: Start
+
+    def halves(self) -> list[Replies]:
+        """Two probes, of those who took part in both."""
+        twice = [self.clients.halves(self.start) for _ in range(2)]
+        return [replies.of(self.clients.there) for replies in twice]
+
+    def advice(self, halves: Sequence[Replies], finding: Finding) -> Iterator[Advice]:
+        """For every method, its default first."""
+        place = {client: i for i, client in enumerate(finding.clients)}
+        labels = labels_of([place[client] for client in group] for group in finding.groups)
+        now = [self.clients.updates(self.start) for _ in halves]
+        yield from self._flhc(now, labels, finding.firm)
+        yield from self._acfl(labels, finding.firm)
+        first = self.clients.updates(self._first)
+        parameters = self.federation.parameters.stop
+        probes = [Probe(h.halves, n, first, parameters) for h, n in zip(halves, now, strict=True) if h.halves is not None]
+        courses = [course(probe, finding.groups) for probe in probes]
+        yield advise(courses, finding.groups, np.array(finding.reliability), finding.firm)
+
+    @property
+    def _first(self) -> Start:
+        return Start(self.federation.draw(0), 0, "the first model", True)
+
+    def _flhc(self, now: Sequence[Replies], labels: np.ndarray, firm: bool) -> Iterator[Advice]:
+        fraction = getattr(self.run.method, "fraction", 1.0)  # on which the model depends that is clustered from
+        for metric, linkage in FLHC_TRIED:
+            compared = f"{metric}, {linkage}"
+            settings = {"warmup": self.start.round, "fraction": fraction, "metric": metric, "linkage": linkage}
+            try:
+                self.run.experiment.boundary.check_method(FLHC(metric=metric, linkage=linkage))
+            except SettingError as error:
+                yield without(FLHC.name, compared, str(error))
+                continue
+            rows = [replies.updates[:, self.federation.parameters] for replies in now if replies.updates is not None]
+            apart = [manhattan(row) if metric == "l1" else distances(gram(row), metric=metric) for row in rows]
+            yield Geometry(FLHC.name, settings, compared, linkage, apart).advice(labels, firm)
+
+    def _acfl(self, labels: np.ndarray, firm: bool) -> Iterator[Advice]:
+        """By weights and by updates, after as many epochs as it takes."""
+        for epochs in EPOCHS:
+            try:
+                tried = [one.advice(labels, firm) for one in self._dense(epochs)]
+            except SettingError as error:  # no dense layers, or a boundary that hides layers
+                yield without(ACFL.name, "dense layers", str(error))
+                return
+            yield from tried
+            if any(one.margin >= ROOM for one in tried):
+                return
+
+    def _dense(self, epochs: int) -> list[Geometry]:
+        """How far apart the dense layers are after ``epochs`` from the first model."""
+        self.run.experiment.boundary.check_method(ACFL())
+        compared = layers_compared(self.federation, (), needed=True)
+        spans = {layer: self.federation.columns[layer] for layer in compared}
+        drawn = [self.clients.updates(self._first, epochs).updates for _ in range(2)]
+        out = []
+        for similarity in ("weights", "updates"):
+            rule = Rule(
+                threshold=None, groups=1, linkage=ACFL().linkage, updates=similarity == "updates", columns=spans,
+                compared=compared,
+            )  # fmt: skip
+            apart = [1 - cosine(gram(rule.vectors(self._first.model, rows))) for rows in drawn if rows is not None]
+            settings: dict[str, Any] = {"pretrain_epochs": epochs, "similarity": similarity}
+            out.append(Geometry(ACFL.name, settings, f"{similarity}, {epochs} epochs", rule.linkage, apart, similarity=True))
+        return out
+
+
+def _caveats(start: Start, finding: Finding, groups: Groups) -> Iterator[str]:
+    """Why to trust the finding less; ``groups``: those of the run."""
+    if len(groups) > 1 and groups != finding.groups:
+        yield f"the run has {len(groups)} groups, not these; a run of fedavg, of more rounds, may tell which are right"
+    if not finding.same:
+        yield f"a second probe found {len(finding.other)} groups, not these (adjusted Rand {finding.agreement:.2f})"
+    if finding.doubt is not None and finding.same:
+        group = finding.groups[finding.alike.index(finding.doubt)]
+        yield f"{len(group)} clients are one group with p {finding.doubt:.2g}, which is small: more data may show several"
+    if not start.shared:
+        yield f"clients were probed from {start.words}, from which no method's run begins: thresholds there may differ"
+    single = sum(len(group) == 1 for group in finding.groups)
+    if 2 * single > len(finding.groups) > 1:
+        yield f"{single} of {len(finding.groups)} groups are single clients: they may differ by degrees, and be no groups"
