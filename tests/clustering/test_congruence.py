@@ -45,7 +45,9 @@ def spread_by_hand(a: np.ndarray, b: np.ndarray) -> Congruence:
     df = n**3 / squares
     x = sum(row @ row for row in apart)
     y = (1 - 1 / n) * sum(level)
-    square = [max(value**2 / (1 + 2 * share), value**2 * np.mean(level) ** 2 / np.mean(np.square(level))) for value in level]
+    both = [value + row @ row * n / (n - 1) for value, row in zip(level, apart, strict=True)]
+    level = [value * sum(level) / sum(both) for value in both]
+    square = [max(value**2 / (1 + share), value**2 * np.mean(level) ** 2 / np.mean(np.square(level))) for value in level]
     var_x = var_y = 0.0
     for i in range(n):
         var_y += 2 * share * centre[i, i] ** 2 * square[i]
@@ -72,7 +74,9 @@ def scaled_by_hand(a: np.ndarray, b: np.ndarray, share: float) -> tuple[np.ndarr
     """Scaled rows of both halves, and the vector that takes the place of the ones."""
     noise = [np.linalg.norm((x - y) / 2) for x, y in zip(a, b, strict=True)]
     mean_a, mean_b = (np.average(rows, axis=0, weights=1 / np.array(noise)) for rows in (a, b))
-    k = np.clip(2 * (1 - 2 * share / np.var(np.log(np.square(noise)), ddof=1)), 0, 1)
+    logs = np.log(np.square(noise))
+    spread = max(np.var(logs, ddof=1), (max(logs) - np.median(logs)) ** 2 / np.log(len(logs)) / 2)
+    k = np.clip(2 * (1 - 2 * share / spread), 0, 1)
     square = [(x - mean_a) @ (x - mean_a) + (y - mean_b) @ (y - mean_b) for x, y in zip(a, b, strict=True)]
     one = np.array([value ** (-k / 2) for value in square])
     return a * one[:, None], b * one[:, None], one

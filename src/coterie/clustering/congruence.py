@@ -90,11 +90,11 @@ def congruence(gram: Any, members: Iterable[int] | None = None, dimension: float
     steps, by all clients: unequal work makes updates differ. Noise of other clients must not be used, so test a group by its
     members' halves alone: other clients' noise has other directions, r would seem too large, and p too small.
 
-    False alarms at p < 0.001, in 1,000 to 30,000 draws each: at most 0.001 for 2 to 20 clients and noise in equal directions,
+    False alarms at p < 0.001, in 3,000 to 30,000 draws each: at most 0.001 for 2 to 20 clients and noise in equal directions,
     2 to 1,000 of them; up to 0.002 where noise levels are the inverse of sizes from a third to double. More in extremes: 0.005
-    for 40 clients in 20 dimensions of which one has ten times the others' noise, 0.005 for 4 clients if half of the noise's
+    for 20 clients in 10 dimensions of which one has nine times the others' noise, 0.005 for 4 clients if half of the noise's
     variance is in one direction, 0.002 for 20 clients and 0.0045 for 40 if every parameter's noise is Student's t with 3
-    degrees of freedom. A second probe that must confirm the first is cheap insurance.
+    degrees of freedom. A second probe that must confirm the first is cheap insurance: :func:`repeated_p`.
 
     Without noise, ``a = b``, p is 0 where clients differ by more than rounding, and 1 where not.
 
@@ -116,7 +116,7 @@ def congruence_of(h: Halves, dimension: float | None = None) -> Congruence:
     noise = noise_of(h, dimension)
     if n == 1:
         return Congruence(1, 0.0, 0.0, _inverse(noise.share), noise.df, 1.0, None, None, 1.0)
-    spread = excess(h, np.eye(n) - 1 / n, noise)
+    spread = excess(h, np.eye(n) - 1 / n, noise, _levels(h))
     others = (direction_test(h, noise.share), odd_one_out_test(h, noise.share)) if n >= FEW else ()
     ps = [spread.p, *others]
     p = min(1.0, len(ps) * min(ps))
@@ -145,21 +145,32 @@ def noise_of(h: Halves, dimension: float | None = None) -> Noise:
     return Noise(min(max(share, known), 1.0), df if dimension is None else math.inf)
 
 
-def excess(h: Halves, weights: np.ndarray, noise: Noise) -> Excess:
+def _levels(h: Halves) -> np.ndarray:
+    """Every client's noise level ``(n,)`` if all signals are equal: ``‖M_i - M̄‖²`` is then as good a measure as ``‖D_i‖²``.
+
+    The ratio of two such squares does not depend on their sum, so levels of sums, unlike those of D alone, are not small
+    where the ratio is great. Scaled to the total of D, lest signal make all levels greater.
+    """
+    level, n = np.diagonal(h.noise), len(h.noise)
+    both = level + np.maximum(np.diagonal(centred(h.mean)), 0.0) * n / (n - 1)
+    return both * level.sum() / both.sum() if both.sum() > 0 else level
+
+
+def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | None = None) -> Excess:
     """Whether ``X = tr(W M Mᵀ)`` is more than noise gives, ``Y = Σ W_ii ‖D_i‖²``, for weights W ``(n, n)``, ``W 1 = 0``.
 
     As for C in the module's head: ``Var X = (2/r) Σ_ij W_ij² l_i l_j`` and ``Var Y = (2/r) Σ_i W_ii² l_i²`` with noise levels
-    ``l_i = ‖D_i‖²``. A level's square is too large by ``1 + 2/r`` on average, its own variance, which is taken off (but
-    not below what equal levels would have).
+    l, ``‖D_i‖²`` where no ``level`` ``(n,)`` of two draws each is given. A level's square is too large on average by its own
+    variance, ``1 + 2/r`` or half that, which is taken off (but not below what equal levels would have).
     """
-    level = np.diagonal(h.noise)
-    observed, expected = float((weights * h.mean).sum()), float(np.diagonal(weights) @ level)
-    nothing = ROUNDING * len(level) * float(np.abs(np.diagonal(weights)).max()) * float(np.diagonal(h.mean).max())
+    observed, expected = float((weights * h.mean).sum()), float(np.diagonal(weights) @ np.diagonal(h.noise))
+    nothing = ROUNDING * len(h.noise) * float(np.abs(np.diagonal(weights)).max()) * float(np.diagonal(h.mean).max())
     if expected <= nothing:  # no noise: any difference counts
         value = observed if observed > nothing else 0.0
         return Excess(value, 0.0, math.inf if value else 0.0, 0.0 if value else 1.0)
-    square = float((level**2).mean())
-    shrink = max(1 / (1 + 2 * noise.share), float(level.mean()) ** 2 / square)
+    bias = 1 + (2 if level is None else 1) * noise.share
+    level = np.diagonal(h.noise) if level is None else level
+    shrink = max(1 / bias, float(level.mean()) ** 2 / float((level**2).mean()))
     own = shrink * float(np.diagonal(weights) ** 2 @ level**2)
     pairs = float(level @ (weights**2 - np.diag(np.diagonal(weights) ** 2)) @ level)
     of_observed, of_expected = 2 * noise.share * (own + pairs), 2 * noise.share * own

@@ -102,6 +102,12 @@ def _scaled(h: Halves, share: float) -> _Scaled | None:
 
 
 def _unequal(level: np.ndarray, share: float) -> float:
-    """k: 0 where noise levels ``(n,)`` vary as equal noise would by chance, 1 where they vary twice as much or more."""
-    spread, by_chance = float(np.log(level).var(ddof=1)), 2 * share
+    """k: 0 where noise levels ``(n,)`` vary as equal noise would by chance, 1 where they vary twice as much or more.
+
+    They vary by the variance of their logarithms, or, lest one client be overlooked among many, by the square of the largest
+    one's distance from the median, which is ``2 log n`` times as much by chance.
+    """
+    logs, by_chance = np.log(level), 2 * share
+    above = float(logs.max() - np.median(logs)) ** 2 / (2 * np.log(len(logs)))
+    spread = max(float(logs.var(ddof=1)), above)
     return min(max(2 * (1 - by_chance / spread), 0.0), 1.0) if spread > 0 else 0.0
