@@ -17,7 +17,7 @@ from typing import Any
 from coterie import SCENARIOS, Experiment, begin, run, suggest
 from coterie.core import Groups
 from coterie.methods import ACFL, CFL, FLHC, METHODS, FedAvg
-from coterie.report.summary import agreement
+from coterie.report.summary import agreement, without
 from coterie.settings import build
 from coterie.suggestion import Advice, Suggestion
 from coterie.world import World
@@ -62,7 +62,9 @@ def played(method: Any, world: World, seed: int, found: Groups) -> dict[str, boo
     rounds = ROUNDS[method.name]
     *_, last = run(method, world, rounds=rounds, seed=seed, eval_every=rounds, workers=1)
     groups = last.assignment.groups
-    return {"found": agreement(groups, found) == 1.0, "true": agreement(groups, world.truth) == 1.0}
+    undecided = set(world.clients) - {client for group in found for client in group}
+    alike = agreement(without(groups, sorted(undecided)), found)
+    return {"found": alike == 1.0, "true": agreement(groups, world.truth) == 1.0}
 
 
 def tried(advice: Advice, world: World, seed: int, found: Groups) -> dict[str, Any]:

@@ -34,8 +34,8 @@ def screen(said: Suggestion) -> Together:
 
 def _finding(found: Finding) -> Iterator[Text]:
     count, ranked = len(found.groups), sorted(found.reliability)
-    again = "the same in a second probe" if found.same else f"{len(found.other)} in a second probe"
-    yield Text(f"{len(found.clients)} clients, all alike with p = {found.p[0]:.2g}: {count} group{'s' * (count > 1)}, {again}")
+    again = "found by each of two probes" if found.same else "confirmed by two probes, which alone find others"
+    yield Text(f"{len(found.clients)} clients, all alike with p = {found.p:.2g}: {count} group{'s' * (count > 1)}, {again}")
     for group in found.groups[:MOST]:
         yield Text(f"  {members(group)}", style="cyan")
     if count > MOST:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
 from torch import Tensor
 
 from coterie.codec import DamagedError
@@ -17,6 +16,7 @@ from coterie.engines.gather import exchange
 from coterie.engines.inprocess import Position
 from coterie.layout import own_layers
 from coterie.methods.probing import of_equal_steps
+from coterie.methods.split_half_groups import Evidence, evidence_of
 from coterie.record import Line
 from coterie.runs import Run
 from coterie.settings import UserError
@@ -72,8 +72,8 @@ class Clients:
         self.left_out: Mapping[Client, str] = {}
         self.asked = 0
 
-    def halves(self, start: Start) -> Replies:
-        """Updates of both halves of everybody's data, in as many steps each, as split-half asks for; their products alone.
+    def halves(self, start: Start) -> Evidence:
+        """One probe: updates of both halves of everybody's data, in as many steps each, as split-half asks for.
 
         Who cannot be halved is left out from then on. Raises :class:`~coterie.settings.UserError` if fewer than two can be.
         """
@@ -81,16 +81,19 @@ class Clients:
         task = Task(offered=(0,), halves=True, training=of_equal_steps(self.world.training, sizes))
         tasks = dict.fromkeys(self.there, task)
         replies = self._ask(Plan(models=start.model[None], tasks=tasks, need="mean", columns=self.parameters), start.round)
-        halves = replies.halves
-        there = tuple(c for i, c in enumerate(replies.clients) if halves is not None and not np.isnan(halves[i, i]))
-        few = dict.fromkeys((c for c in replies.clients if c not in there), "too few training examples for two halves")
-        self.left_out = {**self.left_out, **replies.refused, **few}
-        if len(there) < 2:
-            client, why = next(iter(sorted(self.left_out.items())), (None, ""))
-            reason = f", as of client {client}: {why}" if why else ""
-            raise UserError(f"a probe needs two clients that send updates of both halves of their data{reason}")
-        self.there = there
-        return replies.of(there)
+        evidence = evidence_of(replies)
+        if evidence is None:
+            client, why = min(replies.refused.items(), default=(None, ""))
+            refused = f"; client {client} was refused: {why}" if why else ""
+            raise UserError(f"a probe needs two clients with training examples enough for two halves{refused}")
+        few = [client for client in replies.clients if client not in evidence.clients]
+        self.leave_out({**replies.refused, **dict.fromkeys(few, "too few training examples for two halves")})
+        return evidence
+
+    def leave_out(self, reasons: Mapping[Client, str]) -> None:
+        """Ask these no more: client -> why."""
+        self.left_out = {**self.left_out, **reasons}
+        self.there = tuple(client for client in self.there if client not in reasons)
 
     def updates(self, start: Start, epochs: int | None = None) -> Replies:
         """Every update of a round from ``start``, or of so many epochs. Raises :class:`~coterie.settings.UserError` if one is

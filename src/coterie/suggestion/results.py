@@ -60,27 +60,27 @@ class Advice:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the split-half test says of the clients.
+    """What the split-half test says of the clients, by two probes with halves drawn apart.
 
-    clients (n,): who was heard. level: of the test. p: that all are alike, by each probe. groups, other: found by the first
-    probe and by the second. agreement: their adjusted Rand index. alike: of each group, p that its members are alike, by the
-    probe that doubts it more. reliability ``(n,)``: of each client, the share of signal in what sets it apart, by the first
-    probe.
+    clients (n,): on whom they agree. level: of the test. p: that all are alike, by both together. groups: that both confirm.
+    alone: what each finds by itself; agreement: adjusted Rand index of these two. alike: of each group, p that its members
+    are alike, by both together. reliability ``(n,)``: of each client, the share of signal in what sets it
+    apart, the mean of both.
     """
 
     clients: tuple[Client, ...]
     level: float
-    p: tuple[float, float]
+    p: float
     groups: Groups
-    other: Groups
+    alone: tuple[Groups, Groups]
     agreement: float
     alike: tuple[float, ...]
     reliability: tuple[float, ...]
 
     @property
     def same(self) -> bool:
-        """Whether both probes found the same groups."""
-        return self.groups == self.other
+        """Whether each probe finds the same groups by itself."""
+        return self.alone[0] == self.alone[1]
 
     @property
     def doubt(self) -> float | None:

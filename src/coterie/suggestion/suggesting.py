@@ -11,7 +11,6 @@ import numpy as np
 
 from coterie.clustering import (
     adjusted_rand,
-    congruence,
     congruent_groups,
     cosine,
     distances,
@@ -20,12 +19,13 @@ from coterie.clustering import (
     manhattan,
     reliability,
 )  # fmt: skip
-from coterie.core import Federation, Groups, Replies, as_groups
+from coterie.core import Client, Federation, Groups, Replies, as_groups
 from coterie.engines.fleet import Fleet
 from coterie.engines.inprocess import meeting
 from coterie.experiment import data_folder
 from coterie.methods import ACFL, FLHC, SplitHalf
 from coterie.methods.acfl_groups import Rule, layers_compared
+from coterie.methods.split_half_groups import Evidence, confirmed, together
 from coterie.runs import Run, reopen, world_facts
 from coterie.settings import SettingError, UserError
 from coterie.suggestion.asking import Clients, Start, start_of, stored
@@ -57,9 +57,8 @@ def suggest(run: Path | str, *, data: Path | str | None = None, workers: int | N
     start = start_of(assignment, position, one.record.lines())
     with fleet:
         asked = _Asked(one, Clients(fleet, federation.parameters, position, one.seed), federation, start)
-        halves = asked.halves()
-        finding = _found(halves)
-        advice = tuple(asked.advice(halves, finding))
+        finding, probes = asked.found()
+        advice = tuple(asked.advice(finding, probes))
     return Suggestion(
         run=str(run), method=one.method.name, scenario=one.experiment.scenario, seed=one.seed, start=start.words,
         round=start.round, finding=finding, advice=advice, caveats=tuple(_caveats(start, finding, assignment.groups)),
@@ -94,17 +93,18 @@ def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Feder
     return federation, Fleet(world, wire, hardware)
 
 
-def _found(halves: Sequence[Replies]) -> Finding:
-    """The groups of the clients that replied, by each of two probes."""
-    level, clients = SplitHalf().level, halves[0].clients
-    grams = [replies.halves for replies in halves if replies.halves is not None]
-    found = [congruent_groups(matrix, level) for matrix in grams]
-    groups = [as_groups([clients[i] for i in group] for group in one.groups) for one in found]
+def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...]) -> Finding:
+    """The groups of ``clients``, who took part in both probes."""
+    level, probes = SplitHalf().level, [first.of(clients), second.of(clients)]
+    groups = confirmed(level, *probes)
+    decided = tuple(sorted(client for group in groups for client in group))
+    found = [congruent_groups(one.products.numpy(), level) for one in probes]
+    one, other = (as_groups([clients[i] for i in group] for group in each.groups) for each in found)
     return Finding(
-        clients=clients, level=level, p=(congruence(grams[0]).p, congruence(grams[1]).p), groups=groups[0], other=groups[1],
-        agreement=adjusted_rand(*(labels_of(one.groups) for one in found)),
-        alike=tuple(min(congruence(matrix, group).p for matrix in grams) for group in found[0].groups),
-        reliability=tuple(reliability(grams[0]).tolist()),
+        clients=decided, level=level, p=together(*probes), groups=groups, alone=(one, other),
+        agreement=adjusted_rand(*(labels_of(each.groups) for each in found)),
+        alike=tuple(together(first.of(group), second.of(group)) for group in groups),
+        reliability=tuple(np.mean([reliability(each.of(decided).products.numpy()) for each in probes], axis=0).tolist()),
     )  # fmt: skip
 
 
@@ -117,22 +117,24 @@ class _Asked:
     federation: Federation
     start: Start
 
-    def halves(self) -> list[Replies]:
-        """Two probes, of those who took part in both."""
-        twice = [self.clients.halves(self.start) for _ in range(2)]
-        return [replies.of(self.clients.there) for replies in twice]
+    def found(self) -> tuple[Finding, list[Evidence]]:
+        """What two probes say, and they themselves, of those on whom they agree; the others are asked no more."""
+        first, second = self.clients.halves(self.start), self.clients.halves(self.start)
+        finding = _found(first, second, self.clients.there)
+        undecided = set(self.clients.there) - set(finding.clients)
+        self.clients.leave_out(dict.fromkeys(sorted(undecided), "the two probes see it in different groups"))
+        return finding, [first.of(finding.clients), second.of(finding.clients)]
 
-    def advice(self, halves: Sequence[Replies], finding: Finding) -> Iterator[Advice]:
+    def advice(self, finding: Finding, probes: Sequence[Evidence]) -> Iterator[Advice]:
         """For every method, its default first."""
         place = {client: i for i, client in enumerate(finding.clients)}
         labels = labels_of([place[client] for client in group] for group in finding.groups)
-        now = [self.clients.updates(self.start) for _ in halves]
+        now = [self.clients.updates(self.start) for _ in probes]
         yield from self._flhc(now, labels, finding.firm)
         yield from self._acfl(labels, finding.firm)
-        first = self.clients.updates(self._first)
-        parameters = self.federation.parameters.stop
-        probes = [Probe(h.halves, n, first, parameters) for h, n in zip(halves, now, strict=True) if h.halves is not None]
-        courses = [course(probe, finding.groups) for probe in probes]
+        first, parameters = self.clients.updates(self._first), self.federation.parameters.stop
+        seen = [Probe(one.products.numpy(), updates, first, parameters) for one, updates in zip(probes, now, strict=True)]
+        courses = [course(probe, finding.groups) for probe in seen]
         yield advise(courses, finding.groups, np.array(finding.reliability), finding.firm)
 
     @property
@@ -188,8 +190,9 @@ def _caveats(start: Start, finding: Finding, groups: Groups) -> Iterator[str]:
     if len(groups) > 1 and groups != finding.groups:
         yield f"the run has {len(groups)} groups, not these; a run of fedavg, of more rounds, may tell which are right"
     if not finding.same:
-        yield f"a second probe found {len(finding.other)} groups, not these (adjusted Rand {finding.agreement:.2f})"
-    if finding.doubt is not None and finding.same:
+        one, other = map(len, finding.alone)
+        yield f"each probe alone finds other groups, {one} and {other}: their adjusted Rand index is {finding.agreement:.2f}"
+    if finding.doubt is not None:
         group = finding.groups[finding.alike.index(finding.doubt)]
         yield f"{len(group)} clients are one group with p {finding.doubt:.2g}, which is small: more data may show several"
     if not start.shared:
