@@ -37,18 +37,19 @@ def _below(ps: Sequence[float]) -> Iterable[str]:
         yield f"{count} ({count / len(ps):.2%})" if count else "0"
 
 
-def calibration() -> str:
-    """Simulated false alarms: a row per number of clients and kind of noise; in a cell one rate for each dimension."""
+def calibration(key: str = "rates") -> str:
+    """Simulated false alarms of one probe, or of two: a row per number of clients and kind of noise; in a cell one rate for
+    each dimension."""
     found = _simulated()
     if found is None:
         return _MISSING
     cases: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
-    for row in found["null"]:
+    for row in (row for row in found["null"] if key in row):
         cases.setdefault((row["n"], row["noise"]), []).append(row)
     lines = []
     for (n, noise), own in cases.items():
-        cells = [", ".join(f"{row['rates'][i]:.2g}" for row in own) for i in range(len(found["levels"]))]
-        lines.append((str(n), noise, f"{own[0]['draws']:,}", *cells))
+        cells = [", ".join(f"{row[key][i]:.2g}" for row in own) for i in range(len(found["levels"]))]
+        lines.append((str(n), noise, f"{own[0]['draws'] // (1 + (key == 'twice')):,}", *cells))
     head = ("clients", "noise", "draws", *(f"p < {level:g}" for level in found["levels"]))
     return table(head, lines, "rl" + "r" * (len(head) - 2))
 

@@ -205,4 +205,7 @@ def test_the_simulation_finds_what_is_far_apart(tmp_path: Path, monkeypatch: pyt
     assert all(one["rates"][0] == 0 for one in found["power"] if one["n"] == 4)  # little signal, few clients
     assert all(one["rates"][-1] == 1 for one in found["power"] if one["n"] == 60)
     assert "| 4 | one client 3x | 20 | " in evidence_tables.calibration()
+    twice = evidence_tables.calibration("twice")
+    assert "| 4 | one client 3x | 10 | " in twice
+    assert "heavy tails" not in twice
     assert "| 4 | 1000 | 2 | 0.00 | " in evidence_tables.power()

@@ -1,11 +1,13 @@
-"""Are the p-values of :func:`coterie.clustering.congruence` what they say, and what does it detect? Simulated, no training.
+"""Are the p-values of :func:`coterie.clustering.congruence` what they say, those of two probes by
+:func:`coterie.clustering.repeated_p` too, and what does it detect? Simulated, no training.
 
     python benchmarks/study/calibration.py --out benchmarks/results/calibration.json [--scale 0.01]
 
 Noise is drawn in coordinates: of d equal directions, it has effective dimension d. Rates of false alarms: all signals are
-equal. Power: two groups of equal size; the squared distance of their means is one of :data:`RATIOS` times the mean squared
-norm of a whole update's noise. The numbers of draws are in the file; ``--scale`` takes a share of them. In a quarter of an
-hour on one core.
+equal. Two probes: the whole updates are the same in both, as the data are, and what sets halves apart is drawn anew; only
+for Gaussian noise, as of other noise such halves would not be independent. Power: two groups of equal size; the squared
+distance of their means is one of :data:`RATIOS` times the mean squared norm of a whole update's noise. The numbers of
+draws are in the file; ``--scale`` takes a share of them. In half an hour on one core.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.clustering import congruence
+from coterie.clustering import congruence, repeated_p
 
 LEVELS = (0.05, 0.01, 1e-3, 1e-4)
 DIMENSIONS = (10, 100, 1000)
@@ -31,6 +33,8 @@ def _levels(of: Callable[[int], np.ndarray]) -> Draw:
     """Gaussian noise, each client's of its own standard deviation ``(n,)``."""
     return lambda rng, n, d: of(n)[:, None] * rng.standard_normal((2, n, d))
 
+
+GAUSSIAN = ("equal", "sizes", "one client 3x")
 
 NOISE: Mapping[str, Draw] = {
     "equal": _levels(np.ones),
@@ -55,8 +59,20 @@ def false_alarms(scale: float) -> Iterator[dict[str, Any]]:
             for name, noise in NOISE.items():
                 rng = np.random.default_rng([n, dimension])
                 found = np.array([p_value(noise(rng, n, dimension)) for _ in range(draws)])
-                rates = [float((found < level).mean()) for level in LEVELS]
-                yield {"n": n, "dimension": dimension, "noise": name, "draws": draws, "rates": rates}
+                row = {"n": n, "dimension": dimension, "noise": name, "draws": draws, "rates": _rates(found)}
+                if name in GAUSSIAN:
+                    twice = [_of_two_probes(noise, rng, n, dimension) for _ in range(max(1, draws // 2))]
+                    row["twice"] = _rates(np.array(twice))
+                yield row
+
+
+def _rates(found: np.ndarray) -> list[float]:
+    return [float((found < level).mean()) for level in LEVELS]
+
+
+def _of_two_probes(noise: Draw, rng: np.random.Generator, n: int, dimension: int) -> float:
+    whole, one, other = *noise(rng, n, dimension), noise(rng, n, dimension)[0]
+    return repeated_p(*(p_value(np.stack((whole + apart, whole - apart))) for apart in (one, other)), clients=n)
 
 
 def detections(scale: float, level: float = LEVELS[-1]) -> Iterator[dict[str, Any]]:
