@@ -19,14 +19,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp.strategy import Strategy
 
 from coterie.boundary import Boundary
-from coterie.core import Training
+from coterie.core import Cohort, Federation, Training
 from coterie.engines import inprocess
-from coterie.engines.flower import MethodStrategy, client_app
+from coterie.engines.flower import MethodStrategy, client_app, plain
 from coterie.engines.flower.messages import QUERY
 from coterie.engines.workers import EngineError
 from coterie.export import save
 from coterie.layout import Layout
-from coterie.methods import ACFL, CFL, IFCA, METHODS, FedAvg, FedPer
+from coterie.methods import ACFL, CFL, FLSC, HCCT, HCCTE, IFCA, METHODS, FedAvg, FedPer
 from coterie.report.summary import summary
 from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError, UserError
@@ -114,13 +114,48 @@ def test_apps_are_told_what_the_server_app_says() -> None:
 
 @pytest.mark.parametrize(
     ("method", "says"),
-    [(IFCA(), "to choose among several models"), (FedPer(), "to keep layers"), (ACFL(), "to train in another way")],
-    ids=lambda value: getattr(value, "name", None),
-)
-def test_what_such_an_app_would_ignore_is_refused(method: Any, says: str) -> None:
+    [
+        (IFCA(), "to choose among several models"), (FedPer(), "to keep layers"), (ACFL(), "to train in another way"),
+        (HCCT(cosines="signals"), "for updates of both halves"), (HCCTE(cosines="signals"), "for updates of both halves"),
+        (CFL(gamma_max=None), "for updates of both halves"), (FLSC(first="random", overlap=1), "the loss of a model"),
+        (CFL(similarity="gradients", post_split="parent-mean"), "a gradient in place of an update"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_such_an_app_would_ignore_is_refused_before_anybody_trains(method: Any, says: str, tmp_path: Path) -> None:
     tried = world(IDS)
-    with pytest.raises(SettingError, match=f"{method.name} asks a client {says}.*client_app"):
-        list(strategy_of(method, tried).rounds(Here(foreign(tried), 6, named=False), 3))
+    grid = Here(foreign(tried), 6, named=False)
+    sentence = f"^{method.name} asks a client {says}.*client_app, or take fedavg, cfl, flhc, hcct or hcct-e with .*settings$"
+    with pytest.raises(SettingError, match=sentence):
+        strategy_of(method, tried, out=tmp_path / "run").start(grid, num_rounds=3)
+    assert {message.metadata.message_type for message, _ in grid.messages} == {QUERY}
+    assert not (tmp_path / "run" / "run.toml").exists()
+
+
+def test_one_app_that_knows_of_coterie_is_enough_to_begin_with() -> None:
+    tried = world(IDS)
+    grid = Here(foreign(tried), 6, named=False)
+    knowing, usual = app_of(tried), grid.app
+    grid.contexts[FIRST].node_config["partition-id"] = 0
+    grid.app = lambda message, context: (knowing if context.node_id == FIRST else usual)(message, context)  # type: ignore[assignment]
+    (done,) = strategy_of(HCCT(cosines="signals"), tried).rounds(grid, 1)
+    assert done.answered == 1
+    assert set(done.refused) == set(IDS[1:])
+    assert all("for updates of both halves" in why for why in done.refused.values())
+
+
+def test_the_methods_named_to_them_are_those_that_they_can_do() -> None:
+    federation = Federation(clients=IDS, draw=lambda i: torch.zeros(4), columns={"a": (0, 2), "b": (2, 4)}, dense=("b",))
+    able = []
+    for name, cls in METHODS.items():
+        method = cls()
+        first = method.plan(method.init(federation), Cohort(present=IDS, exchange=0, seed=0))
+        try:
+            plain.check(method, first, ())
+        except SettingError:
+            continue
+        able.append(name)
+    assert set(able) - {"split-half"} == set(plain.ABLE)
 
 
 # -- faults -------------------------------------------------------------------------------------------------------------------

@@ -108,6 +108,12 @@ class CFL:
         if self.similarity == "gradients" and self.split_rounds is not None:
             raise SettingError("CFL.split_rounds works with similarity updates, got gradients")
 
+    @property
+    def asks(self) -> tuple[Task, ...]:
+        """What a group is asked for once it is about to split."""
+        gradients, halves = self.similarity == "gradients", self.gamma_max is None
+        return (Task(offered=(0,), gradient=gradients, halves=halves),)
+
     # -- the contract ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> CFLState:

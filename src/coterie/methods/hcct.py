@@ -108,6 +108,11 @@ class HCCT:
             raise SettingError(f"{name}.groups {self.groups} needs a finite tradeoff, got inf, which is one group")
 
     @property
+    def asks(self) -> tuple[Task, ...]:
+        """What clients are asked for in an epoch whose groups are compared, if not in the first."""
+        return (Task(offered=(0,), halves=self.cosines == "signals" and not np.isinf(self.tradeoff)),)
+
+    @property
     def invariant(self) -> str:
         """Under which maps of updates its groups stay what they are: the published code's layer looks at their signs."""
         return "permutation" if self.layer == "paper-code" else "rotation"

@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie.boundary import Wire
 from coterie.core import Assignment, Client, Note, Plan, Replies, Task, Training
 from coterie.engines.clock import Clock
-from coterie.engines.flower import likeness, messages, reading
+from coterie.engines.flower import likeness, messages, plain, reading
 from coterie.engines.flower.messages import CONFIG, METRICS, Order, Unfit
 from coterie.engines.flower.nodes import Nodes, Present, gone
 from coterie.engines.flower.reading import Heard
@@ -63,8 +63,9 @@ class Carrier:
 
     def outgoing(self, plan: Plan, position: Position) -> list[Message]:
         """A plan's messages, one per client that is connected and whose app can do the task."""
-        plain = {client: self._ignores(task, client) for client, task in plan.tasks.items() if client not in self.nodes.aware}
-        self.unasked = {client: why for client, why in plain.items() if why}
+        unaware = {client: task for client, task in plan.tasks.items() if client not in self.nodes.aware}
+        why = {client: plain.sentence(self.method, task, client) for client, task in unaware.items()}
+        self.unasked = {client: text for client, text in why.items() if text}
         if self.unasked and len(self.unasked) == len(plan.tasks):
             raise SettingError(next(iter(self.unasked.values())))
         records: dict[Any, ArrayRecord] = {}
@@ -97,22 +98,6 @@ class Carrier:
         config = messages.config_of(order)
         config.update({key: value for key, value in self.configs.get(kind, {}).items() if key not in config})
         return Message(RecordDict({**models, CONFIG: config}), dst_node_id=self.nodes.node(client), message_type=kind)
-
-    def _ignores(self, task: Task, client: Client) -> str | None:
-        """An app that knows nothing of Coterie trains from one model, in its own way; anything else it would ignore."""
-        wants = (
-            "to choose among several models" if len(task.offered) > 1
-            else "the loss of a model" if task.measure
-            else "a gradient in place of an update" if task.gradient
-            else "to keep layers to itself" if task.keep
-            else "for updates of both halves of its data" if task.halves
-            else "to train in another way than in other rounds" if task.training is not None or task.epochs is not None
-            else None
-        )  # fmt: skip
-        return wants and (
-            f"{self.method} asks a client {wants}, and client {client}'s app, which knows nothing of Coterie, would ignore "
-            "that; make the app with coterie.engines.flower.client_app"
-        )
 
     def incoming(self, plan: Plan, replies: Iterable[Message], exchange: int) -> Replies:
         """What a method's step must see of the replies; those that cannot be used are refused with a reason."""

@@ -13,9 +13,9 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
-from coterie.core import Federation, Method, Training
+from coterie.core import Cohort, Federation, Method, Training
 from coterie.engines.clock import Clock
-from coterie.engines.flower import messages
+from coterie.engines.flower import messages, plain
 from coterie.engines.flower.carrier import Carrier
 from coterie.engines.flower.messages import CONFIG, FIRST
 from coterie.engines.flower.nodes import Memory, Nodes
@@ -97,7 +97,10 @@ class Conductor:
 
     def _first(self, online: frozenset[int]) -> Position:
         founders = self.roster.attendance.founders(self.roster.clients) if self.roster else tuple(sorted(online))
-        state = self.terms.method.init(self._federation(founders))
+        method = self.terms.method
+        state = method.init(self._federation(founders))
+        cohort = Cohort(present=founders, exchange=0, seed=self.terms.seed)
+        plain.check(method, method.plan(state, cohort), self.nodes.aware)
         return Position(round=0, exchange=0, state=state, members=founders)
 
     def _federation(self, clients: tuple[int, ...]) -> Federation:
