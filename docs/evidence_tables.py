@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import NormalDist, correlation
 from typing import Any
 
 from measured import table
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+NOTHING = "–"
 LEVELS = (0.05, 0.01, 1e-3, 1e-4)
 
 
 def null() -> str:
-    """A row per world in which nobody differs: how many probes had a p-value below each level."""
+    """A row per world in which nobody differs: how many probes had a p-value below each level, and how much their scores have
+    in common with those of the same run's next probe."""
     path = RESULTS / "null.jsonl"
     if not path.is_file():
         return "Not measured yet: `python benchmarks/study/null.py --out benchmarks/results/null.jsonl` does it.\n"
@@ -25,8 +29,9 @@ def null() -> str:
         own = [row for row in found if row["world"] == world]
         ps = [p for row in own for p in row["p"]]
         split = sum(row["splits"] > 0 for row in own)
-        lines.append((f"`{world}`", str(len(own)), str(len(ps)), *_below(ps), f"{min(ps):.2g}", f"{split} of {len(own)}"))
-    head = ("world", "runs", "probes", *(f"p < {level:g}" for level in LEVELS), "least p", "runs split")
+        cells = (*_below(ps), f"{min(ps):.2g}", f"{split} of {len(own)}", _repeats([row["p"] for row in own]))
+        lines.append((f"`{world}`", str(len(own)), str(len(ps)), *cells))
+    head = ("world", "runs", "probes", *(f"p < {level:g}" for level in LEVELS), "least p", "runs split", "correlation")
     return table(head, lines, "l" + "r" * (len(head) - 1))
 
 
@@ -35,6 +40,12 @@ def _below(ps: Sequence[float]) -> Iterable[str]:
     for level in LEVELS:
         count = sum(p < level for p in ps)
         yield f"{count} ({count / len(ps):.2%})" if count else "0"
+
+
+def _repeats(runs: Sequence[Sequence[float]]) -> str:
+    """The correlation of the normal scores of successive probes."""
+    pairs = [pair for ps in runs for pair in pairwise(NormalDist().inv_cdf(min(max(p, 1e-9), 0.999)) for p in ps)]
+    return f"{correlation(*zip(*pairs, strict=True)):.2f}" if len(pairs) > 2 else NOTHING
 
 
 def calibration(key: str = "rates") -> str:

@@ -191,8 +191,15 @@ def test_p_values_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     rows = [{"world": "digits", "splits": 0, "p": [1.0, 0.02]}, {"world": "digits", "splits": 2, "p": [0.5, 0.0005]}]
     (tmp_path / "null.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     assert evidence_tables.null().endswith(
-        "| `digits` | 2 | 4 | 2 (50.00%) | 1 (25.00%) | 1 (25.00%) | 0 | 0.0005 | 1 of 2 |\n"
+        "| `digits` | 2 | 4 | 2 (50.00%) | 1 (25.00%) | 1 (25.00%) | 0 | 0.0005 | 1 of 2 | – |\n"
     )
+
+
+def test_scores_of_successive_probes_are_correlated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_tables, "RESULTS", tmp_path)
+    rows = [{"world": "digits", "splits": 0, "p": [p, p, p]} for p in (0.1, 0.4, 0.8)]
+    (tmp_path / "null.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    assert evidence_tables.null().endswith("| 0 of 3 | 1.00 |\n")
 
 
 def test_the_simulation_finds_what_is_far_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
