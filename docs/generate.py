@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import study_tables
-from measured import adversaries, boundary_results, cfl_defaults, compared, results, table
+from measured import adversaries, boundary_results, cfl_defaults, compared, hcct_signals, results, table
 from speed_tables import speed
 from traffic_table import traffic
 
@@ -157,6 +157,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "cfl-defaults": cfl_defaults,
     "boundary-results": boundary_results,
     "adversaries": adversaries,
+    "hcct-signals": hcct_signals,
     "speed": speed,
     "traffic": traffic,
     **study_tables.PARTS,

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 DEFAULTS = ROOT / "benchmarks" / "results" / "cfl-defaults.json"
 BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"
+SIGNALS = ROOT / "benchmarks" / "results" / "hcct-signals.json"
 ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries.json"
 
 STUDIES: Mapping[str, tuple[str, str]] = {
@@ -106,6 +107,27 @@ def cfl_defaults() -> str:
     ]  # fmt: skip
     head = ("digits, 20 clients", "exactly the true groups", "adjusted Rand", "groups", "last split in round")
     return f"After {found['rounds']} rounds:\n\n{table(head, rows, 'lrrrr')}"
+
+
+def hcct_signals(what: str) -> str:
+    """HCCT by updates and by signals, from benchmarks/hcct_signals.py: its ``groups`` by tradeoff, or what one ``costs``."""
+    if not SIGNALS.is_file():
+        return "The table has not been measured yet: `python benchmarks/hcct_signals.py` makes it.\n"
+    rows = json.loads(SIGNALS.read_text())["rows"]
+    many = what == "groups"
+    chosen = [row for row in rows if not many or (row["size"] == "many" and row["way"] in ("updates", "signals"))]
+    usual = sorted({row["tradeoff"] for row in rows})[1]
+    chosen = chosen if many else [row for row in chosen if row["tradeoff"] == usual]
+    columns = list(dict.fromkeys((row["way"], row["tradeoff"]) for row in chosen))
+    cells: dict[str, list[str]] = {}
+    for row in chosen:
+        right = f"{number(row['ari'], 2)}, {row['exact']} of {row['runs']}"
+        few = "" if row["size"] == "many" else ", few"
+        text = right if many else f"{right}; {number(row['accuracy'])}"
+        cells.setdefault(f"`{row['world']}`{few}", []).append(text)
+    up = {way: size(next(row["bytes_up"] for row in chosen if row["way"] == way)) for way, _ in columns}
+    head = [f"{way}, λ {tradeoff:g}" if many else f"{way}, {up[way]}" for way, tradeoff in columns]
+    return table(("world", *head), [(name, *row) for name, row in cells.items()], "l" + "r" * len(head))
 
 
 def adversaries() -> str:

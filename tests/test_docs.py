@@ -125,6 +125,21 @@ def test_the_table_of_defaults_says_how_often_they_were_right(monkeypatch: pytes
     assert "| IID | 1 of 2 | 0.500 | 1 to 3 | 40 |\n| IID | 1 of 2 | 0.500 | 1 | - |" in measured.cfl_defaults()
 
 
+def test_a_table_of_hcct_by_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "SIGNALS", tmp_path / "signals.json")
+    assert "not been measured" in measured.hcct_signals("groups")
+    row = {"world": "iid", "size": "many", "way": "updates", "runs": 2}
+    row |= {"ari": 0.5, "exact": 1, "accuracy": 0.9, "bytes_up": 2e6}
+    rows = [{**row, "tradeoff": tradeoff} for tradeoff in (0.5, 0.7, 1.0)]
+    rows.append({**row, "tradeoff": 0.7, "size": "few", "exact": 0})
+    (tmp_path / "signals.json").write_text(json.dumps({"rows": rows}))
+    assert measured.hcct_signals("groups").splitlines()[2] == "| `iid` | 0.50, 1 of 2 | 0.50, 1 of 2 | 0.50, 1 of 2 |"
+    head, _, many, few = measured.hcct_signals("costs").splitlines()
+    assert head == "| world | updates, 2.0 MB |"
+    assert (many, few) == ("| `iid` | 0.50, 1 of 2; 0.900 |", "| `iid`, few | 0.50, 0 of 2; 0.900 |")
+
+
+
 def test_the_table_of_adversaries_has_a_column_per_attack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(measured, "ADVERSARIES", tmp_path / "adversaries.json")
     assert "not been measured" in measured.adversaries()
