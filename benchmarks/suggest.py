@@ -36,7 +36,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
 PROBED_AFTER = 10
 ROUNDS = {"flhc": PROBED_AFTER + 1, "acfl": 1, "cfl": 60}
 DEFAULTS = {"flhc": FLHC(warmup=PROBED_AFTER, fraction=1.0), "acfl": ACFL(), "cfl": CFL()}
-FIRST = 20
+FIRST = 30
 """The first seed: the rules were made on lower ones."""
 
 OTHER = 1000

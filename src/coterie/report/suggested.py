@@ -45,29 +45,29 @@ def _finding(found: Finding) -> Iterator[Text]:
 
 
 def _table(said: Suggestion) -> Table:
+    """A row per range; of what a method cannot do, how near it comes (adjusted Rand index)."""
     out = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("method", "compared", "setting", "right", "suggested", "room", "sure"):
-        out.add_column(name, justify="right" if name in ("suggested", "room") else "left", no_wrap=True)
+    for name in ("method", "compared", "setting", "above", "below", "suggested", "room", "nearest", "sure"):
+        out.add_column(name, justify="left" if name in ("method", "compared", "setting", "sure") else "right", no_wrap=True)
     for one in said.advice:
-        style = STYLES[one.sure]
+        last = (f"{one.ari:.2f}", Text(one.sure, style=STYLES[one.sure]))
         if not one.ranges:
-            near = f"nothing; nearest groups: adjusted Rand {one.ari:.2f}" if one.ari else "nothing"
-            out.add_row(one.method, one.compared, "-", near, "", "", Text(one.sure, style=style))
+            out.add_row(one.method, one.compared, "-", "", "", "", "", *last)
         for i, each in enumerate(one.ranges):
-            row = (one.method, one.compared) if i == 0 else ("", "")
-            value = "" if each.value is None or not one.settings else f"{each.value:g}"
-            sure = Text(one.sure, style=style) if i == 0 else ""
-            out.add_row(*row, each.setting, _right(one, each), value, _room(each.margin), sure)
+            first, end = ((one.method, one.compared), last) if i == 0 else (("", ""), ("", ""))
+            out.add_row(*first, each.setting, *_ends(each), _suggested(one, each), _room(each.margin), *end)
     return out
 
 
-def _right(advice: Advice, each: Range) -> str:
-    """The range in words; of what nothing bounds, the one end."""
-    if math.isinf(each.margin) or not advice.settings:
-        above = math.isinf(each.high)
-        if above or each.low == -1:
-            return f"above {each.low:.3g}" if above else f"below {each.high:.3g}"
-    return f"{each.low:.3g} to {each.high:.3g}" if each.margin > 1 else f"up to {each.high:.3g}"
+def _ends(each: Range) -> tuple[str, str]:
+    """Both ends; nothing for one that is none: of one group, distances have no upper one, and similarities no lower."""
+    open_ = math.isinf(each.margin)
+    low = "" if open_ and not math.isinf(each.high) and each.low <= 0 else f"{each.low:.3g}"
+    return low, "" if math.isinf(each.high) else f"{each.high:.3g}"
+
+
+def _suggested(advice: Advice, each: Range) -> str:
+    return "" if each.value is None or not advice.settings else f"{each.value:g}"
 
 
 def _room(margin: float) -> str:
