@@ -26,7 +26,7 @@ from coterie.engines.flower.messages import QUERY
 from coterie.engines.workers import EngineError
 from coterie.export import save
 from coterie.layout import Layout
-from coterie.methods import ACFL, CFL, FLSC, HCCT, HCCTE, IFCA, METHODS, FedAvg, FedPer
+from coterie.methods import ACFL, CFL, FLSC, HCCT, HCCTE, IFCA, METHODS, FedAvg, FedPer, SplitHalf
 from coterie.report.summary import summary
 from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError, UserError
@@ -117,7 +117,8 @@ def test_apps_are_told_what_the_server_app_says() -> None:
     [
         (IFCA(), "to choose among several models"), (FedPer(), "to keep layers"), (ACFL(), "to train in another way"),
         (HCCT(cosines="signals"), "for updates of both halves"), (HCCTE(cosines="signals"), "for updates of both halves"),
-        (CFL(gamma_max=None), "for updates of both halves"), (FLSC(first="random", overlap=1), "the loss of a model"),
+        (CFL(gamma_max=None), "for updates of both halves"), (SplitHalf(), "for updates of both halves"),
+        (FLSC(first="random", overlap=1), "the loss of a model"),
         (CFL(similarity="gradients", post_split="parent-mean"), "a gradient in place of an update"),
     ],
     ids=str,
@@ -155,7 +156,7 @@ def test_the_methods_named_to_them_are_those_that_they_can_do() -> None:
         except SettingError:
             continue
         able.append(name)
-    assert set(able) - {"split-half"} == set(plain.ABLE)
+    assert set(able) == set(plain.ABLE)
 
 
 # -- faults -------------------------------------------------------------------------------------------------------------------

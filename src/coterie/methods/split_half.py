@@ -72,6 +72,11 @@ class SplitHalf:
     def __post_init__(self) -> None:
         check(self)
 
+    @property
+    def asks(self) -> tuple[Task, ...]:
+        """What a later round asks of clients, and the first may not."""
+        return (Task(offered=(0,), halves=True),)
+
     # -- the contract ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> SplitHalfState:
