@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PIP) -e '.[test,hub]'
+	$(PIP) -e '.[test,hub,studies]'
 	touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed

@@ -63,6 +63,8 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
             ("export", "write the models of a run as safetensors", EXPORT),
             ("methods", "list the methods, or the settings of one", METHODS),
             ("scenarios", "list the scenarios, or the settings of one", SCENARIOS),
+            ("studies", "list the papers' experiments, and how long they take", STUDIES),
+            ("study", "run an experiment of a paper, beside the paper's numbers", STUDY),
         )
     }
     _run(own["run"])
@@ -77,6 +79,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     own["export"].add_argument("--to", metavar="DIR", required=True, help="a new folder for the models")
     own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
     own["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
+    _study(own["study"])
     return top, own
 
 
@@ -100,6 +103,15 @@ Write every model that serves a client, as the newest checkpoint has it, as safe
 Of several runs, each gets a folder inside."""
 METHODS = "List the methods, or the settings of one."
 SCENARIOS = "List the scenarios, or the settings of one."
+STUDIES = """\
+List the experiments of the papers: the figure or table, the scales it can be run at, about how long that takes on two
+cores, and the data sets it reads from files."""
+STUDY = """\
+Run what is not recorded yet of an experiment of a paper, then print the paper's numbers beside these, with the spread
+over seeds and a verdict, and draw the figure. Interrupted, the same command goes on where it stands.
+
+  coterie study cfl/fig5
+  coterie study all --scale small --out studies"""
 
 
 def _run(own: Parser) -> None:
@@ -121,6 +133,16 @@ def _run(own: Parser) -> None:
     own.add_argument("--engine", metavar="E", help="inprocess, or flower for Flower's simulation (inprocess)")
     own.add_argument("--data", metavar="DIR", help="folder of the data set's files (COTERIE_DATA)")
     own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
+    _common(own)
+
+
+def _study(own: Parser) -> None:
+    own.add_argument("names", metavar="NAME", nargs="+", help="coterie studies lists them; all is every one of the scale")
+    own.add_argument("--scale", metavar="S", default="small", help="small, data or paper (small)")
+    own.add_argument("--data", metavar="DIR", help="folder of the data sets' files (COTERIE_DATA)")
+    own.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1 (the scale's own number)")
+    own.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
+    own.add_argument("--out", metavar="DIR", default="studies", help="folder of rows and figures (studies)")
     _common(own)
 
 

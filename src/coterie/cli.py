@@ -2,7 +2,8 @@
 
 ``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`; ``compare``:
 :func:`coterie.compare`; ``suggest``: :func:`coterie.suggest`; ``export``: :func:`coterie.save`; ``--json``:
-:func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`.
+:func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`;
+``studies`` and ``study``: :data:`coterie.studies.STUDIES` and :func:`coterie.studies.carry_out`.
 
 Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupted.
 """
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         command = {
             "run": run, "resume": resume, "compare": compare, "suggest": suggest, "export": export, "methods": methods,
-            "scenarios": scenarios,
+            "scenarios": scenarios, "studies": studies, "study": studies,
         }  # fmt: skip
         if arguments.command is None:
             print(parser()[0].format_help(), end="")
@@ -251,3 +252,9 @@ def scenarios(arguments: argparse.Namespace) -> int:
     print("\ntraining")
     console.print(listing.settings(scenario.training))
     return 0
+
+
+def studies(arguments: argparse.Namespace) -> int:
+    from coterie.studies import command
+
+    return command.listed(arguments) if arguments.command == "studies" else command.study(arguments)

@@ -1,0 +1,105 @@
+"""``coterie studies`` and ``coterie study``: parse nothing, compute nothing, show."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from coterie import studies
+from coterie.engines.hardware import Hardware
+from coterie.engines.workers import EngineError
+from coterie.experiment import data_folder
+from coterie.record import to_json
+from coterie.report import terminal
+from coterie.settings import UserError
+from coterie.studies import drawing, running, screen
+from coterie.studies.reading import find, scales
+from coterie.studies.store import Rows
+from coterie.studies.study import Cell, Resources, Scale, Study, key
+
+
+def listed(_: argparse.Namespace) -> int:
+    """``coterie studies``."""
+    console = terminal.console(sys.stdout)
+    for paper, title in studies.PAPERS.items():
+        console.print(title, style="bold")
+        console.print(screen.listing(one for one in studies.STUDIES.values() if one.paper == paper))
+        console.print()
+    return 0
+
+
+def study(arguments: argparse.Namespace) -> int:
+    """``coterie study``: every mistake is told before the first study begins."""
+    chosen = list(_chosen(arguments))
+    drawing.check_installed()
+    on = Resources(
+        data=data_folder(arguments.data), hardware=Hardware(workers=arguments.workers, device=arguments.device or "cpu")
+    )
+    for _, scale in chosen:
+        running.check_data(scale, on.data)
+    out, said = Path(arguments.out), []
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out must be a folder, and {out} is a file")
+    console, progress = terminal.console(sys.stdout), terminal.console(sys.stderr)
+    for one, scale in chosen:
+        rows = Rows(out / f"{one.stem}.{scale.name}.jsonl")
+        progress.print(f"{one.name}, {one.where}, at scale {scale.name}: {scale.about}")
+        try:
+            _carry_out(one, scale, rows, on, arguments.seeds, progress)
+        except KeyboardInterrupt:
+            progress.print(f"coterie: interrupted; what is done is in {rows.path}, and the same command goes on from there")
+            return 130
+        except EngineError as error:
+            progress.print(f"coterie: {one.name}: {error}")
+            return 1
+        found = running.outcome(one, scale, rows, arguments.seeds)
+        assert found is not None
+        files = drawing.draw(one, found.rows, rows.path.with_suffix(""))
+        said.append(screen.as_json(found))
+        if not arguments.json:
+            console.print(screen.result(found))
+            console.print(f"figure in {files[0]} and {files[1]}\nrecorded in {rows.path}\n", soft_wrap=True)
+    if arguments.json:
+        console.print(to_json(said if len(said) > 1 else said[0]), soft_wrap=True, markup=False)
+    return 0
+
+
+def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[Study, Scale]]:
+    """The studies named, each with its scale; ``all`` is those that have the scale."""
+    if arguments.names == ["all"]:
+        having = [one for one in studies.STUDIES.values() if arguments.scale in scales(one.stem)]
+        if not having:
+            raise UserError(f"no study has a scale {arguments.scale!r} (known: {', '.join(studies.SCALES)})")
+        yield from ((one, scales(one.stem)[arguments.scale]) for one in having)
+        return
+    for name in dict.fromkeys(arguments.names):
+        one = studies.find(name)
+        yield one, find(one.name, one.stem, arguments.scale)
+
+
+def _carry_out(study: Study, scale: Scale, rows: Rows, on: Resources, seeds: int | None, console: Console) -> None:
+    """Run what is missing, with a line for each row."""
+    cells, began = scale.cells(seeds), time.perf_counter()
+    done = len(rows.of(cells))
+    left = screen.duration((len(cells) - done) / len(scale.cells()) * scale.seconds)
+    console.print(f"{done} of {len(cells)} runs are recorded{f'; about {left}' if done < len(cells) else ''}")
+    for row in running.carry_out(study, scale, rows, on, seeds):
+        done += 1
+        told = ", ".join(f"{name} {row['cell'][name]}" for name in varied(cells) if name in row["cell"])
+        console.print(f"{done} of {len(cells)}: {told}: {row['seconds']:.1f} s, {time.perf_counter() - began:.0f} s in all")
+
+
+def varied(cells: Sequence[Cell]) -> list[str]:
+    """The settings that tell cells apart: not those that only say how a problem is run, which are tables.
+
+    >>> varied([{"k": 2, "d": 9, "seed": 0}, {"k": 3, "d": 9, "seed": 0}])
+    ['k', 'seed']
+    """
+    names = dict.fromkeys(name for cell in cells for name in cell)
+    several = [name for name in names if len({key({name: cell.get(name)}) for cell in cells}) > 1]
+    return [name for name in several if not isinstance(cells[0].get(name), dict) and name != "seed"] + ["seed"]

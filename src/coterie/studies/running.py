@@ -1,0 +1,80 @@
+"""Runs the cells of a study that are not recorded yet; knows nothing of what a cell is about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from coterie.core import Method
+from coterie.data import datasets
+from coterie.engines import inprocess
+from coterie.engines.inprocess import Round
+from coterie.experiment import make
+from coterie.studies.store import Rows
+from coterie.studies.study import Claim, Resources, Row, Scale, Study, key, verdict
+from coterie.world import World
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a study at one scale: the rows of all its cells, what they say of the paper, and the verdict."""
+
+    study: Study
+    scale: Scale
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...]
+
+    @property
+    def verdict(self) -> str:
+        return verdict(self.claims)
+
+    @property
+    def seeds(self) -> int:
+        return len({row["cell"]["seed"] for row in self.rows})
+
+
+def check_data(scale: Scale, data: str | None) -> None:
+    """Raises :class:`~coterie.settings.UserError` where a file that the scale needs is not in the folder."""
+    for name in scale.needs:
+        source = datasets.find(name, data)
+        if source.files:
+            source.files(datasets.resolve(data, name))
+
+
+def carry_out(study: Study, scale: Scale, rows: Rows, resources: Resources, seeds: int | None = None) -> Iterator[Row]:
+    """Measure and record every cell that has no row yet; yields the rows as they are recorded."""
+    known = rows.known()
+    for cell in scale.cells(seeds):
+        if key(cell) in known:
+            continue
+        began = time.perf_counter()
+        found = study.measure(resources, **cell)
+        row = {"cell": cell, "found": found, "seconds": round(time.perf_counter() - began, 2)}
+        rows.append(row)
+        yield row
+
+
+def outcome(study: Study, scale: Scale, rows: Rows, seeds: int | None = None) -> Outcome | None:
+    """What the recorded rows say; None where cells are missing."""
+    cells = scale.cells(seeds)
+    found = rows.of(cells)
+    return Outcome(study, scale, tuple(found), study.claims(found)) if len(found) == len(cells) else None
+
+
+# -- what measures have in common ------------------------------------------------------------------------------------------
+
+
+def world_of(resources: Resources, scenario: Mapping[str, Any], training: Mapping[str, Any], seed: int) -> World:
+    """The world of a scenario's name and settings, as an experiment's file has them."""
+    place = {"data": resources.data} if resources.data else {}
+    return make({"scenario": scenario, "training": training, "methods": ["fedavg"], **place}).world(seed)
+
+
+def rounds_of(
+    method: Method[Any], world: World, resources: Resources, rounds: int, seed: int, eval_every: int | None = None
+) -> Iterator[Round]:
+    """The rounds of a method over a world; tested after the last alone, or every so many."""
+    computing = asdict(resources.hardware)
+    return inprocess.rounds(method, world, rounds=rounds, seed=seed, eval_every=eval_every or rounds, **computing)

@@ -1,0 +1,141 @@
+"""What a study is: one experiment of a paper, at several scales, with what the paper says of it beside what comes out here.
+
+A *cell* is one thing to run: settings and a seed, plain values that say everything its numbers depend on. It becomes one
+*row*: ``{"cell": ..., "found": ..., "seconds": ...}``. Tables, figures and verdicts are functions of rows, so they can be
+made anew without running anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from coterie.engines.hardware import Hardware
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cell = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+EACH = "each"
+"""Of a table of cells: lists; there is a cell for every combination of their values."""
+
+SCALES = ("small", "data", "paper")
+"""small: without files, in minutes. data: the papers' data, cut down to what two cores can do. paper: as printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a cell may use. data: folder of the data sets' files. hardware: processes and a device."""
+
+    data: str | None = None
+    hardware: Hardware = field(default_factory=Hardware)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """One size of a study. about: what is run, and what of the paper is not. seconds: about how long, on two cores.
+
+    seeds: how many of each cell. needs: data sets that are read from files. tables: cells without a seed, lists of values
+    under ``each``.
+    """
+
+    name: str
+    about: str
+    seconds: float
+    seeds: int
+    needs: tuple[str, ...] = ()
+    tables: tuple[Mapping[str, Any], ...]
+
+    def cells(self, seeds: int | None = None) -> list[Cell]:
+        """Every cell, all of one seed before any of the next; ``seeds`` in place of the scale's own number."""
+        return [
+            {**same, **dict(zip(each, values, strict=True)), "seed": seed}
+            for seed in range(self.seeds if seeds is None else seeds)
+            for table in self.tables
+            for same, each in [({name: table[name] for name in table if name != EACH}, table.get(EACH, {}))]
+            for values in itertools.product(*each.values())
+        ]
+
+
+def key(cell: Cell) -> str:
+    """What a cell is known by: all of it.
+
+    >>> key({"b": 1, "a": [0.5]}) == key({"a": [0.5], "b": 1})
+    True
+    """
+    return json.dumps(cell, sort_keys=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One thing that a paper says of an experiment, and what came out here.
+
+    what: it is about. printed: the paper's number, or its words. ours: the same, of the rows. rule: when the two agree, in
+    words. holds: whether they do; None where the rows cannot tell.
+    """
+
+    what: str
+    printed: str
+    ours: str
+    rule: str
+    holds: bool | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text under a head; ``align`` has an ``r`` for each column that is flushed right."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    align: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One experiment of a paper.
+
+    name: paper/place. where: figure or table, in words. what: one sentence. measure: ``(resources, **cell)`` -> what was
+    found, as JSON. claims: what the paper says beside what all rows of a scale say. figure: draws the rows. table: all
+    numbers, where claims are not enough.
+    """
+
+    name: str
+    where: str
+    what: str
+    measure: Callable[..., Mapping[str, Any]]
+    claims: Callable[[Sequence[Row]], tuple[Claim, ...]]
+    figure: Callable[[Sequence[Row]], Figure]
+    table: Callable[[Sequence[Row]], Table] | None = None
+
+    @property
+    def paper(self) -> str:
+        """Short name of the paper."""
+        return self.name.partition("/")[0]
+
+    @property
+    def stem(self) -> str:
+        """Its name in names of files."""
+        return self.name.replace("/", "-")
+
+
+def verdict(claims: Sequence[Claim]) -> str:
+    """In words, and what does not hold.
+
+    >>> claim = Claim(what="accuracy", printed="0.9", ours="0.8", rule="within 0.05", holds=True)
+    >>> from dataclasses import replace
+    >>> verdict([claim, replace(claim, what="gap", holds=False)])
+    'reproduced in part, 1 of 2: not gap'
+    """
+    known = [claim for claim in claims if claim.holds is not None]
+    right = sum(bool(claim.holds) for claim in known)
+    if not known:
+        return "cannot be told"
+    if right == len(known):
+        return f"reproduced, {right} of {len(known)}"
+    wrong = "; ".join(claim.what for claim in known if not claim.holds)
+    return f"{'reproduced in part' if right else 'not reproduced'}, {right} of {len(known)}: not {wrong}"
