@@ -1,10 +1,11 @@
 # make demo: the bare `coterie run`.   make test: lint, types, tests.   make venv: only make and install.
+# make studies: the papers' experiments at the small scale, those that are not recorded; their pages and figures are made anew.
 # make bench: speed beside a plain loop and Flower's simulation; the documents' tables of it are made anew.
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test bench venv clean
+.PHONY: demo test studies bench venv clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/coterie run
@@ -20,6 +21,10 @@ bench: $(VENV)/.installed-bench
 	$(VENV)/bin/python benchmarks/bench.py $(BENCH_ARGS)
 	$(VENV)/bin/python docs/generate.py
 
+studies: $(VENV)/.installed-studies
+	$(VENV)/bin/coterie study all --scale small --out docs/results/studies $(STUDY_ARGS)
+	$(VENV)/bin/python docs/generate.py --figures
+
 # An editable install: a change of the sources needs no new one, a change of pyproject.toml does.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Coterie needs Python 3.11 or later; try make PYTHON=python3.11")'
@@ -29,6 +34,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e '.[test,hub,studies]'
+	touch $@
+
+$(VENV)/.installed-studies: $(VENV)/.installed
+	$(PIP) -e '.[studies]'
 	touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed

@@ -2,6 +2,7 @@
 
     python docs/generate.py            all of them but the demonstration's output
     python docs/generate.py --demo     that too: it runs the bare ``coterie run``, in about half a minute
+    python docs/generate.py --figures  draw the figures of docs/studies too (coterie[studies])
     python docs/generate.py --check    write nothing; exit status 1 if a part is not up to date
 
 Measured results are kept in docs/results and benchmarks/results; measured.py makes tables of them.
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import experiment_tables
 import study_tables
 from measured import adversaries, boundary_results, cfl_defaults, compared, hcct_signals, results, table
 from speed_tables import speed
@@ -160,6 +162,8 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "hcct-signals": hcct_signals,
     "speed": speed,
     "traffic": traffic,
+    "experiments": experiment_tables.experiments,
+    "experiment": experiment_tables.experiment,
     **study_tables.PARTS,
     "demo": demo,
 }
@@ -182,7 +186,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--check", action="store_true", help="write nothing, tell what is not up to date")
     options.add_argument("--demo", action="store_true", help="run the demonstration as well")
+    options.add_argument("--figures", action="store_true", help="draw the figures of studies as well")
     chosen = options.parse_args(argv)
+    if chosen.figures:
+        experiment_tables.figures()
     stale = False
     for path in documents():
         old = path.read_text()

@@ -24,6 +24,7 @@ from coterie.record import line
 from coterie.runs import run
 from coterie.scenario import Scenario
 from coterie.settings import documented
+from coterie.studies import SCALES, STUDIES
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))  # where it finds measured.py
@@ -192,6 +193,9 @@ def test_every_command_is_understood(page: str, command: str) -> None:
     arguments = parse(words)
     if arguments.command in ("methods", "scenarios") and arguments.name:
         assert arguments.name in {"methods": METHODS, "scenarios": SCENARIOS}[arguments.command]
+    if arguments.command == "study":
+        assert set(arguments.names) <= {*STUDIES, "all", PLACEHOLDERS["NAME"]}
+        assert arguments.scale in SCALES
     if arguments.command == "run":
         spec = normal({})
         if arguments.file:
@@ -280,7 +284,7 @@ def test_every_link_leads_somewhere(page: str) -> None:
 
 def test_every_page_is_linked_from_the_index_or_the_readme() -> None:
     linked = set()
-    for page in ("README.md", "docs/index.md"):
+    for page in ("README.md", "docs/index.md", "docs/studies/index.md"):
         for target in re.findall(r"\]\(([^)\s#]+)", PAGES[page]):
             linked.add(str(((ROOT / page).parent / target).resolve()))
     assert not [page for page in PAGES if page != "README.md" and str(ROOT / page) not in linked]

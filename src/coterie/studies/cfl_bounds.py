@@ -58,10 +58,10 @@ def claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     more = [row for row in still if row["found"]["correct"] > row["found"]["gap"]]
     most = max(more or still, key=lambda row: row["found"]["correct"] - row["found"]["gap"])
     return (
+        *(_far(kind, own) for kind in KINDS if (own := picked(rows, stationary=kind))),
         Claim(what="γ below sin(π / (4(k − 1)))", printed="always correct (Theorem 1)",
               ours=f"correct in every draw at {right} of {len(green)} points", rule="at all of them",
               holds=right == len(green) if green else None),
-        *(_far(kind, own) for kind in KINDS if (own := picked(rows, stationary=kind))),
         Claim(what="a gap above zero and a right cut", printed="the one if and only if the other (Remark 2)",
               ours=f"at {_where(most)} a gap in {most['found']['gap']:.2f} of the draws, a right cut in "
                    f"{most['found']['correct']:.2f}",
@@ -91,7 +91,7 @@ def table(rows: Sequence[Row]) -> Table:
     for stationary, kind in KINDS.items():
         for k in values(picked(rows, stationary=stationary), "k"):
             each = (picked(rows, k=k, stationary=stationary, gamma=gamma) for gamma in gammas)
-            shares = (f"{mean(own, 'gap'):.2f} / {mean(own, 'correct'):.2f}" for own in each)
+            shares = (f"{mean(own, 'gap'):.2g} / {mean(own, 'correct'):.2g}" for own in each)
             lines.append((kind, str(k), *shares, f"{guaranteed_gamma(k):.2f}" if stationary else "–"))
     head = ("gradients", "k", *(f"γ = {gamma:g}" for gamma in gammas), "guaranteed below")
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))

@@ -125,13 +125,13 @@ def path_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     cosine = max(row["found"]["cosines"][GRADIENTS] for row in apart)
     still = "at most 0.01 of the greatest update at first"
     return (
+        Claim(what="incongruent: directions of the clients' gradients", printed="cosine −1 (13)",
+              ours=f"cosine {cosine:.3f}, or less", rule="at most −0.99 from every start", holds=cosine <= -0.99),
         Claim(what="incongruent: Federated Learning stops", printed="a stationary point of the joint objective",
               ours=f"mean update {worst(apart, 'mean_norm'):.1g} of the first", rule=still,
               holds=worst(apart, "mean_norm") <= 0.01),
         Claim(what="incongruent: the clients still pull", printed="gradients of positive norm",
               ours=f"greatest update {least:.2f} of the first, or more", rule="at least 0.1 of the first", holds=least >= 0.1),
-        Claim(what="incongruent: in opposite directions", printed="cosine −1 (13)", ours=f"cosine of gradients {cosine:.3f}",
-              rule="at most −0.99 from every start", holds=cosine <= -0.99),
         Claim(what="congruent: all updates vanish", printed="the norm of both clients' updates goes to zero", rule=still,
               ours=f"greatest update {worst(together, 'client_norm'):.1g} of the first",
               holds=worst(together, "client_norm") <= 0.01),

@@ -48,14 +48,14 @@ def study(arguments: argparse.Namespace) -> int:
     console, progress = terminal.console(sys.stdout), terminal.console(sys.stderr)
     for one, scale in chosen:
         rows = Rows(out / f"{one.stem}.{scale.name}.jsonl")
-        progress.print(f"{one.name}, {one.where}, at scale {scale.name}: {scale.about}")
+        tell(progress, f"{one.name}, {one.where}, at scale {scale.name}: {scale.about}")
         try:
             _carry_out(one, scale, rows, on, arguments.seeds, progress)
         except KeyboardInterrupt:
-            progress.print(f"coterie: interrupted; what is done is in {rows.path}, and the same command goes on from there")
+            tell(progress, f"coterie: interrupted; what is done is in {rows.path}, and the same command goes on from there")
             return 130
         except EngineError as error:
-            progress.print(f"coterie: {one.name}: {error}")
+            tell(progress, f"coterie: {one.name}: {error}")
             return 1
         found = running.outcome(one, scale, rows, arguments.seeds)
         assert found is not None
@@ -63,10 +63,15 @@ def study(arguments: argparse.Namespace) -> int:
         said.append(screen.as_json(found))
         if not arguments.json:
             console.print(screen.result(found))
-            console.print(f"figure in {files[0]} and {files[1]}\nrecorded in {rows.path}\n", soft_wrap=True)
+            tell(console, f"figure in {files[0]} and {files[1]}\nrecorded in {rows.path}\n")
     if arguments.json:
-        console.print(to_json(said if len(said) > 1 else said[0]), soft_wrap=True, markup=False)
+        tell(console, to_json(said if len(said) > 1 else said[0]))
     return 0
+
+
+def tell(console: Console, text: str) -> None:
+    """Lines as they are: neither broken nor read as markup."""
+    console.print(text, soft_wrap=True, markup=False)
 
 
 def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[Study, Scale]]:
@@ -87,11 +92,11 @@ def _carry_out(study: Study, scale: Scale, rows: Rows, on: Resources, seeds: int
     cells, began = scale.cells(seeds), time.perf_counter()
     done = len(rows.of(cells))
     left = screen.duration((len(cells) - done) / len(scale.cells()) * scale.seconds)
-    console.print(f"{done} of {len(cells)} runs are recorded{f'; about {left}' if done < len(cells) else ''}")
+    tell(console, f"{done} of {len(cells)} runs are recorded{f'; about {left}' if done < len(cells) else ''}")
     for row in running.carry_out(study, scale, rows, on, seeds):
         done += 1
         told = ", ".join(f"{name} {row['cell'][name]}" for name in varied(cells) if name in row["cell"])
-        console.print(f"{done} of {len(cells)}: {told}: {row['seconds']:.1f} s, {time.perf_counter() - began:.0f} s in all")
+        tell(console, f"{done} of {len(cells)}: {told}: {row['seconds']:.1f} s, {time.perf_counter() - began:.0f} s in all")
 
 
 def varied(cells: Sequence[Cell]) -> list[str]:

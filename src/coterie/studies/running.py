@@ -56,6 +56,14 @@ def carry_out(study: Study, scale: Scale, rows: Rows, resources: Resources, seed
         yield row
 
 
+def complete_seeds(scale: Scale, rows: Rows) -> int:
+    """How many seeds, from 0 on, have a row of every cell."""
+    known, cells, seed = rows.known(), scale.cells(1), 0
+    while all(key({**cell, "seed": seed}) in known for cell in cells):
+        seed += 1
+    return seed
+
+
 def outcome(study: Study, scale: Scale, rows: Rows, seeds: int | None = None) -> Outcome | None:
     """What the recorded rows say; None where cells are missing."""
     cells = scale.cells(seeds)

@@ -51,7 +51,8 @@ def result(said: Outcome) -> Together:
         claims.add_column(name, overflow="fold")
     for claim in said.claims:
         word, style = MARKS[claim.holds]
-        claims.add_row(claim.what, claim.printed, claim.ours, Text(word, style=style), Text(claim.rule, style="dim"))
+        said_of = (Text(text) for text in (claim.what, claim.printed, claim.ours))
+        claims.add_row(*said_of, Text(word, style=style), Text(claim.rule, style="dim"))
     seeds = f"{said.seeds} seeds, ± is the 95 % interval of their mean" if said.seeds > 1 else "one seed"
     verdict = Text(f"verdict at scale {said.scale.name}: {said.verdict} ({seeds})", style="bold")
     return Together(*parts, claims, Text(""), verdict)
@@ -61,9 +62,9 @@ def rich(table: Table) -> RichTable:
     """A table for the terminal."""
     out = RichTable(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(table.head):
-        out.add_column(name, justify="right" if table.align[place : place + 1] == "r" else "left", no_wrap=True)
+        out.add_column(name, justify="right" if table.align[place : place + 1] == "r" else "left")
     for row in table.rows:
-        out.add_row(*row)
+        out.add_row(*map(Text, row))  # not as markup: P[g(α) > 0] has brackets
     return out
 
 

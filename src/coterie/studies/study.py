@@ -100,8 +100,8 @@ class Study:
     """One experiment of a paper.
 
     name: paper/place. where: figure or table, in words. what: one sentence. measure: ``(resources, **cell)`` -> what was
-    found, as JSON. claims: what the paper says beside what all rows of a scale say. figure: draws the rows. table: all
-    numbers, where claims are not enough.
+    found, as JSON. claims: what the paper says beside what all rows of a scale say; what matters most is first. figure: draws
+    the rows. table: all numbers, where claims are not enough.
     """
 
     name: str

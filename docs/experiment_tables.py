@@ -1,0 +1,112 @@
+"""Tables of the papers' experiments, from the rows that ``coterie study`` keeps in docs/results/studies; :mod:`generate` puts
+them in.
+
+    coterie study all --out docs/results/studies     runs what is missing of the small scale
+    python docs/generate.py --figures                draws docs/studies/figures anew, and rewrites the pages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from measured import table
+
+from coterie.studies import PAPERS, SCALES, STUDIES, Outcome, Rows, Study, outcome, scales
+from coterie.studies.drawing import draw
+from coterie.studies.running import complete_seeds
+from coterie.studies.screen import duration
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results" / "studies"
+PAGES = ROOT / "docs" / "studies"
+FIGURES = PAGES / "figures"
+
+WORDS = {True: "yes", False: "**no**", None: "cannot be told"}
+
+WANTED: Sequence[tuple[str, str, str]] = (
+    ("CFL, figure 8", "CIFAR-10, label permutations: accuracy", "20 % before the splits, close to 60 % after them"),
+    ("CFL, figure 9", "AG News, next words: perplexity", "43 before the splits, below 36 after; FL stays at 42"),
+    ("FL+HC, table I", "MNIST, two labels a client, by fraction and round of clustering: accuracy", "97.1 to 99.1 %"),
+    ("FL+HC, table II", "MNIST, label swaps, by fraction and round of clustering: accuracy", "98.4 to 99.2 %; FL below 81 %"),
+    ("FL+HC, table III", "FEMNIST by writer: accuracy", "5.1 to 77.9 %"),
+    ("FL+HC, table IV", "MNIST, two labels a client, by metric and linkage: accuracy", "97.7 to 99.5 %"),
+    ("FL+HC, table V", "MNIST, label swaps, by metric and linkage: accuracy", "98.3 to 99.1 %"),
+    ("FL+HC, table VI", "FEMNIST by metric and linkage: accuracy", "64.3 to 78.7 %"),
+    ("HCCT, table II", "CIFAR-10, three clients, who trains with whom: error", "numbers lost; best is alike with alike"),
+    ("HCCT, table IV, Digit", "digits of five domains, ten methods: error", "numbers lost; HCCT least"),
+    ("HCCT, table IV, FMNIST", "Fashion-MNIST, IID, ten methods: error", "numbers lost; HCCT as good as one model for all"),
+    ("HCCT, table IV, CIFAR-10", "CIFAR-10 by shards, ten methods: error", "numbers lost; HCCT as good as training alone"),
+    ("HCCT, table V", "digits of five domains: spread of errors over clients", "numbers lost; HCCT's least"),
+    ("HCCT, figure 3", "clients that join later: error", "falls with more that join"),
+    ("HCCT, figure 4", "the weight λ by how much data there is", "little data wants a great λ, much data a small one"),
+    ("HCCT, figure 5", "the number of groups: error and utility", "best at the number of domains"),
+    ("ACFL, figure 3", "CIFAR-10, two or three classes a client: cosines by layer", "only dense layers tell clients apart"),
+    ("ACFL, figure 4", "dense layers by epochs of pre-training: cosine", "rises, with the order kept"),
+    ("ACFL, figures 5-7, two tasks", "CIFAR-100, 8 groups: accuracy by clustering", "+12 % by clustering"),
+    ("ACFL, figures 5-7, three tasks", "CIFAR-100, 4 groups: accuracy by clustering", "+11 % by clustering"),
+)
+"""Experiments without a study yet: where, what, and what is printed."""
+
+
+def outcomes(study: Study) -> Iterator[tuple[str, Outcome | int]]:
+    """(scale, what came out, or how many of its runs are recorded), from the smallest scale."""
+    for name, scale in scales(study.stem).items():
+        rows = Rows(RESULTS / f"{study.stem}.{name}.jsonl")
+        seeds = complete_seeds(scale, rows)
+        said = outcome(study, scale, rows, seeds) if seeds else None
+        yield name, said or len(rows.of(scale.cells()))
+
+
+def experiments() -> str:
+    """A row per experiment of the papers: at the largest scale that was run."""
+    lines = []
+    for study in STUDIES.values():
+        known = {scale: said for scale, said in outcomes(study) if isinstance(said, Outcome)}
+        place = f"[{PAPERS[study.paper].partition(':')[0]}, {study.where}]({study.stem}.md)"
+        if not known:
+            lines.append((place, study.what, "–", "not run yet", "–", "–"))
+            continue
+        scale = max(known, key=SCALES.index)
+        first = known[scale].claims[0]
+        seeds = known[scale].seeds
+        lines.append((
+            place, study.what, f"{first.what}: {first.printed}", first.ours, f"{scale}, {seeds} seed{'s' * (seeds > 1)}",
+            known[scale].verdict,
+        ))  # fmt: skip
+    lines += [(where, what, printed, "not run yet", "–", "–") for where, what, printed in WANTED]
+    return table(("experiment", "what", "paper", "here", "scale", "verdict"), lines)
+
+
+def experiment(name: str) -> str:
+    """All that was measured of a study, scale by scale."""
+    study = STUDIES[name]
+    return "\n" + "\n".join(_at_scale(study, scale, said) for scale, said in outcomes(study)) + "\n"
+
+
+def _at_scale(study: Study, name: str, said: Outcome | int) -> str:
+    scale, command = scales(study.stem)[name], f"coterie study {study.name} --scale {name}"
+    command += " --data DIR" if scale.needs else ""
+    head = f"### Scale {name}\n\n`{command}`, about {duration(scale.seconds)}: {scale.about}.\n\n"
+    if not isinstance(said, Outcome):
+        recorded = f"{said} of {len(scale.cells())} runs are recorded" if said else "Not run yet"
+        return f"{head}{recorded}.\n"
+    claims = [(claim.what, claim.printed, claim.ours, WORDS[claim.holds], claim.rule) for claim in said.claims]
+    parts = [table(("", "paper", "here", "agrees", "if"), claims)]
+    if study.table:
+        found = study.table(said.rows)
+        parts.append(table(found.head, found.rows, found.align))
+    parts.append(f"![{study.where}](figures/{study.stem}.{name}.png)\n")
+    seeds = f"{said.seeds} seeds; ± is the 95 % interval of their mean" if said.seeds > 1 else "one seed"
+    return head + "\n".join([f"**Verdict: {said.verdict}** ({seeds}).\n", *parts])
+
+
+def figures() -> list[Path]:
+    """Draw every figure whose rows are kept."""
+    return [
+        path
+        for study in STUDIES.values()
+        for scale, said in outcomes(study)
+        if isinstance(said, Outcome)
+        for path in draw(study, said.rows, FIGURES / f"{study.stem}.{scale}")
+    ]
