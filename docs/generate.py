@@ -23,6 +23,7 @@ from typing import Any
 
 import experiment_tables
 import study_tables
+import suggest_table
 from measured import adversaries, boundary_results, cfl_defaults, compared, hcct_signals, results, table
 from speed_tables import speed
 from traffic_table import traffic
@@ -165,6 +166,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "experiments": experiment_tables.experiments,
     "experiment": experiment_tables.experiment,
     **study_tables.PARTS,
+    **suggest_table.PARTS,
     "demo": demo,
 }
 SLOW = ("demo",)

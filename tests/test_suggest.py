@@ -440,3 +440,26 @@ def edit(path: Path, made: str) -> None:
     else:
         document["world"]["data"] = "0" * 32
     path.write_text(to_toml(document))
+
+
+# -- the tables of the page -----------------------------------------------------------------------------------------------
+
+
+def test_the_tables_count_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "docs"))
+    import suggest_table
+
+    monkeypatch.setattr(suggest_table, "SUGGEST", tmp_path / "suggest.json")
+    assert "Not measured yet" in suggest_table.worlds()
+    right, wrong = {"found": True, "true": True}, {"found": False, "true": False}
+    runs = [
+        {"sure": "clear", "same": right, "other": {"found": True, "true": False}, "default": wrong},
+        {"sure": "narrow", "same": right, "other": wrong, "default": right},
+        {"sure": "none", "default": right},
+    ]
+    rows = [{"world": "IID", "found": 2, "method": "flhc", "runs": runs}]
+    (tmp_path / "suggest.json").write_text(json.dumps({"rows": rows}))
+    assert suggest_table.worlds().splitlines()[-1] == (
+        "| IID | 2 of 3 | `flhc` | 1, 1, 1 | 2 of 2 | 1 of 2 | 2 of 2 | 2 of 3 |"
+    )
+    assert suggest_table.sureness().splitlines()[-2:] == ["| clear | 2 of 2 |", "| narrow | 1 of 2 |"]

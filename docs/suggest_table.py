@@ -1,0 +1,63 @@
+"""Tables of what methods find with suggested settings, of what ``benchmarks/suggest.py`` measured; :mod:`generate` puts them
+in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from measured import table
+
+SUGGEST = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "suggest.json"
+MISSING = "Not measured yet: `python benchmarks/suggest.py` does it.\n"
+SURE = ("clear", "narrow", "none")
+
+Run = Mapping[str, Any]
+
+
+def worlds() -> str:
+    """A row per world and method: how sure the suggestions were, and what came of them."""
+    if not SUGGEST.is_file():
+        return MISSING
+    found, rows, title = json.loads(SUGGEST.read_text()), [], ""
+    for row in found["rows"]:
+        runs, new = row["runs"], row["world"] != title
+        title = row["world"]
+        given = [run for run in runs if "same" in run]
+        rows.append((
+            title if new else "", f"{row['found']} of {len(runs)}" if new else "", f"`{row['method']}`",
+            ", ".join(str(sum(run["sure"] == sure for run in runs)) for sure in SURE),
+            _of(run["same"]["found"] for run in given), _of(run["other"]["found"] for run in given),
+            _of(run["same"]["true"] for run in given), _of(run["default"]["true"] for run in runs),
+        ))  # fmt: skip
+    head = (
+        "digits, 20 clients", "finding is the truth", "method", "clear, narrow, none", "finds the finding",
+        "from another first model", "finds the truth", "with its defaults",
+    )  # fmt: skip
+    return table(head, rows, "lrlrrrrr")
+
+
+def sureness() -> str:
+    """How often a method found the groups again, by how sure its suggestion was: both first models counted."""
+    if not SUGGEST.is_file():
+        return MISSING
+    kept = json.loads(SUGGEST.read_text())["rows"]
+    methods = list(dict.fromkeys(row["method"] for row in kept))
+    rows = []
+    for sure in SURE[:2]:
+        cells = []
+        for method in methods:
+            runs: Sequence[Run] = [run for row in kept if row["method"] == method for run in row["runs"] if run["sure"] == sure]
+            cells.append(_of(run[first]["found"] for run in runs for first in ("same", "other")))
+        rows.append((sure, *cells))
+    return table(("sure", *(f"`{method}`" for method in methods)), rows, "l" + "r" * len(methods))
+
+
+def _of(right: Iterable[bool]) -> str:
+    all_ = list(right)
+    return f"{sum(all_)} of {len(all_)}" if all_ else "–"
+
+
+PARTS: Mapping[str, Callable[..., str]] = {"suggested-worlds": worlds, "suggested-sure": sureness}
