@@ -21,6 +21,7 @@ from coterie.studies.study import SCALES, Resources, Row, key
 
 ALONE = Resources(hardware=Hardware(workers=1))
 
+FAST = {"lr": 0.1, "batch": 50, "epochs": 1}
 TINY: dict[str, dict[str, Any]] = {
     "cfl/fig1": {"rounds": 2, "points": 8, "clients": 4},
     "cfl/fig2": {"rounds": 3},
@@ -29,12 +30,18 @@ TINY: dict[str, dict[str, Any]] = {
     "cfl/fig5": {"rounds": 2},
     "cfl/fig6": {"rounds": 3},
     "cfl/fig7": {"rounds": 4},
+    "flhc/table1": {"tested": [2, 11, 12], "training": FAST},
+    "flhc/table2": {"tested": [2, 11, 12], "training": FAST},
+    "flhc/table4": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST},
+    "flhc/table5": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST},
 }
 """Study -> what is changed of the cells of its small scale, so that they take no time."""
 
 SMALLEST: dict[str, dict[str, Any]] = {
     "cfl/fig3": {"k": (2, 20), "gamma": (0.04, 1.1)},
     "cfl/fig5": {"examples": (10, 20)},
+    "flhc/table1": {"fraction": (0.2,), "rounds_before": (0, 1, 10)},
+    "flhc/table2": {"fraction": (0.2,), "rounds_before": (0, 1, 10)},
 }
 """Study -> the only values of a setting that are tried."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from coterie.settings import UserError, nearest
-from coterie.studies import cfl, cfl_bounds, cfl_toys
+from coterie.studies import cfl, cfl_bounds, cfl_toys, flhc
 from coterie.studies.reading import scales as scales
 from coterie.studies.running import Outcome as Outcome
 from coterie.studies.running import carry_out as carry_out
@@ -26,11 +26,12 @@ from coterie.studies.study import Table as Table
 PAPERS: Mapping[str, str] = MappingProxyType(
     {
         "cfl": "CFL: Sattler, Müller, Samek, IEEE TNNLS 2020, arXiv 1910.01991",
+        "flhc": "FL+HC: Briggs, Fan, Andras, IJCNN 2020, arXiv 2004.11791",
     }
 )
 
 STUDIES: Mapping[str, Study] = MappingProxyType(
-    {study.name: study for each in (cfl_toys, cfl_bounds, cfl) for study in each.STUDIES}
+    {study.name: study for each in (cfl_toys, cfl_bounds, cfl, flhc) for study in each.STUDIES}
 )
 """Name -> study, by paper and in the order of its figures and tables."""
 

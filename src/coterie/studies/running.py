@@ -10,7 +10,7 @@ from typing import Any
 from coterie.core import Method
 from coterie.data import datasets
 from coterie.engines import inprocess
-from coterie.engines.inprocess import Round
+from coterie.engines.inprocess import Position, Round
 from coterie.experiment import make
 from coterie.studies.store import Rows
 from coterie.studies.study import Claim, Resources, Row, Scale, Study, key, verdict
@@ -81,8 +81,8 @@ def world_of(resources: Resources, scenario: Mapping[str, Any], training: Mappin
 
 
 def rounds_of(
-    method: Method[Any], world: World, resources: Resources, rounds: int, seed: int, eval_every: int | None = None
+    method: Method[Any], world: World, resources: Resources, rounds: int, seed: int, start: Position | None = None
 ) -> Iterator[Round]:
-    """The rounds of a method over a world; tested after the last alone, or every so many."""
+    """The rounds of a method over a world, from the first or after ``start``; only the last is tested."""
     computing = asdict(resources.hardware)
-    return inprocess.rounds(method, world, rounds=rounds, seed=seed, eval_every=eval_every or rounds, **computing)
+    return inprocess.rounds(method, world, rounds=rounds, seed=seed, eval_every=rounds, start=start, **computing)
