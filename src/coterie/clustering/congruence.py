@@ -168,12 +168,13 @@ def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | Non
     if expected <= nothing:  # no noise: any difference counts
         value = observed if observed > nothing else 0.0
         return Excess(value, 0.0, math.inf if value else 0.0, 0.0 if value else 1.0)
-    bias = 1 + (2 if level is None else 1) * noise.share
+    share = max(noise.share, LEAST)
+    bias = 1 + (2 if level is None else 1) * share
     level = np.diagonal(h.noise) if level is None else level
     shrink = max(1 / bias, float(level.mean()) ** 2 / float((level**2).mean()))
     own = shrink * float(np.diagonal(weights) ** 2 @ level**2)
     pairs = float(level @ (weights**2 - np.diag(np.diagonal(weights) ** 2)) @ level)
-    of_observed, of_expected = 2 * noise.share * (own + pairs), 2 * noise.share * own
+    of_observed, of_expected = 2 * share * (own + pairs), 2 * share * own
     sd = math.sqrt(of_observed + of_expected)
     value = observed - expected
     p = _p_value(max(observed, 0.0) / expected, 2 * expected**2 / of_observed, 2 * expected**2 / of_expected, noise.df)
@@ -195,6 +196,9 @@ def _p_value(ratio: float, df_observed: float, df_expected: float, df: float) ->
 def _inverse(share: float) -> float:
     return 1 / share if share > 0 else math.inf
 
+
+LEAST = 1e-6
+"""A noise's ``1/r`` is no less: updates that happen to be orthogonal to all noise say nothing of it."""
 
 SURE = 8.0
 """A normal score from which on a bound takes the place of a difference of two numbers that are nearly the same."""

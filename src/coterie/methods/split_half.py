@@ -44,8 +44,8 @@ from coterie.core import (
 from coterie.methods import cfl_leaves, walking
 from coterie.methods.cfl_leaves import Leaf, join, ordered
 from coterie.methods.probing import of_equal_steps
-from coterie.methods.split_half_groups import Found, looked_at, middle, reviewed
-from coterie.methods.split_half_state import CALM, SplitHalfState, Watch, members_of, several
+from coterie.methods.split_half_groups import Found, enough, looked_at, middle, reviewed
+from coterie.methods.split_half_state import CALM, SplitHalfState, Watch, forget, members_of, several
 from coterie.methods.split_half_walk import probed, step
 from coterie.settings import check, setting
 from coterie.tree import root
@@ -119,6 +119,7 @@ class SplitHalf:
 
     def step(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         counts = dict(zip(replies.clients, map(int, replies.examples), strict=True))
+        steps = self._probing(state).steps or 1  # as was asked, before this round's sizes were known
         state = replace(state, examples={**state.examples, **counts}, notes=())
         if state.reviewing:
             return self._review(state, replies)
@@ -128,7 +129,7 @@ class SplitHalf:
             if not own.clients or own.updates is None:
                 new = replace(new, leaves=(*new.leaves, leaf))
             elif self.probes(state, leaf):
-                new = self._look(new, leaf, own)
+                new = self._look(new, leaf, own, steps)
             else:
                 new = replace(new, leaves=(*new.leaves, self._moved(leaf, own)))
         new = self._walk(replace(new, leaves=ordered(new.leaves)), state.walkers, replies)
@@ -136,8 +137,8 @@ class SplitHalf:
 
     # -- in one step ----------------------------------------------------------------------------------------------------
 
-    def _look(self, new: SplitHalfState, leaf: Leaf, own: Replies) -> SplitHalfState:
-        """The state after a leaf's probe: the leaf, or its parts."""
+    def _look(self, new: SplitHalfState, leaf: Leaf, own: Replies, steps: int) -> SplitHalfState:
+        """The state after a leaf's probe of so many steps: the leaf, or its parts."""
         watch = new.watched[leaf.node]
         found = looked_at(self.level, leaf, own, watch.evidence)
         if found is None or found.note.kind != "split":
@@ -148,20 +149,18 @@ class SplitHalf:
         means = {part: self._mean(own.of(part)) for part in found.note.parts}
         tree, children = cfl_leaves.split(new.tree, leaf, means, own, new.round - 1)
         late = set(leaf.clients) - {c for part in means for c in part}
-        steps = self._probing(new).steps
-        assert steps is not None
         return replace(
             new, tree=tree, leaves=(*new.leaves, *children), notes=(*new.notes, found.note),
             walkers={**new.walkers, **dict.fromkeys(late, leaf.node)},
             watched={**new.watched, **{child.node: Watch(due=self._turn(new.round)) for child in children}},
-            probed={**new.probed, leaf.node: probed(steps, found.evidence)},
+            probed={**new.probed, leaf.node: probed(steps, found.evidence, found.note.parts)},
         )  # fmt: skip
 
     def _watch(self, watch: Watch, found: Found | None, round: int) -> Watch:
         """When a leaf that stays whole probes again: in the next round if what was found is to be confirmed, later the more
         often nothing was."""
         if found is None:
-            return Watch(due=self._turn(round), calm=watch.calm)
+            return replace(watch, due=self._turn(round) if watch.evidence is None else round + 1)
         if found.note.kind == "hold":
             return Watch(due=round + 1, evidence=found.evidence)
         calm = watch.calm + 1 if found.note.numbers["p"] > CALM else 0
@@ -205,24 +204,28 @@ class SplitHalf:
         next."""
         if not self.review_every:
             return new
-        if members_of(new) != members_of(before):
+        if {leaf.node for leaf in new.leaves} != {leaf.node for leaf in before.leaves}:
             return replace(new, review=(new.round + self.review_every, self.review_every))
         return replace(new, reviewing=new.round >= new.review[0] and several(new))
 
     def _review(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
-        leaves, merged, notes = reviewed(self.level, state.leaves, replies, state.examples)
+        examples = state.examples if self.weighting == "data" else {}
+        leaves, merged, notes = reviewed(self.level, state.leaves, replies, examples)
         tree = state.tree
         for leaf in leaves:
             for client in leaf.clients:
                 tree = tree.place(client, leaf.node)
         gone = {node: merged.get(into, into) for node, into in state.merged.items()} | merged
-        new = replace(
-            state, leaves=ordered(leaves), tree=tree, merged=gone, reviewing=False, notes=tuple(notes)
-        )
+        new = replace(state, leaves=ordered(leaves), tree=tree, merged=gone, reviewing=False)
         changed = [node for node, members in members_of(new).items() if members != members_of(state).get(node)]
-        wait = self.review_every if changed else 2 * state.review[1]
+        heard = enough([c for leaf in state.leaves for c in leaf.clients], replies.clients)
+        if not changed:
+            text = "reviewed: nobody moves, no groups are one" if heard else "reviewed, but too few answered"
+            notes = [Note(kind="keep", clients=tuple(sorted(c for leaf in leaves for c in leaf.clients)), text=text)]
+        wait = 2 * state.review[1] if heard and not changed else self.review_every
         again = {node: Watch(due=self._turn(state.round)) for node in changed}
-        return replace(new, watched={**state.watched, **again}, review=(state.round + wait, wait))
+        review = (state.round + wait, wait)
+        return replace(new, watched={**state.watched, **again}, review=review, notes=tuple(notes))
 
     def assignment(self, state: SplitHalfState) -> Assignment:
         return cfl_leaves.served(state)
@@ -231,8 +234,10 @@ class SplitHalf:
         return cfl_leaves.admitted(state, clients)
 
     def retire(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
-        left = cfl_leaves.retired(state, clients)
-        return replace(left, reviewing=left.reviewing and several(left))
+        left, gone = cfl_leaves.retired(state, clients), set(clients)
+        watched = {node: forget(watch, gone) for node, watch in left.watched.items()}
+        examples = {client: n for client, n in left.examples.items() if client not in gone}
+        return replace(left, watched=watched, examples=examples, reviewing=left.reviewing and several(left))
 
     def explain(self, state: SplitHalfState) -> tuple[Note, ...]:
         return state.notes

@@ -17,6 +17,10 @@ from coterie.methods.cfl_leaves import Leaf
 ALIKE = 0.01
 """Two groups are one, and a client may be of a group, unless p of their being so is below this."""
 
+ITERATIONS = 100
+"""In which a geometric median is found."""
+
+
 @state
 class Evidence:
     """One probe of a group: the Gram matrix ``(2n, 2n)`` of the halves of the ``clients`` that answered."""
@@ -76,8 +80,8 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
         return Found(_note(leaf, "keep", f"congruent: {told}, not {rule}", test, p), now)
     parts = confirmed(level, before, now)
     if len(parts) < 2:
-        text = f"incongruent: {told}, {rule}; but the two probes see no two sides, so probed again"
-        return Found(_note(leaf, "hold", text, test, p), now)
+        text = f"incongruent: {told}, {rule}; but the two probes do not see the same two sides"
+        return Found(_note(leaf, "keep", text, test, p), now)
     text, undecided = f"incongruent: {told}, {rule}", len(now.clients) - sum(map(len, parts))
     if undecided:
         text += f"; {undecided} clients, on which they disagree, walk down"
@@ -141,33 +145,32 @@ def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evi
 
 
 def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int]) -> np.ndarray:
-    """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others; their
-    own part in these means left out."""
-    out = np.zeros(len(signal))
-    for i in range(len(signal)):
-        away = []
-        for side in (left, right):
-            rest = [j for j in side if j != i]
-            # Of a side that is this client alone nothing is left, and it is at distance zero.
-            mean = signal[np.ix_(rest, rest)].mean() - 2 * signal[i, rest].mean() if rest else -signal[i, i]
-            away.append(mean)
-        out[i] = 1 if away[0] < away[1] else -1
-    return out
+    """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others.
+
+    A client is in its own side's mean, and does it no favour: ``signal`` has no noise on its diagonal.
+    """
+    one, other = (signal[np.ix_(side, side)].mean() - 2 * signal[:, side].mean(axis=1) for side in (left, right))
+    return np.where(one < other, 1, -1)
 
 
 # -- reviews ---------------------------------------------------------------------------------------------------------------
 
 
 def middle(leaves: Iterable[Leaf]) -> Tensor:
-    """The model ``(d,)`` from which all are reviewed: in every parameter the median of the leaves' models, each as often as it
-    has clients. A mean would follow one group whose model has gone astray, as that of adversaries does."""
+    """The model ``(d,)`` from which all are reviewed: the geometric median of the leaves' models, each as often as it has
+    clients; where that is no single point, the one nearest to their mean.
+
+    A mean would follow one group whose model has gone astray, as that of adversaries does. By Weiszfeld's iteration; an
+    orthonormal map of the models maps the median.
+    """
     seen = [leaf for leaf in leaves if leaf.clients]
-    values, order = torch.stack([leaf.model for leaf in seen]).sort(dim=0)
-    below = torch.tensor([float(len(leaf.clients)) for leaf in seen])[order].cumsum(0)
-    half = below[-1:] / 2
-    upper = torch.gather(values, 0, (below <= half).sum(0, keepdim=True).clamp(max=len(seen) - 1))
-    lower = torch.gather(values, 0, (below < half).sum(0, keepdim=True))
-    return ((lower + upper) / 2)[0]
+    models = torch.stack([leaf.model for leaf in seen]).double()
+    count = torch.tensor([float(len(leaf.clients)) for leaf in seen], dtype=torch.float64)
+    point = count @ models / count.sum()
+    for _ in range(ITERATIONS):
+        pull = count / (models - point).norm(dim=1).clamp(min=1e-150)
+        point = pull @ models / pull.sum()
+    return point.to(seen[0].model.dtype)
 
 
 def reviewed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from coterie.core import Client, Note, Training, state
 from coterie.methods.cfl_leaves import Leaf
@@ -23,6 +23,14 @@ class Watch:
     due: int
     calm: int = 0
     evidence: Evidence | None = None
+
+
+def forget(watch: Watch, gone: set[Client]) -> Watch:
+    """The same without these clients."""
+    if watch.evidence is None or not gone & set(watch.evidence.clients):
+        return watch
+    stay = [client for client in watch.evidence.clients if client not in gone]
+    return replace(watch, evidence=watch.evidence.of(stay) if len(stay) > 1 else None)
 
 
 @state

@@ -19,7 +19,7 @@ from torch import Tensor
 from coterie.clustering import gram
 from coterie.clustering.congruence import Excess, Noise, excess, noise_of
 from coterie.clustering.halves import Halves, halves
-from coterie.core import Client, Note, Replies, state
+from coterie.core import Client, Groups, Note, Replies, state
 from coterie.methods.split_half_groups import Evidence
 from coterie.tree import Node, Tree
 
@@ -35,12 +35,15 @@ class Probed:
     df: float
 
 
-def probed(steps: int, evidence: Evidence) -> Probed:
-    """What a split keeps of its probe."""
+def probed(steps: int, evidence: Evidence, parts: Groups) -> Probed:
+    """What a split keeps of its probe. The noise's directions are seen within the parts, whose members are alike: what sets
+    the parts apart has directions of its own."""
     h = halves(evidence.products.numpy())
-    noise = noise_of(h)
+    within = [noise_of(halves(evidence.of(part).products.numpy())) for part in parts if len(part) > 1]
+    seen = [noise for noise in within if np.isfinite(noise.df)] or [noise_of(h)]
     levels = dict(zip(evidence.clients, map(float, np.diagonal(h.noise)), strict=True))
-    return Probed(steps=steps, levels=levels, share=noise.share, df=noise.df)
+    share, df = max(noise.share for noise in seen), sum(noise.df for noise in seen)
+    return Probed(steps=steps, levels=levels, share=share, df=df)
 
 
 @dataclass(frozen=True)
