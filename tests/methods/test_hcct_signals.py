@@ -60,11 +60,12 @@ def test_two_clients_merge_by_the_cosine_of_their_signals(memory: float) -> None
         assert "of 50% signal" in end.notes[-1].text
 
 
-def test_who_has_no_halves_counts_with_its_whole_update() -> None:
+def test_who_has_no_halves_is_as_noisy_as_the_others() -> None:
     products = gram((A + B) / 2)
     assert noise_in(products, heard().halves).tolist() == [1.0, 1.0]
-    assert noise_in(products, heard(halved=1).halves).tolist() == [1.0, 0.0]
-    assert groups(HCCT(**EACH), heard(halved=1)).notes[-1].numbers["signal"] == pytest.approx(0.75)
+    assert noise_in(products, heard(halved=1).halves).tolist() == [1.0, 1.0]
+    assert noise_in(products, np.full((4, 4), np.nan)).tolist() == [0.0, 0.0]
+    assert groups(HCCT(**EACH), heard(halved=1)).notes[-1].numbers["signal"] == pytest.approx(0.5)
 
 
 def test_where_nothing_but_noise_was_seen_whole_updates_count() -> None:

@@ -184,7 +184,8 @@ def partition_note(method: HCCT, state: HCCTState, heard: Heard) -> Note:
     numbers |= {"utility": sum(values["utility"].values()), "tradeoff": float(heard.price.mean())}
     said = ""
     if method.cosines == "signals":
-        numbers["signal"], said = heard.signal, f", of {heard.signal:.0%} signal"
+        numbers["signal"] = heard.signal
+        said = f", of {heard.signal:.0%} signal" if heard.signal < 1 else ", of whole updates"
     rule = f"λ {numbers['tradeoff']:.3g}" if method.groups is None else f"{_count(method.groups, 'group')} asked for"
     text += f", {rule}{f', layer {state.layer!r}' if state.layer is not None else ''}{said}: utility {numbers['utility']:.3g}"
     if len(groups) > 1:

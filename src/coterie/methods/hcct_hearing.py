@@ -55,11 +55,14 @@ def _products(replies: Replies, columns: slice) -> np.ndarray:
 
 def noise_in(matrix: np.ndarray, halves: np.ndarray | None) -> np.ndarray:
     """What noise adds to each squared norm of a Gram matrix ``(n, n)`` of updates, ``(n,)``, by that of their ``halves``
-    ``(2n, 2n)``; 0 for who has none, whose noise is not known."""
-    if halves is None:
+    ``(2n, 2n)``: for who has none the same share as of all others together, and 0 where nobody has."""
+    if halves is None or np.isnan(halves.diagonal()).all():
         return np.zeros(len(matrix))
-    shared = halves.diagonal(len(matrix))  # a_i · b_i
-    return np.where(np.isnan(shared), 0.0, matrix.diagonal() - shared)
+    square, shared = matrix.diagonal(), halves.diagonal(len(matrix))  # a_i · b_i
+    known = ~np.isnan(shared)
+    noise = square - np.where(known, shared, 0.0)
+    total = float(square[known].sum())
+    return np.where(known, noise, square * (float(noise[known].sum()) / total if total > 0 else 0.0))
 
 
 def without_noise(matrix: np.ndarray, signal: float) -> np.ndarray:

@@ -90,7 +90,7 @@ class Finding:
 
     @property
     def firm(self) -> bool:
-        """Whether the groups are ones to set thresholds by."""
+        """Whether the groups are ones to set thresholds by: a group that is not alike, and was not cut, is none."""
         return self.same and self.doubt is None
 
 

@@ -194,7 +194,10 @@ def _caveats(start: Start, finding: Finding, groups: Groups) -> Iterator[str]:
         yield f"each probe alone finds other groups, {one} and {other}: their adjusted Rand index is {finding.agreement:.2f}"
     if finding.doubt is not None:
         group = finding.groups[finding.alike.index(finding.doubt)]
-        yield f"{len(group)} clients are one group with p {finding.doubt:.2g}, which is small: more data may show several"
+        if finding.doubt < finding.level:
+            yield f"{len(group)} clients are left in one group, and not alike (p {finding.doubt:.2g}): nothing would part them"
+        else:
+            yield f"{len(group)} clients are one group with p {finding.doubt:.2g}, which is small: more data may show several"
     if not start.shared:
         yield f"clients were probed from {start.words}, from which no method's run begins: thresholds there may differ"
     single = sum(len(group) == 1 for group in finding.groups)

@@ -39,11 +39,11 @@ def check(method: Method[Any], first: Plan, aware: Collection[Client]) -> None:
     """Raises :class:`~coterie.settings.SettingError` before anybody trains, where no client's app knows of Coterie and
     ``method`` will ask for what they would ignore: in its ``first`` plan; in tasks that it tells of in ``asks``; or for
     losses, as ``measures`` tells it for a boundary. Where some are ``aware``, the others are left out as they are asked."""
-    if set(first.tasks) & set(aware):
+    if aware:
         return
     later: tuple[Task, ...] = getattr(method, "asks", ())
     if getattr(method, "measures", False):
         later = (*later, Task(offered=(0,), measure="train"))
     for task in (*first.tasks.values(), *later):
-        if told := sentence(method.name, task, min(first.tasks)):
+        if told := sentence(method.name, task, min(first.tasks, default=0)):
             raise SettingError(told)
