@@ -137,20 +137,31 @@ def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evi
     one, other = (contrast(matrix, left, right).p for matrix in matrices)
     if not repeated_p(one, other, len(group)) < level:
         return []
-    nearer = [_nearer(signal_gram(matrix), left, right) for matrix in matrices]
-    sides = [
-        tuple(group[i] for i in side if all(seen[i] == sign for seen in nearer)) for side, sign in ((left, 1), (right, -1))
-    ]
-    return sides if all(sides) else []
+    for alone in (False, True):
+        nearer = [_nearer(signal_gram(matrix), left, right, alone) for matrix in matrices]
+        sides = [
+            tuple(group[i] for i in side if all(seen[i] == sign for seen in nearer)) for side, sign in ((left, 1), (right, -1))
+        ]
+        if all(sides):
+            return sides
+    return []
 
 
-def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int]) -> np.ndarray:
+def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int], alone: bool) -> np.ndarray:
     """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others.
 
-    A client is in its own side's mean, and does it no favour: ``signal`` has no noise on its diagonal.
+    Their own part in these means is left out, lest chance keep a client where chance has put it; but where clients all
+    differ, everybody is then nearer to the other side. alone: left in.
     """
-    one, other = (signal[np.ix_(side, side)].mean() - 2 * signal[:, side].mean(axis=1) for side in (left, right))
-    return np.where(one < other, 1, -1)
+    out = np.zeros(len(signal))
+    for i in range(len(signal)):
+        away = []
+        for side in (left, right):
+            rest = [j for j in side if alone or j != i]
+            # Of a side that is this client alone nothing is left, and it is at distance zero.
+            away.append(signal[np.ix_(rest, rest)].mean() - 2 * signal[i, rest].mean() if rest else -signal[i, i])
+        out[i] = 1 if away[0] < away[1] else -1
+    return out
 
 
 # -- reviews ---------------------------------------------------------------------------------------------------------------
