@@ -27,11 +27,7 @@ WORDS = {True: "yes", False: "**no**", None: "cannot be told"}
 WANTED: Sequence[tuple[str, str, str]] = (
     ("CFL, figure 8", "CIFAR-10, label permutations: accuracy", "20 % before the splits, close to 60 % after them"),
     ("CFL, figure 9", "AG News, next words: perplexity", "43 before the splits, below 36 after; FL stays at 42"),
-    ("FL+HC, table I", "MNIST, two labels a client, by fraction and round of clustering: accuracy", "97.1 to 99.1 %"),
-    ("FL+HC, table II", "MNIST, label swaps, by fraction and round of clustering: accuracy", "98.4 to 99.2 %; FL below 81 %"),
     ("FL+HC, table III", "FEMNIST by writer: accuracy", "5.1 to 77.9 %"),
-    ("FL+HC, table IV", "MNIST, two labels a client, by metric and linkage: accuracy", "97.7 to 99.5 %"),
-    ("FL+HC, table V", "MNIST, label swaps, by metric and linkage: accuracy", "98.3 to 99.1 %"),
     ("FL+HC, table VI", "FEMNIST by metric and linkage: accuracy", "64.3 to 78.7 %"),
     ("HCCT, table II", "CIFAR-10, three clients, who trains with whom: error", "numbers lost; best is alike with alike"),
     ("HCCT, table IV, Digit", "digits of five domains, ten methods: error", "numbers lost; HCCT least"),

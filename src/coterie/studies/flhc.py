@@ -79,31 +79,32 @@ def by_linkage(
     on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], fraction: float,
     rounds_before: int, counts: Sequence[int], rounds: int, target: float, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Of Federated Learning, and of each metric and linkage at the best of its cuts: scores directly after, and at the end."""
+    """Of Federated Learning, and of each metric and linkage at its best cut: scores directly after clustering, and at the end.
+
+    The best cut of a dendrogram is the one into the groups that are most accurate at the end.
+    """
     world = world_of(on, scenario, training, seed)
     *_, before = rounds_of(FLHC(warmup=rounds_before, fraction=fraction), world, on, rounds_before, seed)
     replies = clustering_replies(on, world, before.position, fraction, rounds_before, seed)
     counts = [count for count in counts if count <= len(replies.clients)]
-    tried: dict[Groups, tuple[FLHC, Round]] = {}
-    ended: dict[Groups, Round] = {}
+    wanted = (rounds_before + 1, rounds)
+
+    def post_and_end(method: Method[Any], start: Position | None = None) -> dict[str, Any]:
+        done = [scores(one, world, target) for one in at_rounds(method, world, on, wanted, seed, start)]
+        return dict(zip(("post", "end"), done, strict=True))
+
+    trained: dict[Groups, dict[str, Any]] = {}
     found: dict[str, Any] = {}
     for name in COMBINATIONS:
-        cuts = {}
+        cuts = []
         for count in counts:
-            flhc, position = clustered(name, count, replies, before.position, fraction, rounds_before)
-            groups = flhc.assignment(position.state).groups
-            if groups not in tried:
-                (done,) = at_rounds(flhc, world, on, [rounds_before + 1], seed, position)
-                tried[groups] = (flhc, done)
-            cuts[groups] = scores(tried[groups][1], world, target)
-        best = max(cuts, key=lambda groups: cuts[groups]["accuracy"])
-        if best not in ended:
-            flhc, done = tried[best]
-            (ended[best],) = at_rounds(flhc, world, on, [rounds], seed, done.position)
-        found[name] = {"post": cuts[best], "end": scores(ended[best], world, target)}
-    joint = at_rounds(FedAvg(fraction=fraction), world, on, [rounds_before + 1, rounds], seed)
-    found["fedavg"] = dict(zip(("post", "end"), map(partial(scores, world=world, target=target), joint), strict=True))
-    return found
+            method, position = clustered(name, count, replies, before.position, fraction, rounds_before)
+            groups = method.assignment(position.state).groups
+            if groups not in trained:
+                trained[groups] = post_and_end(method, position)
+            cuts.append(trained[groups])
+        found[name] = max(cuts, key=lambda each: each["end"]["accuracy"])
+    return found | {"fedavg": post_and_end(FedAvg(fraction=fraction))}
 
 
 def clustering_replies(
