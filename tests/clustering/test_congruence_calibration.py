@@ -66,7 +66,7 @@ def test_false_alarms_of_two_probes_whatever_they_share(shared):
     """Two probes of 6 clients: the same data give whole updates the same noise; halves are drawn anew."""
     rng = np.random.default_rng(int(10 * shared))
     ps, scores = [], []
-    for _ in range(2000):
+    for _ in range(1000):
         kept = rng.normal(size=(6, 200))
         probes = []
         for _ in range(2):
@@ -75,8 +75,8 @@ def test_false_alarms_of_two_probes_whatever_they_share(shared):
             probes.append(congruence(halves_gram(whole + halved, whole - halved)))
         ps.append(repeated_p(probes[0].p, probes[1].p, 6))
         scores.append([found.z for found in probes])
-    assert_level(rates(ps), 2000, factor=1.2)
-    assert np.corrcoef(np.array(scores).T)[0, 1] == pytest.approx(shared**2 * 6 / 11, abs=0.06)
+    assert_level(rates(ps), 1000, factor=1.2)
+    assert np.corrcoef(np.array(scores).T)[0, 1] == pytest.approx(shared**2 * 6 / 11, abs=0.08)
 
 
 def detected(ps: list[float]) -> float:
