@@ -27,10 +27,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coterie.clustering import adjusted_rand
 from coterie.core import Groups, as_groups
 from coterie.engines import inprocess
 from coterie.methods import METHODS
+from coterie.report.summary import agreement
 from coterie.settings import build
 from study.frozen import frozen
 from study.worlds import KINDS, SIZES, needs_files, scenario, sizes
@@ -52,11 +52,6 @@ def settings(kind: str, methods: Sequence[str], oracle: bool) -> Iterator[tuple[
 Run = tuple[str, str, float, str, dict[str, Any], int]
 
 
-def labels(groups: Groups, clients: Sequence[int]) -> np.ndarray:
-    of = {client: i for i, group in enumerate(groups) for client in group}
-    return np.array([of[client] for client in clients])
-
-
 def among(groups: Groups, clients: Sequence[int]) -> Groups:
     """The groups of some clients: adversaries are nobody's, wherever they are."""
     return as_groups(part for group in groups if (part := [c for c in group if c in clients]))
@@ -74,19 +69,19 @@ def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
     clients, began = sorted(set(world.clients) - set(world.attacks)), time.perf_counter()
     truth = None if world.truth is None else among(world.truth, clients)
     made = build(METHODS[method], how)
-    right, false, total, index = None, False, 0, None
+    right, false, total = None, False, 0
     for done in inprocess.rounds(made, world, rounds=SETTINGS["rounds"], seed=seed, workers=1, eval_every=1000):
         total += done.bytes_up + done.bytes_down
         if truth is None:
             continue
         groups = among(done.assignment.groups, clients)
-        index = float(adjusted_rand(labels(groups, clients), labels(truth, clients)))
         right = (right or done.number) if groups == truth else None
         false = false or cut(groups, truth)
     honest = [score["accuracy"] for client, score in (done.scores or {}).items() if client not in done.adversaries]
     return {
         "kind": kind, "size": size, "participation": participation, "method": method, "settings": how, "seed": seed,
-        "ari": index, "groups": len(done.assignment.groups), "true_groups": len(truth) if truth else None,
+        "ari": agreement(among(done.assignment.groups, clients), truth),
+        "groups": len(done.assignment.groups), "true_groups": len(truth) if truth else None,
         "right_from": right, "cut": false, "accuracy": float(np.mean(honest)), "worst": float(np.min(honest)),
         "bytes": total, "seconds": round(time.perf_counter() - began, 2),
     }  # fmt: skip

@@ -131,7 +131,7 @@ class SplitHalf:
             elif self.probes(state, leaf):
                 new = self._look(new, leaf, own, steps)
             else:
-                new = replace(new, leaves=(*new.leaves, self._moved(leaf, own)))
+                new = replace(new, leaves=(*new.leaves, self._trained(leaf, own)))
         new = self._walk(replace(new, leaves=ordered(new.leaves)), state.walkers, replies)
         return self._ended(new, state)
 
@@ -143,7 +143,7 @@ class SplitHalf:
         found = looked_at(self.level, leaf, own, watch.evidence)
         if found is None or found.note.kind != "split":
             watch = self._watch(watch, found, new.round)
-            leaves, watched = (*new.leaves, self._moved(leaf, own)), {**new.watched, leaf.node: watch}
+            leaves, watched = (*new.leaves, self._trained(leaf, own)), {**new.watched, leaf.node: watch}
             notes = new.notes if found is None else (*new.notes, found.note)
             return replace(new, leaves=leaves, watched=watched, notes=notes)
         means = {part: self._mean(own.of(part)) for part in found.note.parts}
@@ -174,7 +174,7 @@ class SplitHalf:
         assert own.updates is not None
         return average(own.updates, weights(own, self.weighting))
 
-    def _moved(self, leaf: Leaf, own: Replies) -> Leaf:
+    def _trained(self, leaf: Leaf, own: Replies) -> Leaf:
         return replace(leaf, model=leaf.model + self._mean(own))
 
     def _walk(self, state: SplitHalfState, before: Mapping[Client, int], replies: Replies) -> SplitHalfState:

@@ -50,13 +50,10 @@ def enough(asked: Sequence[Client], heard: Sequence[Client]) -> bool:
 
 def evidence_of(own: Replies) -> Evidence | None:
     """The halves of those who sent them; None of fewer than two."""
-    if own.halves is None:
+    seen = own.of(own.halved)
+    if seen.halves is None or len(seen.clients) < 2:
         return None
-    there = [i for i in range(len(own.clients)) if not np.isnan(own.halves[i, i])]
-    if len(there) < 2:
-        return None
-    both = [*there, *(len(own.clients) + i for i in there)]
-    return Evidence(clients=tuple(own.clients[i] for i in there), products=torch.from_numpy(own.halves[np.ix_(both, both)]))
+    return Evidence(clients=seen.clients, products=torch.from_numpy(seen.halves))
 
 
 def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -> Found | None:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.clustering import adjusted_rand
-from coterie.core import Assignment, Groups, Note, Training
+from coterie.core import Assignment, Note, Training
 from coterie.lists import from_lists
 from coterie.methods import CFL, FedAvg
+from coterie.report.summary import agreement
 from coterie.studies import cfl_toy_figures as figures
 from coterie.studies.numbers import mean, picked, short, spread
 from coterie.studies.running import rounds_of
@@ -47,16 +47,10 @@ def fit_toy(
         scores = last.scores or {}
         found[method.name] = {
             "accuracy": short(float(np.mean([score["accuracy"] for score in scores.values()]))),
-            "ari": rand(last.assignment.groups, truth),
+            "ari": agreement(last.assignment.groups, truth),
             "lines": lines(last.assignment) if model == "linear" else [],
         }
     return found
-
-
-def rand(groups: Groups, truth: Groups) -> float:
-    """The adjusted Rand index of two partitions of the same clients."""
-    of = [{client: i for i, group in enumerate(each) for client in group} for each in (groups, truth)]
-    return float(adjusted_rand([of[0][c] for c in sorted(of[1])], [of[1][c] for c in sorted(of[1])]))
 
 
 def lines(assignment: Assignment) -> list[list[float]]:

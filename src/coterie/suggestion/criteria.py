@@ -19,7 +19,7 @@ from coterie.core import Client, Groups, Replies
 from coterie.methods import CFL
 from coterie.methods.cfl_criteria import Heard, listen
 from coterie.methods.cfl_leaves import CFLState, Leaf
-from coterie.suggestion.results import Advice, Range, middle, ratio, shortest, sureness, without
+from coterie.suggestion.results import Advice, Range, labels, middle, ratio, shortest, sureness, without
 from coterie.tree import root
 
 LOWER = {"eps2": 1.4, "gamma_max": 1.15}
@@ -118,7 +118,7 @@ def heard(replies: Replies, parameters: int) -> Heard:
 
 def advise(courses: Sequence[Course], groups: Groups, rho: np.ndarray, firm: bool) -> Advice:
     """CFL's settings for which every draw's course ends in ``groups``. rho ``(n,)``: the clients' reliabilities."""
-    ari = min(adjusted_rand(_labels(one.groups), _labels(groups)) for one in courses)
+    ari = min(adjusted_rand(labels(one.groups), labels(groups)) for one in courses)
     splits, kept = ([sight for one in courses for sight in getattr(one, name)] for name in ("splits", "kept"))
     if ari < 1:
         return without(CFL.name, "relative scale", "CFL's cut goes through a group", ari)
@@ -134,11 +134,6 @@ def advise(courses: Sequence[Course], groups: Groups, rho: np.ndarray, firm: boo
     text = _words(courses, splits, kept, rho)
     settings = {one.setting: one.value for one in ranges} if margin > 1 else {}
     return Advice(CFL.name, "relative scale", settings, tuple(ranges), margin, sureness(margin, firm), 1.0, text)
-
-
-def _labels(groups: Groups) -> list[int]:
-    """Of the clients in order."""
-    return [number for _, number in sorted((client, i) for i, group in enumerate(groups) for client in group)]
 
 
 def _eps1(rest: Iterable[float], starts: Iterable[float]) -> Range:

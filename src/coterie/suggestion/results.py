@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from coterie.core import Client, Groups
 
 CLEAR, NARROW, NONE = "clear", "narrow", "none"
@@ -16,7 +18,7 @@ ROOM = 1.5
 """The least margin of what is clear: a value in the middle may then be a fifth off either way."""
 
 DOUBT = 0.05
-"""A p-value below this, and not below the level, is no sign that clients are alike."""
+"""A p-value below this is no sign that clients are alike."""
 
 AWAY = 1.5
 """How far a value is put from its one end where nothing tells the other: of one group, how far apart two would be."""
@@ -131,6 +133,11 @@ def sureness(margin: float, firm: bool) -> str:
     if not margin > 1:
         return NONE
     return CLEAR if margin >= ROOM and firm else NARROW
+
+
+def labels(groups: Groups) -> np.ndarray:
+    """Of the clients of ``groups``, in their order, ``(n,)``."""
+    return np.array([number for _, number in sorted((client, i) for i, group in enumerate(groups) for client in group)])
 
 
 def without(method: str, compared: str, text: str, ari: float = 0.0) -> Advice:

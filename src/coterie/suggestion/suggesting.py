@@ -30,7 +30,7 @@ from coterie.runs import Run, reopen, world_facts
 from coterie.settings import SettingError, UserError
 from coterie.suggestion.asking import Clients, Start, start_of, stored
 from coterie.suggestion.criteria import Probe, advise, course
-from coterie.suggestion.results import ROOM, Advice, Finding, Suggestion, without
+from coterie.suggestion.results import ROOM, Advice, Finding, Suggestion, labels, without
 from coterie.suggestion.thresholds import Geometry
 
 FLHC_TRIED = (("l2", "ward"), ("l1", "complete"), ("cosine", "average"))
@@ -127,11 +127,9 @@ class _Asked:
 
     def advice(self, finding: Finding, probes: Sequence[Evidence]) -> Iterator[Advice]:
         """For every method, its default first."""
-        place = {client: i for i, client in enumerate(finding.clients)}
-        labels = labels_of([place[client] for client in group] for group in finding.groups)
-        now = [self.clients.updates(self.start) for _ in probes]
-        yield from self._flhc(now, labels, finding.firm)
-        yield from self._acfl(labels, finding.firm)
+        found, now = labels(finding.groups), [self.clients.updates(self.start) for _ in probes]
+        yield from self._flhc(now, found, finding.firm)
+        yield from self._acfl(found, finding.firm)
         first, parameters = self.clients.updates(self._first), self.federation.parameters.stop
         seen = [Probe(one.products.numpy(), updates, first, parameters) for one, updates in zip(probes, now, strict=True)]
         courses = [course(probe, finding.groups) for probe in seen]
