@@ -78,8 +78,9 @@ def band(axes: Axes, x: Sequence[float], curves: np.ndarray, number: int, label:
     """The mean of curves ``(seeds, points)`` and its 95 % interval, in the colour, dash and marker of ``number``."""
     spread = [interval(list(column)) for column in np.asarray(curves).T]
     mean = [each["mean"] for each in spread]
-    look: dict[str, Any] = {"color": COLOURS[number], "linestyle": DASHES[number % len(DASHES)]}
-    axes.plot(x, np.array(mean, dtype=float), label=label, marker=MARKERS[number] if marked else "", **look)
+    colour = COLOURS[number % len(COLOURS)]
+    look: dict[str, Any] = {"color": colour, "linestyle": DASHES[number % len(DASHES)]}
+    axes.plot(x, np.array(mean, dtype=float), label=label, marker=MARKERS[number % len(MARKERS)] if marked else "", **look)
     if spread[0]["low"] is not None:
         low, high = (np.array([each[side] for each in spread], dtype=float) for side in ("low", "high"))
-        axes.fill_between(x, low, high, color=COLOURS[number], alpha=0.2, linewidth=0)
+        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)

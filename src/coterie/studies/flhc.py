@@ -9,52 +9,36 @@ partition is trained once, whichever metrics it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from coterie.boundary import Boundary
-from coterie.core import Cohort, Groups, Method, Replies
+from coterie.core import Cohort, Groups, Method, Note, Replies
 from coterie.engines import inprocess, roll
 from coterie.engines.clock import Clock
 from coterie.engines.fleet import Fleet
 from coterie.engines.gather import exchange
-from coterie.engines.inprocess import Position, Round
-from coterie.methods import FLHC, FedAvg
-from coterie.report.summary import agreement
+from coterie.engines.inprocess import Position
+from coterie.methods import FLHC, FedAvg, SplitHalf
 from coterie.studies import flhc_claims as claims
 from coterie.studies import flhc_figures as figures
 from coterie.studies import flhc_printed as printed
 from coterie.studies.numbers import short
 from coterie.studies.running import rounds_of, world_of
 from coterie.studies.study import Resources, Study
-from coterie.world import World
-
-COMBINATIONS = tuple(printed.TABLE_4)
-"""Metric and linkage, in the order of the paper's tables."""
-
-
-def scores(done: Round, world: World, target: float) -> dict[str, Any]:
-    """Mean accuracy, the share of clients that reach the target, groups, and their agreement with the true ones."""
-    accuracy = [score["accuracy"] for score in (done.scores or {}).values()]
-    groups = done.assignment.groups
-    return {
-        "accuracy": short(float(np.mean(accuracy))), "share": float(np.mean([a >= target for a in accuracy])),
-        "groups": len(groups), "ari": agreement(groups, world.truth),
-    }  # fmt: skip
+from coterie.studies.tally import Tally
 
 
 def at_rounds(
-    method: Method[Any], world: World, on: Resources, wanted: Sequence[int], seed: int, start: Position | None = None
-) -> Iterator[Round]:
-    """The rounds of these numbers, ascending, each tested and none else; ``start``: go on from there."""
+    method: Method[Any], on: Resources, wanted: Sequence[int], seed: int, tally: Tally, start: Position | None = None
+) -> Iterator[dict[str, Any]]:
+    """What is found in the rounds of these numbers, ascending, none else being tested; ``start``: go on from there."""
     for number in wanted:
-        *_, last = rounds_of(method, world, on, number, seed, start=start)
-        start = last.position
-        yield last
+        yield tally.of(rounds_of(method, tally.world, on, number, seed, start=start)).found()
+        assert tally.last
+        start = tally.last.position
 
 
 # -- tables I and II -------------------------------------------------------------------------------------------------------
@@ -64,12 +48,13 @@ def by_fraction(
     on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], fraction: float,
     rounds_before: int, threshold: float, tested: Sequence[int], target: float, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Scores in the rounds tested: of plain Federated Learning if clients are clustered after 0 rounds, else of FL+HC."""
+    """What is found in the rounds tested: of plain Federated Learning if clustering comes after 0 rounds, else of FL+HC."""
     world = world_of(on, scenario, training, seed)
     flhc = FLHC(warmup=rounds_before, fraction=fraction, threshold=threshold)
     method: Method[Any] = flhc if rounds_before else FedAvg(fraction=fraction)
     wanted = [round for round in tested if round > rounds_before]
-    return {str(done.number): scores(done, world, target) for done in at_rounds(method, world, on, wanted, seed)}
+    found = at_rounds(method, on, wanted, seed, Tally(world, target))
+    return dict(zip(map(str, wanted), found, strict=True))
 
 
 # -- tables IV and V -------------------------------------------------------------------------------------------------------
@@ -77,45 +62,62 @@ def by_fraction(
 
 def by_linkage(
     on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], fraction: float,
-    rounds_before: int, counts: Sequence[int], rounds: int, target: float, seed: int,
+    rounds_before: int, linkages: Sequence[str], counts: Sequence[int], rounds: int, beside: Mapping[str, int],
+    target: float, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Of Federated Learning, and of each metric and linkage at its best cut: scores directly after clustering, and at the end.
+    """Of each metric and linkage at its best cut, and of the methods ``beside`` until the round given: what is found directly
+    after clustering, and at the end.
 
-    The best cut of a dendrogram is the one into the groups that are most accurate at the end.
+    The best cut of a dendrogram is the one into the groups that are most accurate at the end; ``merges`` are the last merge
+    that it makes and the first that it does not: every threshold between them makes the same groups.
     """
     world = world_of(on, scenario, training, seed)
-    *_, before = rounds_of(FLHC(warmup=rounds_before, fraction=fraction), world, on, rounds_before, seed)
-    replies = clustering_replies(on, world, before.position, fraction, rounds_before, seed)
-    counts = [count for count in counts if count <= len(replies.clients)]
-    wanted = (rounds_before + 1, rounds)
+    until = Tally(world, target).of(rounds_of(FLHC(warmup=rounds_before, fraction=fraction), world, on, rounds_before, seed))
 
-    def post_and_end(method: Method[Any], start: Position | None = None) -> dict[str, Any]:
-        done = [scores(one, world, target) for one in at_rounds(method, world, on, wanted, seed, start)]
-        return dict(zip(("post", "end"), done, strict=True))
+    def post_and_end(method: Method[Any], last: int, tally: Tally, start: Position | None = None) -> dict[str, Any]:
+        wanted = sorted({rounds_before + 1, last})
+        done = [*at_rounds(method, on, wanted, seed, tally, start)]
+        return {"post": done[0], "end": done[-1]}
 
+    assert until.last
+    position = until.last.position
+    replies = clustering_replies(on, until, fraction, rounds_before, seed)
     trained: dict[Groups, dict[str, Any]] = {}
     found: dict[str, Any] = {}
-    for name in COMBINATIONS:
+    for name in linkages:
         cuts = []
-        for count in counts:
-            method, position = clustered(name, count, replies, before.position, fraction, rounds_before)
-            groups = method.assignment(position.state).groups
+        for count in [count for count in counts if count <= len(replies.clients)]:
+            method, after = clustered(name, count, replies, position, fraction, rounds_before)
+            groups = method.assignment(after.state).groups
             if groups not in trained:
-                trained[groups] = post_and_end(method, position)
-            cuts.append(trained[groups])
+                trained[groups] = post_and_end(method, rounds, until.copy(), after)
+            cuts.append({**trained[groups], "merges": merges(method.explain(after.state)[0])})
         found[name] = max(cuts, key=lambda each: each["end"]["accuracy"])
-    return found | {"fedavg": post_and_end(FedAvg(fraction=fraction))}
+    others = {name: BESIDE[name](fraction=fraction) for name in beside}
+    return found | {name: post_and_end(others[name], beside[name], Tally(world, target)) for name in beside}
 
 
-def clustering_replies(
-    on: Resources, world: World, position: Position, fraction: float, rounds_before: int, seed: int
-) -> Replies:
-    """What all clients answer to FL+HC's clustering exchange, which is the same for every metric, linkage and threshold."""
-    method = FLHC(warmup=rounds_before, fraction=fraction)
+BESIDE: Mapping[str, Callable[..., Method[Any]]] = {"fedavg": FedAvg, "split-half": SplitHalf}
+"""What FL+HC is compared with, each with a client fraction."""
+
+
+def merges(note: Note) -> list[float | None]:
+    """The highest merge that a clustering made, and the lowest that it did not; None where there was none."""
+    return [short(note.numbers[name]) if name in note.numbers else None for name in ("highest_merge", "lowest_cut")]
+
+
+def clustering_replies(on: Resources, tally: Tally, fraction: float, rounds_before: int, seed: int) -> Replies:
+    """What all clients answer to FL+HC's clustering exchange, which is the same for every metric, linkage and threshold; it
+    comes after the rounds that ``tally`` counted, and is counted too."""
+    assert tally.last
+    method, position, world = FLHC(warmup=rounds_before, fraction=fraction), tally.last.position, tally.world
     cohort = Cohort(present=roll.present(world.attendance, position), exchange=position.exchange, seed=seed)
     wire, _ = inprocess.meeting(method, world, seed, Boundary())
+    plan = method.plan(position.state, cohort)
+    up, down = inprocess.traffic(plan, wire)
+    tally.exchanges, tally.bytes_up, tally.bytes_down = tally.exchanges + 1, tally.bytes_up + up, tally.bytes_down + down
     with Fleet(world, wire, on.hardware) as fleet:
-        replies, _ = exchange(fleet, method.plan(position.state, cohort), position, seed, Clock())
+        replies, _ = exchange(fleet, plan, position, seed, Clock())
         assert replies.updates is not None
         return replace(replies, updates=replies.updates.clone())  # the fleet's memory goes with it
 

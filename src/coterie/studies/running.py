@@ -81,8 +81,9 @@ def world_of(resources: Resources, scenario: Mapping[str, Any], training: Mappin
 
 
 def rounds_of(
-    method: Method[Any], world: World, resources: Resources, rounds: int, seed: int, start: Position | None = None
-) -> Iterator[Round]:
-    """The rounds of a method over a world, from the first or after ``start``; only the last is tested."""
-    computing = asdict(resources.hardware)
-    return inprocess.rounds(method, world, rounds=rounds, seed=seed, eval_every=rounds, start=start, **computing)
+    method: Method[Any], world: World, resources: Resources, rounds: int, seed: int, start: Position | None = None,
+    every: int | None = None,
+) -> Iterator[Round]:  # fmt: skip
+    """The rounds of a method over a world, from the first or after ``start``; every so many are tested, and the last."""
+    how = {"eval_every": every or rounds, "start": start, **asdict(resources.hardware)}
+    return inprocess.rounds(method, world, rounds=rounds, seed=seed, **how)
