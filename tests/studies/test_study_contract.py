@@ -32,8 +32,8 @@ TINY: dict[str, dict[str, Any]] = {
     "cfl/fig7": {"rounds": 4},
     "flhc/table1": {"tested": [2, 11, 12], "training": FAST},
     "flhc/table2": {"tested": [2, 11, 12], "training": FAST},
-    "flhc/table4": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST},
-    "flhc/table5": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST},
+    "flhc/table4": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST, "beside": {"fedavg": 3}},
+    "flhc/table5": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST, "beside": {"fedavg": 3}},
 }
 """Study -> what is changed of the cells of its small scale, so that they take no time."""
 

@@ -70,11 +70,10 @@ def method_table(rows: Sequence[Row]) -> Table:
         for name in labels(picked(rows, problem=problem)):
             own = of(rows, name, problem=problem)
             ratio = f"{mean(own, 'accuracy') / mean(joint, 'accuracy'):.2f}" if joint else "–"
-            right = [row["found"]["ari"] for row in own]
             lines.append((
                 *([problem] if len(problems) > 1 else []), name, spread(own, "accuracy", digits=3),
                 spread(own, "worst", digits=3), spread(own, "std", digits=3), f"{100 * mean(own, 'share'):.0f} %", ratio,
-                reached(own), "–" if None in right else spread(own, "ari"), spread(own, "groups", digits=1),
+                reached(own), rand(own), spread(own, "groups", digits=1),
                 f"{mean(own, 'exchanges'):.0f}", f"{np.mean([megabytes(row['found']) for row in own]):,.1f}",
             ))  # fmt: skip
     target = rows[0]["cell"]["target"]
@@ -84,6 +83,11 @@ def method_table(rows: Sequence[Row]) -> Table:
     )  # fmt: skip
     head = ("problem", *head) if len(problems) > 1 else head
     return Table(head, tuple(lines), "l" * (1 + (len(problems) > 1)) + "r" * 10)
+
+
+def rand(rows: Sequence[Row]) -> str:
+    """The adjusted Rand index, where there are true groups."""
+    return "–" if None in [row["found"]["ari"] for row in rows] else spread(rows, "ari")
 
 
 def reached(rows: Sequence[Row]) -> str:

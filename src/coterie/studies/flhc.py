@@ -25,6 +25,7 @@ from coterie.methods import FLHC, FedAvg, SplitHalf
 from coterie.studies import flhc_claims as claims
 from coterie.studies import flhc_figures as figures
 from coterie.studies import flhc_printed as printed
+from coterie.studies import flhc_tables as tables
 from coterie.studies.numbers import short
 from coterie.studies.running import rounds_of, world_of
 from coterie.studies.study import Resources, Study
@@ -140,21 +141,21 @@ STUDIES = (
     Study(
         name="flhc/table1", where="table I", what=f"{TWO_LABELS}: by client fraction and round of clustering",
         measure=by_fraction, claims=partial(claims.of_fractions, printed=printed.TABLE_1, gain=0.0),
-        table=partial(claims.table_of_fractions, printed=printed.TABLE_1), figure=figures.fractions,
+        table=partial(tables.by_fraction, printed=printed.TABLE_1), figure=figures.fractions,
     ),
     Study(
         name="flhc/table2", where="table II", what=f"{SWAPS}: by client fraction and round of clustering",
         measure=by_fraction, claims=partial(claims.of_fractions, printed=printed.TABLE_2, gain=0.05),
-        table=partial(claims.table_of_fractions, printed=printed.TABLE_2), figure=figures.fractions,
+        table=partial(tables.by_fraction, printed=printed.TABLE_2), figure=figures.fractions,
     ),
     Study(
         name="flhc/table4", where="table IV", what=f"{TWO_LABELS}: by metric and linkage",
         measure=by_linkage, claims=partial(claims.of_linkages, printed=printed.TABLE_4, gain=0.0),
-        table=partial(claims.table_of_linkages, printed=printed.TABLE_4), figure=figures.linkages,
+        table=partial(tables.by_linkage, printed=printed.TABLE_4), figure=figures.linkages,
     ),
     Study(
         name="flhc/table5", where="table V", what=f"{SWAPS}: by metric and linkage",
         measure=by_linkage, claims=partial(claims.of_linkages, printed=printed.TABLE_5, gain=0.05),
-        table=partial(claims.table_of_linkages, printed=printed.TABLE_5), figure=figures.linkages,
+        table=partial(tables.by_linkage, printed=printed.TABLE_5), figure=figures.linkages,
     ),
 )  # fmt: skip

@@ -36,7 +36,7 @@ def fractions(rows: Sequence[Row]) -> Figure:
 
 def linkages(rows: Sequence[Row]) -> Figure:
     """Accuracy directly after clustering and at the end, a line per metric and linkage; Federated Learning dotted."""
-    names = [name for name in rows[0]["found"] if name != "fedavg"]
+    names = rows[0]["cell"]["linkages"]
     made, ((axis,),) = panels(1, width=COLUMN + 1, height=0.26 * len(names) + 0.8)
     for place, name in enumerate(reversed(names)):
         for when, marker, colour in (("post", "o", ORANGE), ("end", "s", BLUE)):

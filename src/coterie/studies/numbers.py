@@ -33,6 +33,15 @@ def found(rows: Sequence[Row], *path: str) -> np.ndarray:
     return np.array([reduce(getitem, path, row["found"]) for row in rows], dtype=np.float64)
 
 
+def at(rows: Sequence[Row], *path: str) -> list[Row]:
+    """The rows of what is found at this place alone.
+
+    >>> at([{"found": {"end": {"gap": 0.5}}}], "end")
+    [{'found': {'gap': 0.5}}]
+    """
+    return [{**row, "found": reduce(getitem, path, row["found"])} for row in rows]
+
+
 def mean(rows: Sequence[Row], *path: str) -> float:
     """The mean of a number over rows."""
     return float(found(rows, *path).mean())
@@ -41,6 +50,11 @@ def mean(rows: Sequence[Row], *path: str) -> float:
 def spread(rows: Sequence[Row], *path: str, digits: int = 2) -> str:
     """The mean over seeds and its 95 % interval, in words."""
     return plus_minus(interval(found(rows, *path).tolist()), digits)
+
+
+def percent(rows: Sequence[Row], *path: str, digits: int = 1) -> str:
+    """A share in percent, with its interval."""
+    return plus_minus(interval((100 * found(rows, *path)).tolist()), digits)
 
 
 def stays_above(points: Sequence[float], level: float = 0.0) -> int | None:
