@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from coterie.core import Training
+from coterie.data import datasets
 from coterie.layout import Layout
 from coterie.scenario import SCENARIOS, Scenario, find, from_lists
 from coterie.settings import SettingError, UserError, build
@@ -60,6 +61,12 @@ def test_worlds_without_files(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILED)
 def test_worlds_from_the_real_data(name: str, data_folder: Path) -> None:
+    source = datasets.find(find(name).dataset)
+    assert source.files
+    try:
+        source.files(data_folder)
+    except UserError as error:
+        pytest.skip(str(error))
     hold(find(name).build(0, data_folder), find(name))
 
 

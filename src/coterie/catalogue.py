@@ -125,6 +125,10 @@ def _cifar10() -> dict[str, Settings]:
 
 def _others() -> dict[str, Settings]:
     cifar100 = {**_ACFL, "dataset": "cifar100"}
+    digit = {
+        "partition": "domain", "samples": 206, "train": 0.9, "test": "whole", "model": "fedbn-cnn",
+        "training": Training(lr=0.01, lr_decay=0.995, batch=64, epochs=5),
+    }  # fmt: skip
     return {
         "cifar100/class-pairs": {
             **cifar100, "groups": 8, "classes_per_group": 2,
@@ -141,9 +145,16 @@ def _others() -> dict[str, Settings]:
             "about": "CFL's next-word prediction: 20 clients, one of four topics each",
         },
         "digit_domains/domains": {
-            "dataset": "digit_domains", "partition": "domain", "clients": 8, "samples": 206, "train": 0.9, "test": "whole",
-            "model": "fedbn-cnn", "training": Training(lr=0.01, lr_decay=0.995, batch=64, epochs=5),
+            **digit, "dataset": "digit_domains", "clients": 8,
             "about": "digits of four origins, two clients each, 185 images to train (HCCT's Digit has five origins)",
+        },
+        "digit_five/domains": {
+            **digit, "dataset": "digit_five", "clients": 10,
+            "about": "HCCT's Digit: digits of five origins, two clients each, 185 images to train",
+        },
+        "femnist/writers": {
+            **_FLHC, "dataset": "femnist", "partition": "writer", "clients": 367, "train": 0.8, "test": "share",
+            "about": "FL+HC's FEMNIST: each client is one writer of digits and letters",
         },
         "folder/clients": {
             "dataset": "folder", "partition": "clients", "training": Training(lr=0.1, batch=10, epochs=1),

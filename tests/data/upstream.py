@@ -1,10 +1,13 @@
 """Writes small data sets in the layouts that upstream tools use."""
 
 import gzip
+import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from scipy.io import savemat
 
 CODES = {"uint8": 0x08, "int32": 0x0C}
 
@@ -50,3 +53,19 @@ def write_cifar(path: Path, labels: np.ndarray, columns: int) -> np.ndarray:
     path.parent.mkdir(parents=True, exist_ok=True)
     np.hstack([head, images.reshape(len(labels), -1)]).tofile(path)
     return images
+
+
+def write_mat(path: Path, count: int) -> np.ndarray:
+    """SVHN's layout: noise in colour, labels 1 to 10; returns the pixels ``(N, 3, 32, 32)``."""
+    images = pictures(count, (3, 32, 32), seed=count)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    savemat(path, {"X": images.transpose(2, 3, 1, 0), "y": (np.arange(count) % 10 + 1)[:, None]})
+    return images
+
+
+def write_leaf(path: Path, writers: Mapping[str, list[int]]) -> None:
+    """A file of LEAF's: each writer's images have the shade label / 100."""
+    data = {name: {"x": [[label / 100] * 784 for label in labels], "y": labels} for name, labels in writers.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"users": list(writers), "num_samples": [len(own) for own in writers.values()], "user_data": data}
+    path.write_text(json.dumps(document))

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from coterie.data import families, hub, readers, text
+from coterie.data import families, hub, leaf, readers, text
 from coterie.data.families import Paths
 from coterie.data.pool import Dataset
 from coterie.settings import SettingError, UserError, nearest
@@ -118,11 +118,21 @@ def _cifar100_files(folder: Path) -> Paths:
     return tuple(readers.find(folder, places, (name,), "cifar100") for name in ("train.bin", "test.bin"))
 
 
+def _mat_files(folder: Path, name: str, stem: str) -> Paths:
+    places = (name, stem.strip("_"), "")
+    return tuple(readers.find(folder, places, (f"{stem}{part}_32x32.mat",), name) for part in ("train", "test"))
+
+
+def _mat_source(about: str, name: str, stem: str = "") -> Source:
+    return Source(about, partial(families.read_mat, name=name), partial(_mat_files, name=name, stem=stem))
+
+
 _DOMAINS = ("mnist", "usps", "mnist_m", "digits")
+_FIVE = ("mnist", "svhn", "usps", "synth_digits", "mnist_m")
 
 
-def _domain_files(folder: Path) -> Paths:
-    needed = [DATASETS[name].files for name in _DOMAINS]
+def _domain_files(folder: Path, domains: tuple[str, ...] = _DOMAINS) -> Paths:
+    needed = [DATASETS[name].files for name in domains]
     return tuple(path for files in needed if files for path in files(folder))
 
 
@@ -156,6 +166,15 @@ DATASETS: Mapping[str, Source] = MappingProxyType(
             _domain_files,
             ("per_domain",),
         ),
+        "svhn": _mat_source("73,257 + 26,032 house numbers, 32x32 in colour (MATLAB files)", "svhn"),
+        "synth_digits": _mat_source("synthetic digits, 32x32 in colour (MATLAB files)", "synth_digits", "synth_"),
+        "digit_five": Source(
+            "digits of five origins as 3x28x28, as in HCCT: MNIST, SVHN, USPS, SynthDigits, MNIST-M",
+            families.read_five,
+            partial(_domain_files, domains=_FIVE),
+            ("per_domain",),
+        ),
+        "femnist": Source("digits and letters of 62 classes by writer, 28x28 (LEAF's JSON)", leaf.read, leaf.files),
         "ag_news": Source(
             "news articles of four topics, for next-word prediction (csv)",
             text.read,

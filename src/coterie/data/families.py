@@ -90,6 +90,18 @@ def read_cifar(paths: Paths, name: str, classes: int) -> Dataset:
     return Dataset(name=name, train=joined(train), test=joined(test) if test else None, classes=classes)
 
 
+def read_mat(paths: Paths, name: str) -> Dataset:
+    """Street numbers (SVHN) or SynthDigits: ``X (32, 32, 3, N)``, ``y (N, 1)``, where SVHN calls the digit 0 10."""
+    pools = []
+    for path in paths:
+        images, labels = readers.mat(path, ("X", "y"))
+        if images.ndim != 4 or images.shape[2] != 3:
+            raise UserError(f"{path} must hold colour images X of shape (height, width, 3, N), got {images.shape}")
+        labels = labels.ravel()
+        pools.append(pool(images.transpose(3, 2, 0, 1), np.where(labels == 10, 0, labels), path, 10))
+    return Dataset(name=name, train=pools[0], test=pools[1], classes=10)
+
+
 def read_domains(paths: Paths, per_domain: int = 5000) -> Dataset:
     """Four kinds of digits as 3 x 28 x 28, the first ``per_domain`` training and a fifth as many test images of each.
 
@@ -98,11 +110,21 @@ def read_domains(paths: Paths, per_domain: int = 5000) -> Dataset:
     sets = [read_idx(paths[:4], "mnist"), read_npz(paths[4:5], "usps", 10), read_npz(paths[5:6], "mnist_m", 10)]
     own = digits(()).train
     cut = len(own) - len(own) // 5
-    held = Pool(own.inputs[cut:], own.targets[cut:])
+    last = Dataset(name="digits", train=own.first(cut), test=Pool(own.inputs[cut:], own.targets[cut:]), classes=10)
+    return _domains("digit_domains", [*sets, last], per_domain)
+
+
+def read_five(paths: Paths, per_domain: int = 5000) -> Dataset:
+    """HCCT's and FedBN's five kinds of digits, as :func:`read_domains`: 0 MNIST, 1 SVHN, 2 USPS, 3 SynthDigits, 4 MNIST-M."""
+    mnist, svhn = read_idx(paths[:4], "mnist"), read_mat(paths[4:6], "svhn")
+    usps, synth = read_npz(paths[6:7], "usps", 10), read_mat(paths[7:9], "synth_digits")
+    return _domains("digit_five", [mnist, svhn, usps, synth, read_npz(paths[9:10], "mnist_m", 10)], per_domain)
+
+
+def _domains(name: str, sets: list[Dataset], per_domain: int) -> Dataset:
     pools = [(s.train.first(per_domain), s.test.first(per_domain // 5)) for s in sets if s.test is not None]
-    pools.append((own.first(min(cut, per_domain)), held.first(per_domain // 5)))
     train, test = (_one_shape([pair[side] for pair in pools]) for side in (0, 1))
-    return Dataset(name="digit_domains", train=train, test=test, classes=10)
+    return Dataset(name=name, train=train, test=test, classes=10)
 
 
 def _one_shape(pools: list[Pool]) -> Pool:

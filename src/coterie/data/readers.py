@@ -109,3 +109,20 @@ def rows(path: Path, columns: int) -> list[list[str]]:
     if not table:
         raise UserError(f"{path} is empty")
     return table
+
+
+def mat(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
+    """Arrays of numbers by their names in a MATLAB file (before version 7.3)."""
+    from scipy.io import loadmat
+
+    try:
+        found = loadmat(path, variable_names=names)
+        return tuple(np.asarray(found[name]) for name in names)
+    except KeyError as error:
+        raise UserError(f"{path} lacks {error.args[0]!r}; it must hold {' and '.join(names)}") from error
+    except NotImplementedError as error:
+        raise UserError(f"{path} is a MATLAB file of version 7.3; save it as version 7 or older") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # the parser's own errors are of many kinds
+        raise UserError(f"{path} is no readable MATLAB file ({error})") from error
