@@ -27,8 +27,6 @@ WORDS = {True: "yes", False: "**no**", None: "cannot be told"}
 WANTED: Sequence[tuple[str, str, str]] = (
     ("CFL, figure 8", "CIFAR-10, label permutations: accuracy", "20 % before the splits, close to 60 % after them"),
     ("CFL, figure 9", "AG News, next words: perplexity", "43 before the splits, below 36 after; FL stays at 42"),
-    ("FL+HC, table III", "FEMNIST by writer: accuracy", "5.1 to 77.9 %"),
-    ("FL+HC, table VI", "FEMNIST by metric and linkage: accuracy", "64.3 to 78.7 %"),
     ("HCCT, table II", "CIFAR-10, three clients, who trains with whom: error", "numbers lost; best is alike with alike"),
     ("HCCT, table IV, Digit", "digits of five domains, ten methods: error", "numbers lost; HCCT least"),
     ("HCCT, table IV, FMNIST", "Fashion-MNIST, IID, ten methods: error", "numbers lost; HCCT as good as one model for all"),
@@ -47,8 +45,8 @@ WANTED: Sequence[tuple[str, str, str]] = (
 
 def outcomes(study: Study) -> Iterator[tuple[str, Outcome | int]]:
     """(scale, what came out, or how many of its runs are recorded), from the smallest scale."""
-    for name, scale in scales(study.stem).items():
-        rows = Rows(RESULTS / f"{study.stem}.{name}.jsonl")
+    for name, scale in scales(study.source).items():
+        rows = Rows(RESULTS / f"{study.source}.{name}.jsonl")
         seeds = complete_seeds(scale, rows)
         said = outcome(study, scale, rows, seeds) if seeds else None
         yield name, said or len(rows.of(scale.cells()))
@@ -81,7 +79,7 @@ def experiment(name: str) -> str:
 
 
 def _at_scale(study: Study, name: str, said: Outcome | int) -> str:
-    scale, command = scales(study.stem)[name], f"coterie study {study.name} --scale {name}"
+    scale, command = scales(study.source)[name], f"coterie study {study.name} --scale {name}"
     command += " --data DIR" if scale.needs else ""
     head = f"### Scale {name}\n\n`{command}`, about {duration(scale.seconds)}: {scale.about}.\n\n"
     if not isinstance(said, Outcome):

@@ -33,6 +33,10 @@ TINY: dict[str, dict[str, Any]] = {
     "cfl/fig7": {"rounds": 4},
     "flhc/table1": {"tested": [2, 11, 12], "training": FAST},
     "flhc/table2": {"tested": [2, 11, 12], "training": FAST},
+    "flhc/table3": {"tested": [2, 6, 12], "training": FAST},
+    "flhc/table6": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST, "beside": {"fedavg": 3}},
+    "flhc/fig1-6": {"rounds": 2, "training": FAST},
+    "flhc/iid": {"rounds": 2, "training": FAST},
     "flhc/table4": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST, "beside": {"fedavg": 3}},
     "flhc/table5": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST, "beside": {"fedavg": 3}},
 }
@@ -43,6 +47,7 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "cfl/fig5": {"examples": (10, 20)},
     "flhc/table1": {"fraction": (0.2,), "rounds_before": (0, 1, 10)},
     "flhc/table2": {"fraction": (0.2,), "rounds_before": (0, 1, 10)},
+    "flhc/table3": {"fraction": (0.2,), "rounds_before": (0, 5)},
 }
 """Study -> the only values of a setting that are tried."""
 
@@ -52,7 +57,7 @@ each = pytest.mark.parametrize("name", STUDIES)
 def tiny(name: str) -> list[Row]:
     """Rows of tiny cells, as they come back from a file."""
     study, wanted = STUDIES[name], SMALLEST.get(name, {})
-    cells = [{**cell, **TINY[name]} for cell in scales(study.stem)["small"].cells(1)]
+    cells = [{**cell, **TINY[name]} for cell in scales(study.source)["small"].cells(1)]
     rows = [
         {"cell": cell, "found": study.measure(ALONE, **cell), "seconds": 0.0}
         for cell in cells
@@ -63,15 +68,15 @@ def tiny(name: str) -> list[Row]:
 
 def test_every_study_is_of_a_paper_and_has_its_settings() -> None:
     assert {study.paper for study in STUDIES.values()} == set(PAPERS)
-    assert {path.stem for path in FOLDER.glob("*.toml")} == {study.stem for study in STUDIES.values()}
+    assert {path.stem for path in FOLDER.glob("*.toml")} == {study.source for study in STUDIES.values()}
 
 
 @each
 def test_settings_are_what_the_study_takes(name: str) -> None:
     taken = inspect.signature(STUDIES[name].measure)
-    assert list(scales(STUDIES[name].stem)) == [scale for scale in SCALES if scale in scales(STUDIES[name].stem)]
-    assert "small" in scales(STUDIES[name].stem)
-    for scale in scales(STUDIES[name].stem).values():
+    assert list(scales(STUDIES[name].source)) == [scale for scale in SCALES if scale in scales(STUDIES[name].source)]
+    assert "small" in scales(STUDIES[name].source)
+    for scale in scales(STUDIES[name].source).values():
         cells = scale.cells()
         assert len({key(cell) for cell in cells}) == len(cells) > 0
         assert {cell["seed"] for cell in cells} == set(range(scale.seeds))
@@ -104,8 +109,8 @@ def worlds(scale: str, needs: bool) -> Sequence[Any]:
     """(study, scenario, training), each once."""
     found = {}
     for study in STUDIES.values():
-        if scale in scales(study.stem) and bool(scales(study.stem)[scale].needs) == needs:
-            for cell in scales(study.stem)[scale].cells(1):
+        if scale in scales(study.source) and bool(scales(study.source)[scale].needs) == needs:
+            for cell in scales(study.source)[scale].cells(1):
                 if "scenario" in cell:
                     found[study.name, to_json(cell["scenario"])] = (study.name, cell["scenario"], cell["training"])
     return list(found.values())
@@ -116,7 +121,7 @@ def test_worlds_of_real_data_can_be_made(scale: str, data_folder: Path) -> None:
     made = 0
     for name, scenario, training in worlds(scale, needs=True):
         try:
-            check_data(scales(STUDIES[name].stem)[scale], str(data_folder))
+            check_data(scales(STUDIES[name].source)[scale], str(data_folder))
         except UserError:
             continue  # data that nobody need have
         world = world_of(Resources(data=str(data_folder)), scenario, training, seed=0)

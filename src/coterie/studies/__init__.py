@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from coterie.settings import UserError, nearest
-from coterie.studies import cfl, cfl_bounds, cfl_toys, flhc
+from coterie.studies import acfl, cfl, cfl_bounds, cfl_toys, flhc, flhc_curves, hcct, hcct_patterns
 from coterie.studies.reading import scales as scales
 from coterie.studies.running import Outcome as Outcome
 from coterie.studies.running import carry_out as carry_out
@@ -25,13 +25,15 @@ from coterie.studies.study import Table as Table
 
 PAPERS: Mapping[str, str] = MappingProxyType(
     {
+        "acfl": "ACFL: Filippakopoulos, Kastaniotis, Theocharatos, Vassalos, Irida Labs, HETiA",
         "cfl": "CFL: Sattler, Müller, Samek, IEEE TNNLS 2020, arXiv 1910.01991",
         "flhc": "FL+HC: Briggs, Fan, Andras, IJCNN 2020, arXiv 2004.11791",
+        "hcct": "HCCT: Sun, Kountouris, Zhang, arXiv 2401.13236",
     }
 )
 
 STUDIES: Mapping[str, Study] = MappingProxyType(
-    {study.name: study for each in (cfl_toys, cfl_bounds, cfl, flhc) for study in each.STUDIES}
+    {study.name: study for each in (acfl, cfl_toys, cfl_bounds, cfl, flhc, flhc_curves, hcct_patterns, hcct) for study in each.STUDIES}
 )
 """Name -> study, by paper and in the order of its figures and tables."""
 

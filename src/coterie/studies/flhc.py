@@ -1,8 +1,9 @@
-"""FL+HC: C. Briggs, Z. Fan, P. Andras, arXiv 2004.11791, tables I, II, IV and V.
+"""FL+HC: C. Briggs, Z. Fan, P. Andras, arXiv 2004.11791, tables I to VI.
 
-Clients with two labels each (tables I and IV) or in four groups that each exchange two labels (II and V). Tables I and II: by
+Clients with two labels each (tables I and IV), in four groups that each exchange two labels (II and V), or of one writer each
+(III and VI). Tables I to III: by
 the client fraction C and the round n after which clients are clustered, with Ward's linkage of L2 distances at threshold 3;
-plain Federated Learning beside it. Tables IV and V: by metric and linkage, "with a range of thresholds", of which the best is
+plain Federated Learning beside it. Tables IV to VI: by metric and linkage, "with a range of thresholds", of which the best is
 reported. Here the range is every cut of the dendrogram into some numbers of groups; the updates are asked for once, and each
 partition is trained once, whichever metrics it comes from.
 """
@@ -26,6 +27,7 @@ from coterie.studies import flhc_claims as claims
 from coterie.studies import flhc_figures as figures
 from coterie.studies import flhc_printed as printed
 from coterie.studies import flhc_tables as tables
+from coterie.studies import flhc_writers_claims as writers
 from coterie.studies.numbers import short
 from coterie.studies.running import rounds_of, world_of
 from coterie.studies.study import Resources, Study
@@ -42,7 +44,7 @@ def at_rounds(
         start = tally.last.position
 
 
-# -- tables I and II -------------------------------------------------------------------------------------------------------
+# -- tables I to III -------------------------------------------------------------------------------------------------------
 
 
 def by_fraction(
@@ -58,7 +60,7 @@ def by_fraction(
     return dict(zip(map(str, wanted), found, strict=True))
 
 
-# -- tables IV and V -------------------------------------------------------------------------------------------------------
+# -- tables IV to VI ------------------------------------------------------------------------------------------------------
 
 
 def by_linkage(
@@ -135,7 +137,7 @@ def clustered(
 
 
 # A model for all learns two labels a client in the end as well (the paper's factor is 1.0), and exchanged labels never (1.3).
-TWO_LABELS, SWAPS = "clients with two labels each", "four groups that exchange labels"
+TWO_LABELS, SWAPS, WRITERS = "clients with two labels each", "four groups that exchange labels", "clients of one writer each"
 
 STUDIES = (
     Study(
@@ -149,6 +151,11 @@ STUDIES = (
         table=partial(tables.by_fraction, printed=printed.TABLE_2), figure=figures.fractions,
     ),
     Study(
+        name="flhc/table3", where="table III", what=f"{WRITERS}: by client fraction and round of clustering",
+        measure=by_fraction, claims=writers.of_fractions, table=partial(tables.by_fraction, printed=printed.TABLE_3),
+        figure=figures.fractions,
+    ),
+    Study(
         name="flhc/table4", where="table IV", what=f"{TWO_LABELS}: by metric and linkage",
         measure=by_linkage, claims=partial(claims.of_linkages, printed=printed.TABLE_4, gain=0.0),
         table=partial(tables.by_linkage, printed=printed.TABLE_4), figure=figures.linkages,
@@ -157,5 +164,10 @@ STUDIES = (
         name="flhc/table5", where="table V", what=f"{SWAPS}: by metric and linkage",
         measure=by_linkage, claims=partial(claims.of_linkages, printed=printed.TABLE_5, gain=0.05),
         table=partial(tables.by_linkage, printed=printed.TABLE_5), figure=figures.linkages,
+    ),
+    Study(
+        name="flhc/table6", where="table VI", what=f"{WRITERS}: by metric and linkage",
+        measure=by_linkage, claims=writers.of_linkages, table=partial(tables.by_linkage, printed=printed.TABLE_6),
+        figure=figures.linkages,
     ),
 )  # fmt: skip

@@ -109,7 +109,7 @@ def of_linkages(rows: Sequence[Row], printed: ByLinkage, gain: float) -> tuple[C
         _beside(rows, names, min(told.values())),
     )  # fmt: skip
     if len({name.split()[0] for name in told}) == len({name.split()[0] for name in printed}):
-        claims += (_order(mine, told),)
+        claims += (order(mine, told),)
     if problem == SAME:
         claims += (_each(rows, {name: printed[name] for name in told}),)
     return claims if rows[0]["found"][best]["end"]["ari"] is None else (*claims, _right(rows, top))
@@ -128,14 +128,14 @@ def _beside(rows: Sequence[Row], names: Sequence[str], told: float) -> Claim:
     )  # fmt: skip
 
 
-def _order(mine: Mapping[str, float], told: Mapping[str, float]) -> Claim:
+def order(mine: Mapping[str, float], told: Mapping[str, float]) -> Claim:
     """The metrics by the mean accuracy over their linkages, at the end."""
     def means(of: Mapping[str, float]) -> dict[str, float]:
         metrics = dict.fromkeys(name.split()[0] for name in told)
         return {one: float(np.mean([of[name] for name in told if name.split()[0] == one])) for one in metrics}
 
     theirs, ours = means(told), means(mine)
-    wrong = [(a, b) for a in theirs for b in theirs if theirs[a] > theirs[b] and ours[b] - ours[a] >= TIE]
+    wrong = [(a, b) for a in theirs for b in theirs if theirs[a] - theirs[b] >= 100 * TIE and ours[b] - ours[a] >= TIE]
     return Claim(
         what="the order of the metrics", printed=_ranked(theirs, 1, " %"), ours=_ranked(ours, 3),
         rule=f"none ahead of one that is printed ahead of it by {TIE:g} or more", holds=not wrong,
