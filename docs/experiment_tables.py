@@ -52,12 +52,12 @@ def outcomes(study: Study) -> Iterator[tuple[str, Outcome | int]]:
         yield name, said or len(rows.of(scale.cells()))
 
 
-def experiments() -> str:
-    """A row per experiment of the papers: at the largest scale that was run."""
+def experiments(folder: str = "", *names: str) -> str:
+    """A row per experiment of the papers, or of those named: at the largest scale that was run. folder: of their pages."""
     lines = []
-    for study in STUDIES.values():
+    for study in [STUDIES[name] for name in names] or STUDIES.values():
         known = {scale: said for scale, said in outcomes(study) if isinstance(said, Outcome)}
-        place = f"[{PAPERS[study.paper].partition(':')[0]}, {study.where}]({study.stem}.md)"
+        place = f"[{PAPERS[study.paper].partition(':')[0]}, {study.where}]({folder}{study.stem}.md)"
         if not known:
             lines.append((place, study.what, "–", "not run yet", "–", "–"))
             continue
@@ -68,7 +68,8 @@ def experiments() -> str:
             place, study.what, f"{first.what}: {first.printed}", first.ours, f"{scale}, {seeds} seed{'s' * (seeds > 1)}",
             known[scale].verdict,
         ))  # fmt: skip
-    lines += [(where, what, printed, "not run yet", "–", "–") for where, what, printed in WANTED]
+    if not names:
+        lines += [(where, what, printed, "not run yet", "–", "–") for where, what, printed in WANTED]
     return table(("experiment", "what", "paper", "here", "scale", "verdict"), lines)
 
 

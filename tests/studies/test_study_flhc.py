@@ -99,7 +99,8 @@ def linkages(problem: str, joint: float, joint_last: int = 50, **others: float) 
 
 def test_tables_by_metric_and_linkage() -> None:
     claims = STUDIES["flhc/table5"].claims
-    assert [claim.holds for claim in claims(linkages("digits", 0.7))] == [True] * 5
+    # All metrics alike: they are in no order.
+    assert [claim.holds for claim in claims(linkages("digits", 0.7))] == [True, True, True, None, True]
     # L1 single, which the paper does not find best, is best here by 0.05; L2 single is behind FL; and L1 is ahead of cosine.
     mixed = claims(linkages("digits", 0.9, cosine_average=0.9, cosine_complete=0.9, l1_single=0.95, l2_single=0.6))
     assert [claim.holds for claim in mixed] == [True, True, False, False, True]
