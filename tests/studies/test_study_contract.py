@@ -31,6 +31,8 @@ TINY: dict[str, dict[str, Any]] = {
     "cfl/fig5": {"rounds": 2},
     "cfl/fig6": {"rounds": 3},
     "cfl/fig7": {"rounds": 4},
+    "cfl/fig8": {"rounds": 3, "every": 1, "training": FAST},
+    "cfl/fig9": {"rounds": 3, "every": 1, "training": FAST},
     "flhc/table1": {"tested": [2, 11, 12], "training": FAST},
     "flhc/table2": {"tested": [2, 11, 12], "training": FAST},
     "flhc/table3": {"tested": [2, 6, 12], "training": FAST},

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from coterie.settings import UserError, nearest
-from coterie.studies import acfl, cfl, cfl_bounds, cfl_toys, flhc, flhc_curves, hcct, hcct_patterns
+from coterie.studies import acfl, cfl, cfl_bounds, cfl_learning, cfl_toys, flhc, flhc_curves, hcct, hcct_patterns
 from coterie.studies.reading import scales as scales
 from coterie.studies.running import Outcome as Outcome
 from coterie.studies.running import carry_out as carry_out
@@ -33,7 +33,8 @@ PAPERS: Mapping[str, str] = MappingProxyType(
 )
 
 STUDIES: Mapping[str, Study] = MappingProxyType(
-    {study.name: study for each in (acfl, cfl_toys, cfl_bounds, cfl, flhc, flhc_curves, hcct_patterns, hcct) for study in each.STUDIES}
+    {study.name: study for each in (acfl, cfl_toys, cfl_bounds, cfl, cfl_learning, flhc, flhc_curves, hcct_patterns, hcct)
+     for study in each.STUDIES}
 )
 """Name -> study, by paper and in the order of its figures and tables."""
 
