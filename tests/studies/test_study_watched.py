@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from coterie.clustering import cosine, gram
-from coterie.core import Cohort, Federation, Replies
+from coterie.core import Cohort, Federation, Replies, Training
 from coterie.engines import inprocess
+from coterie.engines.hardware import Hardware
 from coterie.methods import FedAvg
+from coterie.scenario import Scenario
+from coterie.studies.halved import seen
+from coterie.studies.study import Resources
 from coterie.studies.watched import GRADIENTS, UPDATES, Watched, cosines_of
 from small import world
 
 
 @pytest.mark.parametrize("asked", [None, 1, 2])
 def test_it_trains_as_fedavg_does(asked: int | None) -> None:
-    seen = list(inprocess.rounds(Watched(gradients_from=asked), world(), rounds=3, workers=1))
+    watched = list(inprocess.rounds(Watched(gradients_from=asked), world(), rounds=3, workers=1))
     plain = list(inprocess.rounds(FedAvg(), world(), rounds=3, workers=1))
     # An exchange of gradients in between draws other mini-batches, so only what came before is the same bit by bit.
     same = 3 if asked is None else asked - 1
-    for one, other in zip(seen[:same], plain[:same], strict=True):
+    for one, other in zip(watched[:same], plain[:same], strict=True):
         assert torch.equal(one.assignment.models, other.assignment.models)
-    assert [done.exchanges for done in seen] == [1 + (asked is not None and n >= asked) for n in (1, 2, 3)]
-    names = [set(done.notes[-1].similarity) for done in seen]
+    assert [done.exchanges for done in watched] == [1 + (asked is not None and n >= asked) for n in (1, 2, 3)]
+    names = [set(done.notes[-1].similarity) for done in watched]
     assert names == [{UPDATES} | ({GRADIENTS} if asked is not None and n >= asked else set()) for n in (1, 2, 3)]
 
 
@@ -56,6 +62,27 @@ def test_what_it_tells_is_of_the_replies_by_hand() -> None:
     assert cosines_of(note, UPDATES)[0, 1] == pytest.approx(-7 / 25)
     assert cosines_of(note, GRADIENTS)[0, 1] == pytest.approx(0.0)
     assert np.allclose(cosine(gram(sent[:, :2])), cosines_of(note, UPDATES), atol=1e-7)
+
+
+def test_a_probe_after_it_tells_groups_apart_where_there_are_any() -> None:
+    def probed(shift: str) -> dict[str, Any]:
+        there = Scenario(shift=shift, groups=2, clients=8, training=Training(lr=0.1, batch=10, epochs=2)).build(0)
+        *_, last = inprocess.rounds(Watched(), there, rounds=20, workers=1)
+        return seen(Resources(hardware=Hardware(workers=1)), last.position, there, 0)
+
+    found = probed("label-permutation")
+    assert found["p"] < 1e-10
+    assert (found["groups"], found["ari"]) == (2, 1.0)
+    alike = probed("none")
+    assert alike["p"] > 1e-4
+    assert alike["groups"] == 1
+
+
+def test_a_probe_of_who_cannot_be_halved_says_nothing() -> None:
+    there = Scenario(samples=3, clients=4, train=0.3, validation=0.0, training=Training(lr=0.1, batch=0, steps=1)).build(0)
+    *_, last = inprocess.rounds(Watched(), there, rounds=1, workers=1)
+    found = seen(Resources(hardware=Hardware(workers=1)), last.position, there, 0)
+    assert found == {"p": None, "groups": None, "ari": None}
 
 
 def test_it_needs_somebody() -> None:

@@ -21,6 +21,7 @@ from coterie.record import line
 from coterie.report.history import Group, history
 from coterie.studies import cfl_figures as figures
 from coterie.studies.cfl_claims import gap_claims, gap_table, norm_claims, round_claims, tree_claims
+from coterie.studies.halved import SPLIT_HALF, seen
 from coterie.studies.numbers import short
 from coterie.studies.running import rounds_of, world_of
 from coterie.studies.study import Resources, Study
@@ -70,14 +71,16 @@ def gap_at_last(
     on: Resources, *, problem: str, examples: int, share: float, scenario: Mapping[str, Any], training: Mapping[str, Any],
     rounds: int, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """The gap after so many rounds of Federated Learning, with so many training examples a client.
+    """The gap after so many rounds of Federated Learning, with so many training examples a client; and what one split-half
+    probe finds at the same model.
 
     share: of a client's examples that is trained on, the rest being held out to test.
     """
     size = {"samples": round(examples / share), "train": share, "validation": 0.0}
     world = world_of(on, {**scenario, **size}, training, seed)
     *_, last = rounds_of(Watched(gradients_from=rounds), world, on, rounds, seed)
-    return {of: gap_of(last.notes[-1], of, world) for of in (UPDATES, GRADIENTS)}
+    gaps: dict[str, Any] = {of: gap_of(last.notes[-1], of, world) for of in (UPDATES, GRADIENTS)}
+    return gaps | {SPLIT_HALF: seen(on, last.position, world, seed)}
 
 
 def gap_by_round(

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.stats import spearmanr
 
+from coterie.studies.halved import SPLIT_HALF
 from coterie.studies.numbers import found, mean, picked, spread, stays_above, values
 from coterie.studies.study import Claim, Row, Table
 from coterie.studies.watched import GRADIENTS, UPDATES
@@ -67,7 +68,7 @@ def _gap_claims(problem: str, rows: Sequence[Row]) -> tuple[Claim, ...]:
 
 
 def gap_table(rows: Sequence[Row]) -> Table:
-    """The gap and how often the best cut was right: a row per size, columns for updates and gradients."""
+    """The gap and how often the best cut was right, and how often split-half's groups are the true ones: a row per size."""
     lines = []
     for problem in values(rows, "problem"):
         for size in sorted(values(picked(rows, problem=problem), "examples")):
@@ -76,9 +77,14 @@ def gap_table(rows: Sequence[Row]) -> Table:
             for of in (UPDATES, GRADIENTS):
                 right = sum(row["found"][of]["correct"] for row in own)
                 cells += [spread(own, of, "gap"), f"{right:.0f} of {len(own)}"]
-            lines.append((problem, str(size), *cells))
-    head = ("problem", "examples", "g(α) of updates", "right cut", "g(α) of gradients", "right cut")
-    return Table(head, tuple(lines), "lrrrrr")
+            tests = [row["found"][SPLIT_HALF] for row in own]
+            alike = "–" if any(each["p"] is None for each in tests) else f"{np.median([each['p'] for each in tests]):.1g}"
+            lines.append((problem, str(size), *cells, alike, f"{sum(each['ari'] == 1 for each in tests)} of {len(own)}"))
+    head = (
+        "problem", "examples", "g(α) of updates", "right cut", "g(α) of gradients", "right cut", "split-half: p, median",
+        "true groups",
+    )  # fmt: skip
+    return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 
 
 def _number(value: int | None) -> str:

@@ -18,9 +18,6 @@ from typing import Any
 from coterie.boundary import Boundary
 from coterie.core import Cohort, Groups, Method, Note, Replies
 from coterie.engines import inprocess, roll
-from coterie.engines.clock import Clock
-from coterie.engines.fleet import Fleet
-from coterie.engines.gather import exchange
 from coterie.engines.inprocess import Position
 from coterie.methods import FLHC, FedAvg, SplitHalf
 from coterie.studies import flhc_claims as claims
@@ -29,7 +26,7 @@ from coterie.studies import flhc_printed as printed
 from coterie.studies import flhc_tables as tables
 from coterie.studies import flhc_writers_claims as writers
 from coterie.studies.numbers import short
-from coterie.studies.running import rounds_of, world_of
+from coterie.studies.running import asked, rounds_of, world_of
 from coterie.studies.study import Resources, Study
 from coterie.studies.tally import Tally
 
@@ -119,10 +116,7 @@ def clustering_replies(on: Resources, tally: Tally, fraction: float, rounds_befo
     plan = method.plan(position.state, cohort)
     up, down = inprocess.traffic(plan, wire)
     tally.exchanges, tally.bytes_up, tally.bytes_down = tally.exchanges + 1, tally.bytes_up + up, tally.bytes_down + down
-    with Fleet(world, wire, on.hardware) as fleet:
-        replies, _ = exchange(fleet, plan, position, seed, Clock())
-        assert replies.updates is not None
-        return replace(replies, updates=replies.updates.clone())  # the fleet's memory goes with it
+    return asked(on, method, plan, position, world, seed)
 
 
 def clustered(

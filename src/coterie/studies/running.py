@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from coterie.core import Method
+from coterie.boundary import Boundary
+from coterie.core import Method, Plan, Replies
 from coterie.data import datasets
 from coterie.engines import inprocess
+from coterie.engines.clock import Clock
+from coterie.engines.fleet import Fleet
+from coterie.engines.gather import exchange
 from coterie.engines.inprocess import Position, Round
 from coterie.experiment import make
 from coterie.studies.store import Rows
@@ -87,3 +91,13 @@ def rounds_of(
     """The rounds of a method over a world, from the first or after ``start``; every so many are tested, and the last."""
     how = {"eval_every": every or rounds, "start": start, **asdict(resources.hardware)}
     return inprocess.rounds(method, world, rounds=rounds, seed=seed, **how)
+
+
+def asked(on: Resources, method: Method[Any], plan: Plan, position: Position, world: World, seed: int) -> Replies:
+    """The replies to one exchange after a run has come to ``position``; no method learns of it."""
+    wire, _ = inprocess.meeting(method, world, seed, Boundary())
+    with Fleet(world, wire, on.hardware) as fleet:
+        replies, _ = exchange(fleet, plan, position, seed, Clock())
+        if replies.updates is None:
+            return replies
+        return replace(replies, updates=replies.updates.clone())  # the fleet's memory goes with it
