@@ -28,6 +28,8 @@ PRINTED = [
     ("acfl-cnn", (3, 32, 32), 10, 130_826),
     # Ours, where the paper prints none.
     ("cfl-cnn", (1, 28, 28), 10, 29_066),
+    ("hcct-cnn-narrow", (3, 32, 32), 10, 41_834),
+    ("fedbn-cnn-narrow", (3, 28, 28), 10, 56_514),
     ("cfl-cifar-cnn", (3, 32, 32), 10, 2_193_226),
     ("cfl-lstm", (30,), 10_000, 4_771_600),
 ]

@@ -118,7 +118,9 @@ _NOTEBOOK = [Conv(6, 5, 0, True), Conv(16, 5, 0, True)]
 _SMALL = [Conv(8, 5, 0, True), Conv(16, 5, 0, True)]
 _CIFAR = [Conv(32, 3, 1, False), Conv(64, 3, 1, True), Conv(128, 3, 1, True)]
 _CNN4 = [Conv(16, 3, 1, False), Conv(32, 3, 1, True), Conv(64, 3, 1, True), Conv(128, 3, 1, True)]
+_CNN4_NARROW = [Conv(8, 3, 1, True), Conv(16, 3, 1, True), Conv(16, 3, 1, True), Conv(32, 3, 1, False)]
 _FEDBN = [Conv(64, 5, 2, True), Conv(64, 5, 2, True), Conv(128, 5, 2, False)]
+_FEDBN_NARROW = [Conv(8, 5, 2, True), Conv(8, 5, 2, True), Conv(16, 5, 2, False)]
 _ACFL = [Conv(32, 3, 1, False), Conv(64, 3, 1, True), Conv(64, 3, 1, False), Conv(64, 3, 1, True), Conv(64, 3, 1, False)]
 
 MODELS: Mapping[str, Builder] = MappingProxyType(
@@ -134,8 +136,12 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
         "hcct-mlp": partial(dense, hidden=(64,), dropout=0.5),
         # HCCT's CIFAR-10 net CNN_4: 1,126,950.
         "hcct-cnn": partial(convolutional, convs=_CNN4, hidden=(500,), dropout=0.25),
+        # The same in small, for studies on a few cores; ours: 41,834, pooling earlier.
+        "hcct-cnn-narrow": partial(convolutional, convs=_CNN4_NARROW, hidden=(64,), dropout=0.25),
         # HCCT's Digit net, from FedBN (Li et al. 2021), BatchNorm throughout: 14,219,210 trainable on 3 x 28 x 28.
         "fedbn-cnn": partial(convolutional, convs=_FEDBN, hidden=(2048, 512), norm=True),
+        # The same in small, for studies on a few cores; ours: 56,514.
+        "fedbn-cnn-narrow": partial(convolutional, convs=_FEDBN_NARROW, hidden=(64,), norm=True),
         # FL+HC's CNN with the padding of McMahan et al.'s: 1,663,370 on MNIST; without padding: 582,026.
         "flhc-cnn": partial(convolutional, convs=_MCMAHAN, hidden=(512,)),
         "flhc-cnn-valid": partial(convolutional, convs=_VALID, hidden=(512,)),

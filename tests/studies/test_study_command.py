@@ -44,7 +44,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     settings = tmp_path / "settings"
     settings.mkdir()
     for study in STUDIES.values():
-        (settings / f"{study.stem}.toml").write_text(TINY.partition("[data]")[0])
+        (settings / f"{study.source}.toml").write_text(TINY.partition("[data]")[0])
     (settings / "cfl-fig3.toml").write_text(TINY)
     monkeypatch.setattr("coterie.studies.reading.FOLDER", settings)
     monkeypatch.delenv("COTERIE_DATA", raising=False)

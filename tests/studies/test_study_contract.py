@@ -24,6 +24,10 @@ ALONE = Resources(hardware=Hardware(workers=1))
 
 FAST = {"lr": 0.1, "batch": 50, "epochs": 1}
 TINY: dict[str, dict[str, Any]] = {
+    "acfl/fig3": {"epochs": [1, 2]},
+    "acfl/fig4": {"epochs": [1, 2, 3]},
+    "acfl/two-tasks": {"rounds": 4, "training": FAST},
+    "acfl/three-tasks": {"rounds": 4, "training": FAST},
     "cfl/fig1": {"rounds": 2, "points": 8, "clients": 4},
     "cfl/fig2": {"rounds": 3},
     "cfl/fig3": {"draws": 3},
@@ -41,6 +45,14 @@ TINY: dict[str, dict[str, Any]] = {
     "flhc/iid": {"rounds": 2, "training": FAST},
     "flhc/table4": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST, "beside": {"fedavg": 3}},
     "flhc/table5": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST, "beside": {"fedavg": 3}},
+    "hcct/table2": {"rounds": 2, "training": FAST, "examples": 100, "tests": 50},
+    "hcct/table4-digit": {"rounds": 2, "every": 1, "training": FAST},
+    "hcct/table4-fmnist": {"rounds": 2, "every": 1, "training": FAST},
+    "hcct/table4-cifar": {"rounds": 2, "every": 1, "training": FAST},
+    "hcct/table5": {"rounds": 2, "every": 1, "training": FAST},
+    "hcct/fig3": {"rounds": 4, "apart": 1, "training": FAST},
+    "hcct/fig4": {"rounds": 2, "training": FAST},
+    "hcct/fig5": {"rounds": 2, "training": FAST},
 }
 """Study -> what is changed of the cells of its small scale, so that they take no time."""
 
@@ -50,6 +62,8 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "flhc/table1": {"fraction": (0.2,), "rounds_before": (0, 1, 10)},
     "flhc/table2": {"fraction": (0.2,), "rounds_before": (0, 1, 10)},
     "flhc/table3": {"fraction": (0.2,), "rounds_before": (0, 5)},
+    "hcct/fig4": {"train": (0.1, 0.7), "tradeoff": (0.001, 0.7)},
+    "hcct/fig5": {"groups": (1, 4)},
 }
 """Study -> the only values of a setting that are tried."""
 

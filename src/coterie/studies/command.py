@@ -47,7 +47,7 @@ def study(arguments: argparse.Namespace) -> int:
         raise UserError(f"--out must be a folder, and {out} is a file")
     console, progress = terminal.console(sys.stdout), terminal.console(sys.stderr)
     for one, scale in chosen:
-        rows = Rows(out / f"{one.stem}.{scale.name}.jsonl")
+        rows = Rows(out / f"{one.source}.{scale.name}.jsonl")
         tell(progress, f"{one.name}, {one.where}, at scale {scale.name}: {scale.about}")
         try:
             _carry_out(one, scale, rows, on, arguments.seeds, progress)
@@ -59,7 +59,7 @@ def study(arguments: argparse.Namespace) -> int:
             return 1
         found = running.outcome(one, scale, rows, arguments.seeds)
         assert found is not None
-        files = drawing.draw(one, found.rows, rows.path.with_suffix(""))
+        files = drawing.draw(one, found.rows, out / f"{one.stem}.{scale.name}")
         said.append(screen.as_json(found))
         if not arguments.json:
             console.print(screen.result(found))
@@ -77,14 +77,14 @@ def tell(console: Console, text: str) -> None:
 def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[Study, Scale]]:
     """The studies named, each with its scale; ``all`` is those that have the scale."""
     if arguments.names == ["all"]:
-        having = [one for one in studies.STUDIES.values() if arguments.scale in scales(one.stem)]
+        having = [one for one in studies.STUDIES.values() if arguments.scale in scales(one.source)]
         if not having:
             raise UserError(f"no study has a scale {arguments.scale!r} (known: {', '.join(studies.SCALES)})")
-        yield from ((one, scales(one.stem)[arguments.scale]) for one in having)
+        yield from ((one, scales(one.source)[arguments.scale]) for one in having)
         return
     for name in dict.fromkeys(arguments.names):
         one = studies.find(name)
-        yield one, find(one.name, one.stem, arguments.scale)
+        yield one, find(one.name, one.source, arguments.scale)
 
 
 def _carry_out(study: Study, scale: Scale, rows: Rows, on: Resources, seeds: int | None, console: Console) -> None:

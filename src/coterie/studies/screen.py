@@ -23,7 +23,7 @@ def listing(studies: Iterable[Study]) -> RichTable:
         out.add_column(name, no_wrap=name != "what", justify="right" if name == "time" else "left")
     for study in studies:
         head = (Text(study.name, style="bold"), f"{study.where}: {study.what}")
-        for scale in scales(study.stem).values():
+        for scale in scales(study.source).values():
             out.add_row(*head, scale.name, duration(scale.seconds), ", ".join(scale.needs) or "none")
             head = (Text(""), "")
     return out

@@ -101,7 +101,8 @@ class Study:
 
     name: paper/place. where: figure or table, in words. what: one sentence. measure: ``(resources, **cell)`` -> what was
     found, as JSON. claims: what the paper says beside what all rows of a scale say; what matters most is first. figure: draws
-    the rows. table: all numbers, where claims are not enough.
+    the rows. table: all numbers, where claims are not enough. rows_of: another study, whose settings and rows these claims are
+    about too; None: its own.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Study:
     claims: Callable[[Sequence[Row]], tuple[Claim, ...]]
     figure: Callable[[Sequence[Row]], Figure]
     table: Callable[[Sequence[Row]], Table] | None = None
+    rows_of: str | None = None
 
     @property
     def paper(self) -> str:
@@ -119,8 +121,13 @@ class Study:
 
     @property
     def stem(self) -> str:
-        """Its name in names of files."""
+        """Its name in names of files: its page and figures."""
         return self.name.replace("/", "-")
+
+    @property
+    def source(self) -> str:
+        """In names of files: the study whose settings and rows it takes."""
+        return (self.rows_of or self.name).replace("/", "-")
 
 
 def verdict(claims: Sequence[Claim]) -> str:
