@@ -25,20 +25,6 @@ FIGURES = PAGES / "figures"
 WORDS = {True: "yes", False: "**no**", None: "cannot be told"}
 
 WANTED: Sequence[tuple[str, str, str]] = (
-    ("CFL, figure 8", "CIFAR-10, label permutations: accuracy", "20 % before the splits, close to 60 % after them"),
-    ("CFL, figure 9", "AG News, next words: perplexity", "43 before the splits, below 36 after; FL stays at 42"),
-    ("HCCT, table II", "CIFAR-10, three clients, who trains with whom: error", "numbers lost; best is alike with alike"),
-    ("HCCT, table IV, Digit", "digits of five domains, ten methods: error", "numbers lost; HCCT least"),
-    ("HCCT, table IV, FMNIST", "Fashion-MNIST, IID, ten methods: error", "numbers lost; HCCT as good as one model for all"),
-    ("HCCT, table IV, CIFAR-10", "CIFAR-10 by shards, ten methods: error", "numbers lost; HCCT as good as training alone"),
-    ("HCCT, table V", "digits of five domains: spread of errors over clients", "numbers lost; HCCT's least"),
-    ("HCCT, figure 3", "clients that join later: error", "falls with more that join"),
-    ("HCCT, figure 4", "the weight λ by how much data there is", "little data wants a great λ, much data a small one"),
-    ("HCCT, figure 5", "the number of groups: error and utility", "best at the number of domains"),
-    ("ACFL, figure 3", "CIFAR-10, two or three classes a client: cosines by layer", "only dense layers tell clients apart"),
-    ("ACFL, figure 4", "dense layers by epochs of pre-training: cosine", "rises, with the order kept"),
-    ("ACFL, figures 5-7, two tasks", "CIFAR-100, 8 groups: accuracy by clustering", "+12 % by clustering"),
-    ("ACFL, figures 5-7, three tasks", "CIFAR-100, 4 groups: accuracy by clustering", "+11 % by clustering"),
 )
 """Experiments without a study yet: where, what, and what is printed."""
 

@@ -95,7 +95,7 @@ STUDIES = (
     ),
     Study(
         name="acfl/fig4", where="figure 4", what="Cosines of pairs of clients' dense layers by epochs of pre-training",
-        measure=by_epochs, claims=claims.of_pairs, figure=figures.pairs,
+        measure=by_epochs, claims=claims.of_pairs, figure=figures.pairs, rows_of="acfl/fig3",
     ),
     Study(
         name="acfl/two-tasks", where="figures 5-7, two tasks", what="Two classes a client: by λ, with and without clustering",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.studies.acfl_claims import by_share, dense_pairs, grid, kin, matrix
+from coterie.studies.acfl_claims import ENOUGH, by_share, dense_pairs, grid, kin, matrix
 from coterie.studies.comparing import labels, of
 from coterie.studies.drawing import BLUE, COLOURS, DASHES, GREY, ORANGE, band, panels
 from coterie.studies.numbers import found, mean, picked, values
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SHOWN = 3
-"""Numbers of epochs whose heat maps are drawn."""
-
 # -- figures 3 and 4 -------------------------------------------------------------------------------------------------------
 
 
@@ -27,8 +24,8 @@ def heat_maps(rows: Sequence[Row]) -> Figure:
     """Cosines of the first seed: a line per experiment and epochs, a heat map per layer; white lines between true groups."""
     problems, layers = values(rows, "problem"), list(rows[0]["found"]["layers"])
     first = {problem: picked(rows, problem=problem)[0] for problem in problems}
-    lines = [(problem, epochs) for problem in problems for epochs in shown(first[problem]["cell"]["epochs"])]
-    made, axes = panels(len(layers), len(lines), height=1.1)
+    lines = [(problem, epochs) for problem in problems for epochs in (ENOUGH, max(first[problem]["cell"]["epochs"]))]
+    made, axes = panels(len(layers), len(lines), height=1.05)
     least = min(matrix(first[p], layer, e).min() for p, e in lines for layer in layers)
     for line, (problem, epochs) in zip(axes, lines, strict=True):
         row = first[problem]
@@ -39,17 +36,11 @@ def heat_maps(rows: Sequence[Row]) -> Figure:
             for edge in np.cumsum([len(group) for group in row["found"]["truth"]])[:-1] - 0.5:
                 axis.axhline(edge, color="white", linewidth=1)
                 axis.axvline(edge, color="white", linewidth=1)
-            if line is axes[0]:
-                axis.set_title(layer)
-        line[0].set_ylabel(f"{problem}\n{epochs} epoch{'s' * (epochs > 1)}")
-    made.colorbar(drawn, ax=axes, shrink=0.5, label="cosine of two clients' weights; white: between true groups")
+        line[0].set_ylabel(f"{problem}\n{epochs} epochs".replace(", ", ",\n"))
+    for axis, layer in zip(axes[0], layers, strict=True):
+        axis.set_title(layer)
+    made.colorbar(drawn, ax=axes, shrink=0.6, label="cosine of two clients' weights; white: between true groups")
     return made
-
-
-def shown(epochs: Sequence[int]) -> list[int]:
-    """The second number, one in the middle, and the last."""
-    some = [epochs[min(1, len(epochs) - 1)], epochs[len(epochs) // 2], epochs[-1]]
-    return sorted(set(some))[:SHOWN]
 
 
 def pairs(rows: Sequence[Row]) -> Figure:
@@ -100,7 +91,7 @@ def _losses(axis: Axes, rows: Sequence[Row]) -> None:
     known = grid(rows)
     for (clustered, share), own in known.items():
         i = sorted({each for _, each in known}).index(share)
-        look = {"color": COLOURS[i], "linestyle": "-" if clustered else "--"}
+        look: dict[str, Any] = {"color": COLOURS[i], "linestyle": "-" if clustered else "--"}
         axis.plot(own[0]["found"]["tested"], found(own, "validation").mean(0), linewidth=1, **look)
         if clustered:
             axis.plot([], [], color=COLOURS[i], label=f"λ = {share:g}")
