@@ -7,7 +7,7 @@ them in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from measured import table
@@ -23,10 +23,6 @@ PAGES = ROOT / "docs" / "studies"
 FIGURES = PAGES / "figures"
 
 WORDS = {True: "yes", False: "**no**", None: "cannot be told"}
-
-WANTED: Sequence[tuple[str, str, str]] = (
-)
-"""Experiments without a study yet: where, what, and what is printed."""
 
 
 def outcomes(study: Study) -> Iterator[tuple[str, Outcome | int]]:
@@ -55,8 +51,7 @@ def experiments(folder: str = "", *names: str) -> str:
             known[scale].verdict,
         ))  # fmt: skip
     if not names:
-        lines += [(where, what, printed, "not run yet", "–", "–") for where, what, printed in WANTED]
-    return table(("experiment", "what", "paper", "here", "scale", "verdict"), lines)
+        return table(("experiment", "what", "paper", "here", "scale", "verdict"), lines)
 
 
 def experiment(name: str) -> str:

@@ -199,9 +199,9 @@ def test_table_2() -> None:
     claims = STUDIES["hcct/table2"].claims
     rows = [
         pattern("alone", 0.9, 0.7, 0.9), pattern("all together", 0.8, 0.8, 0.8), pattern("1 with 2", 0.9, 0.9, 0.9),
-        pattern("1 with 3", 0.7, 0.7, 0.8), pattern("2 with 3", 0.9, 0.2, 0.9), pattern("split-half", 0.9, 0.9, 0.9),
+        pattern("1 with 3", 0.7, 0.7, 0.8), pattern("2 with 3", 0.9, 0.2, 0.9), pattern("HCCT", 0.9, 0.9, 0.9),
     ]  # fmt: skip
     assert [c.holds for c in claims(rows)] == [True, True, True, True, True]
     rows[0], rows[4] = pattern("alone", 0.95, 0.95, 0.7), pattern("2 with 3", 0.9, 0.88, 0.9)
-    rows[2], rows[5] = pattern("1 with 2", 0.5, 0.9, 0.5), pattern("split-half", 0.9, 0.9, 0.9, ari=0.0)
+    rows[2], rows[5] = pattern("1 with 2", 0.5, 0.9, 0.5), pattern("HCCT", 0.9, 0.9, 0.9, ari=0.0)
     assert [c.holds for c in claims(rows)] == [False, False, False, False, False]

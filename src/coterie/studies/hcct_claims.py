@@ -168,7 +168,7 @@ def of_spread(rows: Sequence[Row]) -> tuple[Claim, ...]:
 
 def of_joining(rows: Sequence[Row]) -> tuple[Claim, ...]:
     claims, counts = [], sorted(values(rows, "joiners"))
-    for name in labels(rows):
+    for name in [name for name in labels(rows) if name.startswith("HCCT")]:
         final = [error(of(rows, name, joiners=count)) for count in counts]
         claims.append(Claim(
             what=f"{name}: error at the end", printed="progressively reduced by additional clients (numbers lost)",
