@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from coterie.engines.hardware import Hardware
-from coterie.methods import FLHC
+from coterie.methods import FLHC, FedAvg
 from coterie.studies import STUDIES, flhc
 from coterie.studies.flhc_printed import TABLE_1, TABLE_2, TABLE_4, TABLE_5
 from coterie.studies.running import rounds_of, world_of
@@ -39,6 +40,18 @@ def test_the_shared_exchange_makes_the_groups_and_models_of_a_run_of_its_own(nam
     # To the bit: the exchange was the same, and so are all later draws.
     assert shared.assignment.models.equal(alone.assignment.models)
     assert shared.scores == alone.scores
+
+
+def test_federated_learning_beside_it_is_fedavg() -> None:
+    how: dict[str, Any] = {"linkages": ["l2 ward"], "counts": [2], "rounds": 4, "beside": {"fedavg": 4}, "target": 0.5}
+    found = flhc.by_linkage(
+        ALONE, problem="digits", scenario=SCENARIO, training=TRAINING, fraction=0.5, rounds_before=2, seed=3, **how
+    )["fedavg"]
+    *_, alone = rounds_of(FedAvg(fraction=0.5), world_of(ALONE, SCENARIO, TRAINING, 3), ALONE, 4, 3)
+    assert alone.scores
+    assert found["end"]["accuracy"] == pytest.approx(np.mean([own["accuracy"] for own in alone.scores.values()]), abs=1e-4)
+    assert found["end"]["exchanges"] == 4
+    assert (found["post"]["tested"][-1], found["end"]["tested"][-1]) == (3, 4)
 
 
 def test_printed_tables_are_whole() -> None:

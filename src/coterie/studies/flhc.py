@@ -10,7 +10,7 @@ partition is trained once, whichever metrics it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,8 @@ from coterie.boundary import Boundary
 from coterie.core import Cohort, Groups, Method, Note, Replies
 from coterie.engines import inprocess, roll
 from coterie.engines.inprocess import Position
-from coterie.methods import FLHC, FedAvg, SplitHalf
+from coterie.methods import FLHC, METHODS, FedAvg
+from coterie.settings import build
 from coterie.studies import flhc_claims as claims
 from coterie.studies import flhc_figures as figures
 from coterie.studies import flhc_printed as printed
@@ -80,7 +81,7 @@ def by_linkage(
         return {"post": done[0], "end": done[-1]}
 
     assert until.last
-    position = until.last.position
+    position, joint = until.last.position, until.copy()
     replies = clustering_replies(on, until, fraction, rounds_before, seed)
     trained: dict[Groups, dict[str, Any]] = {}
     found: dict[str, Any] = {}
@@ -93,12 +94,12 @@ def by_linkage(
                 trained[groups] = post_and_end(method, rounds, until.copy(), after)
             cuts.append({**trained[groups], "merges": merges(method.explain(after.state)[0])})
         found[name] = max(cuts, key=lambda each: each["end"]["accuracy"])
-    others = {name: BESIDE[name](fraction=fraction) for name in beside}
-    return found | {name: post_and_end(others[name], beside[name], Tally(world, target)) for name in beside}
-
-
-BESIDE: Mapping[str, Callable[..., Method[Any]]] = {"fedavg": FedAvg, "split-half": SplitHalf}
-"""What FL+HC is compared with, each with a client fraction."""
+    for name, last in beside.items():
+        if name == "fedavg":  # to the bit what FL+HC is before it clusters: go on from there
+            found[name] = post_and_end(FLHC(warmup=last, fraction=fraction), last, joint, position)
+        else:
+            found[name] = post_and_end(build(METHODS[name], {"fraction": fraction}), last, Tally(world, target))
+    return found
 
 
 def merges(note: Note) -> list[float | None]:

@@ -98,7 +98,7 @@ def six(rows: Sequence[Row]) -> Figure:
             band(axis, own[0]["found"]["tested"], found(own, "curve"), place[name], name, marked=False)
         clustered = of(rows, OURS, problem=problem)[0]["cell"]["method"]["warmup"]
         axis.axvline(clustered, color="black", linewidth=0.6, linestyle=":")
-        axis.set(title=problem, xlabel="round", ylabel="accuracy")
+        axis.set(title=problem, xlabel="round", ylabel="accuracy", ylim=(0, 1.02))
         axis.label_outer()
     known = {line.get_label(): line for axis in axes.flat for line in axis.lines if line.get_label() in place}
     made.legend([known[name] for name in place], list(place), loc="outside upper center", ncols=len(place))
