@@ -54,8 +54,8 @@ MAY_IMPORT: dict[str, str] = {
     "suggestion": "clustering core settings layout world methods tree engines codec record experiment runs",
     "overrides": "core settings boundary scenario methods experiment",
     "report": "core settings boundary clustering methods tree scenario experiment record store runs suggestion",
-    "studies": "boundary codec core settings randomness clustering world lists data methods engines store record experiment "
-    "report",
+    "studies": "boundary codec core settings randomness clustering world models lists data methods engines store record "
+    "experiment report",
     "arguments": "core settings scenario methods experiment overrides runs report record store __init__",
     "cli": "core settings scenario methods engines experiment overrides runs report record store arguments export suggestion "
     "studies __init__",

@@ -1,4 +1,4 @@
-"""A next-word problem without files: four Markov chains over one small vocabulary; and the word nets of the studies."""
+"""A next-word problem without files: four Markov chains over one small vocabulary."""
 
 from __future__ import annotations
 
@@ -6,27 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from coterie.core import Training, as_groups
 from coterie.data.shift import deal
 from coterie.lists import from_lists
-from coterie.models import NextWord
 from coterie.randomness import Purpose, numpy_generator
 from coterie.world import Objective, World
 
 CHAINS = "chains/topics"
 """What a scenario of chains is called."""
 
-
-def tiny_lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two layers for the chains."""
-    return NextWord(shape, classes, embedding=16, hidden=32)
-
-
-def small_lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two layers for articles, where time is short."""
-    return NextWord(shape, classes, embedding=32, hidden=64)
+TINY = "coterie.studies.cfl_learning_nets:tiny_lstm"
+"""The net that its clients train."""
 
 
 def chains(topics: int, words: int, narrow: float, rng: np.random.Generator) -> np.ndarray:
@@ -56,6 +47,6 @@ def world_of_chains(scenario: Mapping[str, Any], training: Mapping[str, Any], se
     texts = [walk(of[kind], scenario["sequences"], length + 1, rng) for kind in topic]
     truth = as_groups([np.flatnonzero(topic == kind).tolist() for kind in range(topics)])
     return from_lists(
-        [(text[:, :-1], text[:, 1:]) for text in texts], model=f"{__name__}:tiny_lstm", classes=words, train=0.8,
+        [(text[:, :-1], text[:, 1:]) for text in texts], model=TINY, classes=words, train=0.8,
         validation=0.0, seed=seed, training=Training(**training), truth=truth, objective=Objective(perplexity=True),
     )  # fmt: skip
