@@ -50,8 +50,7 @@ def experiments(folder: str = "", *names: str) -> str:
             place, study.what, f"{first.what}: {first.printed}", first.ours, f"{scale}, {seeds} seed{'s' * (seeds > 1)}",
             known[scale].verdict,
         ))  # fmt: skip
-    if not names:
-        return table(("experiment", "what", "paper", "here", "scale", "verdict"), lines)
+    return table(("experiment", "what", "paper", "here", "scale", "verdict"), lines)
 
 
 def experiment(name: str) -> str:
