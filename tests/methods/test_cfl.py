@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core import Cohort, Replies, as_groups
+from coterie.core import Cohort, Federation, Replies, as_groups
 from coterie.methods import CFL, FedAvg
+from coterie.methods.cfl_criteria import listen
 from coterie.settings import SettingError
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 
@@ -206,6 +207,33 @@ def test_scheduled_splits_take_the_least_alike_group() -> None:
     counts = [len(p.groups) for p in play(method, grouped(THREE), 8)]
     assert counts == [1, 1, 1, 2, 2, 3, 3, 3]
     assert last(method, grouped(THREE), 8).groups == TRUTH
+
+
+def test_scheduled_splits_allow_for_the_size_of_a_group() -> None:
+    """Three who agree and differ by noise alone have lower cosines than eight of two kinds, and yet are not less alike."""
+    rng = np.random.default_rng(0)
+    alike = np.array([[1.0, 0.0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)]])  # they sum to zero: cosines of -1/2
+    kinds = np.repeat([[1.0, 0.0], [-1.0, 0.0]], 4, axis=0) @ np.eye(2, 20) + rng.normal(0, 0.2, (8, 20))
+    kinds[:, 2:] -= kinds[:, 2:].mean(0)
+    rows = np.zeros((11, 20))
+    rows[:3, :2], rows[3:] = alike, kinds
+    method = CFL(split_rounds=(1,))
+    federation = Federation(clients=tuple(range(11)), draw=lambda i: torch.zeros(20), columns={"all": (0, 20)})
+    state = method.init(federation)
+    leaf = state.leaves[0]
+    state = replace(state, leaves=(replace(leaf, clients=(0, 1, 2)), replace(leaf, node=1, clients=tuple(range(3, 11)))))
+    replies = Replies(
+        clients=federation.clients, examples=np.full(11, 5), chosen=((0,),) * 11, updates=torch.tensor(rows).float()
+    )
+    said = {leaf.node: listen(method, state, row, replies) for row, leaf in enumerate(state.leaves)}
+    few, many = said[0], said[1]
+    assert few
+    assert many
+    assert few.sides
+    assert many.sides
+    assert few.sides.cross < many.sides.cross
+    assert few.alpha > many.alpha
+    assert method._scheduled(state, said) == 1
 
 
 def test_scheduled_splits_respect_the_smallest_size() -> None:

@@ -195,15 +195,19 @@ class CFL:
         return state.notes
 
     def _scheduled(self, state: CFLState, said: Mapping[int, Heard | None]) -> int | None:
-        """With ``split_rounds``: the node to split now, that of least alpha_cross, or -1 for none. None: criteria decide."""
+        """With ``split_rounds``: the node to split now, that of least alpha_cross, or -1 for none. None: criteria decide.
+
+        Corrected for the number of clients: else few who agree, with cosines of -1/(n - 1), would look less alike than many
+        who do not.
+        """
         if self.split_rounds is None:
             return None
-        crosses = {}
+        alphas = {}
         for leaf in state.leaves if state.round + 1 in self.split_rounds else ():
             heard = said[leaf.node]
             if heard and heard.sides and heard.enough(self.quorum) and heard.smallest >= self.min_cluster_size:
-                crosses[leaf.node] = heard.sides.cross
-        return min(crosses, key=lambda node: (crosses[node], node), default=-1)
+                alphas[leaf.node] = heard.alpha
+        return min(alphas, key=lambda node: (alphas[node], node), default=-1)
 
     def _child_mean(self, heard: Heard, part: tuple[Client, ...]) -> Tensor:
         """What a part applies in the round of the split."""

@@ -199,7 +199,8 @@ def by_schedule(heard: Heard, chosen: int) -> Note:
     """Split the node ``chosen`` for this round; keep every other."""
     if heard.leaf.node != chosen or heard.sides is None:
         return note(heard, "keep", "not chosen by split_rounds")
-    text = f"chosen by split_rounds as the least alike group: alpha_cross {heard.sides.cross:.3f}{heard.unsure}"
+    test = f"alpha_cross {heard.sides.cross:.3f} ({heard.alpha:.3f} corrected for {len(heard.clients)} clients)"
+    text = f"chosen by split_rounds as the least alike group: {test}{heard.unsure}"
     return note(heard, "split", text, heard.parts())
 
 
