@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -95,16 +96,22 @@ def _carry_out(study: Study, scale: Scale, rows: Rows, on: Resources, seeds: int
     tell(console, f"{done} of {len(cells)} runs are recorded{f'; about {left}' if done < len(cells) else ''}")
     for row in running.carry_out(study, scale, rows, on, seeds):
         done += 1
-        told = ", ".join(f"{name} {row['cell'][name]}" for name in varied(cells) if name in row["cell"])
+        told = ", ".join(f"{name} {_shown(row['cell'][name])}" for name in varied(cells) if name in row["cell"])
         tell(console, f"{done} of {len(cells)}: {told}: {row['seconds']:.1f} s, {time.perf_counter() - began:.0f} s in all")
 
 
 def varied(cells: Sequence[Cell]) -> list[str]:
-    """The settings that tell cells apart: not those that only say how a problem is run, which are tables.
+    """The settings that tell cells apart: not those that only say how a problem is run, which are tables without a label.
 
     >>> varied([{"k": 2, "d": 9, "seed": 0}, {"k": 3, "d": 9, "seed": 0}])
     ['k', 'seed']
     """
     names = dict.fromkeys(name for cell in cells for name in cell)
     several = [name for name in names if len({key({name: cell.get(name)}) for cell in cells}) > 1]
-    return [name for name in several if not isinstance(cells[0].get(name), dict) and name != "seed"] + ["seed"]
+    plain = [name for name in several if not any(isinstance(_shown(cell.get(name)), Mapping) for cell in cells)]
+    return [name for name in plain if name != "seed"] + ["seed"]
+
+
+def _shown(value: Any) -> Any:
+    """A setting in few words: of a table, its label."""
+    return value.get("label", value) if isinstance(value, Mapping) else value
