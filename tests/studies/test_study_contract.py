@@ -23,6 +23,7 @@ from coterie.studies.study import SCALES, Resources, Row, key
 ALONE = Resources(hardware=Hardware(workers=1))
 
 FAST = {"lr": 0.1, "batch": 50, "epochs": 1}
+CHAINS = {"name": "chains/topics", "clients": 8, "topics": 4, "words": 5, "narrow": 0.3, "length": 4, "sequences": 20}
 TINY: dict[str, dict[str, Any]] = {
     "acfl/fig3": {"epochs": [1, 2]},
     "acfl/fig4": {"epochs": [1, 2, 3]},
@@ -35,8 +36,8 @@ TINY: dict[str, dict[str, Any]] = {
     "cfl/fig5": {"rounds": 2},
     "cfl/fig6": {"rounds": 3},
     "cfl/fig7": {"rounds": 4},
-    "cfl/fig8": {"rounds": 3, "every": 1, "training": FAST},
-    "cfl/fig9": {"rounds": 3, "every": 1, "training": FAST},
+    "cfl/fig8": {"rounds": 3, "every": 1, "training": FAST, "scenario": {"name": "digits/label-permutation", "clients": 8}},
+    "cfl/fig9": {"rounds": 3, "every": 1, "training": FAST, "scenario": CHAINS},
     "flhc/table1": {"tested": [2, 11, 12], "training": FAST},
     "flhc/table2": {"tested": [2, 11, 12], "training": FAST},
     "flhc/table3": {"tested": [2, 6, 12], "training": FAST},
