@@ -25,15 +25,15 @@ from coterie.studies.study import Table as Table
 
 PAPERS: Mapping[str, str] = MappingProxyType(
     {
-        "acfl": "ACFL: Filippakopoulos, Kastaniotis, Theocharatos, Vassalos, Irida Labs, HETiA",
         "cfl": "CFL: Sattler, Müller, Samek, IEEE TNNLS 2020, arXiv 1910.01991",
         "flhc": "FL+HC: Briggs, Fan, Andras, IJCNN 2020, arXiv 2004.11791",
         "hcct": "HCCT: Sun, Kountouris, Zhang, arXiv 2401.13236",
+        "acfl": "ACFL: Filippakopoulos, Kastaniotis, Theocharatos, Vassalos, Irida Labs, HETiA",
     }
 )
 
 STUDIES: Mapping[str, Study] = MappingProxyType(
-    {study.name: study for each in (acfl, cfl_toys, cfl_bounds, cfl, cfl_learning, flhc, flhc_curves, hcct_patterns, hcct)
+    {study.name: study for each in (cfl_toys, cfl_bounds, cfl, cfl_learning, flhc, flhc_curves, hcct_patterns, hcct, acfl)
      for study in each.STUDIES}
 )
 """Name -> study, by paper and in the order of its figures and tables."""
