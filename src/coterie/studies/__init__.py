@@ -33,8 +33,11 @@ PAPERS: Mapping[str, str] = MappingProxyType(
 )
 
 STUDIES: Mapping[str, Study] = MappingProxyType(
-    {study.name: study for each in (cfl_toys, cfl_bounds, cfl, cfl_learning, flhc, flhc_curves, hcct_patterns, hcct, acfl)
-     for study in each.STUDIES}
+    {
+        study.name: study
+        for each in (cfl_toys, cfl_bounds, cfl, cfl_learning, flhc, flhc_curves, hcct_patterns, hcct, acfl)
+        for study in each.STUDIES
+    }
 )
 """Name -> study, by paper and in the order of its figures and tables."""
 
