@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.studies.comparing import ONE_MODEL, labels, of
+from coterie.studies.comparing import ONE_MODEL, labels, of, sent
 from coterie.studies.numbers import found, mean, spread
 from coterie.studies.study import Claim, Row, Table
-from coterie.studies.tally import megabytes
 
 SOON = 5
 """Rounds after a split within which its effect counts as being there at once."""
@@ -152,7 +151,7 @@ def word_table(rows: Sequence[Row]) -> Table:
             name, spread(own, "perplexity", digits=1), f"{np.mean([max(row['found']['clients']) for row in own]):.1f}",
             f"{mean(own, 'perplexity') / mean(of(rows, ONE_MODEL), 'perplexity'):.2f}", spread(own, "accuracy", digits=3),
             spread(own, "ari"), spread(own, "groups", digits=1), f"{mean(own, 'exchanges'):.0f}",
-            f"{np.mean([megabytes(row['found']) for row in own]):,.1f}",
+            sent(own),
         ))  # fmt: skip
     head = (
         "method", "perplexity", "worst client", "to FedAvg", "right words", "adjusted Rand", "groups", "exchanges", "MB",

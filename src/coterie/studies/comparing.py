@@ -74,7 +74,7 @@ def method_table(rows: Sequence[Row]) -> Table:
                 *([problem] if len(problems) > 1 else []), name, spread(own, "accuracy", digits=3),
                 spread(own, "worst", digits=3), spread(own, "std", digits=3), f"{100 * mean(own, 'share'):.0f} %", ratio,
                 reached(own), rand(own), spread(own, "groups", digits=1),
-                f"{mean(own, 'exchanges'):.0f}", f"{np.mean([megabytes(row['found']) for row in own]):,.1f}",
+                f"{mean(own, 'exchanges'):.0f}", sent(own),
             ))  # fmt: skip
     target = rows[0]["cell"]["target"]
     head: tuple[str, ...] = (
@@ -88,6 +88,11 @@ def method_table(rows: Sequence[Row]) -> Table:
 def rand(rows: Sequence[Row]) -> str:
     """The adjusted Rand index, where there are true groups."""
     return "–" if None in [row["found"]["ari"] for row in rows] else spread(rows, "ari")
+
+
+def sent(rows: Sequence[Row]) -> str:
+    """The mean of all that was sent, both ways, in 10^6 bytes."""
+    return f"{np.mean([megabytes(row['found']) for row in rows]):,.1f}"
 
 
 def reached(rows: Sequence[Row]) -> str:

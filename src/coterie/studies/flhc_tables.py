@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.studies.comparing import rand
+from coterie.studies.comparing import rand, sent
 from coterie.studies.flhc_claims import last
 from coterie.studies.flhc_printed import ByLinkage, Printed
 from coterie.studies.numbers import at, mean, percent, picked, spread, values
 from coterie.studies.study import Row, Table
-from coterie.studies.tally import megabytes
 
 NOT_PRINTED = ("–",) * 4
 
@@ -55,7 +54,7 @@ def _line(
         f"{told[0]}", percent(post, "accuracy") if post else "–", _ratio(post, joint),
         f"{told[1]}", percent(end, "accuracy"), _ratio(end, joint_end), f"{told[3]}", percent(end, "share", digits=0),
         percent(end, "worst"), spread(end, "groups", digits=1), rand(end), f"{mean(end, 'exchanges'):.0f}",
-        f"{np.mean([megabytes(row['found']) for row in end]):,.1f}",
+        sent(end),
     )  # fmt: skip
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from coterie.report.summary import interval
 from coterie.report.terminal import plus_minus
-from coterie.studies.comparing import labels, of
+from coterie.studies.comparing import labels, of, rand, sent
 from coterie.studies.hcct_choice import tradeoff, with_chosen
 from coterie.studies.numbers import found, mean, picked, spread, values
 from coterie.studies.study import Row, Table
-from coterie.studies.tally import megabytes
 
 
 def error(rows: Sequence[Row], name: str = "accuracy") -> float:
@@ -36,12 +33,11 @@ def errors(rows: Sequence[Row]) -> Table:
     every, lines = with_chosen(rows), []
     for name in labels(every):
         own = of(every, name)
-        right = [row["found"]["ari"] for row in own]
         lines.append((
             name, weights(own), said(own), said(own, "best_epoch"), said(own, "worst"),
-            f"{100 * mean(own, 'std'):.1f}", "–" if None in right else spread(own, "ari"), spread(own, "groups", digits=1),
+            f"{100 * mean(own, 'std'):.1f}", rand(own), spread(own, "groups", digits=1),
             f"{mean(own, 'largest'):.1f}", f"{mean(own, 'gradient_norm'):.2g}", f"{mean(own, 'exchanges'):.0f}",
-            f"{np.mean([megabytes(row['found']) for row in own]):,.1f}",
+            sent(own),
         ))  # fmt: skip
     head = (
         "method", "λ / mean size", "error, %", "best epochs", "worst client", "std of clients", "adjusted Rand", "groups",
