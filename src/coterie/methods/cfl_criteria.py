@@ -61,13 +61,8 @@ class Heard:
 
     @property
     def alpha(self) -> float:
-        """α_cross without the bias of few clients.
-
-        At a stationary point the updates of n clients sum to zero, so even of clients who agree the cosines average
-        -1/(n - 1): -0.05 of 20 clients, but -0.25 of five. ``((n - 1) α + 1) / n`` is 0 there, and 1 where α is.
-        """
-        n = len(self.clients)
-        return ((n - 1) * self.sides.cross + 1) / n if self.sides else 1.0
+        """α_cross without the bias of few clients."""
+        return without_bias(self.sides.cross, len(self.clients)) if self.sides else 1.0
 
     @property
     def smallest(self) -> int:
@@ -85,6 +80,15 @@ class Heard:
         """The sides as groups of client ids."""
         sides = (self.sides.left, self.sides.right) if self.sides else ()
         return as_groups([self.clients[i] for i in side] for side in sides)
+
+
+def without_bias(cross: float, n: int) -> float:
+    """α_cross of n clients without the bias of few.
+
+    At a stationary point the updates of n clients sum to zero, so even of clients who agree the cosines average
+    -1/(n - 1): -0.05 of 20 clients, but -0.25 of five. ``((n - 1) α + 1) / n`` is 0 there, and 1 where α is.
+    """
+    return ((n - 1) * cross + 1) / n
 
 
 def listen(method: CFL, state: CFLState, row: int, replies: Replies) -> Heard | None:

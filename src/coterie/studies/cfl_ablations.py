@@ -34,6 +34,7 @@ from coterie.core import (
     train_from,
     weights,
 )
+from coterie.methods.cfl_criteria import without_bias
 from coterie.settings import check, setting
 from coterie.studies.cfl_learning_seen import watch
 
@@ -98,7 +99,7 @@ class PublishedCFL:
         cuts = {i: bipartition(cosines[np.ix_(group, group)], self.linkage) for i, group in enumerate(groups) if len(group) > 1}
         if not cuts:
             return groups
-        chosen = min(cuts, key=lambda i: (cuts[i].cross, i))
+        chosen = min(cuts, key=lambda i: (without_bias(cuts[i].cross, len(groups[i])), i))
         sides = (cuts[chosen].left, cuts[chosen].right)
         if self.ids == "right":
             sides = (tuple(groups[chosen][i] for i in sides[0]), tuple(groups[chosen][i] for i in sides[1]))
