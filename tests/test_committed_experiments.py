@@ -9,7 +9,7 @@ import pytest
 
 from coterie import SCENARIOS, run
 from coterie.arguments import parse
-from coterie.cli import _options
+from coterie.cli.running import options
 from coterie.clustering import adjusted_rand, labels_of
 from coterie.core import Groups
 from coterie.experiment import make, read
@@ -28,7 +28,7 @@ def test_every_committed_experiment_reads(path: Path) -> None:
 def test_the_same_file_runs_in_the_iid_world(name: str) -> None:
     path = next(p for p in FILES if p.stem == name)
     split = make(read(path))
-    whole = make(_options(parse(["run", str(path), "--scenario", "mnist/iid", "--method", name[:4].strip("-")]), read(path)))
+    whole = make(options(parse(["run", str(path), "--scenario", "mnist/iid", "--method", name[:4].strip("-")]), read(path)))
     assert (whole.scenario, whole.setup.shift) == ("mnist/iid", "none")
     assert replace(whole.setup, shift=split.setup.shift, about=split.setup.about) == split.setup
     assert whole.training == split.training

@@ -17,7 +17,8 @@ import pytest
 
 from coterie import METHODS, SCENARIOS, overrides
 from coterie.arguments import parse, parser
-from coterie.cli import _options, main
+from coterie.cli import main
+from coterie.cli.running import options
 from coterie.data.datasets import DATASETS
 from coterie.experiment import Experiment, make, normal, read
 from coterie.record import line
@@ -201,7 +202,7 @@ def test_every_command_is_understood(page: str, command: str) -> None:
         if arguments.file:
             shown = [text for _, text in blocks(page, "toml") if text.startswith(f"# {arguments.file}\n")]
             spec = normal(tomllib.loads(shown[0])) if shown else read(ROOT / arguments.file)
-        spec = _options(arguments, spec)
+        spec = options(arguments, spec)
         for text in arguments.set:
             spec = overrides.assign(spec, text)
         assert isinstance(make(spec), Experiment)

@@ -59,6 +59,10 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
             ("run", "run methods in a scenario", RUN),
             ("resume", "go on with an interrupted run", RESUME),
             ("compare", "methods side by side, over seeds", COMPARE),
+            ("report", "a page that shows what runs found", REPORT),
+            ("explain", "why a client is in its group, in words", EXPLAIN),
+            ("plot", "one figure of a run, for a paper", PLOT),
+            ("watch", "the report of a run that goes on, in a browser", WATCH),
             ("suggest", "thresholds that would find a run's groups", SUGGEST),
             ("export", "write the models of a run as safetensors", EXPORT),
             ("methods", "list the methods, or the settings of one", METHODS),
@@ -72,6 +76,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     _common(own["resume"])
     own["compare"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
     _json(own["compare"])
+    _seen(own)
     own["suggest"].add_argument("run", metavar="RUN", help="a run directory, of any method")
     own["suggest"].add_argument("--data", metavar="DIR", help="folder of the data set's files (that of the run)")
     _common(own["suggest"])
@@ -95,6 +100,19 @@ Go on with a run, or with all runs of a folder, from the last checkpoint. The re
 that was never interrupted. A finished run is left as it is."""
 COMPARE = """\
 Methods side by side: means over the seeds of the given runs, with 95% intervals (Student's t)."""
+REPORT = """\
+Write one page that shows what runs found: groups over rounds and why they changed, accuracy, similarities, clients,
+costs, settings. It is made from the run directories alone, and opens in any browser without a network.
+
+  coterie report runs/first
+  coterie report runs/cfl runs/fedavg -o both.html"""
+EXPLAIN = """\
+Say in plain words, from the records: why groups are what they are, or why one client is in its group; which numbers were
+compared, how close the decision was, and what would have changed it."""
+PLOT = """\
+Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, accuracy, loss, similarity, criteria, traffic."""
+WATCH = """\
+Serve the report of a run on this machine alone, at 127.0.0.1, and refresh it while the run goes on. Ctrl-C ends it."""
 SUGGEST = """\
 Ask the clients of a run for updates of two halves of their data, find its groups by the split-half test, and say what
 FL+HC, ACFL and CFL would have to be set to, to find the same, and how sure that is. Nothing of the run is changed."""
@@ -134,6 +152,22 @@ def _run(own: Parser) -> None:
     own.add_argument("--data", metavar="DIR", help="folder of the data set's files (COTERIE_DATA)")
     own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
     _common(own)
+
+
+def _seen(own: dict[str, Parser]) -> None:
+    """Commands that show a run."""
+    own["report"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
+    own["report"].add_argument("-o", "--out", metavar="FILE", help="the page (report.html in the one RUN's folder, or here)")
+    own["explain"].add_argument("run", metavar="RUN", help="a run directory")
+    own["explain"].add_argument("--client", metavar="ID", type=whole, help="this client alone")
+    own["explain"].add_argument("--round", metavar="R", type=whole, help="as things stood after this round (the last)")
+    _json(own["explain"])
+    own["plot"].add_argument("run", metavar="RUN", help="a run directory")
+    own["plot"].add_argument("kind", metavar="KIND", help="groups, accuracy, loss, similarity, criteria or traffic")
+    own["plot"].add_argument("-o", "--out", metavar="FILE", required=True, help="the figure: .pdf, .png or .svg")
+    own["plot"].add_argument("--round", metavar="R", type=whole, help="of this round (the last that has one)")
+    own["watch"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
+    own["watch"].add_argument("--port", metavar="N", type=whole, default=8642, help="0: any that is free (8642)")
 
 
 def _study(own: Parser) -> None:

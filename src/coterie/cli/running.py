@@ -1,27 +1,15 @@
-"""The command line: parses, calls, prints. Every command has a twin in Python:
-
-``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`; ``compare``:
-:func:`coterie.compare`; ``suggest``: :func:`coterie.suggest`; ``export``: :func:`coterie.save`; ``--json``:
-:func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`;
-``studies`` and ``study``: :data:`coterie.studies.STUDIES` and :func:`coterie.studies.carry_out`.
-
-Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupted.
-"""
+"""``coterie run`` and ``coterie resume``: carry out what is asked for or unfinished, then print the result."""
 
 from __future__ import annotations
 
 import argparse
-import io
-import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.arguments import parse, parser
-from coterie.settings import UserError, documented
+from coterie.cli import fail
 
 if TYPE_CHECKING:
     from coterie.experiment import Spec
@@ -31,45 +19,12 @@ TREES = 4
 """Trees are drawn for so many runs at most; more are compared only."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without Greek letters shows a question mark
-            stream.reconfigure(errors="replace")
-    try:
-        arguments = parse(sys.argv[1:] if argv is None else argv)
-        command = {
-            "run": run, "resume": resume, "compare": compare, "suggest": suggest, "export": export, "methods": methods,
-            "scenarios": scenarios, "studies": studies, "study": studies,
-        }  # fmt: skip
-        if arguments.command is None:
-            print(parser()[0].format_help(), end="")
-            return 0
-        status = command[arguments.command](arguments)
-        sys.stdout.flush()
-        return status
-    except UserError as error:
-        return _fail(str(error), 2)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        return _fail(f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}", 2)
-
-
-def _fail(message: str, status: int) -> int:
-    print(f"coterie: {' '.join(message.split())}", file=sys.stderr)
-    return status
-
-
 def run(arguments: argparse.Namespace) -> int:
     from coterie import overrides
     from coterie.experiment import make, normal, read
     from coterie.runs import begin
 
-    spec = _options(arguments, read(arguments.file) if arguments.file else normal({}))
+    spec = options(arguments, read(arguments.file) if arguments.file else normal({}))
     for text in arguments.set:
         spec = overrides.assign(spec, text)
     experiment = make(spec)
@@ -77,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _carry_out(begin(experiment, out), out, arguments)
 
 
-def _options(arguments: argparse.Namespace, spec: Spec) -> Spec:
+def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     """``spec`` as the options change it. What a file sets of the scenario or of a method named again stays set."""
     spec = dict(spec)
     if arguments.scenario:
@@ -136,11 +91,11 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
                     live.show(number, line(done))
                 live.end(number)
     except KeyboardInterrupt:
-        return _fail(f"interrupted; coterie resume {folder} goes on where it stands", 130)
+        return fail(f"interrupted; coterie resume {folder} goes on where it stands", 130)
     except EngineError as error:
-        return _fail(f"{one.folder}: {error}{_keep_details(one, error.details)}", 1)
+        return fail(f"{one.folder}: {error}{_keep_details(one, error.details)}", 1)
     except OSError as error:
-        return _fail(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}", 1)
+        return fail(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}", 1)
     _print_json(runs) if arguments.json else _print_report(runs, folder)
     return 0
 
@@ -185,76 +140,3 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
             spent = f"ε = {left['epsilon']:.3g} at δ = {left['delta']:g}"
             print(f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent most")
     print(f"\nrecorded in {folder}")
-
-
-def compare(arguments: argparse.Namespace) -> int:
-    from coterie.record import to_json
-    from coterie.report import terminal
-    from coterie.report.summary import compare as compared
-
-    results = compared(arguments.runs)
-    if arguments.json:
-        print(to_json(results))
-    else:
-        terminal.console(sys.stdout).print(terminal.comparison(results))
-    return 0
-
-
-def suggest(arguments: argparse.Namespace) -> int:
-    from coterie.record import to_json
-    from coterie.report import suggested, terminal
-    from coterie.suggestion import suggest as asked
-
-    said = asked(arguments.run, data=arguments.data, workers=arguments.workers)
-    print(to_json(asdict(said))) if arguments.json else terminal.console(sys.stdout).print(suggested.screen(said))
-    return 0
-
-
-def export(arguments: argparse.Namespace) -> int:
-    from coterie.export import MODELS, save
-
-    written = sorted(save(arguments.run, arguments.to).rglob(MODELS))
-    files = sum(len(list(path.parent.glob("*.safetensors"))) for path in written)
-    runs = f" of {len(written)} runs" if len(written) > 1 else ""
-    print(f"{files} model{'' if files == 1 else 's'}{runs} written to {arguments.to}")
-    return 0
-
-
-def methods(arguments: argparse.Namespace) -> int:
-    from coterie.experiment import method_class
-    from coterie.methods import METHODS
-    from coterie.report import listing, terminal
-
-    console = terminal.console(sys.stdout)
-    if arguments.name is None:
-        console.print(listing.names({name: listing.first_line(cls) for name, cls in METHODS.items()}))
-        return 0
-    cls = method_class(arguments.name)
-    print(f"{arguments.name}: {listing.first_line(cls)}\n")
-    if documented(cls):
-        console.print(listing.settings(cls))
-    else:
-        print("It has no settings.")
-    return 0
-
-
-def scenarios(arguments: argparse.Namespace) -> int:
-    from coterie.report import listing, terminal
-    from coterie.scenario import SCENARIOS, find
-
-    console = terminal.console(sys.stdout)
-    if arguments.name is None:
-        console.print(listing.names({name: scenario.about for name, scenario in SCENARIOS.items()}))
-        return 0
-    scenario = find(arguments.name)
-    print(f"{arguments.name}: {scenario.about}\n")
-    console.print(listing.settings(scenario, hidden=("training", "about")))
-    print("\ntraining")
-    console.print(listing.settings(scenario.training))
-    return 0
-
-
-def studies(arguments: argparse.Namespace) -> int:
-    from coterie.studies import command
-
-    return command.listed(arguments) if arguments.command == "studies" else command.study(arguments)

@@ -1,0 +1,54 @@
+"""What there is to choose from: ``methods``, ``scenarios``, ``studies``; and ``study``, which carries one out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from coterie.settings import documented
+
+
+def methods(arguments: argparse.Namespace) -> int:
+    from coterie.experiment import method_class
+    from coterie.methods import METHODS
+    from coterie.report import listing, terminal
+
+    console = terminal.console(sys.stdout)
+    if arguments.name is None:
+        console.print(listing.names({name: listing.first_line(cls) for name, cls in METHODS.items()}))
+        return 0
+    cls = method_class(arguments.name)
+    print(f"{arguments.name}: {listing.first_line(cls)}\n")
+    if documented(cls):
+        console.print(listing.settings(cls))
+    else:
+        print("It has no settings.")
+    return 0
+
+
+def scenarios(arguments: argparse.Namespace) -> int:
+    from coterie.report import listing, terminal
+    from coterie.scenario import SCENARIOS, find
+
+    console = terminal.console(sys.stdout)
+    if arguments.name is None:
+        console.print(listing.names({name: scenario.about for name, scenario in SCENARIOS.items()}))
+        return 0
+    scenario = find(arguments.name)
+    print(f"{arguments.name}: {scenario.about}\n")
+    console.print(listing.settings(scenario, hidden=("training", "about")))
+    print("\ntraining")
+    console.print(listing.settings(scenario.training))
+    return 0
+
+
+def studies(arguments: argparse.Namespace) -> int:
+    from coterie.studies import command
+
+    return command.listed(arguments)
+
+
+def study(arguments: argparse.Namespace) -> int:
+    from coterie.studies import command
+
+    return command.study(arguments)
