@@ -182,6 +182,7 @@ def line(done: Round) -> Line:
         "asked": done.asked,
         "answered": done.answered,
         "refused": {str(client): why for client, why in done.refused.items()},
+        "silent": list(done.silent),
         "bytes_up": done.bytes_up,
         "bytes_down": done.bytes_down,
         "evaluations": done.evaluations,

@@ -68,7 +68,8 @@ class Round:
     taken. refused: client -> why its reply was turned away. released: client -> updates it sent that noise has to cover.
     scores: client -> test loss and metrics, or None where this
     round was not evaluated. bytes: of this round, both ways. evaluations: of a model on one client's data that the plans
-    asked for, tests not counted. seconds: ``train``, ``server``, ``evaluate``. adversaries: clients that mean harm.
+    asked for, tests not counted. seconds: ``train``, ``server``, ``evaluate``. adversaries: clients that mean harm. silent:
+    clients asked in this round of whom no reply was taken.
     """
 
     number: int
@@ -86,6 +87,7 @@ class Round:
     evaluations: int
     seconds: Mapping[str, float]
     adversaries: tuple[Client, ...] = ()
+    silent: tuple[Client, ...] = ()
 
 
 def rounds(
@@ -202,6 +204,7 @@ def communicate(method: Method[Any], roster: roll.Roster, wire: Wire, position: 
         number=position.round, position=position, assignment=method.assignment(position.state), notes=tuple(notes),
         refused=refused, released=released, exchanges=position.exchange - first, asked=asked, answered=answered, scores=None,
         bytes_up=up, bytes_down=down, evaluations=measured, seconds=clock.seconds, adversaries=tuple(sorted(roster.attacks)),
+        silent=tuple(sorted(spoken[0] - spoken[1])),
     )  # fmt: skip
 
 
