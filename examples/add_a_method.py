@@ -1,0 +1,123 @@
+"""A method of one's own: FedAvg, then k-means of the clients' updates, then FedAvg in each group.
+
+    python examples/add_a_method.py
+
+docs/add-a-method.md goes through it piece by piece.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+import coterie
+from coterie.clustering import groups_of
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    as_groups,
+    group_means,
+    joined,
+    row_of,
+    state,
+    without,
+)
+from coterie.settings import check, setting
+
+
+@state
+class KMeansState:
+    """round: completed. clients: all that are there. models ``(k, d)``: a single one until the clustering. parameters: how
+    many columns of a model are no buffers. group: client -> row of ``models``, of those who have one. notes: the last."""
+
+    round: int
+    clients: tuple[Client, ...]
+    models: Tensor
+    parameters: int
+    group: Mapping[Client, int]
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KMeansFL:
+    """FedAvg, then k-means of all clients' updates, then FedAvg in each group."""
+
+    name: ClassVar[str] = "k-means"
+
+    groups: int = setting(4, "number of groups (k)", ge=1)
+    warmup: int = setting(3, "rounds of FedAvg before the round whose updates are clustered", ge=0)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def init(self, federation: Federation) -> KMeansState:
+        size = federation.parameters.stop
+        return KMeansState(round=0, clients=federation.clients, models=federation.draw(0)[None], parameters=size, group={})
+
+    def plan(self, state: KMeansState, cohort: Cohort) -> Plan:
+        everything = tuple(range(len(state.models)))  # who has no group takes the model it has least training loss with
+        offered = {c: (state.group[c],) if c in state.group else everything for c in state.clients}
+        tasks = {client: Task(offered=rows) for client, rows in offered.items() if client in cohort.present}
+        return Plan(models=state.models, tasks=tasks, need="rows" if state.round == self.warmup else "mean")
+
+    def step(self, state: KMeansState, replies: Replies) -> KMeansState:
+        if not replies.clients:
+            return replace(state, notes=())
+        if state.round == self.warmup:
+            return self.cluster(state, replies)
+        assert replies.means is not None
+        chosen = {client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)}
+        new = [client for client in chosen if client not in state.group and len(state.models) > 1]
+        notes = tuple(
+            Note(kind="join", clients=(client,), text=f"least training loss with model {chosen[client]}") for client in new
+        )
+        group = {**state.group, **chosen}
+        return replace(state, round=state.round + 1, models=state.models + replies.means, group=group, notes=notes)
+
+    def cluster(self, state: KMeansState, replies: Replies) -> KMeansState:
+        assert replies.updates is not None
+        updates = replies.updates[:, : state.parameters].double()  # a counter of batches would drown everything else
+        count = min(self.groups, len(updates.unique(dim=0)))
+        found = KMeans(count, n_init=10, random_state=0).fit(updates.numpy())  # a pure function: no randomness of its own
+        groups = as_groups([replies.clients[i] for i in part] for part in groups_of(found.labels_))  # ids from here on
+        inside = found.inertia_ / max(float((updates - updates.mean(0)).square().sum()), 1e-12)
+        text = f"k-means of {len(updates)} updates: {inside:.0%} of their variance is left inside {len(groups)} groups"
+        note = Note(kind="cluster", clients=replies.clients, parts=groups, text=text, numbers={"inside": inside})
+        models = state.models + group_means(replies, groups)[0]
+        return replace(state, round=state.round + 1, models=models, group=row_of(groups), notes=(note,))
+
+    def assignment(self, state: KMeansState) -> Assignment:
+        row = {client: state.group.get(client, 0) for client in state.clients}
+        groups = as_groups({tuple(c for c in row if row[c] == r) for r in row.values()})
+        return Assignment(models=state.models, row=row, groups=groups)
+
+    def explain(self, state: KMeansState) -> tuple[Note, ...]:
+        return state.notes
+
+    def admit(self, state: KMeansState, clients: tuple[Client, ...]) -> KMeansState:
+        return replace(state, clients=joined(state.clients, clients))
+
+    def retire(self, state: KMeansState, clients: tuple[Client, ...]) -> KMeansState:
+        stay = {client: row for client, row in state.group.items() if client not in clients}
+        return replace(state, clients=without(state.clients, clients), group=stay)
+
+
+def main(rounds: int = 12) -> None:
+    for round in coterie.run(KMeansFL(groups=4), "digits/label-permutation", rounds=rounds, workers=1):
+        for note in round.notes:
+            print(f"round {round.number}: {note.kind}: {note.text}")
+    assert round.scores is not None  # the last round is always evaluated
+    accuracy = sum(scores["accuracy"] for scores in round.scores.values()) / len(round.scores)
+    print(f"accuracy {accuracy:.2f}, groups {round.assignment.groups}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The worked example of a method keeps the contract as the built-in methods do, and its page shows what it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from method_examples import EXAMPLES
+from worlds import THREE, Pull, grouped
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(path: str, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+example = load("examples/add_a_method.py", "add_a_method_example")
+METHOD = example.KMeansFL(groups=3)
+
+NOT_ITS = {
+    "test_every_method_has_an_example_here": "it is not built in",
+    "test_plans_and_replies_are_told_apart_by_type": "is about the contract alone",
+    "test_leaves_one_congruent_group_whole": "is for methods that decide how many groups there are",
+}
+
+
+def laws() -> Iterator[Any]:
+    """Every test of the contract, with what each of its arguments may be here."""
+    for path in ("tests/methods/test_contract.py", "tests/methods/test_coming_and_going.py"):
+        module = load(path, f"laws_of_{Path(path).stem}")
+        for name, law in vars(module).items():
+            if name.startswith("test_") and name not in NOT_ITS:
+                takes = inspect.signature(law).parameters
+                for speaks in (None, 8) if "speaks" in takes else (0,):
+                    yield pytest.param(law, {"speaks": speaks} if "speaks" in takes else {}, id=f"{name}-{speaks}")
+
+
+def world() -> Pull:
+    return grouped(THREE, examples={2: 5, 17: 1, 3: 7, 99: 2}, buffers=2)
+
+
+@pytest.mark.parametrize(("law", "chosen"), list(laws()))
+def test_the_example_keeps_the_contract(law: Callable[..., None], chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXAMPLES, METHOD.name, METHOD)
+    known = {"method": METHOD, "name": METHOD.name, "world": world(), **chosen}
+    law(**{name: known[name] for name in inspect.signature(law).parameters})
+
+
+def test_the_example_finds_the_groups_and_says_how(capsys: pytest.CaptureFixture[str]) -> None:
+    example.main(rounds=4)
+    printed = capsys.readouterr().out
+    assert "round 4: cluster: k-means of 20 updates: " in printed
+    assert "groups ((0, 5, 6, 10, 17), (1, 3, 12, 13, 14), (2, 4, 9, 11, 16), (7, 8, 15, 18, 19))" in printed
+
+
+def test_its_method_is_short() -> None:
+    lines = inspect.getsource(example.KMeansFL).splitlines()
+    told = lines.index(next(line for line in lines if "def explain" in line)) + 2
+    assert sum(bool(line.strip()) for line in lines[:told]) <= 60
