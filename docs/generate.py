@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import example_source
 import experiment_tables
 import study_tables
 import suggest_table
@@ -167,6 +168,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "experiment": experiment_tables.experiment,
     **study_tables.PARTS,
     **suggest_table.PARTS,
+    **example_source.PARTS,
     "demo": demo,
 }
 SLOW = ("demo",)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from coterie.settings import UserError
 from method_examples import EXAMPLES
 from worlds import THREE, Pull, grouped
 
@@ -59,11 +62,40 @@ def test_the_example_keeps_the_contract(law: Callable[..., None], chosen: Any, m
     law(**{name: known[name] for name in inspect.signature(law).parameters})
 
 
-def test_the_example_finds_the_groups_and_says_how(capsys: pytest.CaptureFixture[str]) -> None:
-    example.main(rounds=4)
+def without_numbers(text: str) -> str:
+    """Without shares, whose last digits depend on the processor."""
+    return re.sub(r"\d+%|0\.\d+", "#", text)
+
+
+def test_the_example_prints_what_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    example.main()
     printed = capsys.readouterr().out
-    assert "round 4: cluster: k-means of 20 updates: " in printed
     assert "groups ((0, 5, 6, 10, 17), (1, 3, 12, 13, 14), (2, 4, 9, 11, 16), (7, 8, 15, 18, 19))" in printed
+    page = (ROOT / "docs" / "add-a-method.md").read_text()
+    assert without_numbers(f"$ python examples/add_a_method.py\n{printed}```\n") in without_numbers(page)
+
+
+def test_the_page_shows_the_whole_method() -> None:
+    page = (ROOT / "docs" / "add-a-method.md").read_text()
+    for name, function in inspect.getmembers(example.KMeansFL, inspect.isfunction):
+        if not name.startswith("__"):
+            assert textwrap.dedent(inspect.getsource(function)) in page, name
+
+
+def test_a_wrong_setting_is_told_as_the_page_says() -> None:
+    page = (ROOT / "docs" / "add-a-method.md").read_text()
+    with pytest.raises(UserError) as told:
+        example.KMeansFL(groups=0)
+    assert f"*{told.value}*" in page
+
+
+def test_pieces_of_a_file_are_as_they_stand() -> None:
+    pieces = load("docs/example_source.py", "example_source").pieces_of
+    found = pieces("import a\nfrom b import c\n\n@d\nclass E:\n    x = 1\n\n    def f(self):\n        return 2\n")
+    assert found["imports"] == "import a\nfrom b import c"
+    assert found["E/head"] == "@d\nclass E:\n    x = 1"
+    assert found["E/f"] == "def f(self):\n    return 2"
+    assert found["E"].endswith("        return 2")
 
 
 def test_its_method_is_short() -> None:
