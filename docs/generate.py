@@ -23,6 +23,7 @@ from typing import Any
 
 import example_source
 import experiment_tables
+import published_tables
 import study_tables
 import suggest_table
 from measured import adversaries, boundary_results, cfl_defaults, compared, hcct_signals, results, table
@@ -169,6 +170,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     **study_tables.PARTS,
     **suggest_table.PARTS,
     **example_source.PARTS,
+    **published_tables.PARTS,
     "demo": demo,
 }
 SLOW = ("demo",)
