@@ -1,11 +1,12 @@
 # make demo: the bare `coterie run`.   make test: lint, types, tests.   make venv: only make and install.
 # make studies: the papers' experiments at the small scale, those that are not recorded; their pages and figures are made anew.
+# make docs: the documentation site, in build/docs.
 # make bench: speed beside a plain loop and Flower's simulation; the documents' tables of it are made anew.
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test studies bench venv clean
+.PHONY: demo test docs studies bench venv clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/coterie run
@@ -16,6 +17,9 @@ test: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/pytest -n auto $(PYTEST_ARGS)
+
+docs: $(VENV)/.installed-docs
+	$(VENV)/bin/sphinx-build -n -W --keep-going -q -b html docs build/docs
 
 bench: $(VENV)/.installed-bench
 	$(VENV)/bin/python benchmarks/bench.py $(BENCH_ARGS)
@@ -33,7 +37,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PIP) -e '.[test,hub,studies]'
+	$(PIP) -e '.[test,hub,studies,docs]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) -e '.[docs,flower]'
 	touch $@
 
 $(VENV)/.installed-studies: $(VENV)/.installed

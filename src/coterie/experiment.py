@@ -9,6 +9,7 @@ As TOML, everything but the name of the scenario may be left out::
     target = 0.95                            # stop a run when its mean accuracy gets there
     eval_every = 1                           # rounds between tests
     checkpoint_every = 1                     # rounds between checkpoints
+    checkpoints_kept = 2                     # the newest so many; older ones are removed
     workers = 2                              # processes that train; changes no result
     width = 16                               # clients trained in one block; by itself what suits model and device
     device = "cpu"                           # or cuda
@@ -42,7 +43,7 @@ from coterie.methods import METHODS
 from coterie.record import read_toml
 from coterie.scenario import Scenario, find
 from coterie.settings import SettingError, UserError, build, check, nearest, setting
-from coterie.store import check_schema
+from coterie.store import KEPT, check_schema
 from coterie.world import World
 
 ENGINES = ("inprocess", "flower")
@@ -67,6 +68,7 @@ class Experiment:
     target: float | None = setting(None, "stop a run when its mean accuracy reaches this", gt=0)
     eval_every: int = setting(1, "rounds between tests; the last is always tested", ge=1)
     checkpoint_every: int = setting(1, "rounds between checkpoints; the last always has one", ge=1)
+    checkpoints_kept: int = setting(KEPT, "newest checkpoints kept, during the run and after it", ge=1)
     workers: int | None = setting(None, "processes that train; none is one per core", ge=1)
     width: int | None = setting(None, "clients trained in one block; none is what suits model and device", ge=1)
     device: str = setting("cpu", "where clients train: cpu, cuda, cuda:1, ...")
@@ -85,7 +87,8 @@ class Experiment:
             self._check_flower()
 
     def _check_flower(self) -> None:
-        """Raises :class:`UserError` without Flower, :class:`SettingError` for what its clients do not take part in."""
+        """Raises :class:`~coterie.settings.UserError` without Flower,
+        :class:`~coterie.settings.SettingError` for what its clients do not take part in."""
         if any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
             raise UserError("engine flower needs Flower and Ray: pip install 'coterie[flower]'")
         for name, only in (("width", None), ("device", "cpu"), ("precision", "fp32")):
@@ -97,7 +100,8 @@ class Experiment:
         return Hardware(workers=workers or self.workers, width=self.width, device=self.device, precision=self.precision)
 
     def check_calendar(self) -> None:
-        """Raises :class:`SettingError` for newcomers who would never come and leavers who would never leave."""
+        """Raises :class:`~coterie.settings.SettingError` for newcomers who would never come and leavers who would never
+        leave."""
         setup, late = self.setup, f"is after the last round, {self.rounds}: nobody would"
         if setup.newcomers and setup.join_round > self.rounds:
             raise SettingError(f"Scenario.join_round {setup.join_round} {late} join")
@@ -118,7 +122,10 @@ class Experiment:
         return out
 
 
-PLAIN = ("rounds", "target", "eval_every", "checkpoint_every", "workers", "width", "device", "precision", "engine", "data")
+PLAIN = (
+    "rounds", "target", "eval_every", "checkpoint_every", "checkpoints_kept", "workers", "width", "device", "precision",
+    "engine", "data",
+)  # fmt: skip
 TABLES = ("scenario", "methods", "training", "boundary")
 KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training", "boundary")
 
@@ -136,7 +143,10 @@ def read(path: Path | str) -> Spec:
 
 
 def normal(document: Mapping[str, Any]) -> Spec:
-    """The one form of an experiment's tables; raises :class:`SettingError` for an unknown key, naming the nearest."""
+    """The one form of an experiment's tables.
+
+    Raises :class:`~coterie.settings.SettingError` for an unknown key, naming the nearest.
+    """
     for key in document:
         if key not in KNOWN:
             raise SettingError(f"an experiment has no setting {key!r}{nearest(key, KNOWN)} (known: {', '.join(KNOWN)})")
@@ -201,7 +211,7 @@ def settings_of(cls: type[Any], hidden: Sequence[str] = ()) -> list[str]:
 
 
 def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[str] = ()) -> Any:
-    """``base`` with other ``values``; raises :class:`SettingError` for a name that is no setting of it."""
+    """``base`` with other ``values``; raises :class:`~coterie.settings.SettingError` for a name that is no setting of it."""
     known = settings_of(type(base), hidden)
     for key in values:
         if key not in known:

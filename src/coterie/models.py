@@ -59,7 +59,8 @@ def convolutional(
     """Convolutions with ReLU, then dense layers; logits ``(b, classes)``.
 
     dropout: before the last dense layer. norm: BatchNorm after every layer but the last. average: the mean over the
-    remaining map takes the place of flattening it. Raises :class:`UserError` for inputs that are no or too small images.
+    remaining map takes the place of flattening it. Raises :class:`~coterie.settings.UserError` for inputs that are no
+    or too small images.
     """
     if len(shape) != 3:
         raise UserError(f"a convolutional net needs images (channels, height, width), got inputs of shape {shape}")
@@ -157,6 +158,7 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
         "acfl-cnn": partial(convolutional, convs=_ACFL, average=True),
     }
 )
+"""Name -> builder: ``builder((channels, height, width), classes)`` makes a module."""
 
 
 def takes_tokens(name: str) -> bool:
@@ -192,7 +194,7 @@ def described(maker: Callable[[], nn.Module]) -> dict[str, Any] | None:
 
 
 def _try(name: str, shape: Shape, classes: int) -> None:
-    """Make a user's model once; raises :class:`UserError` if it is none that can be trained."""
+    """Make a user's model once; raises :class:`~coterie.settings.UserError` if it is none that can be trained."""
     build = builder(name)
     try:
         with seeded(0):
@@ -206,7 +208,7 @@ def _try(name: str, shape: Shape, classes: int) -> None:
 
 
 def builder(name: str) -> Builder:
-    """The builder called ``name``; raises :class:`UserError` for an unknown one."""
+    """The builder called ``name``; raises :class:`~coterie.settings.UserError` for an unknown one."""
     if name in MODELS:
         return MODELS[name]
     module, colon, attribute = name.partition(":")

@@ -99,10 +99,11 @@ class Scenario:
             raise SettingError("clients of a folder keep their own data: shift must be none and test must be share")
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
-        """The world of ``seed``; ``folder`` holds the data (see :func:`coterie.data.datasets.load`).
+        """The world of ``seed``; ``folder`` holds the files of its data.
 
         Clients are 0, 1, ... The truth is the groups that were made, one group of all where everybody's distribution is
-        the same, and None where everybody has its own. Raises :class:`UserError` for data that do not fit the settings.
+        the same, and None where everybody has its own. Raises :class:`~coterie.settings.UserError` for data that do not
+        fit the settings.
         """
         world = among(self._honest(seed, folder), seed, self.adversaries, self.attack, self.attack_scale)
         comings = {name: getattr(self, name) for name in ("silent", "patience", "newcomers", "join_round", "leavers", "leave")}
@@ -246,7 +247,7 @@ class Elsewhere(Scenario):
 
 
 def find(name: str) -> Scenario:
-    """The scenario called ``name``; raises :class:`UserError` with the nearest known name."""
+    """The scenario called ``name``; raises :class:`~coterie.settings.UserError` with the nearest known name."""
     if name == FEDERATION:
         return Elsewhere()
     if name not in SCENARIOS:

@@ -54,7 +54,8 @@ class Boundary:
     # -- what goes with it ----------------------------------------------------------------------------------------------
 
     def check_method(self, method: Any) -> None:
-        """Raises :class:`SettingError` if the map changes what ``method`` looks at, or noise does not cover what it asks.
+        """Raises :class:`~coterie.settings.SettingError` if the map changes what ``method`` looks at, or noise does not cover
+        what it asks.
 
         A method's ``invariant`` says which maps change nothing for it: ``"rotation"`` (any orthonormal map, where it says
         nothing), ``"signed-permutation"`` or ``"permutation"``. Distances by L1 (a field ``metric``) are of the second kind.
@@ -71,7 +72,7 @@ class Boundary:
             )
 
     def check_layout(self, layout: Layout) -> None:
-        """Raises :class:`SettingError` if noise is asked for a model with running statistics."""
+        """Raises :class:`~coterie.settings.SettingError` if noise is asked for a model with running statistics."""
         if self.noise and layout.statistics:
             raise SettingError(
                 f"Boundary.noise {self.noise:g} needs a model without running statistics (BatchNorm), got "
@@ -79,8 +80,8 @@ class Boundary:
             )
 
     def check_plan(self, plan: Plan, layout: Layout, name: str) -> None:
-        """Raises :class:`SettingError` if the method ``name`` asks for what would pass the boundary unprotected, or looks at
-        columns that a map has moved."""
+        """Raises :class:`~coterie.settings.SettingError` if the method ``name`` asks for what would pass the boundary
+        unprotected, or looks at columns that a map has moved."""
         tasks = set(plan.tasks.values())
         if self.noise and any(task.measure for task in tasks):
             raise self._measured(name)

@@ -141,9 +141,9 @@ def agglomerative(
     metric: ``"l1"``, ``"l2"`` or ``"cosine"`` (1 - cosine; 1 to a zero update). linkage: ``"single"``, ``"complete"``,
     ``"average"``, or with l2 ``"ward"``, in SciPy's and scikit-learn's convention. threshold, groups: see :func:`cut`.
     FL+HC recommends l1 with complete linkage. For l2 the mean row is taken off first, which changes no distance and
-    spares them the cancellation of a large common part. sketch: cluster :func:`~coterie.clustering.sketch`es of so many
-    numbers, drawn by ``seed``, of long updates in l2 or cosine; a ``SketchWarning`` says when their error
-    (:func:`~coterie.clustering.sketch_error`) could have changed the groups.
+    spares them the cancellation of a large common part. sketch: cluster sketches
+    (:func:`~coterie.clustering.sketch`) of so many numbers, drawn by ``seed``, of long updates in l2 or cosine; a
+    ``SketchWarning`` says when their error (:func:`~coterie.clustering.sketch_error`) could have changed the groups.
 
     Raises ``ValueError`` for unknown or contradictory settings, rows that are not finite, and what is certainly a
     matrix of distances, which :func:`cut` takes.

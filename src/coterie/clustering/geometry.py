@@ -32,8 +32,8 @@ def gram(
     updates: ``(n, d)``, an array (``np.memmap`` too, which is read from disk a block at a time) or a tensor on any
     device. columns: which of the d parameters count: ``None`` for all, a slice, a pair ``(start, stop)``, a sequence of
     pairs or slices that do not overlap, or an integer index array (a NumPy array or a tensor, so that two numbers in a
-    tuple or list are always a pair). sketch: take the products of :func:`~coterie.clustering.sketch`es of so many numbers,
-    drawn by ``seed``, in place of the rows': much faster where d is large, and off by what
+    tuple or list are always a pair). sketch: take the products of sketches (:func:`~coterie.clustering.sketch`) of so many
+    numbers, drawn by ``seed``, in place of the rows': much faster where d is large, and off by what
     :func:`~coterie.clustering.sketch_error` says.
 
     Returns ``(n, n)`` float64, exactly symmetric. Products are taken in the input's precision (half precisions:

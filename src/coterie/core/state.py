@@ -22,7 +22,7 @@ T = TypeVar("T")
 def state(cls: type[T]) -> type[T]:
     """Class decorator: a frozen, keyword-only dataclass of tensors, numbers, strings, tuples, mappings and such classes.
 
-    It is entered in :data:`STATES`, so that records can store and restore it without pickle.
+    It is entered in ``STATES``, so that records can store and restore it without pickle.
     """
     made = dataclass(frozen=True, kw_only=True, eq=False)(cls)
     STATES[f"{cls.__module__}.{cls.__qualname__}"] = made

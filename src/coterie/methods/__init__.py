@@ -23,3 +23,4 @@ METHODS: dict[str, type[Any]] = {
     method.name: method
     for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf)
 }
+"""Name -> class, in the order of lists and tables."""

@@ -159,7 +159,7 @@ class ACFL:
         return replace(state, waiting=tuple(sorted(new.union(state.waiting))))
 
     def retire(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
-        """Their places in :class:`Seats` stay, so that on return they are likely to find their group."""
+        """Their places in ``seats`` stay, so that on return they are likely to find their group."""
         gone = set(clients)
         trained, own = rows_without(state.trained, state.own, gone)
         return replace(

@@ -28,7 +28,7 @@ def summary(run: Path | str) -> Summary:
     isolated (or None); accuracy: mean, std, min over clients and per_client, in the last tested round; loss and each other
     metric: mean over clients; bytes_up, bytes_down, exchanges, evaluations (of a model on a client's data, as the
     method asked; None of a record that does not tell), seconds: of all rounds; boundary (its settings) and privacy (see
-    :func:`privacy`); run_dir. Where there are adversaries, ari, means, std and min are those of the honest clients.
+    ``privacy``); run_dir. Where there are adversaries, ari, means, std and min are those of the honest clients.
     Numbers that are not finite are None. Raises :class:`~coterie.settings.UserError` if there is no round yet.
     """
     record = Record(run)

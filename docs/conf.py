@@ -1,0 +1,183 @@
+"""The documentation site: ``make docs`` builds it into build/docs with Sphinx. The pages stay plain Markdown.
+
+What is special here: the sidebar is read from the index pages (navigation.py), settings are tables made from the fields
+they are, and links out of docs/ lead to a page of the reference, to a copy of the file, or are left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(DOCS), str(ROOT / "src")]
+
+import navigation  # noqa: E402
+
+import coterie  # noqa: E402
+from coterie.methods import METHODS  # noqa: E402
+from coterie.report.listing import allowed, plain  # noqa: E402
+from coterie.settings import documented  # noqa: E402
+
+project = "Coterie"
+author = "The Coterie authors"
+version = release = coterie.__version__
+project_copyright = author
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+exclude_patterns = ["results"]
+nb_execution_mode = "off"  # the notebook is shown as it is committed; a test runs it
+myst_heading_anchors = 4
+autodoc_inherit_docstrings = False
+autodoc_default_options = {"no-value": True}
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+
+html_theme = "furo"
+html_title = f"Coterie {release}"
+html_static_path = ["_static"]
+html_css_files = ["coterie.css"]
+html_show_sourcelink = False
+html_show_sphinx = False
+html_show_copyright = False
+html_copy_source = False
+
+nitpicky = True
+nitpick_ignore_regex = [
+    # Other projects' names: their inventories would have to be fetched from a network.
+    (r"py:.*", r"(torch|numpy|collections|pathlib|os|flwr)\..*"),
+    # Type variables, and types in brackets that Sphinx takes apart at their commas.
+    (r"py:class", r"coterie\.core\.(state\.T|method\.S)|.*\[int"),
+    # The states of methods, which are their own affair.
+    (r"py:class", r"coterie\.methods\.\w+\.\w+"),
+]
+
+
+# -- the sidebar ----------------------------------------------------------------------------------------------------------
+
+
+def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Give an index page the toctrees of what it lists."""
+    if docname.rpartition("/")[2] == "index" and Path(app.env.doc2path(docname)).suffix == ".md":
+        source[0] += navigation.directives(docname, source[0])
+
+
+def add_contributing(app: Sphinx, docname: str, source: list[str]) -> None:
+    """CONTRIBUTING.md is a page of the site; in docs/ there is just a link to it."""
+    if docname == "contributing":
+        app.env.note_dependency(ROOT / "CONTRIBUTING.md")
+        source[0] = (ROOT / "CONTRIBUTING.md").read_text().replace("](docs/", "](")
+
+
+# -- docstrings -----------------------------------------------------------------------------------------------------------
+
+
+def has_settings(thing: Any) -> bool:
+    return inspect.isclass(thing) and hasattr(thing, "__dataclass_fields__") and bool(documented(thing))
+
+
+def signature(app: Sphinx, what: str, name: str, thing: Any, options: Any, text: str | None, returns: str | None) -> Any:
+    """Settings stand in a table, not in the signature; what a default factory makes is not told."""
+    return ("(**settings)", None) if has_settings(thing) else (text and text.replace("=<factory>", "=..."), returns)
+
+
+def docstring(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Arguments and fields where a docstring tells of them, as ``name: ...``, in bold; a table of settings."""
+    if callable(thing):
+        names = "|".join(map(re.escape, parameters(thing)))
+        told = re.compile(rf"(?:^|(?<=[.;)`] ))((?:{names})(?:, (?:{names}))*):(?= |$)")
+        lines[:] = [told.sub(r"**\1**:", line) if names else line for line in lines]
+    if has_settings(thing):
+        if thing is METHODS.get(getattr(thing, "name", "")):
+            lines += ["", f":doc:`Card </methods/{thing.name}>`; ``{thing.name}`` on the command line.", ""]
+        lines += settings(thing)
+
+
+def parameters(thing: Any) -> Sequence[str]:
+    """The names of a callable's arguments, a dataclass's fields included."""
+    try:
+        return tuple(inspect.signature(thing).parameters)
+    except (TypeError, ValueError):
+        return ()
+
+
+def settings(cls: type[Any]) -> Iterable[str]:
+    """A table of settings, from the fields that the command line and the files read."""
+    yield from ("", ".. list-table::", "   :header-rows: 1", "", *row("setting", "default", "allowed", "meaning"))
+    for name, words, default, sentence in documented(cls):
+        if name not in ("about", "training"):  # a scenario's sentence, and a table of its own
+            limits = cls.__dataclass_fields__[name].metadata.get("limits", {})
+            yield from row(f"``{name}``", f"``{plain(default)}``", allowed(words, limits), sentence.replace("*", "\\*"))
+    yield ""
+
+
+def row(*cells: str) -> list[str]:
+    return [f"   {'*' if i == 0 else ' '} - {cell}" for i, cell in enumerate(cells)]
+
+
+def skip(app: Sphinx, what: str, name: str, thing: Any, skipped: bool, options: Any) -> bool | None:
+    """Left out: what methods do for the contract's functions, and fields of named tuples, which their class tells of."""
+    inner = getattr(thing, "fget", thing)
+    of_a_method = getattr(inner, "__module__", "").startswith("coterie.methods.") and "." in inner.__qualname__
+    return True if of_a_method or thing is Any or type(thing).__name__ == "_tuplegetter" else None
+
+
+# -- links out of docs/ ---------------------------------------------------------------------------------------------------
+
+PAGES = {
+    ROOT / "README": "index",
+    ROOT / "CONTRIBUTING": "contributing",
+    **{ROOT / "src/coterie" / name: f"reference/{name}" for name in ("core", "clustering", "methods", "boundary")},
+}
+"""What is linked to, without a suffix -> the page that has what it says."""
+
+
+class LinksOut(SphinxTransform):
+    """Links out of docs/: to the page that stands for it where there is one; to another folder, just the text.
+
+    Links to other files are MyST's: they lead to a copy of the file.
+    """
+
+    default_priority = 5
+
+    def apply(self, **_: Any) -> None:
+        here = Path(self.env.doc2path(self.env.docname)).parent
+        for link in list(self.document.findall(addnodes.pending_xref)):
+            if link.get("reftype") != "myst":
+                continue
+            path = (here / link["reftarget"]).resolve()
+            if path in PAGES:
+                link.attributes.update(refdomain="doc", reftarget=PAGES[path], reftargetid=None)
+            elif path.is_dir():
+                link.replace_self(nodes.inline("", "", *link.children))
+
+
+def back_links(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Of the links from sources back to the reference, those that lead somewhere: Sphinx takes a module's names to be told
+    of under one name of the module, and some are under the package's."""
+    if page.startswith("_modules/"):
+        known = app.env.domains.python_domain.objects
+        back = re.compile(r'<a class="viewcode-back" href="[^"#]*#([^"]*)">.*?</a>')
+        context["body"] = back.sub(lambda link: link[0] if link[1] in known else "", context["body"])
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", add_toctrees)
+    app.connect("source-read", add_contributing)
+    app.connect("autodoc-process-signature", signature)
+    app.connect("autodoc-process-docstring", docstring)
+    app.connect("autodoc-skip-member", skip)
+    app.connect("html-page-context", back_links)
+    app.add_transform(LinksOut)
