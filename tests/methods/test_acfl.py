@@ -180,7 +180,7 @@ def test_only_the_dense_layers_count_unless_others_are_named() -> None:
     assert len(last(ACFL(layers=("first", "rest")), world, 1).groups) == 1  # cos = 81 / 82
     note = last(ACFL(), world, 1).notes[0]
     found = {layer: float(matrix[0, 1]) for layer, matrix in note.similarity.items()}
-    assert found == pytest.approx({"first": 1.0, "rest": 0.0, "all": 81 / 82})
+    assert found == pytest.approx({"first": 1.0, "rest": 0.0, "all": 81 / 82, "compared": 0.0})
     assert note.order == (1, 2)
 
 

@@ -17,7 +17,8 @@ from coterie.engines import inprocess
 from coterie.engines.inprocess import Round
 from coterie.methods import CFL, FedAvg, SplitHalf
 from coterie.methods.cfl_leaves import Leaf
-from coterie.methods.split_half_groups import Evidence, confirmed, evidence_of, looked_at, middle, reviewed
+from coterie.methods.split_half_groups import Evidence, confirmed, evidence_of, looked_at
+from coterie.methods.split_half_review import middle, reviewed
 from coterie.methods.split_half_state import SplitHalfState, Watch
 from coterie.methods.split_half_walk import Probed, probed, step
 from coterie.scenario import SCENARIOS

@@ -80,7 +80,8 @@ def clustered(
     """The groups of those heard: their seats, the model ``(k, d)`` of each (line 9 of the algorithm), and why."""
     assert replies.updates is not None
     grams = layer_grams(rule.seen(first, replies.updates), rule.columns)
-    labels, merges = _labels(rule, cosine(np.sum([grams[layer] for layer in rule.compared], axis=0)))
+    compared = cosine(np.sum([grams[layer] for layer in rule.compared], axis=0))
+    labels, merges = _labels(rule, compared)
     parts = groups_of(labels)
     models = torch.stack([_mean(first, replies, [replies.clients[i] for i in part]) for part in parts])
     seats = Seats(
@@ -88,7 +89,8 @@ def clustered(
         vectors=rule.vectors(first, replies.updates),
     )  # fmt: skip
     found = [[replies.clients[i] for i in part] for part in parts]
-    similar = {layer: torch.from_numpy(matrix).float() for layer, matrix in layer_cosines(grams).items()}
+    found_in = {**layer_cosines(grams), "compared": compared}
+    similar = {name: torch.from_numpy(matrix).float() for name, matrix in found_in.items()}
     note = _note(rule, found, 1 - np.sort(merges), late)
     return seats, models, replace(note, heard=replies.clients, similarity=similar)
 

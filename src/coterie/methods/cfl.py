@@ -160,6 +160,7 @@ class CFL:
                 means = {part: self._child_mean(heard, part) for part in note.parts}
                 new, children = self._split(new, heard, means)
                 leaves += children
+                note = cfl_leaves.placed(note, leaf, children)
             else:
                 leaves.append(stays(heard.leaf, heard.mean, note.kind))
             notes.append(note)
@@ -232,6 +233,7 @@ class CFL:
                 still = dict.fromkeys(note.parts, torch.zeros_like(leaf.model))
                 new, children = self._split(new, replace(heard, leaf=leaf), still)  # peaks are of updates
                 leaves += children
+                note = cfl_leaves.placed(note, leaf, children)
             else:
                 leaves.append(leaf)
             notes.append(note)

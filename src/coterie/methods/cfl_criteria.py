@@ -160,7 +160,8 @@ def _held(method: CFL, leaf: Leaf, found: Note) -> Note:
     """The verdict, once it has been the same for long enough."""
     if found.kind in ("keep", "ask") or method.persistence == 1:
         return found
-    found = replace(found, text=f"{found.text}; round {leaf.held + 1} of {method.persistence} in a row")
+    text = f"{found.text}; round {leaf.held + 1} of {method.persistence} in a row"
+    found = replace(found, text=text, numbers={**found.numbers, "held": float(leaf.held + 1)})
     return found if leaf.held + 1 >= method.persistence else replace(found, kind="hold", parts=(), similarity={})
 
 
@@ -212,10 +213,14 @@ def note(
     heard: Heard, kind: str, text: str, parts: Groups = (), numbers: Mapping[str, float] = MappingProxyType({})
 ) -> Note:
     """A note about a group, with its norms and α_cross among the numbers; of a split, with the cosines too."""
-    known = {"mean_norm": heard.mean_norm, "client_norm": heard.client_norm}
+    leaf = heard.leaf
+    known = {
+        "node": float(leaf.node), "heard": float(len(heard.clients)), "peak": leaf.peak,
+        "mean_norm": heard.mean_norm, "client_norm": heard.client_norm,
+    }  # fmt: skip
     if heard.sides is not None:
-        known["alpha_cross"] = heard.sides.cross
+        known |= {"alpha_cross": heard.sides.cross, "smaller_side": float(heard.smallest)}
     return Note(
-        kind=kind, clients=heard.leaf.clients, text=text, parts=parts, numbers={**known, **numbers}, heard=heard.clients,
+        kind=kind, clients=leaf.clients, text=text, parts=parts, numbers={**known, **numbers}, heard=heard.clients,
         similarity={"all": torch.from_numpy(heard.cosines).float()} if parts else {},
     )  # fmt: skip

@@ -72,6 +72,12 @@ def split(
     return tree, children
 
 
+def placed(note: Note, leaf: Leaf, children: Iterable[Leaf]) -> Note:
+    """The note of a split, with the numbers of the nodes in the tree: that which was split, and its first part's; the other
+    parts' follow."""
+    return replace(note, numbers={**note.numbers, "node": float(leaf.node), "first_part": float(min(c.node for c in children))})
+
+
 def join(leaves: Iterable[Leaf], arrived: Mapping[Client, int]) -> list[Leaf]:
     """The leaves with newcomers in them: client -> the leaf's node."""
     new: dict[int, list[Client]] = {}

@@ -196,7 +196,7 @@ class FLHC:
         """The cut in words: the highest merge that was made and the lowest that was not tell how clear it is."""
         count = len(groups)
         made, open_ = np.split(np.sort(heights), [len(heights) - (count - 1)])
-        numbers = {"groups": float(count)}
+        numbers = {"groups": float(count), "node": 0.0, "first_part": 1.0}
         if len(made):
             numbers["highest_merge"] = float(made[-1])
         if len(open_):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering import benefit, benefits, cosine, utility, utility_merge
+from coterie.clustering import benefit, benefits, cosine, norms, utility, utility_merge
 from coterie.core import Client, Groups, Note, Training, as_groups, state
 from coterie.methods.hcct_layers import Layers
 from coterie.methods.hcct_memory import Memory
@@ -186,6 +186,12 @@ def partition_note(method: HCCT, state: HCCTState, heard: Heard) -> Note:
     if method.cosines == "signals":
         numbers["signal"] = heard.signal
         said = f", of {heard.signal:.0%} signal" if heard.signal < 1 else ", of whole updates"
+    if changed:  # all that the utility of any client in any group is made of
+        norms_, ids = norms(heard.gram), heard.clients
+        values |= {
+            name: dict(zip(ids, map(float, row), strict=True))
+            for name, row in (("norm", norms_), ("size", heard.sizes), ("price", heard.price))
+        }
     rule = f"λ {numbers['tradeoff']:.3g}" if method.groups is None else f"{_count(method.groups, 'group')} asked for"
     text += f", {rule}{f', layer {state.layer!r}' if state.layer is not None else ''}{said}: utility {numbers['utility']:.3g}"
     if len(groups) > 1:

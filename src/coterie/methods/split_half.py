@@ -44,7 +44,8 @@ from coterie.core import (
 from coterie.methods import cfl_leaves, walking
 from coterie.methods.cfl_leaves import Leaf, join, ordered
 from coterie.methods.probing import of_equal_steps
-from coterie.methods.split_half_groups import Found, enough, looked_at, middle, reviewed
+from coterie.methods.split_half_groups import Found, enough, looked_at
+from coterie.methods.split_half_review import closest, middle, reviewed
 from coterie.methods.split_half_state import CALM, SplitHalfState, Watch, forget, members_of, several
 from coterie.methods.split_half_walk import probed, step
 from coterie.settings import check, setting
@@ -148,9 +149,10 @@ class SplitHalf:
             return replace(new, leaves=leaves, watched=watched, notes=notes)
         means = {part: self._mean(own.of(part)) for part in found.note.parts}
         tree, children = cfl_leaves.split(new.tree, leaf, means, own, new.round - 1)
+        note = cfl_leaves.placed(found.note, leaf, children)
         late = set(leaf.clients) - {c for part in means for c in part}
         return replace(
-            new, tree=tree, leaves=(*new.leaves, *children), notes=(*new.notes, found.note),
+            new, tree=tree, leaves=(*new.leaves, *children), notes=(*new.notes, note),
             walkers={**new.walkers, **dict.fromkeys(late, leaf.node)},
             watched={**new.watched, **{child.node: Watch(due=self._turn(new.round)) for child in children}},
             probed={**new.probed, leaf.node: probed(steps, found.evidence, found.note.parts)},
@@ -221,7 +223,8 @@ class SplitHalf:
         heard = enough([c for leaf in state.leaves for c in leaf.clients], replies.clients)
         if not changed:
             text = "reviewed: nobody moves, no groups are one" if heard else "reviewed, but too few answered"
-            notes = [Note(kind="keep", clients=tuple(sorted(c for leaf in leaves for c in leaf.clients)), text=text)]
+            everyone = tuple(sorted(c for leaf in leaves for c in leaf.clients))
+            notes = [Note(kind="keep", clients=everyone, text=text, numbers=closest(leaves, replies))]
         wait = 2 * state.review[1] if heard and not changed else self.review_every
         again = {node: Watch(due=self._turn(state.round)) for node in changed}
         review = (state.round + wait, wait)

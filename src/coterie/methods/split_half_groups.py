@@ -1,8 +1,8 @@
-"""What split-half makes of its probes: whether a group is two, which groups are one, and why, in words."""
+"""What split-half makes of its probes: whether a group is two, and why, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,13 +12,8 @@ from torch import Tensor
 from coterie.clustering import congruence, congruent_groups, contrast, repeated_p, signal_cut, signal_gram
 from coterie.clustering.congruence import Congruence
 from coterie.core import Client, Groups, Note, Replies, as_groups, state
+from coterie.methods import split_half_notes
 from coterie.methods.cfl_leaves import Leaf
-
-ALIKE = 0.01
-"""Two groups are one, and a client may be of a group, unless p of their being so is below this."""
-
-ITERATIONS = 100
-"""In which a geometric median is found."""
 
 
 @state
@@ -68,28 +63,38 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
     told, rule = f"p {test.p:.2g} of {test.clients} clients alike", f"below level {level:g}"
     if before is None:
         p = repeated_p(test.p, test.p, test.clients)
-        if not p < level:
-            return Found(_note(leaf, "keep", f"congruent: {told}; coming twice it would be {p:.2g}, not {rule}", test), now)
-        return Found(_note(leaf, "hold", f"incongruent: {told}; coming twice it would be {p:.2g}, {rule}", test), now)
+        kind, says, verdict = ("hold", "incongruent", rule) if p < level else ("keep", "congruent", f"not {rule}")
+        text = f"{says}: {told}; coming twice it would be {p:.2g}, {verdict}"
+        return Found(_note(leaf, kind, text, test, p_twice=p), now)
     p = together(before, now)
     told += f", {p:.2g} with the probe before"
     if not p < level:
-        return Found(_note(leaf, "keep", f"congruent: {told}, not {rule}", test, p), now)
+        return Found(_note(leaf, "keep", f"congruent: {told}, not {rule}", test, p_together=p), now)
     parts = confirmed(level, before, now)
     if len(parts) < 2:
         text = f"incongruent: {told}, {rule}; but the two probes do not see the same two sides"
-        return Found(_note(leaf, "keep", text, test, p), now)
+        return Found(_note(leaf, "keep", text, test, p_together=p), now)
     text, undecided = f"incongruent: {told}, {rule}", len(now.clients) - sum(map(len, parts))
     if undecided:
         text += f"; {undecided} clients, on which they disagree, walk down"
-    return Found(replace(_note(leaf, "split", text, test, p), parts=parts), now)
+    return Found(_told(replace(_note(leaf, "split", text, test, p_together=p), parts=parts), before, now), now)
 
 
-def _note(leaf: Leaf, kind: str, text: str, test: Congruence, together: float | None = None) -> Note:
-    numbers = {"p": test.p, "z": test.z, "spread": test.spread, "dimension": test.dimension}
-    if together is not None:
-        numbers["p_together"] = together
+def _note(leaf: Leaf, kind: str, text: str, test: Congruence, **more: float) -> Note:
+    numbers = {"node": float(leaf.node), "heard": float(test.clients), "p": test.p, "z": test.z, "spread": test.spread}
+    numbers |= {"dimension": test.dimension, **more}
     return Note(kind=kind, clients=leaf.clients, text=text, numbers={k: v for k, v in numbers.items() if np.isfinite(v)})
+
+
+def _told(note: Note, first: Evidence, second: Evidence) -> Note:
+    """A split with what its parts rest on: both probes' mean, as far as that speaks for the group; else the second's."""
+    both = tuple(sorted(set(first.clients) & set(second.clients)))
+    one = enough(second.clients, both)
+    clients = both if one else second.clients
+    products = second.of(clients).products.numpy()
+    products = (products + first.of(clients).products.numpy()) / 2 if one else products
+    values = split_half_notes.distances(clients, products, note.parts)
+    return replace(split_half_notes.with_cosines(note, clients, products), values=values)
 
 
 def together(first: Evidence, second: Evidence) -> float:
@@ -159,95 +164,3 @@ def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int], alone
             away.append(signal[np.ix_(rest, rest)].mean() - 2 * signal[i, rest].mean() if rest else -signal[i, i])
         out[i] = 1 if away[0] < away[1] else -1
     return out
-
-
-# -- reviews ---------------------------------------------------------------------------------------------------------------
-
-
-def middle(leaves: Iterable[Leaf]) -> Tensor:
-    """The model ``(d,)`` from which all are reviewed: the geometric median of the leaves' models, each as often as it has
-    clients; where that is no single point, the one nearest to their mean.
-
-    A mean would follow one group whose model has gone astray, as that of adversaries does. By Weiszfeld's iteration; an
-    orthonormal map of the models maps the median.
-    """
-    seen = [leaf for leaf in leaves if leaf.clients]
-    models = torch.stack([leaf.model for leaf in seen]).double()
-    count = torch.tensor([float(len(leaf.clients)) for leaf in seen], dtype=torch.float64)
-    point = count @ models / count.sum()
-    for _ in range(ITERATIONS):
-        pull = count / (models - point).norm(dim=1).clamp(min=1e-150)
-        point = pull @ models / pull.sum()
-    return point.to(seen[0].model.dtype)
-
-
-def reviewed(
-    level: float, leaves: Sequence[Leaf], replies: Replies, examples: Mapping[Client, int]
-) -> tuple[list[Leaf], dict[int, int], list[Note]]:
-    """The leaves after a review, in which all trained from one model; node -> node it was merged into; and why."""
-    seen = evidence_of(replies)
-    if seen is None:
-        return list(leaves), {}, []
-    moved, notes = _moved(level, leaves, seen)
-    merged: dict[int, int] = {}
-    while pair := _closest(moved, seen):
-        one, other, note = pair
-        merged = {node: one.node if into == other.node else into for node, into in merged.items()} | {other.node: one.node}
-        moved = [leaf for leaf in moved if leaf.node not in (one.node, other.node)] + [_joined(one, other, examples)]
-        notes.append(note)
-    return moved, merged, notes
-
-
-def _heard(leaf: Leaf, seen: Evidence) -> list[int]:
-    return [i for i, client in enumerate(seen.clients) if client in set(leaf.clients)]
-
-
-def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[Leaf], list[Note]]:
-    """Clients that differ from their own group and not from another one go there."""
-    matrix, notes = seen.products.numpy(), []
-    there = {leaf.node: _heard(leaf, seen) for leaf in leaves}
-    goes: dict[Client, int] = {}
-    for leaf in leaves:
-        for i in there[leaf.node]:
-            rest = [j for j in there[leaf.node] if j != i]
-            if not rest:
-                continue
-            own = contrast(matrix, [i], rest)
-            if not own.p < level / len(seen.clients):
-                continue
-            others = {node: contrast(matrix, [i], at) for node, at in there.items() if node != leaf.node and at}
-            best = min(others, key=lambda node: others[node].distance, default=None)
-            if best is not None and others[best].p > ALIKE:
-                client = seen.clients[i]
-                goes[client] = best
-                text = f"client {client} is not of its group (p {own.p:.2g}), but of node {best}'s (p {others[best].p:.2g})"
-                notes.append(Note(kind="move", clients=(client,), text=text, numbers={"p": own.p, "p_there": others[best].p}))
-    place = {client: leaf.node for leaf in leaves for client in leaf.clients} | goes
-    return [replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves], notes
-
-
-def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
-    return tuple(sorted(client for client, at in place.items() if at == node))
-
-
-def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] | None:
-    """Of the pairs of groups whose signals do not differ, the nearest. None where there are none."""
-    there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and enough(leaf.clients, seen.clients)]
-    best, least = None, np.inf
-    for i, (one, at) in enumerate(there):
-        for other, also in there[i + 1 :]:
-            found = contrast(seen.products.numpy(), at, also)
-            if found.p > ALIKE and found.distance < least:
-                text = f"one group by the evidence: p {found.p:.2g} that they are one, above {ALIKE:g}"
-                clients = tuple(sorted((*one.clients, *other.clients)))
-                numbers = {"p": found.p, "distance": found.distance, "error": found.error}
-                best = one, other, Note(kind="merge", clients=clients, text=text, numbers=numbers)
-                least = found.distance
-    return best
-
-
-def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
-    """Both groups as the first, with the mean of their models by examples."""
-    n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (one, other))
-    model = (n * one.model + m * other.model) / (n + m)
-    return replace(one, clients=tuple(sorted((*one.clients, *other.clients))), model=model)

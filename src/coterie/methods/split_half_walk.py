@@ -99,7 +99,7 @@ def _note(tree: Tree, client: Client, at: int, child: int, found: Mapping[int, E
         f"{seen.value:.3g} to node {id}" + (f" (p {seen.p:.2g})" if known else "") for id, seen in sorted(found.items())
     )
     where = "joins" if tree.is_leaf(child) else "goes on from"
-    numbers = {"node": float(child), **{f"node_{id}": seen.value for id, seen in found.items()}}
+    numbers = {"at": float(at), "node": float(child), **{f"node_{id}": seen.value for id, seen in found.items()}}
     numbers |= {f"p_{id}": seen.p for id, seen in found.items()} if known else {}
     return Note(
         kind="join" if tree.is_leaf(child) else "walk", clients=(client,), numbers=numbers,

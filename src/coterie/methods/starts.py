@@ -114,8 +114,15 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
     rows = {c: float(choice[0]) for c, choice in zip(replies.clients, replies.chosen, strict=True)}
     return Note(
         kind="cluster" if parts else "keep", clients=state.clients, text=text, parts=parts, numbers=numbers,
-        values={"model": rows, "loss": smallest} if smallest else {"model": rows},
+        values={"model": rows, "loss": smallest, **losses_of(replies)} if smallest else {"model": rows},
     )  # fmt: skip
+
+
+def losses_of(replies: Replies) -> dict[str, dict[Client, float]]:
+    """``loss j`` -> client -> its training loss with model j, of those that measured all k."""
+    told = [(client, losses) for client, losses in zip(replies.clients, replies.losses, strict=True) if losses]
+    count = max((len(losses) for _, losses in told), default=0)
+    return {f"loss {j}": {client: losses[j] for client, losses in told if len(losses) == count} for j in range(count)}
 
 
 def restart_note(state: ChoosingState, start: Start, best: int, losses: np.ndarray, heard: int) -> Note:

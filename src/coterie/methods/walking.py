@@ -76,7 +76,7 @@ def _note(tree: Tree, client: Client, at: int, child: int, close: Mapping[int, f
     return Note(
         kind="join" if tree.is_leaf(child) else "walk", clients=(client,),
         text=f"client {client} at node {at}: {measure} {compared}; {where} node {child}{alone}",
-        numbers={"node": float(child), **{f"node_{id}": sign * value for id, value in close.items()}},
+        numbers={"at": float(at), "node": float(child), **{f"node_{id}": sign * value for id, value in close.items()}},
     )  # fmt: skip
 
 
