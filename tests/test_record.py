@@ -173,6 +173,15 @@ def test_two_checkpoints_are_kept_and_no_blob_that_none_refers_to(tmp_path: Path
     assert bits(loaded[1]) == bits(Pair(left=shared, right=torch.tensor(3.0)))
 
 
+def test_as_many_checkpoints_are_kept_as_one_says(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for round in range(1, 6):
+        checkpoints.save(round, Pair(left=round), kept=3)
+    assert checkpoints.rounds() == [3, 4, 5]
+    checkpoints.prune(1)
+    assert checkpoints.rounds() == [5]
+
+
 def test_without_a_checkpoint_there_is_nothing(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "state").load() is None
 

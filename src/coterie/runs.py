@@ -104,7 +104,7 @@ class Run:
         :class:`~coterie.settings.UserError` if it cannot go on: files of a newer Coterie, data that have changed.
         """
         if self.finished():
-            self.record.checkpoints.prune()  # it may have been killed before it could
+            self.record.checkpoints.prune(self.experiment.checkpoints_kept)  # it may have been killed before it could
             return
         world = self.experiment.world(self.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ class Run:
         """Record a round and store its checkpoint when one is due; returns whether the run ends here."""
         last = self._last(self.record.keep(done))
         if last or done.number % self.experiment.checkpoint_every == 0:
-            self.record.checkpoints.save(done.number, done.position)
+            self.record.checkpoints.save(done.number, done.position, self.experiment.checkpoints_kept)
         return last
 
     def _last(self, recorded: Line) -> bool:

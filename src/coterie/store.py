@@ -1,12 +1,11 @@
 """Files that survive a killed process: written whole or not at all; checkpoints; one process per run directory.
 
-A checkpoint is ``state/<round>.json``, whose arrays are ``state/blobs/<hash>.safetensors``. The newest two are kept,
-with their blobs; what does not change from one to the next is stored once.
+A checkpoint is ``state/<round>.json``, whose arrays are ``state/blobs/<hash>.safetensors``. The newest
+ones are kept, with their blobs; what does not change from one to the next is stored once.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -18,11 +17,16 @@ from coterie import codec
 from coterie.codec import DamagedError
 from coterie.settings import UserError
 
+try:
+    import fcntl
+except ImportError:
+    raise UserError("Coterie locks run directories by fcntl, which Windows has not: install it in WSL 2") from None
+
 SCHEMA = 1
 """Version of a run directory's files. A greater one was written by a newer Coterie and is refused."""
 
 KEPT = 2
-"""Checkpoints kept: the newest, and one to fall back on if it cannot be read."""
+"""Checkpoints kept where nothing else is said: the newest, and one to fall back on if it cannot be read."""
 
 _PART = ".part"
 
@@ -76,13 +80,13 @@ class Checkpoints:
         self.folder = folder
         self.blobs = folder / "blobs"
 
-    def save(self, round: int, value: Any) -> None:
-        """Store ``value`` as the checkpoint after ``round``, then drop old ones and blobs that none refers to."""
+    def save(self, round: int, value: Any, kept: int = KEPT) -> None:
+        """Store ``value`` as the checkpoint after ``round``, then drop all but the newest ``kept``."""
         self.blobs.mkdir(parents=True, exist_ok=True)
         encoded = codec.encode(value, self._put)
         document = {"schema": SCHEMA, "round": round, "value": encoded}
         write_whole(self._path(round), json.dumps(document, allow_nan=False).encode())
-        self.prune()
+        self.prune(kept)
 
     def load(self) -> tuple[int, Any] | None:
         """(round, value) of the newest checkpoint that can be read; None where there is none.
@@ -136,13 +140,13 @@ class Checkpoints:
     def _blob(self, name: str) -> Path:
         return self.blobs / f"{Path(name).name}.safetensors"
 
-    def prune(self) -> None:
-        """Drop old checkpoints, and blobs that no kept one refers to."""
+    def prune(self, kept: int = KEPT) -> None:
+        """Drop all but the newest ``kept`` checkpoints, and blobs that none of them refers to."""
         rounds = self.rounds()
-        for round in rounds[:-KEPT]:
+        for round in rounds[:-kept]:
             self._path(round).unlink()
         used: set[str] = set()
-        for round in rounds[-KEPT:]:
+        for round in rounds[-kept:]:
             # A damaged one has no use for blobs.
             with suppress(DamagedError):
                 used.update(codec.blobs(self._document(self._path(round))["value"]))
