@@ -165,12 +165,16 @@ class LinksOut(SphinxTransform):
 
 
 def back_links(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Of the links from sources back to the reference, those that lead somewhere: Sphinx takes a module's names to be told
-    of under one name of the module, and some are under the package's."""
+    """Leave out links of the pages of sources that lead nowhere.
+
+    Back to the reference: Sphinx takes all of a module to be told of under one name, and some is under the package's. To the
+    module of a type alias, which it takes to be that of ``dict`` or ``tuple``.
+    """
     if page.startswith("_modules/"):
         known = app.env.domains.python_domain.objects
         back = re.compile(r'<a class="viewcode-back" href="[^"#]*#([^"]*)">.*?</a>')
         context["body"] = back.sub(lambda link: link[0] if link[1] in known else "", context["body"])
+        context["body"] = re.sub(r'<li><a href="builtins.html">.*?</li>', "", context["body"])
 
 
 def setup(app: Sphinx) -> None:
