@@ -17,7 +17,8 @@ import coterie
 from coterie import Experiment, Suggestion, begin, overrides, suggest
 from coterie.arguments import parse
 from coterie.boundary import Boundary
-from coterie.cli import _options, main
+from coterie.cli import main
+from coterie.cli.running import options
 from coterie.clustering import distances, gram, halves_gram
 from coterie.core import Assignment, Groups, Replies
 from coterie.engines.fleet import Fleet
@@ -395,7 +396,7 @@ def test_the_screen_says_what_was_found_and_what_can_be_run(told: tuple[Path, Su
     assert [words[1] for words in lines] == ["flhc", "acfl", "cfl"]
     for words in lines:
         arguments = parse(["run", *words])
-        spec = _options(arguments, normal({}))
+        spec = options(arguments, normal({}))
         for text in arguments.set:
             spec = overrides.assign(spec, text)
         (method,) = make(spec).methods
