@@ -54,11 +54,12 @@ MAY_IMPORT: dict[str, str] = {
     "suggestion": "clustering core settings layout world methods tree engines codec record experiment runs",
     "overrides": "core settings boundary scenario methods experiment",
     "report": "core settings boundary clustering methods tree scenario experiment record store runs suggestion",
+    "track": "settings record store report runs",
     "studies": "boundary codec core settings randomness clustering world models lists data methods engines store record "
     "experiment report",
     "arguments": "core settings scenario methods experiment overrides runs report record store __init__",
     "cli": "core settings scenario methods engines experiment overrides runs report record store arguments export suggestion "
-    "studies __init__",
+    "studies track __init__",
     "__main__": "cli",
 }
 """Part of the package -> the parts it may import, besides itself. A new part finds its place here."""

@@ -73,6 +73,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     }
     _run(own["run"])
     own["resume"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
+    _track(own["resume"])
     _common(own["resume"])
     own["compare"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
     _json(own["compare"])
@@ -151,7 +152,15 @@ def _run(own: Parser) -> None:
     own.add_argument("--engine", metavar="E", help="inprocess, or flower for Flower's simulation (inprocess)")
     own.add_argument("--data", metavar="DIR", help="folder of the data set's files (COTERIE_DATA)")
     own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
+    _track(own)
     _common(own)
+
+
+def _track(own: Parser) -> None:
+    own.add_argument(
+        "--track", metavar="TRACKER", action="append", default=[],
+        help="tensorboard, mlflow or wandb, which see every round as it is recorded; may be repeated",
+    )  # fmt: skip
 
 
 def _seen(own: dict[str, Parser]) -> None:

@@ -8,7 +8,6 @@ from rich.console import Console
 
 from coterie.report import listing, terminal
 from coterie.report.history import history
-from coterie.report.live import Live
 from coterie.report.summary import COMPARED
 
 
@@ -156,18 +155,6 @@ def test_a_comparison_tells_of_isolated_adversaries_where_there_are_any() -> Non
     text = shown(terminal.comparison([{**entry, "isolated": {"mean": 0.75, "low": None, "high": None}}, entry]))
     assert "isolated" in text
     assert [line.split()[-1] for line in text.splitlines()[-2 - text.count("cfl 1:") :][:2]] == ["0.75", "-"]
-
-
-def test_live_shows_rounds_and_events_and_is_silent_without_a_console() -> None:
-    stream = io.StringIO()
-    recorded = {**line(2, [[0], [1]], note("split", [0, 1], [[0], [1]]))}
-    for console in (Console(file=stream, force_terminal=True, width=120), None):
-        with Live(console, ["cfl"], 4) as live:
-            live.begin(0, 1)
-            live.show(0, recorded)
-            live.end(0)
-    assert "round 2 " in stream.getvalue()
-    assert "accuracy 0.050  2 groups" in stream.getvalue()
 
 
 def test_settings_are_listed_with_their_limits() -> None:

@@ -23,7 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     from coterie import overrides
     from coterie.experiment import make, normal, read
     from coterie.runs import begin
+    from coterie.track.known import check
 
+    check(arguments.track)
     spec = options(arguments, read(arguments.file) if arguments.file else normal({}))
     for text in arguments.set:
         spec = overrides.assign(spec, text)
@@ -60,9 +62,12 @@ def _new_folder(scenario: str) -> Path:
 
 def resume(arguments: argparse.Namespace) -> int:
     from coterie.runs import changed_versions, reopen
+    from coterie.track.known import check
 
+    check(arguments.track)
     runs = reopen(arguments.run)
     if all(one.finished() for one in runs):
+        _track(runs, arguments.track)
         if arguments.json:
             _print_json(runs)
         else:
@@ -74,24 +79,38 @@ def resume(arguments: argparse.Namespace) -> int:
     return _carry_out(runs, Path(arguments.run), arguments)
 
 
+def _track(runs: Sequence[Run], names: Sequence[str]) -> None:
+    """Runs that are finished, as far as they are not tracked."""
+    from coterie.track import Tracking
+
+    with Tracking(names, lambda text: print(f"coterie: {text}", file=sys.stderr)) as tracking:
+        for one in runs:
+            tracking.follow(one.folder)
+
+
 def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace) -> int:
     """Run what is unfinished, then print the result."""
     from coterie.engines.workers import EngineError
     from coterie.record import line
-    from coterie.report import terminal
-    from coterie.report.live import Live
+    from coterie.report.live import Live, watched
+    from coterie.track import Tracking
 
-    watched = sys.stderr.isatty() and sys.stdout.isatty() and not arguments.json
     names = [f"{one.folder.name}" if len(runs) > 1 else one.method.name for one in runs]
     try:
-        with Live(terminal.console(sys.stderr) if watched else None, names, runs[0].experiment.rounds) as live:
+        with (
+            Live(watched(arguments.json), names, runs[0].experiment.rounds) as live,
+            Tracking(arguments.track, live.tell) as tracking,
+        ):
             for number, one in enumerate(runs):
                 live.begin(number, len(one.record.lines()))
                 for done in one.rounds(arguments.workers):
                     live.show(number, line(done))
+                    tracking.follow(one.folder)
                 live.end(number)
+                tracking.follow(one.folder)
     except KeyboardInterrupt:
-        return fail(f"interrupted; coterie resume {folder} goes on where it stands", 130)
+        tracked = "".join(f" --track {name}" for name in arguments.track)
+        return fail(f"interrupted; coterie resume {folder}{tracked} goes on where it stands", 130)
     except EngineError as error:
         return fail(f"{one.folder}: {error}{_keep_details(one, error.details)}", 1)
     except OSError as error:
