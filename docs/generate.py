@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import choosing_tables
 import example_source
 import experiment_tables
 import published_tables
@@ -171,6 +172,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     **suggest_table.PARTS,
     **example_source.PARTS,
     **published_tables.PARTS,
+    **choosing_tables.PARTS,
     "demo": demo,
 }
 SLOW = ("demo",)
