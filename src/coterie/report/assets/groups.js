@@ -1,0 +1,161 @@
+"use strict";
+// Groups over the rounds: a row per client, a block per group; and the same as a list, with the reasons.
+
+/** Colours of a run: groups of now in their order, true groups like the group that has most of their members, others grey. */
+function colours(run) {
+  const shown = new Map();
+  for (const client of run.clients) if (client.node >= 0 && !shown.has(client.node)) shown.set(client.node, palette(shown.size));
+  const taken = new Map();
+  for (let i = 0; i < (run.true_groups || []).length; i += 1) {
+    const inside = run.clients.filter((client) => client.truth === i);
+    const most = [...new Set(inside.map((client) => client.node))].map((node) => [inside.filter((c) => c.node === node).length, node]);
+    most.sort((a, b) => b[0] - a[0]);
+    taken.set(i, most);
+  }
+  const truth = new Map();
+  const used = new Set();
+  for (const [i, most] of [...taken].sort((a, b) => ((b[1][0] || [0])[0]) - ((a[1][0] || [0])[0]))) {
+    const own = most.map(([, node]) => shown.get(node)).find((value) => value && !used.has(value));
+    const free = Array.from({ length: 8 }, (_, j) => palette(j)).find((value) => !used.has(value));
+    truth.set(i, own || free || palette(i));
+    used.add(truth.get(i));
+  }
+  const nodes = run.nodes.length;
+  return {
+    node: (id) => shown.get(id) || (nodes > 40 && id >= 0 ? palette(id) : "var(--ended)"),
+    truth: (i) => (known(i) ? truth.get(i) : "var(--ended)"),
+  };
+}
+const named = (id) => `G${id}`;
+const css = (value) => (value.startsWith("var(") ? colour(value.slice(4, -1)) : value);
+
+function groupsMap(run, ui) {
+  const n = run.clients.length;
+  const rounds = run.rounds.groups.length;
+  const height = Math.max(140, Math.min(520, n * 16));
+  const members_ = unpack(run.members);
+  const label = `Groups of ${plural(n, "client")} over ${plural(rounds, "round")}.`;
+  const box = drawn((width) => {
+    const left = run.true_groups ? 34 : 12;
+    const right = 150;
+    const wide = (width - left - right) / rounds;
+    const high = height / n;
+    const [element, pen] = canvas(width, height + 24);
+    const gap = Math.min(2, high / 4);
+    const paint = (i, id) => css(ui.byTruth && run.true_groups ? run.colour.truth(run.clients[i].truth) : run.colour.node(id));
+    for (let i = 0; i < n; i += 1) {
+      for (let from = 0; from < rounds;) {
+        const id = members_.at(i, from);
+        let to = from + 1;
+        while (to < rounds && members_.at(i, to) === id) to += 1;
+        if (id >= 0) {
+          pen.fillStyle = paint(i, id);
+          const joined = i + 1 < n && members_.at(i + 1, from) === id && members_.at(i + 1, to - 1) === id;
+          pen.fillRect(left + from * wide, i * high, (to - from) * wide - Math.min(2, wide / 4), high - (joined ? 0 : gap) + (joined ? 0.5 : 0));
+        }
+        from = to;
+      }
+      if (run.true_groups) {
+        pen.fillStyle = css(run.colour.truth(run.clients[i].truth));
+        pen.fillRect(0, i * high, 14, Math.ceil(high));
+      }
+    }
+    pen.font = "11px system-ui, sans-serif";
+    pen.textBaseline = "middle";
+    if (run.true_groups) trueLetters(run, pen, high);
+    names(run, pen, high, width - right + 6);
+    pen.fillStyle = colour("--quiet");
+    pen.textAlign = "center";
+    for (const tick of ticks(1, rounds, Math.min(12, width / 70)).filter((t) => Number.isInteger(t) && t >= 1)) {
+      pen.fillText(String(tick), left + (tick - 0.5) * wide, height + 12);
+    }
+    const frame = s("rect", { fill: "none", stroke: "var(--text)", "stroke-width": 2, hidden: true });
+    const over = s("svg", { style: `position:absolute;inset:0;height:${height + 24}px;pointer-events:none`, "aria-hidden": "true" }, frame);
+    const spoken = readable(element, label, {
+      cells: { columns: rounds, rows: n },
+      find: (x, y) => {
+        const [column, row] = [Math.floor((x - left) / wide), Math.floor(y / high)];
+        return row >= 0 && row < n && column < rounds && x >= 0 ? [Math.max(0, column), row] : null;
+      },
+      place: (column, row) => [left + (column + 0.5) * wide, (row + 0.5) * high],
+      say: (column, row) => sayPlace(run, members_.at(row, column), row, column + 1),
+      shown: (column, row) => {
+        frame.toggleAttribute("hidden", column === null);
+        if (column === null) return;
+        const id = members_.at(row, column);
+        let [top, bottom] = [row, row];
+        while (top > 0 && members_.at(top - 1, column) === id) top -= 1;
+        while (bottom + 1 < n && members_.at(bottom + 1, column) === id) bottom += 1;
+        const node = run.nodes[id] || { first: column + 1, last: column + 1 };
+        made(frame, { x: left + (node.first - 1) * wide, y: top * high, width: (node.last - node.first + 1) * wide, height: (bottom - top + 1) * high }, []);
+      },
+      pick: (column, row) => ui.select(run.clients[row].id),
+    });
+    return [element, over, spoken];
+  });
+  return h("figure", {}, box);
+}
+
+/** The letters of true groups beside their clients. */
+function trueLetters(run, pen, high) {
+  pen.fillStyle = colour("--text");
+  pen.textAlign = "left";
+  for (let i = 0; i < run.clients.length;) {
+    let to = i + 1;
+    while (to < run.clients.length && run.clients[to].truth === run.clients[i].truth) to += 1;
+    if ((to - i) * high >= 11) pen.fillText(letter(run.clients[i].truth), 17, ((i + to) / 2) * high);
+    i = to;
+  }
+}
+
+/** The groups of now, to the right of their blocks. */
+function names(run, pen, high, x) {
+  pen.textAlign = "left";
+  for (let i = 0; i < run.clients.length;) {
+    const id = run.clients[i].node;
+    let to = i + 1;
+    while (to < run.clients.length && run.clients[to].node === id) to += 1;
+    if (id >= 0 && (to - i) * high >= 12) {
+      const node = run.nodes[id];
+      pen.fillStyle = colour("--text");
+      pen.fillText(`${named(id)}  ${plural(to - i, "client")}  ${known(node.accuracy) ? node.accuracy.toFixed(2) : ""}`, x, ((i + to) / 2) * high);
+    }
+    i = to;
+  }
+}
+
+function sayPlace(run, id, row, round) {
+  const client = run.clients[row];
+  const truth = known(client.truth) ? `, true group ${letter(client.truth)}` : "";
+  const bad = client.adversary ? ", an adversary" : "";
+  if (id < 0) return `round ${round}, client ${client.id}${truth}${bad}: not there`;
+  const node = run.nodes[id];
+  const lines = [`round ${round}, client ${client.id}${truth}${bad}`, `in ${sayNode(node)}`];
+  if (node.why) lines.push(`since round ${node.first}: ${node.why}`);
+  return lines.join("\n");
+}
+const sayNode = (node) => `${named(node.id)}, rounds ${node.first} to ${node.last}, ${plural(node.clients.length, "client")} (${members(node.clients)}), `
+  + `accuracy ${share(node.accuracy)}${known(node.tested) ? ` in round ${node.tested}` : ""}`;
+
+/** The groups as a tree: every group below the one that gave most of its members. */
+function groupsList(run) {
+  const below = new Map();
+  for (const node of run.nodes) {
+    const from = node.parents.length ? node.parents[0] : -1;
+    below.set(from, [...(below.get(from) || []), node]);
+  }
+  const item = (node) => h("li", {},
+    h("span", { class: "swatch", style: `background:${run.colour.node(node.id)}` }), h("b", {}, named(node.id)),
+    ` rounds ${node.first}–${node.last} · ${plural(node.clients.length, "client")}: ${members(node.clients)} · accuracy ${share(node.accuracy)}`,
+    truths(run, node), node.why && h("span", { class: "why" }, `round ${node.first}, ${node.kind}: ${node.why}`),
+    node.parents.length > 1 && h("span", { class: "why" }, `also from ${node.parents.slice(1, 6).map(named).join(", ")}`),
+    (below.get(node.id) || []).length > 0 && h("ul", {}, below.get(node.id).map(item)));
+  if (run.nodes.length > 150) return h("p", { class: "quiet" }, `${run.nodes.length} groups came and went: too many for a list.`);
+  return h("ul", { class: "tree" }, (below.get(-1) || []).map(item));
+}
+function truths(run, node) {
+  if (!run.true_groups) return null;
+  const inside = new Set(node.clients);
+  const counts = run.true_groups.map((group, i) => [i, group.filter((client) => inside.has(client)).length]).filter(([, count]) => count);
+  return ` · true groups ${counts.map(([i, count]) => `${letter(i)} ${count}`).join(", ") || "unknown"}`;
+}

@@ -1,0 +1,133 @@
+"use strict";
+// The page: sections of runs, the comparison of several, light and dark, print, and what comes while a run goes on.
+
+const main = document.getElementById("main");
+const root = document.documentElement;
+const states = new Map();
+
+/** What the reader has chosen in a run's section; kept when the page is drawn anew. */
+function stateOf(name) {
+  if (!states.has(name)) states.set(name, { order: { column: 0, down: false }, byTruth: true });
+  return states.get(name);
+}
+
+function section(run, i) {
+  const ui = stateOf(run.name);
+  ui.follow = [];
+  ui.select = (id) => { ui.client = ui.client === id ? null : id; ui.follow.forEach((draw) => draw()); };
+  run.colour = colours(run);
+  const map = h("div", {}, groupsMap(run, ui));
+  const byTruth = run.true_groups && choices("Colours", [[true, "colours: true groups"], [false, "colours: groups found"]], ui.byTruth,
+    (value) => { ui.byTruth = value; redraw(); });
+  const similar = squares(run, ui);
+  const decided = decisions(run);
+  const part = (title, ...children) => [h("h2", {}, title), children];
+  return h("section", { class: "run", id: `run-${i}`, "aria-labelledby": `title-${i}` },
+    h("h1", { id: `title-${i}` }, `${run.method} on ${run.scenario}, seed ${run.seed}`),
+    h("p", { class: "quiet" }, `${run.about} ${run.finished ? "" : `This run has not ended: ${run.rounds_done} of ${run.limits.rounds} rounds. `}`),
+    tiles(run),
+    part("Groups over rounds", h("p", { class: "about" }, "A row per client, a block per group, from left to right by rounds. "
+      + (run.true_groups ? "Letters at the left: the true groups, which no method is told. " : "")
+      + "To the right the groups of now, with their clients and mean accuracy. Point at a block for who, when and why."),
+    byTruth && h("div", { class: "controls" }, byTruth), map,
+    h("details", { open: run.nodes.length <= 24 }, h("summary", {}, "The same as a tree, with reasons"), groupsList(run))),
+    part("Accuracy and loss", scoresPart(run, ui)),
+    decided.length > 0 && part("What was compared", h("div", { class: decided.length > 1 ? "columns" : null }, decided)),
+    similar && part("Similarity", h("p", { class: "about" }, "What decisions rested on, between every two clients; rows and columns ordered "
+      + "by group, black lines between groups"
+      + (run.true_groups ? ", stripes: true groups" : "") + ". The slider goes over the rounds in which groups were made."), similar),
+    part("Clients", clientTable(run, ui)),
+    part("Traffic and time", costs(run)),
+    part("What happened", events(run, ui)),
+    part("Settings", settings(run)));
+}
+
+const interval = (value, digits = 3) => (!known(value.mean) ? "–" : `${value.mean.toFixed(digits)}${known(value.high) ? ` ± ${(value.high - value.mean).toFixed(digits)}` : ""}`);
+function comparison(doc) {
+  const columns = [
+    { name: "method", left: true, value: (r) => r.method, show: (r) => r.method },
+    { name: "scenario", left: true, value: (r) => r.scenario, show: (r) => r.scenario },
+    { name: "seeds", value: (r) => r.seeds.length, show: (r) => String(r.seeds.length) },
+    { name: "rounds", value: (r) => r.rounds[0], show: (r) => r.rounds.join(", ") },
+    ...[["accuracy", "accuracy", 3], ["worst client", "worst", 3], ["std", "std", 3], ["adjusted Rand", "ari", 2], ["groups", "groups", 1]].map(([name, key_, digits]) => (
+      { name, value: (r) => r[key_].mean, show: (r) => interval(r[key_], digits) })),
+    { name: "up", value: (r) => r.bytes_up.mean, show: (r) => size(Math.round(r.bytes_up.mean)) },
+    { name: "down", value: (r) => r.bytes_down.mean, show: (r) => size(Math.round(r.bytes_down.mean)) },
+    { name: "time", value: (r) => r.seconds.mean, show: (r) => time(r.seconds.mean) },
+  ];
+  const last = Math.max(2, ...doc.runs.map((run) => run.rounds.groups.length));
+  const over = (metric, of) => doc.runs.slice(0, 24).filter((run) => run.scores.metrics[metric]).map((run, i) => {
+    const table = unpack(run.scores.metrics[metric]);
+    const honest = run.clients.map((client, j) => [client, j]).filter(([client]) => !client.adversary).map(([, j]) => j);
+    return { name: run.name, colour: palette(i), dash: Math.floor(i / 8) % 4, points: run.scores.rounds.map((round, j) => [round, of(honest.map((row) => table.at(row, j)))]) };
+  });
+  const order = states.get("") || { column: 4, down: true };
+  states.set("", order);
+  return h("section", { class: "run", id: "compared" }, h("h1", {}, `${plural(doc.runs.length, "run")} side by side`),
+    h("p", { class: "about" }, "Means over the seeds of each method; ± half the 95 % interval (Student's t) where there are several."),
+    h("div", { class: "scroll" }, sortable(columns, doc.compared, order, { caption: "Comparison" })),
+    h("div", { class: "columns" },
+      chart({ title: "Mean accuracy", y: "accuracy", rounds: [1, last], series: over("accuracy", mean) }),
+      chart({ title: "Worst client", y: "accuracy", rounds: [1, last], series: over("accuracy", (values) => { const there = values.filter(known); return there.length ? Math.min(...there) : NaN; }) })),
+    h("div", { class: "columns" }, doc.runs.slice(0, 8).map((run) => {
+      run.colour = colours(run);
+      const ui = stateOf(run.name);
+      return h("div", {}, h("h3", {}, `${run.name}: groups over rounds`), groupsMap(run, { ...ui, select: () => {} }));
+    })));
+}
+
+function render(doc) {
+  document.getElementById("nav").replaceChildren(...(doc.runs.length > 1
+    ? [h("a", { href: "#compared" }, "side by side"), ...doc.runs.map((run, i) => h("a", { href: `#run-${i}` }, run.name))] : []));
+  for (const run of doc.runs) Object.assign(run, { groups_count: run.rounds.groups[run.rounds.groups.length - 1], rounds_done: run.rounds.groups.length });
+  main.replaceChildren(...[doc.runs.length > 1 && comparison(doc), ...doc.runs.map(section),
+    h("p", { class: "quiet" }, `Made by Coterie ${doc.coterie} from the records of ${plural(doc.runs.length, "run")}.`)].filter(Boolean));
+}
+
+// -- light and dark --
+
+const themes = ["auto", "light", "dark"];
+const wish = matchMedia("(prefers-color-scheme: dark)");
+let theme = "auto";
+try { theme = localStorage.getItem("coterie-theme") || "auto"; } catch { /* a page from a file may have no storage */ }
+function dress(wanted) {
+  root.dataset.theme = wanted === "auto" ? (wish.matches ? "dark" : "light") : wanted;
+  document.getElementById("theme").textContent = `colours: ${theme}`;
+  redraw();
+}
+document.getElementById("theme").addEventListener("click", () => {
+  theme = themes[(themes.indexOf(theme) + 1) % themes.length];
+  try { localStorage.setItem("coterie-theme", theme); } catch { /* see above */ }
+  dress(theme);
+});
+wish.addEventListener("change", () => dress(theme));
+addEventListener("beforeprint", () => { document.querySelectorAll("details").forEach((one) => { one.open = true; }); dress("light"); });
+addEventListener("afterprint", () => dress(theme));
+
+// -- a run that goes on --
+
+async function follow(last) {
+  const told = document.getElementById("live");
+  told.hidden = false;
+  let version = last;
+  for (let failed = 0; failed < 5;) {
+    await new Promise((resolve) => { setTimeout(resolve, 2000); });
+    try {
+      const answer = await fetch("document.json", { headers: { "If-None-Match": version } });
+      if (answer.status === 200) {
+        version = answer.headers.get("ETag");
+        const doc = await answer.json();
+        const { scrollX, scrollY } = window;
+        render(doc);
+        scrollTo(scrollX, scrollY);
+        told.textContent = doc.runs.every((run) => run.finished) ? "ended" : "live";
+      }
+      failed = 0;
+    } catch { failed += 1; }
+  }
+  told.textContent = "the server has ended";
+}
+
+dress(theme);
+render(JSON.parse(document.getElementById("document").textContent));
+if (document.body.dataset.live === "true") follow("");

@@ -1,0 +1,82 @@
+"use strict";
+// Tables that can be sorted: of clients, and of runs.
+
+/**
+ * columns: [{name, about, left, value(row), show(row)}]; rows of anything. order: {column, down}, kept by whoever made it.
+ * chosen(row): whether it is marked; pick(row): what a click on it does.
+ */
+function sortable(columns, rows, order, { chosen, pick, caption, odd } = {}) {
+  const body = h("tbody");
+  const heads = columns.map((column, i) => {
+    const button = h("button", {
+      type: "button", title: column.about,
+      onclick: () => { order.down = order.column === i ? !order.down : !column.left; order.column = i; fill(); },
+    }, column.name);
+    return h("th", { scope: "col", class: column.left ? "left" : null }, button);
+  });
+  const table = h("table", {}, caption && h("caption", { class: "spoken" }, caption), h("thead", {}, h("tr", {}, heads)), body);
+  let shown = rows;
+  function fill() {
+    const { value } = columns[order.column];
+    const sorted = [...shown].sort((a, b) => compared(value(a), value(b), order.down));
+    heads.forEach((head, i) => {
+      head.setAttribute("aria-sort", i !== order.column ? "none" : order.down ? "descending" : "ascending");
+      head.firstChild.textContent = columns[i].name + (i === order.column ? (order.down ? " ▾" : " ▴") : "");
+    });
+    body.replaceChildren(...sorted.map((row) => h("tr", {
+      "aria-selected": chosen ? String(chosen(row)) : null, class: odd && odd(row) ? "odd" : null,
+      onclick: pick && (() => pick(row)),
+    }, columns.map((column) => h("td", { class: column.left ? "left" : null }, column.show(row))))));
+  }
+  table.fill = (only) => { if (only) shown = only; fill(); };
+  fill();
+  return table;
+}
+/** What is missing comes last, whichever way. */
+function compared(a, b, down) {
+  if (!known(a) || !known(b)) return known(b) - known(a);
+  return (typeof a === "string" ? a.localeCompare(b) : a - b) * (down ? -1 : 1);
+}
+
+function clientTable(run, ui) {
+  const columns = [
+    { name: "client", left: true, value: (c) => c.id, show: (c) => h("button", { type: "button", title: "Show in the charts", onclick: (event) => { event.stopPropagation(); ui.select(c.id); } }, String(c.id)) },
+    { name: "group", left: true, value: (c) => c.node, show: (c) => (c.node < 0 ? "not there" : [h("span", { class: "swatch", style: `background:${run.colour.node(c.node)}` }), named(c.node)]) },
+    run.true_groups && { name: "true group", left: true, value: (c) => c.truth, show: (c) => [h("span", { class: "swatch", style: `background:${run.colour.truth(c.truth)}` }), letter(c.truth), c.adversary ? " (adversary)" : ""] },
+    { name: "examples", value: (c) => c.examples, show: (c) => number(c.examples) },
+    { name: "accuracy", about: "On its own test data, as last tested", value: (c) => c.accuracy, show: (c) => share(c.accuracy) },
+    { name: "loss", value: (c) => c.loss, show: (c) => number(c.loss) },
+    { name: "gain", about: "Accuracy now, less that in the first group it was tested in", value: gain, show: (c) => signed(gain(c)) },
+    { name: "with the model of each group on its path", left: true, about: "As last tested in each group; the best is underlined", value: (c) => c.path.length, show: (c) => way(c) },
+    { name: "best", left: true, about: "The group on its path whose model was best for it", value: (c) => c.best, show: (c) => (known(c.best) ? named(c.best) : "–") },
+    { name: "silent", about: "Rounds in which it was asked and not heard", value: (c) => c.silent, show: (c) => number(c.silent) },
+    run.clients.some((c) => c.refused) && { name: "refused", about: "Replies that were turned away", value: (c) => c.refused, show: (c) => number(c.refused) },
+  ].filter(Boolean);
+  const table = sortable(columns, run.clients, ui.order, {
+    chosen: (client) => client.id === ui.client, pick: (client) => ui.select(client.id), caption: "Clients",
+    odd: (client) => client.node < 0,
+  });
+  const count = h("output", { class: "quiet" });
+  const filter = h("input", { type: "search", placeholder: "7, or G3", "aria-label": "Show only this client or group", value: ui.filter || "", oninput: () => only(filter.value) });
+  function only(text) {
+    ui.filter = text;
+    const wanted = text.trim().toLowerCase();
+    const rows = run.clients.filter((c) => !wanted || String(c.id) === wanted || named(c.node).toLowerCase() === wanted);
+    count.textContent = plural(rows.length, "client");
+    table.fill(rows);
+  }
+  only(ui.filter || "");
+  ui.follow.push(() => table.fill());
+  return h("div", {}, h("div", { class: "controls" }, h("label", {}, "only ", filter), count), h("div", { class: "tall", tabindex: 0, role: "region", "aria-label": "Table of clients" }, table));
+}
+function gain(client) {
+  const first = client.path.find((step) => known(step[2]));
+  return first && known(client.accuracy) && client.path.length > 1 ? client.accuracy - first[2] : null;
+}
+const signed = (value) => (known(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}` : "–");
+function way(client) {
+  return client.path.map(([node, round, accuracy], i) => [
+    i ? " → " : "", h("span", { class: node === client.best ? "best" : null, title: known(round) ? `as tested in round ${round}` : "never tested" },
+      `${named(node)} ${known(accuracy) ? accuracy.toFixed(2) : "–"}`),
+  ]);
+}

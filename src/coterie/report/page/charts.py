@@ -1,0 +1,170 @@
+"""What each method compared before it acted, as charts: CFL's norms beside eps1 and eps2, p-values of the split-half test,
+HCCT's utilities and gains, FL+HC's and ACFL's dendrograms; of any other method the numbers of its notes.
+
+A chart: title, about (a sentence), y, log (whether the axis is), series, levels (settings to compare with), and ``links``
+(lines of a dendrogram) in place of series. A series: name, dash (0 is solid), node (the group it is of, or None), points
+``[round, value]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.cluster import hierarchy
+
+from coterie.clustering import dendrogram
+from coterie.record import Line
+from coterie.report.page.squares import load
+
+Chart = dict[str, Any]
+Told = Sequence[tuple[int, int, Mapping[str, Any]]]
+"""(round, node, note) of each note of a run; the node is the group it was about, -1 where it was about none."""
+
+NODES = 12
+"""Groups in a chart at most: those with most to tell."""
+
+LEAVES = 400
+"""Clients in a dendrogram at most."""
+
+FLOOR = 1e-30
+"""Smaller p-values are drawn here."""
+
+
+def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> list[Chart]:
+    """The charts of a run of ``method``, its table in ``run.toml``; those with nothing in them are left out."""
+    made = MAKERS.get(method["name"], _numbers)(method, folder, lines, told)
+    return [chart for chart in made if chart.get("links") or any(one["points"] for one in chart["series"])]
+
+
+def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+    norms = {"mean_norm": "norm of the mean update", "eps1": "eps1", "client_norm": "greatest norm of a client's update"}
+    yield _chart(
+        "Stationary, and at odds?",
+        "A group may split in a round in which the norm of its mean update is below eps1 while the greatest norm of a "
+        "client's update is at least eps2.",
+        "norm", _series(told, norms | {"eps2": "eps2"}),
+    )  # fmt: skip
+    gamma, levels = {"gamma_bound": "noise that the cosines allow for", "gamma_max": "gamma_max"}, []
+    if isinstance(method.get("gamma_max"), float):
+        levels = [{"name": "gamma_max", "value": method["gamma_max"]}]
+    yield _chart(
+        "Separable?",
+        "Of a group that is stationary and at odds: how noisy clients of one kind could be and the cosines across the two "
+        "sides still be as low. It splits where that is above gamma_max.",
+        "noise over signal", _series(told, gamma), levels,
+    )  # fmt: skip
+    yield _chart(
+        "Greatest similarity across the two sides",
+        "α_cross of the best bipartition of each group, in every round: 1 of clients that move alike, -1 of opposites.",
+        "cosine", _series(told, {"alpha_cross": "α_cross"}),
+    )  # fmt: skip
+
+
+def _split_half(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+    names = {"p": "one probe", "p_together": "with the probe before"}
+    series = _series(told, names, lambda value: max(value, FLOOR))
+    levels = [{"name": "level", "value": method["level"]}] if isinstance(method.get("level"), float) else []
+    yield _chart(
+        "Are all clients of a group alike?",
+        "p: how probable updates that differ as much would be among clients that are all alike. A group is split where two "
+        f"probes together are below the level. What is smaller than {FLOOR:g} is drawn there.",
+        "p", series, levels, log=True,
+    )  # fmt: skip
+
+
+def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+    yield _chart(
+        "Utility of the groups", "The sum over clients of similarity to their group less the price of little data.",
+        "utility", _series(told, {"utility": "utility"}, one_for_all=True),
+    )  # fmt: skip
+    yield _chart(
+        "The best merge not made", "What merging the best two groups further would add to the utility; merging goes on while "
+        "this is above zero.", "utility", _series(told, {"best_open": "gain of the best merge"}, one_for_all=True),
+        [{"name": "merge", "value": 0.0}],
+    )  # fmt: skip
+    gains = {"least": np.min, "mean": np.mean, "greatest": np.max}
+    found = [(round, note["values"].get("gain", {})) for round, _, note in told]
+    rows = [(round, values) for round, gain in found if (values := [v for v in gain.values() if v is not None])]
+    series = [
+        {"name": name, "dash": dash, "node": None, "points": [[round, round_(of(values))] for round, values in rows]}
+        for dash, (name, of) in enumerate(gains.items())
+    ]
+    yield _chart(
+        "Clients' gains", "How much more utility a client has in its group than it would have alone.", "gain", series,
+        [{"name": "alone", "value": 0.0}],
+    )  # fmt: skip
+
+
+def _dendrogram(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+    for round, _, note in told:
+        name = note.get("similarity")
+        if not name:
+            continue
+        clients, matrices = load(folder / name)
+        if 2 <= len(clients) <= LEAVES and np.isfinite(matrices["all"]).all():
+            yield _tree(method, round, clients, matrices["all"])
+
+
+def _tree(method: Mapping[str, Any], round: int, clients: Sequence[int], apart: np.ndarray) -> Chart:
+    merges = dendrogram((apart + apart.T) / 2 * (1 - np.eye(len(apart))), method["linkage"])
+    drawn = hierarchy.dendrogram(merges, no_plot=True)
+    chart = _chart(
+        f"Dendrogram of round {round}", f"Clients merged by {method['linkage']} linkage of {method['metric']} distances; "
+        "groups are what hangs together below the threshold.", "distance", (),
+        [{"name": "threshold", "value": method["threshold"]}] if isinstance(method.get("threshold"), float) else [],
+    )  # fmt: skip
+    links = np.stack([drawn["icoord"], drawn["dcoord"]], axis=-1)  # (n - 1, 4, 2)
+    shown = [[[round_(x), round_(y)] for x, y in link] for link in links]
+    return {**chart, "links": shown, "leaves": [clients[i] for i in drawn["leaves"]]}
+
+
+def round_(value: float) -> float:
+    """Five digits: a page shows no more."""
+    return float(f"{value:.5g}")
+
+
+def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+    """A chart for each number that a method's notes have told in at least two rounds."""
+    rounds: dict[str, set[int]] = {}
+    for round, _, note in told:
+        for name, value in note["numbers"].items():
+            if value is not None:
+                rounds.setdefault(name, set()).add(round)
+    for name in sorted(name for name, seen in rounds.items() if len(seen) > 1)[:6]:
+        yield _chart(name, "As the method's notes tell it.", name, _series(told, {name: name}))
+
+
+MAKERS = {
+    "cfl": _cfl, "split-half": _split_half, "hcct": _hcct, "hcct-e": _hcct, "hcct-p": _hcct, "flhc": _dendrogram,
+}  # fmt: skip
+
+
+def _chart(
+    title: str, about: str, y: str, series: Sequence[Any], levels: Sequence[Any] = (), log: bool = False
+) -> Chart:
+    return {"title": title, "about": about, "y": y, "log": log, "series": list(series), "levels": list(levels)}
+
+
+def _series(told: Told, names: Mapping[str, str], change: Any = float, one_for_all: bool = False) -> list[dict[str, Any]]:
+    """A series per group and name of a number; of many groups those with most rounds."""
+    found: dict[tuple[int, str], list[list[float]]] = {}
+    for round, node, note in told:
+        for name in names:
+            value = note["numbers"].get(name)
+            if value is not None:
+                found.setdefault((-1 if one_for_all else node, name), []).append([round, round_(change(value))])
+    most: dict[int, int] = {}
+    for (node, _), points in found.items():
+        most[node] = max(most.get(node, 0), len(points))
+    shown = set(sorted(most, key=lambda node: (-most[node], node))[:NODES])
+    dashes = list(names)
+    return [
+        {"name": names[name], "dash": dashes.index(name), "node": node if node >= 0 else None, "points": points}
+        for (node, name), points in found.items()
+        if node in shown
+    ]
+
+

@@ -1,0 +1,182 @@
+"""The numbers of a page, from run directories alone: what :mod:`coterie.report.page` draws, as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import coterie
+from coterie.experiment import method_class
+from coterie.record import Line, Record
+from coterie.report.nodes import Node, follow, memberships, ordered
+from coterie.report.page.charts import charts
+from coterie.report.page.clients import rows, tests
+from coterie.report.page.packing import real, whole
+from coterie.report.page.squares import squares
+from coterie.report.summary import ABOUT, Summary, agreement, expand, side_by_side, summary
+from coterie.settings import UserError, documented
+
+EVENTS = 2000
+"""Notes on a page at most: those under which groups changed come first."""
+
+COUNTED = ("exchanges", "asked", "answered", "bytes_up", "bytes_down", "evaluations")
+"""What is counted in every round."""
+
+LIMITS = (
+    "rounds", "target", "eval_every", "checkpoint_every", "seeds", "engine", "workers", "width", "device", "precision",
+)  # fmt: skip
+"""What ``run.toml`` says of the run itself."""
+
+WALKS = ("walk", "join", "move", "wait", "leave", "node")
+"""Notes of these kinds tell of single clients on their way."""
+
+
+def document(runs: Iterable[Path | str]) -> dict[str, Any]:
+    """What the page of these runs shows: ``coterie`` (version), ``runs``, and ``compared`` (see
+    :func:`coterie.compare`) of several.
+
+    runs: run directories or folders of several. Raises :class:`~coterie.settings.UserError` if one is none, or has no
+    completed round.
+    """
+    folders = expand(runs)
+    summaries = [summary(folder) for folder in folders]
+    names = labels(folders)
+    told = [one(folder, name, about) for folder, name, about in zip(folders, names, summaries, strict=True)]
+    return {"coterie": coterie.__version__, "runs": told, "compared": side_by_side(summaries) if len(told) > 1 else []}
+
+
+def labels(folders: Sequence[Path]) -> list[str]:
+    """The folders' own names, with as much of what is above as it takes to tell them apart."""
+    whole_ = [folder.resolve() for folder in folders]
+    for depth in range(1, max(len(folder.parts) for folder in whole_)):
+        names = ["/".join(folder.parts[-depth:]) for folder in whole_]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in whole_]
+
+
+def one(folder: Path, name: str, about: Summary) -> dict[str, Any]:
+    """A run. Clients are in the order of :func:`~coterie.report.nodes.ordered` everywhere."""
+    record = Record(folder)
+    description, lines = record.description(), record.lines()
+    facts = description["world"]
+    nodes, places = follow(lines)
+    known = sorted({client for line in lines for group in line["groups"] for client in group})
+    members = memberships(lines, places, known)
+    order = ordered(known, members)
+    clients, members = [known[i] for i in order], [members[i] for i in order]
+    told = notes(lines, places)
+    pictures, count = squares(folder, lines, clients)
+    left_out = ("groups", "true_groups", "accuracy", "settings", "scenario_settings", "training", "boundary")
+    return {
+        "name": name, **{key: value for key, value in about.items() if key not in left_out},
+        "accuracy": about["accuracy"] and {key: about["accuracy"][key] for key in ("mean", "std", "min")},
+        "about": (method_class(about["method"]).__doc__ or "").strip().partition("\n")[0],
+        "clients": rows(lines, nodes, clients, members, facts),
+        "true_groups": facts.get("true_groups"),
+        "nodes": [_node(node, lines, clients, members) for node in nodes],
+        "members": whole(members),
+        "scores": scores(lines, clients),
+        "rounds": rounds(lines, facts.get("true_groups")),
+        "squares": pictures, "squares_in_all": count,
+        "charts": charts(description["methods"][0], folder, lines, told),
+        "events": events(told), "events_in_all": len(told),
+        "settings": settings(description),
+        "versions": description.get("versions", {}),
+    }  # fmt: skip
+
+
+def _node(node: Node, lines: Sequence[Line], clients: Sequence[int], members: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """A group as the page knows it: with its members' mean accuracy and loss, as last tested while it was there."""
+    at = next((i for i in range(node.last - 1, node.first - 2, -1) if lines[i]["tested"]), None)
+    inside = [client for client, row in zip(clients, members, strict=True) if at is not None and row[at] == node.id]
+    said: dict[str, float | None] = {"accuracy": None, "loss": None}
+    for metric in said:
+        values = [lines[at]["clients"][str(c)].get(metric) for c in inside] if at is not None else []
+        found = [value for value in values if value is not None]
+        said[metric] = float(np.mean(found)) if found else None
+    return {
+        "id": node.id, "first": node.first, "last": node.last, "parents": node.parents, "clients": node.clients,
+        "kind": node.kind, "why": node.why, "tested": None if at is None else lines[at]["round"], **said,
+    }  # fmt: skip
+
+
+def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> list[tuple[int, int, Mapping[str, Any]]]:
+    """(round, id of the group it was about or -1, note) of every note; a note is about groups as they were before it."""
+    out = []
+    before: dict[frozenset[int], int] = {}
+    for line, row in zip(lines, places, strict=True):
+        now = {frozenset(group): id for id, group in zip(row, line["groups"], strict=True)}
+        for note in line["notes"]:
+            clients = frozenset(note["clients"])
+            out.append((line["round"], before.get(clients, now.get(clients, -1)), note))
+        before = now
+    return out
+
+
+def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:
+    """rounds: those tested; and metric -> packed ``(n, rounds)``, clients in this order."""
+    tested = [i for i, line in enumerate(lines) if line["tested"]]
+    found = tests(lines)
+    entries = (entry for at in tested for entry in lines[at]["clients"].values())
+    names = dict.fromkeys(name for entry in entries for name in entry if name not in ABOUT)
+    table = {
+        name: real([[_number(found.get(client, {}).get(at, {}).get(name)) for at in tested] for client in clients])
+        for name in sorted(names, key=lambda name: (name != "accuracy", name != "loss", name))
+    }
+    return {"rounds": [lines[at]["round"] for at in tested], "metrics": table}
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def rounds(lines: Sequence[Line], truth: Sequence[Sequence[int]] | None) -> dict[str, list[Any]]:
+    """Numbers of each round: groups, ari, traffic, seconds by what they went to."""
+    out: dict[str, list[Any]] = {key: [line.get(key) for line in lines] for key in COUNTED}
+    out["groups"] = [len(line["groups"]) for line in lines]
+    out["refused"] = [len(line["refused"]) for line in lines]
+    out["ari"] = [agreement(line["groups"], present(truth, line)) for line in lines]
+    for name in dict.fromkeys(name for line in lines for name in line["seconds"]):
+        out[f"seconds_{name}"] = [line["seconds"].get(name) for line in lines]
+    return out
+
+
+def present(truth: Sequence[Sequence[int]] | None, line: Line) -> list[list[int]] | None:
+    """The true groups of those who are there after a round."""
+    if truth is None:
+        return None
+    here = {client for group in line["groups"] for client in group}
+    return [kept for group in truth if (kept := [client for client in group if client in here])]
+
+
+def events(told: Sequence[tuple[int, int, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """What happened, in order: notes with a change of groups, those about single clients, then as many others as fit."""
+    rank = [0 if len(note["parts"]) > 1 else 1 if note["kind"] in WALKS else 2 for _, _, note in told]
+    chosen = sorted(sorted(range(len(told)), key=lambda i: (rank[i], -i))[:EVENTS])
+    return [
+        {"round": round, "node": node, "kind": note["kind"], "text": note["text"], "clients": note["clients"][:50],
+         "count": len(note["clients"]), "changes": rank[i] == 0}
+        for i, (round, node, note) in ((i, told[i]) for i in chosen)
+    ]  # fmt: skip
+
+
+def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tables of settings: title, and rows of name, value, and the sentence that a setting of a method has."""
+    method = dict(description["methods"][0])
+    words: dict[str, str] = {}
+    with suppress(UserError):  # of a newer Coterie, or taken out
+        words = {name: text for name, _, _, text in documented(method_class(method["name"]))}
+    tables = {
+        f"method {method.pop('name')}": method, "scenario": description["scenario"], "training": description["training"],
+        "boundary": description.get("boundary", {}), "run": {k: description[k] for k in LIMITS if k in description},
+    }  # fmt: skip
+    return [
+        {"title": title, "rows": [[key, value, words.get(key, "") if table is method else ""] for key, value in table.items()]}
+        for title, table in tables.items()
+        if table
+    ]

@@ -1,0 +1,56 @@
+"""The page itself: markup, style, script and the document of numbers in one file, which asks the network for nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from coterie.record import finite
+
+SCRIPTS = ("base.js", "chart.js", "groups.js", "square.js", "table.js", "parts.js", "page.js")
+"""In the order in which they are read."""
+
+
+def page(document: Mapping[str, Any], live: bool = False) -> str:
+    """The page that shows a :func:`~coterie.report.page.document`.
+
+    live: it asks ``document.json``, beside it, again and again, and draws what has come since.
+    """
+    script = "\n".join(asset(name) for name in SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    filled = {
+        "policy": policy + ("; connect-src 'self'" if live else ""), "title": _escaped(title(document)),
+        "style": asset("page.css"), "live": "true" if live else "false", "document": embedded(document), "script": script,
+    }  # fmt: skip
+    text = asset("page.html")
+    for name, value in filled.items():  # one after the other, the script last: nothing is looked for in what came before
+        before, mark, after = text.partition(f"{{{{{name}}}}}")
+        assert mark, f"page.html has no place for {name}"
+        text = before + value + after
+    return text
+
+
+def title(document: Mapping[str, Any]) -> str:
+    """What the browser's tab says."""
+    runs = document["runs"]
+    first = f"{runs[0]['method']}, {runs[0]['scenario']}" if len(runs) == 1 else f"{len(runs)} runs"
+    return f"{first} – Coterie"
+
+
+def embedded(document: Mapping[str, Any]) -> str:
+    """The document as JSON that cannot end the element it stands in."""
+    text = json.dumps(finite(document), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def asset(name: str) -> str:
+    return resources.files("coterie.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")
