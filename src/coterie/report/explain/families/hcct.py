@@ -1,0 +1,178 @@
+"""HCCT's decisions: partitions by utility, which weighs likeness against little data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.clustering import benefits, utility, utility_merge
+from coterie.report.explain.findings import Change, Criterion, Finding, Flip, sentence, short
+from coterie.report.explain.told import Clients, Told
+from coterie.report.explain.words import who
+
+STEPS, HALVINGS = 24, 20
+"""Smaller values of λ that are tried, from the one used to a hundredth of it; and how often the way to the first that changes
+the groups is halved."""
+
+MOST = 300
+"""Clients: with more, no smaller λ is tried, for each takes a partition of its own."""
+
+GAIN = "What the best merge that was not made would add to the utility of all"
+
+
+def about(settings: dict[str, Any]) -> str:
+    return (
+        "HCCT makes the groups anew, again and again. A client's utility in a group is how well the group's mean update points "
+        "the way its own does (a cosine, 1 alone), less a price for little data: tradeoff (λ) over the group's number of "
+        "examples. Groups merge while that raises the utility of all clients together."
+    )
+
+
+def decision(told: Told) -> Finding:
+    numbers = told.numbers
+    if told.kind != "partition" or "utility" not in numbers:
+        return Finding(says=(sentence(told.note["text"]),), data=numbers)
+    says = [f"The utility of all clients together was {short(numbers['utility'])}."]
+    tests: tuple[Criterion, ...] = ()
+    if "best_open" in numbers:
+        tests = (Criterion(GAIN, numbers["best_open"], "<=", 0.0, "no merge was worth it"),)
+    if told.story.settings.get("groups") is not None:
+        groups = told.story.settings["groups"]
+        says.append(f"Groups were merged until {groups} were left, as asked for (groups), whether that was a gain or not.")
+        return Finding(says=tuple(says), criteria=tests, data=numbers)
+    return Finding(says=tuple(says), criteria=tests, flips=_flips(told), data=numbers)
+
+
+@dataclass(frozen=True)
+class Utilities:
+    """What a partition went by, from its records. clients (n,): ids. gram ``(n, n)``, sizes and price (n,): as in
+    :mod:`coterie.clustering.utility`."""
+
+    clients: list[int]
+    gram: np.ndarray
+    sizes: np.ndarray
+    price: np.ndarray
+
+    def at(self, group: Sequence[int]) -> list[int]:
+        return [self.clients.index(client) for client in group if client in self.clients]
+
+    def of(self, client: int, group: Sequence[int]) -> float:
+        """A client's own utility in a group that it is a member of."""
+        at = sorted(self.at(group))
+        return float(utility(self.gram, self.sizes, self.price, at)[at.index(self.clients.index(client))])
+
+    def total(self, groups: Sequence[Sequence[int]]) -> float:
+        known = [at for group in groups if (at := self.at(group))]
+        return sum(float(utility(self.gram, self.sizes, self.price, at).sum()) for at in known)
+
+    def becomes(self, parts: Sequence[Sequence[int]], factor: float) -> bool:
+        """Whether the partition with λ times ``factor`` has these parts."""
+        found = utility_merge(self.gram, self.sizes, factor * self.price)
+        return set(map(frozenset, found)) == set(map(frozenset, parts))
+
+
+def recovered(told: Told) -> Utilities | None:
+    """From the cosines, norms, sizes and prices of a note; None where they were not all recorded."""
+    clients, found = told.matrices
+    norm, size, price = (told.values(name) for name in ("norm", "size", "price"))
+    if not found or any(client not in row for client in clients for row in (norm, size, price)):
+        return None
+    cosines = next(iter(found.values()))
+    lengths = np.array([norm[c] for c in clients])
+    gram = (cosines + cosines.T) / 2 * np.outer(lengths, lengths)
+    np.fill_diagonal(gram, lengths**2)
+    return Utilities(clients, gram, np.array([size[c] for c in clients]), np.array([price[c] for c in clients]))
+
+
+def _flips(told: Told) -> tuple[Flip, ...]:
+    """The nearest values of λ with which the groups would have been others."""
+    known, was = recovered(told), told.story.settings.get("tradeoff")
+    if known is None or not was:
+        return ()
+    flips, parts = [], [known.at(part) for part in told.parts if known.at(part)]
+    if len(parts) > 1:
+        factor, pair = merging(known, parts)
+        if np.isfinite(factor):
+            one, two = ([known.clients[i] for i in parts[i]] for i in pair)
+            then = f"{who(one)} and {who(two)} would have been worth more together, so the groups would have been others"
+            flips.append(Flip((Change("tradeoff", ">", was * factor, was),), then))
+    less = parting(known, parts)
+    if less is not None:
+        flips.append(Flip((Change("tradeoff", "<=", was * less, was),), "the groups would have been others"))
+    return tuple(flips)
+
+
+def merging(known: Utilities, parts: Sequence[Sequence[int]]) -> tuple[float, tuple[int, int]]:
+    """Times which λ is to be taken for a merge of two of the parts to be worth nothing, for the pair for which that is least;
+    beyond, it is a gain. Utilities, and so gains, fall with λ in a straight line. Infinite where no λ does it."""
+    free = benefits(known.gram, known.sizes, 0 * known.price, parts)
+    slope = benefits(known.gram, known.sizes, known.price, parts) - free
+    np.fill_diagonal(free, 0.0)
+    np.fill_diagonal(slope, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.where(slope > 0, -free / slope, np.inf)
+    np.fill_diagonal(factor, np.inf)
+    one, two = np.unravel_index(int(factor.argmin()), factor.shape)
+    return float(max(factor[one, two], 1.0)), (int(one), int(two))
+
+
+def parting(known: Utilities, parts: Sequence[Sequence[int]]) -> float | None:
+    """Times which λ is to be taken for other groups, below 1; None where no λ down to a hundredth makes any, where there are
+    too many clients to try, or where these groups did not come of one partition."""
+    n = len(known.clients)
+    if n > MOST or not known.becomes(parts, 1.0):
+        return None
+    stays = 1.0
+    for factor in np.geomspace(1.0, 0.01, STEPS + 1)[1:]:
+        if not known.becomes(parts, float(factor)):
+            changes = float(factor)
+            break
+        stays = float(factor)
+    else:
+        return None
+    for _ in range(HALVINGS):
+        middle = (stays + changes) / 2
+        stays, changes = (middle, changes) if known.becomes(parts, middle) else (stays, middle)
+    return changes
+
+
+# -- one client ---------------------------------------------------------------------------------------------------------
+
+
+def member(told: Told, client: int) -> Finding:
+    """A client's utility where it is, alone, and in each of the other groups."""
+    side = next((part for part in told.parts if client in part), ())
+    own, gain = told.values("utility").get(client), told.values("gain").get(client)
+    if own is None:
+        return Finding(says=("It was not among those compared, and stayed with those it had been with.",))
+    says = [f"Its own utility in its group was {short(own)}{'' if gain is None else _alone(gain)}."]
+    data: dict[str, Any] = {"side": list(side), "utility": own, "gain": gain}
+    known = recovered(told)
+    others = [part for part in told.parts if client not in part]
+    if known is None or client not in known.clients:
+        if told.parts:
+            says.append("What it would have had in another group cannot be told: norms and sizes were not recorded.")
+        return Finding(says=tuple(says), data=data)
+    elsewhere = sorted((_moved(known, client, side, part) for part in others if known.at(part)), key=lambda one: -one[1])
+    data["elsewhere"] = [{"clients": list(g), "utility": u, "change_of_all": change} for g, u, change in elsewhere]
+    if elsewhere:
+        group, there, change = elsewhere[0]
+        says.append(
+            f"Elsewhere it would have had most with {who(group)}: {short(there)}. Its move would have changed the utility of "
+            f"all clients together by {change:+.3g}."
+        )
+    return Finding(says=tuple(says), data=data)
+
+
+def _alone(gain: float) -> str:
+    return ", as alone" if gain == 0 else f", {short(abs(gain))} {'more' if gain > 0 else 'less'} than alone"
+
+
+def _moved(known: Utilities, client: int, side: Clients, part: Clients) -> tuple[Clients, float, float]:
+    """Another group, the client's own utility in it, and what the move would change for all."""
+    left = [c for c in side if c != client]
+    before, after = known.total([side, part]), known.total([left, (*part, client)])
+    return part, known.of(client, (*part, client)), after - before

@@ -1,0 +1,95 @@
+"""Clients on their way: who comes later, was silent, or moves, whatever the method."""
+
+from __future__ import annotations
+
+from coterie.methods.split_half_review import ALIKE
+from coterie.report.explain.findings import Change, Criterion, Finding, Flip, opposed, sentence, short
+from coterie.report.explain.told import Told
+from coterie.report.explain.words import ranked
+
+KINDS = ("join", "walk", "wait", "move", "leave", "node")
+
+ALONE, JOINED = "it would have been a group of its own", "it would have joined the nearest branch"
+
+
+def decision(told: Told) -> Finding:
+    """A note about one client's way; the note's own words where its numbers are none that are known."""
+    numbers = told.numbers
+    if told.kind == "move" and "p_there" in numbers:
+        return _moved(numbers)
+    if "similarity" in numbers:
+        return _seated(told, numbers["similarity"])
+    if "gain" in numbers and told.story.settings.get("groups") is None:
+        test = Criterion("What it would add to the utility of the group that it raises most", numbers["gain"], ">", 0.0,
+                         "it joined that group")  # fmt: skip
+        return Finding(says=(sentence(told.note["text"]),), criteria=(test,), data=numbers)
+    branches = {name.removeprefix("node_"): value for name, value in numbers.items() if name.startswith("node_")}
+    if not branches:
+        return Finding(says=(sentence(told.note["text"]),), data=numbers)
+    return _walked(told, branches)
+
+
+def _walked(told: Told, branches: dict[str, float]) -> Finding:
+    """One step down a tree of groups: what was nearest, and by how much."""
+    numbers = told.numbers
+    chances = {name.removeprefix("p_"): value for name, value in numbers.items() if name.startswith("p_")}
+    near = _by_cosine(told)
+    took = str(int(numbers["node"]))
+    what = (
+        "greatest cosine with an update of that branch" if near
+        else "squared distance of its signal from that branch's mean" if told.story.method == "split-half"
+        else "distance to the nearest update of that branch"
+    )  # fmt: skip
+    order = dict(sorted(branches.items(), key=lambda item: -item[1] if near else item[1]))
+    says = [f"It compared itself with the branches of the tree of groups, by {what}: {ranked(_named(order))}."]
+    if took in branches and len(order) > 1:
+        first, second = list(order)[:2]
+        says.append(
+            f"It went to branch {took}; it would have gone to branch {second if took == first else first} had that been the "
+            f"nearer one, which took {short(abs(order[second] - order[first]))} more."
+        )
+    elif took not in branches:
+        says.append("It was near none of them, so it became a group of its own.")
+    flips = _alone(told, chances, took in branches)
+    return Finding(says=tuple(says), flips=flips, data=numbers)
+
+
+def _by_cosine(told: Told) -> bool:
+    """Whether branches are compared by cosines, greater for what is nearer."""
+    return told.story.method == "cfl" or (told.story.method == "flhc" and told.story.settings.get("metric") == "cosine")
+
+
+def _named(branches: dict[str, float]) -> dict[str, float]:
+    return {f"branch {name}": value for name, value in branches.items()}
+
+
+def _alone(told: Told, chances: dict[str, float], joined: bool) -> tuple[Flip, ...]:
+    """The settings by which a client is a group of its own, or is not."""
+    settings, numbers = told.story.settings, told.numbers
+    if chances and "level" in settings:
+        change = Change("level", ">" if joined else "<=", max(chances.values()), settings["level"])
+        return (Flip((change,), ALONE if joined else JOINED),)
+    threshold = settings.get("threshold")
+    if told.story.method == "flhc" and threshold is not None:
+        seen = [value for name, value in numbers.items() if name.startswith("node_")]
+        least = 1 - max(seen) if _by_cosine(told) else min(seen)
+        return (Flip((Change("threshold", "<=" if joined else ">", least, threshold),), ALONE if joined else JOINED),)
+    return ()
+
+
+def _seated(told: Told, similarity: float) -> Finding:
+    """ACFL: the client that a late one is most like."""
+    threshold, numbers = told.story.settings.get("threshold"), told.numbers
+    if threshold is None:
+        return Finding(says=(sentence(told.note["text"]),), data=numbers)
+    what = f"Its similarity to client {numbers['like']:.0f}, the one that it is most like,"
+    test = Criterion(what, similarity, ">", threshold, "it joined that one's group", "threshold")
+    then = ALONE if test.holds else "it would have joined that one's group"
+    return Finding(criteria=(test,), flips=(Flip((opposed(test, "threshold", threshold, similarity),), then),), data=numbers)
+
+
+def _moved(numbers: dict[str, float]) -> Finding:
+    test = Criterion("The probability that it differs from the group it went to by chance alone (p)", numbers["p_there"], ">",
+                     ALIKE, "nothing sets it apart from that group")  # fmt: skip
+    says = (f"A review found that it differs from its own group: p {short(numbers['p'])} that this was chance alone.",)
+    return Finding(says=says, criteria=(test,), data=numbers)

@@ -1,0 +1,37 @@
+"""Methods that make no groups; and those that are not known here, which explain themselves by their notes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.report.explain.findings import Finding, sentence
+from coterie.report.explain.told import Told
+from coterie.report.explain.words import who
+
+ABOUT = {
+    "fedavg": "FedAvg makes no groups and takes no decision: one model serves all clients.",
+    "independent": "Independent makes no groups: every client trains alone, and nothing is sent.",
+    "fedper": "FedPer makes no groups: all clients share the lower layers of one model, and each keeps its own last ones.",
+}
+
+
+class Plain:
+    """By the notes' own words. name: of the method."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def about(self, settings: dict[str, Any]) -> str:
+        return ABOUT.get(self.name, f"What {self.name} says of its own decisions is told in its words.")
+
+    def decision(self, told: Told) -> Finding:
+        text = sentence(told.note["text"])
+        return Finding(says=(text,) if text else (), data=told.numbers)
+
+    def member(self, told: Told, client: int) -> Finding:
+        """The side it came to, and its numbers by the names that the method gave them."""
+        side = next((part for part in told.parts if client in part), None)
+        found = {name: told.values(name)[client] for name in told.note.get("values") or {} if client in told.values(name)}
+        says = [f"It came to {who(side)}."] if side else []
+        says += [f"Its {name}: {value:.3g}." for name, value in found.items()]
+        return Finding(says=tuple(says), data={**({"side": list(side)} if side else {}), **found})

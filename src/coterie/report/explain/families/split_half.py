@@ -1,0 +1,117 @@
+"""Split-half's decisions: p-values of probes, and distances between the signals of clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.clustering import repeated_p
+from coterie.methods.split_half_review import ALIKE
+from coterie.report.explain.findings import Change, Criterion, Finding, Flip, opposed, sentence, short
+from coterie.report.explain.told import Told
+from coterie.report.explain.words import who
+
+SIGNAL = "what training moves the model by once the noise of small data is taken out"
+
+
+def about(settings: dict[str, Any]) -> str:
+    return (
+        "Split-half probes a group: every member trains on two random halves of its data. Where the halves of one client agree "
+        "and two clients do not, the clients differ by more than chance. A group splits when two probes in a row say so: p, "
+        "the probability that clients who are alike differ as much as that by chance, must be below level for both together."
+    )
+
+
+def decision(told: Told) -> Finding:
+    settings, numbers = told.story.settings, told.numbers
+    level = settings["level"]
+    if told.kind == "merge":
+        test = Criterion("The probability that the two groups differ by chance alone (p)", numbers["p"], ">", ALIKE,
+                         "nothing sets them apart")  # fmt: skip
+        return Finding(criteria=(test,), data=numbers)
+    if told.kind == "keep" and "p" in numbers and "other_node" in numbers:
+        what = "The probability that the two nearest groups differ by chance alone (p)"
+        test = Criterion(what, numbers["p"], ">", ALIKE, "", "", "they stay two")
+        return Finding(says=(sentence(told.note["text"]),), criteria=(test,), data=numbers)
+    p = _p(told)
+    if p is None:
+        return Finding(says=(sentence(told.note["text"]),), data=numbers)
+    name, value, first = p
+    test = Criterion(name, value, "<", level, "its clients are not all alike", "level",
+                     "as much as that may be chance")  # fmt: skip
+    says = () if first else (f"This probe alone had p {short(numbers['p'])}.",)
+    return Finding(says=says, criteria=(test,), flips=_flips(told, test, level, first), data=numbers)
+
+
+def _p(told: Told) -> tuple[str, float, bool] | None:
+    """What was compared with the level, its value, and whether it is of a first probe; None where that was not recorded."""
+    numbers = told.numbers
+    if "p_together" in numbers:
+        what = "The probability of two probes like this one and the one before, if its clients were alike,"
+        return what, numbers["p_together"], False
+    if "p" not in numbers or told.kind not in ("keep", "hold", "split"):
+        return None
+    heard = numbers.get("heard", len(told.clients))
+    p = numbers.get("p_twice", repeated_p(numbers["p"], numbers["p"], int(heard)))
+    return "The probability of a probe like this one, coming twice, if its clients were alike,", p, True
+
+
+def _flips(told: Told, test: Criterion, level: float, first: bool) -> tuple[Flip, ...]:
+    change = opposed(test, "level", level, test.value)
+    if told.kind == "split":
+        return (Flip((change,), "it would not have split in this round"),)
+    if told.kind == "hold":
+        return (Flip((change,), "it would not have been probed again in the next round"),)
+    if not test.holds and test.value < 1:
+        then = "it would have been probed again in the next round, to be sure" if first else (
+            "it would have split in this round, if both probes had seen the same two sides"
+        )
+        return (Flip((Change("level", ">", test.value, level),), then),)
+    return ()
+
+
+# -- one client ---------------------------------------------------------------------------------------------------------
+
+
+def member(told: Told, client: int) -> Finding:
+    """How far a client's signal was from each part, and with whom it is most alike."""
+    side = next((part for part in told.parts if client in part), None)
+    if not told.parts:
+        return Finding()
+    if side is None:
+        return Finding(says=(
+            "It was not heard in both probes, or they disagreed about its side. So it stood between the parts and chose later.",
+        ))  # fmt: skip
+    says: list[str] = []
+    data: dict[str, Any] = {"side": list(side)}
+    apart = {j: told.values(f"distance {j}").get(client) for j in range(len(told.parts))}
+    known = {j: value for j, value in apart.items() if value is not None}
+    mine = told.parts.index(side)
+    data["distances"] = [{"clients": list(told.parts[j]), "distance": value} for j, value in known.items()]
+    others = {j: value for j, value in known.items() if j != mine}
+    if mine in known and others:
+        near = min(others, key=lambda j: (others[j], j))
+        says.append(
+            f"Its signal, {SIGNAL}, was {short(known[mine])} from the mean of the others on its own side and "
+            f"{short(others[near])} from that of {who(told.parts[near])} (squared distances without noise: near or below 0 is "
+            "no difference)."
+        )
+    elif not known:
+        says.append("How far it was from either side was not recorded.")
+    says += _alike(told, client, side, data)
+    return Finding(says=tuple(says), data=data)
+
+
+def _alike(told: Told, client: int, side: tuple[int, ...], data: dict[str, Any]) -> list[str]:
+    clients, cosines = told.matrix()
+    if cosines is None or client not in clients:
+        return []
+    at = clients.index(client)
+    row = {c: float(cosines[at, i]) for i, c in enumerate(clients) if i != at}
+    told_of = []
+    for name, there in (("own", True), ("other", False)):
+        found = {c: value for c, value in row.items() if (c in side) == there}
+        if found:
+            best = max(found, key=lambda c: (found[c], -c))
+            data |= {f"nearest_{name}": best, f"cosine_{name}": found[best]}
+            told_of.append(f"{short(found[best])} with client {best} on {'its own' if there else 'another'} side")
+    return [f"Without noise its greatest cosines were {' and '.join(told_of)}."] if told_of else []

@@ -1,0 +1,240 @@
+"""A run in words: each decision that changed groups, and how close the present ones are to becoming others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from coterie.record import spread
+from coterie.report.explain import families
+from coterie.report.explain.told import Clients, Story, Told
+from coterie.report.explain.words import count, who
+from coterie.report.summary import agreement
+
+SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
+"""Kinds of notes that may tell why groups stayed what they are."""
+
+
+def story(told: Story) -> dict[str, Any]:
+    """All of a run: see docs/explain.md for the fields."""
+    notes = list(told.told())
+    changed = [note for note in notes if note.changes]
+    others = Counter(note.kind for note in notes if not note.changes)
+    truth = told.truth
+    return {
+        **heading(told),
+        "groups": [list(group) for group in told.groups],
+        "true_groups": truth and [list(group) for group in truth],
+        "agreement": agreement(told.groups, truth),
+        "decisions": [decision(note) for note in changed],
+        "unchanged": dict(others),
+        "unexplained": unexplained(told, changed),
+        "standing": {"all": _of_all(told, notes), "groups": [_standing(told, notes, group) for group in told.groups]},
+        "not_recorded": not_recorded(told),
+    }
+
+
+def heading(told: Story) -> dict[str, Any]:
+    return {
+        "run": str(told.folder), "method": told.method, "scenario": told.description["scenario"]["name"],
+        "seed": told.description["seeds"][0], "round": told.lines[-1]["round"], "rounds": told.description["rounds"],
+        "about": families.of(told.method).about(told.settings),
+    }  # fmt: skip
+
+
+def decision(note: Told) -> dict[str, Any]:
+    """A note: what it compared, how close it was, what would have changed it, and what it says itself."""
+    found = families.decision(note)
+    return {
+        "round": note.round, "kind": note.kind, "clients": list(note.clients), "parts": [list(part) for part in note.parts],
+        "text": note.note["text"], **found.json(), "words": found.words(),
+    }  # fmt: skip
+
+
+def last_about(notes: Sequence[Told], group: Clients) -> Told | None:
+    """The last note that told of this group alone and left it as it was, if nothing has changed it since but comings and
+    goings."""
+    members = set(group)
+    for note in reversed(notes):
+        there = set(note.clients)
+        if _ends(note, members):
+            return None
+        if note.kind in SAME and not note.changes and 2 * len(there & members) > max(len(there), len(members)):
+            return note
+    return None
+
+
+def last_of_all(told: Story, notes: Sequence[Told]) -> Told | None:
+    """The last note about several of the present groups together that left them as they were, if none has changed since."""
+    for note in reversed(notes):
+        if _ends(note, {client for group in told.groups for client in group}):
+            return None
+        touched = sum(bool(set(note.clients) & set(group)) for group in told.groups)
+        if note.kind in SAME and not note.changes and touched > 1:
+            return note
+    return None
+
+
+def _ends(note: Told, members: set[int]) -> bool:
+    """Whether groups of any of these clients became others by this note, not by one client's coming alone."""
+    return note.changes and note.kind != "join" and bool(members & set(note.clients))
+
+
+def _of_all(told: Story, notes: Sequence[Told]) -> dict[str, Any] | None:
+    note = last_of_all(told, notes)
+    return None if note is None else decision(note)
+
+
+def _standing(told: Story, notes: Sequence[Told], group: Clients) -> dict[str, Any]:
+    note = last_about(notes, group)
+    return {"clients": list(group), "accuracy": accuracy(told, group), "decision": None if note is None else decision(note)}
+
+
+def accuracy(told: Story, group: Clients) -> float | None:
+    """The mean accuracy of a group's clients in the last tested round."""
+    tested = next((line for line in reversed(told.lines) if line["tested"]), None)
+    if tested is None:
+        return None
+    each = spread(tested)["per_client"]
+    found = [each[str(client)] for client in group if each.get(str(client)) is not None]
+    return sum(found) / len(found) if found else None
+
+
+def unexplained(told: Story, changed: Sequence[Told]) -> list[dict[str, Any]]:
+    """Rounds after which groups were others though no note says why; who came and who left does not count."""
+    why = {note.round for note in changed} | {note.round + 1 for note in changed if note.kind in ("partition", "join")}
+    found = []
+    for before, line in zip(told.lines, told.lines[1:], strict=False):
+        both = {c for group in before["groups"] for c in group} & {c for group in line["groups"] for c in group}
+        old, new = (
+            {tuple(sorted(both & set(group))) for group in one["groups"] if both & set(group)} for one in (before, line)
+        )
+        if old != new and line["round"] not in why:
+            found.append({"round": line["round"], "groups": sorted(map(list, new - old))})
+    return found
+
+
+def came_and_went(told: Story) -> list[tuple[int, Clients, Clients]]:
+    """(round, who came, who left), where anybody did."""
+    found = []
+    for before, line in zip(told.lines, told.lines[1:], strict=False):
+        old, new = ({int(client) for client in one["clients"]} for one in (before, line))
+        if old != new:
+            found.append((line["round"], tuple(sorted(new - old)), tuple(sorted(old - new))))
+    return found
+
+
+def not_recorded(told: Story) -> list[str]:
+    """What records of this age lack."""
+    lacks = []
+    if any("silent" not in line for line in told.lines):
+        lacks.append("which clients were asked and did not answer")
+    return lacks
+
+
+# -- in words -----------------------------------------------------------------------------------------------------------
+
+SHOWN = 12
+"""Decisions told in full, half of them the first and half the last; and groups."""
+
+
+def text(told: Story, found: dict[str, Any]) -> list[tuple[int, str]]:
+    """(indentation, paragraph) of a run's explanation."""
+    out = [(0, title(found)), (0, found["about"]), (0, "")]
+    out += _changes(found) + _events(told) + _present(found)
+    for lack in found["not_recorded"]:
+        out.append((0, f"This record does not tell {lack}."))
+    return out
+
+
+def title(found: dict[str, Any]) -> str:
+    return (
+        f"{found['method']} in {found['scenario']}, seed {found['seed']}, after round {found['round']} of {found['rounds']}: "
+        f"{count(len(found['groups']), 'group')}."
+    )
+
+
+def _changes(found: dict[str, Any]) -> list[tuple[int, str]]:
+    decisions = found["decisions"]
+    out = [(0, "WHAT CHANGED THE GROUPS")]
+    if not decisions and not found["unexplained"]:
+        out.append((1, "Nothing: the groups are those of the first round."))
+    for number, one in enumerate(decisions):
+        if SHOWN // 2 <= number < len(decisions) - SHOWN // 2:
+            if number == SHOWN // 2:
+                out.append((1, f"... {count(len(decisions) - SHOWN, 'further decision')} (--json has all of them) ..."))
+            continue
+        out += told_of(one)
+    for one in found["unexplained"][:SHOWN]:
+        groups = "; ".join(who(group) for group in one["groups"][:4])
+        out.append((1, f"Round {one['round']}: there were other groups ({groups}), and no reason was recorded."))
+    other = sum(found["unchanged"].values())
+    if other:
+        kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(found["unchanged"].items()))
+        out.append((1, f"{count(other, 'other note')} changed no group ({kinds})."))
+    return [*out, (0, "")]
+
+
+def told_of(one: dict[str, Any]) -> list[tuple[int, str]]:
+    """One decision: what happened, and below it why."""
+    return [(1, f"Round {one['round']}: {happened(one)}"), *((2, sentence) for sentence in one["words"])]
+
+
+def happened(one: dict[str, Any]) -> str:
+    """What a decision did, in a sentence."""
+    parts, clients = [who(part) for part in one["parts"]], one["clients"]
+    shown = " | ".join(parts[:6]) + (f" | and {len(parts) - 6} more" if len(parts) > 6 else "")
+    match one["kind"]:
+        case "split":
+            return f"{who(clients)} split into {shown}."
+        case "merge":
+            return f"two groups became one: {who(clients)}."
+        case "join" if one["numbers"] or len(clients) == 1:
+            return f"client {clients[0]} found its group."
+        case "join":
+            return f"{who(clients)} came."
+        case "leave":
+            return f"{who(clients)} left."
+        case "move":
+            return f"client {clients[0]} moved to another group."
+        case "walk":
+            return f"client {clients[0]} went a step towards its group."
+        case "wait":
+            return f"client {clients[0]} waited."
+        case _ if len(parts) > 1:
+            return f"{count(len(clients), 'client')} in {len(parts)} groups: {shown}."
+        case _:
+            return f"{who(clients)}."
+
+
+def _events(told: Story) -> list[tuple[int, str]]:
+    events = came_and_went(told)
+    out = [(0, "WHO CAME AND WHO LEFT")] if events else []
+    for round, came, left in events[:SHOWN]:
+        said = [f"{who(ids)} {what}" for ids, what in ((came, "came"), (left, "left")) if ids]
+        out.append((1, f"Round {round}: {'; '.join(said)}."))
+    if len(events) > SHOWN:
+        out.append((1, f"... and in {count(len(events) - SHOWN, 'further round')}."))
+    return [*out, (0, "")] if out else []
+
+
+def _present(found: dict[str, Any]) -> list[tuple[int, str]]:
+    standing, out = found["standing"], [(0, "WHY THE GROUPS ARE STILL WHAT THEY ARE")]
+    if found["agreement"] is not None:
+        alike = "the same as" if found["agreement"] == 1 else "not the same as"
+        rand = f"adjusted Rand index {found['agreement']:.2f}: 1 where they agree, about 0 by chance"
+        out.append((1, f"They are {alike} the true groups, which no method was told ({rand})."))
+    if standing["all"] is not None:
+        out.append((1, f"All together, last looked at in round {standing['all']['round']}:"))
+        out += [(2, sentence) for sentence in standing["all"]["words"]]
+    for one in standing["groups"][:SHOWN]:
+        accurate = "" if one["accuracy"] is None else f", mean accuracy {one['accuracy']:.3f}"
+        why = one["decision"]
+        same = why is None or why == standing["all"]
+        name = f"{who(one['clients'])[:1].upper()}{who(one['clients'])[1:]}{accurate}"
+        out.append((1, f"{name}." if same else f"{name}; last looked at in round {why['round']}:"))
+        out += [] if same else [(2, sentence) for sentence in why["words"]]
+    if len(standing["groups"]) > SHOWN:
+        out.append((1, f"... and {count(len(standing['groups']) - SHOWN, 'further group')} (--json has all of them)."))
+    return out

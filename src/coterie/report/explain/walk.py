@@ -1,0 +1,204 @@
+"""One client's way through a run, in words: at each decision that concerned it, where it came and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from coterie.record import Line
+from coterie.report.explain import families, story
+from coterie.report.explain.told import Clients, Story, Told, of_client
+from coterie.report.explain.words import count, rounds, who
+from coterie.report.nodes import follow
+
+SHOWN = 10
+"""Steps told in full, half of them the first and half the last."""
+
+
+def walk(told: Story, client: int) -> dict[str, Any]:
+    """All about one client: see docs/explain.md for the fields."""
+    group, notes = of_client(told, client), list(told.told())
+    steps, skipped = _steps(notes, client)
+    last = [
+        note for note in (story.last_about(notes, group), story.last_of_all(told, notes))
+        if note is not None and client in note.clients and note not in steps
+    ]  # fmt: skip
+    return {
+        **story.heading(told),
+        "groups": [list(members) for members in told.groups],
+        "client": client,
+        "group": list(group),
+        "truth": _truth(told, group, client),
+        "adversary": client in told.description["world"].get("adversaries", []),
+        "accuracy": _accuracy(told.lines, client),
+        "path": _path(told, client),
+        "steps": [_step(told, note, client) for note in steps],
+        "unchanged": skipped,
+        "standing": [_step(told, note, client) for i, note in enumerate(last) if note not in last[:i]],
+        "silent": [line["round"] for line in told.lines if _was_silent(line, client)],
+        "refused": {line["round"]: why for line in told.lines if (why := line["refused"].get(str(client)))},
+        "not_recorded": story.not_recorded(told),
+    }
+
+
+def _steps(notes: Sequence[Told], client: int) -> tuple[list[Told], int]:
+    """The notes that brought a client where it is, and how many changed the groups of others alone."""
+    found, skipped, place = [], 0, None
+    for note in notes:
+        if client not in note.clients:
+            continue
+        if note.kind in ("walk", "wait", "move", "merge", "leave", "join"):
+            found.append(note)
+        elif note.parts and note.changes:
+            now = _place(note, client)
+            if now != place:
+                found.append(note)
+            else:
+                skipped += 1
+            place = now
+    return found, skipped
+
+
+def _place(note: Told, client: int) -> Any:
+    """Where a note put a client: its model or its part in a round where these are the choice, else those it is with."""
+    model = note.values("model").get(client)
+    if model is not None:
+        return model
+    loss, bar = note.values("loss").get(client), note.values("bar").get(client)
+    if loss is not None and bar is not None:
+        return loss < bar
+    return next((frozenset(part) for part in note.parts if client in part), None)
+
+
+def _step(told: Story, note: Told, client: int) -> dict[str, Any]:
+    found = families.member(note, client)
+    after = note.place + (note.kind == "partition")  # its groups train in the next round
+    return {
+        **story.decision(note), "client": {**found.json(), "words": found.words()},
+        "accuracy_before": _accuracy(told.lines[: note.place], client),
+        "accuracy_after": _first(told.lines[after:], client),
+    }  # fmt: skip
+
+
+def _accuracy(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
+    """Its last accuracy in ``lines``, and the round."""
+    return _first(list(reversed(lines)), client)
+
+
+def _first(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
+    for line in lines:
+        value = line["clients"].get(str(client), {}).get("accuracy") if line["tested"] else None
+        if value is not None:
+            return {"round": line["round"], "accuracy": value}
+    return None
+
+
+def _path(told: Story, client: int) -> list[dict[str, Any]]:
+    """The groups that it was in, from which round to which, and its last accuracy with each one's model."""
+    _, places = follow(told.lines)
+    spans: list[tuple[int, list[Line]]] = []
+    for line, row in zip(told.lines, places, strict=True):
+        at = next((id for id, group in zip(row, line["groups"], strict=True) if client in group), None)
+        if at is None:
+            continue
+        if not spans or spans[-1][0] != at:
+            spans.append((at, []))
+        spans[-1][1].append(line)
+    return [
+        {
+            "clients": next(list(group) for group in lines[-1]["groups"] if client in group),
+            "first": lines[0]["round"], "last": lines[-1]["round"], "accuracy": _accuracy(lines, client),
+        }
+        for _, lines in spans
+    ]  # fmt: skip
+
+
+def _truth(told: Story, group: Clients, client: int) -> dict[str, Any] | None:
+    """Its true group, whom it is with though they are not of it, and whom of it it is without; None where nothing is known."""
+    true = next((members for members in told.truth or () if client in members), None)
+    if true is None:
+        return None
+    return {"group": list(true), "with": sorted(set(group) - set(true)), "without": sorted(set(true) - set(group))}
+
+
+def _was_silent(line: Line, client: int) -> bool:
+    return client in line.get("silent", ()) and str(client) not in line["refused"]
+
+
+# -- in words -----------------------------------------------------------------------------------------------------------
+
+
+def text(told: Story, found: dict[str, Any]) -> list[tuple[int, str]]:
+    """(indentation, paragraph) of a client's explanation."""
+    client = found["client"]
+    out = [(0, f"Client {client}. {story.title(found)}"), (0, found["about"]), (0, "")]
+    out += _now(found)
+    steps = found["steps"]
+    out.append((0, "HOW IT CAME THERE"))
+    if not steps:
+        out.append((1, "No decision concerned it: it is where it was from the first round on."))
+    for number, one in enumerate(steps):
+        if SHOWN // 2 <= number < len(steps) - SHOWN // 2:
+            if number == SHOWN // 2:
+                out.append((1, f"... {count(len(steps) - SHOWN, 'further step')} (--json has all of them) ..."))
+            continue
+        out += _told(one, found)
+    if found["unchanged"]:
+        out.append((1, f"{count(found['unchanged'], 'other decision')} changed groups and left it where it was."))
+    out += [(0, ""), *_path_words(found)]
+    if found["standing"]:
+        out += [(0, ""), (0, "WHY IT IS STILL THERE")]
+        for one in found["standing"]:
+            out.append((1, f"Round {one['round']}, the last time that this was looked at:"))
+            out += [(2, sentence) for sentence in dict.fromkeys([*one["words"], *one["client"]["words"]])]
+    return [*out, (0, ""), *_absences(found)]
+
+
+def _now(found: dict[str, Any]) -> list[tuple[int, str]]:
+    others = [client for client in found["group"] if client != found["client"]]
+    out = [(0, f"It is with {who(others)}." if len(others) != 1 else f"It is with client {others[0]}.")] if others else [
+        (0, "It is alone in its group."),
+    ]  # fmt: skip
+    if found["truth"] is not None:
+        away = [(words, found["truth"][key]) for words, key in (("it is with", "with"), ("it lacks", "without"))]
+        wrong = "; ".join(f"{words} {who(ids)}" for words, ids in away if ids)
+        said = f"This is not its true group: {wrong}." if wrong else "This is its true group."
+        out.append((0, f"{said} (The true groups come with the data, and no method was told them.)"))
+    if found["adversary"]:
+        out.append((0, "It means harm. (The record knows that; no method was told it.)"))
+    return [*out, (0, "")]
+
+
+def _told(one: dict[str, Any], found: dict[str, Any]) -> list[tuple[int, str]]:
+    out = [(1, f"Round {one['round']}: {story.happened(one)}")]
+    out += [(2, sentence) for sentence in dict.fromkeys([*one["client"]["words"], *one["words"]])]
+    before, after, now = one["accuracy_before"], one["accuracy_after"], found["accuracy"]
+    said = [
+        f"{value['accuracy']:.3f} {when} (round {value['round']})"
+        for value, when in ((before, "before"), (after, "after"), (now, "now")) if value is not None
+    ]  # fmt: skip
+    return [*out, (2, f"Its accuracy: {', '.join(said)}.")] if said else out
+
+
+def _path_words(found: dict[str, Any]) -> list[tuple[int, str]]:
+    out = [(0, "ITS GROUPS, AND ITS ACCURACY WITH THE MODEL OF EACH")]
+    path = found["path"]
+    for one in path[-SHOWN:]:
+        span = f"round {one['first']}" if one["first"] == one["last"] else f"rounds {one['first']}-{one['last']}"
+        accurate = "not tested" if one["accuracy"] is None else (
+            f"accuracy {one['accuracy']['accuracy']:.3f} in round {one['accuracy']['round']}"
+        )
+        out.append((1, f"{span[:1].upper()}{span[1:]}: {who(one['clients'])}; {accurate}."))
+    return out if len(path) <= SHOWN else [out[0], (1, f"... {count(len(path) - SHOWN, 'earlier group')} ..."), *out[1:]]
+
+
+def _absences(found: dict[str, Any]) -> list[tuple[int, str]]:
+    out = []
+    if found["silent"]:
+        out.append((0, f"It was asked and did not answer in {rounds(found['silent'])}."))
+    for round, why in list(found["refused"].items())[:3]:
+        out.append((0, f"Its reply of round {round} was turned away: {why}."))
+    if len(found["refused"]) > 3:
+        out.append((0, f"... and in {count(len(found['refused']) - 3, 'further round')}."))
+    out += [(0, f"This record does not tell {lack}.") for lack in found["not_recorded"]]
+    return out or [(0, "It answered whenever it was asked.")]
