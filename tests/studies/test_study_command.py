@@ -12,7 +12,7 @@ import pytest
 
 from coterie import studies
 from coterie.cli import main
-from coterie.studies import STUDIES, drawing, scales
+from coterie.studies import STUDIES, scales
 from coterie.studies.cfl_bounds import gradients
 
 TINY = """
@@ -144,7 +144,7 @@ def test_a_mistake_in_one_of_several_is_told_before_any_is_run(tiny: Path, capsy
 def test_figures_need_matplotlib(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawing.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["study", "cfl/fig3"]) == 2
     assert capsys.readouterr().err == "coterie: figures of studies need Matplotlib: pip install 'coterie[studies]'\n"
     assert not (tiny / "studies").exists()

@@ -1,77 +1,49 @@
-"""Figures for print: colours that the colour-blind tell apart, and markers and dashes for who prints in grey.
-
-Matplotlib is an extra, and imported when the first figure is drawn.
-"""
+"""Figures of studies, in the style of :mod:`coterie.report.figures.style`."""
 
 from __future__ import annotations
 
-import importlib.util
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.report.figures import style
+from coterie.report.figures.style import (
+    BLUE,
+    COLOURS,
+    COLUMN,
+    DASHES,
+    GREEN,
+    GREY,
+    MARKERS,
+    ORANGE,
+    PAGE,
+    panels,
+)
 from coterie.report.summary import interval
-from coterie.settings import UserError
-from coterie.store import write_whole
 from coterie.studies.study import Row, Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-# M. Okabe, K. Ito, "Color Universal Design", 2008.
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442"
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY, YELLOW)
-GREY = "#777777"
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES = ("-", "--", "-.", ":")
-
-COLUMN, PAGE = 3.5, 7.2
-"""Widths in inches: of one column of a journal, and of both."""
-
-STYLE = {
-    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.7, "lines.linewidth": 1.3,
-    "lines.markersize": 3.5, "legend.frameon": False, "pdf.fonttype": 42, "figure.constrained_layout.use": True,
-    "savefig.dpi": 180,
-}  # fmt: skip
+__all__ = [
+    "BLUE", "COLOURS", "COLUMN", "DASHES", "GREEN", "GREY", "MARKERS", "ORANGE", "PAGE",
+    "band", "check_installed", "draw", "panels",
+]  # fmt: skip
 
 SUFFIXES = (".pdf", ".png")
 
 
 def check_installed() -> None:
-    """Raises :class:`UserError` without Matplotlib."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("figures of studies need Matplotlib: pip install 'coterie[studies]'")
+    """Raises :class:`~coterie.settings.UserError` without Matplotlib."""
+    style.check_installed("figures of studies", "studies")
 
 
 def draw(study: Study, rows: Sequence[Row], stem: Path) -> tuple[Path, ...]:
     """Draw a study's figure to ``stem`` with each of :data:`SUFFIXES`; the same rows make the same files."""
     check_installed()
-    import matplotlib
-
-    written = []
-    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]  # whose keys are any
-        made = study.figure(rows)
-        for suffix, unsaid in zip(SUFFIXES, ("CreationDate", "Software"), strict=True):
-            data = io.BytesIO()
-            made.savefig(data, format=suffix[1:], metadata={unsaid: None})
-            stem.parent.mkdir(parents=True, exist_ok=True)
-            path = stem.with_name(stem.name + suffix)
-            write_whole(path, data.getvalue())
-            written.append(path)
-    return tuple(written)
-
-
-def panels(columns: int, rows: int = 1, *, width: float = PAGE, height: float = 2.4, **share: Any) -> tuple[Figure, np.ndarray]:
-    """A figure, and its axes ``(rows, columns)``; ``height`` of each row, in inches."""
-    from matplotlib.figure import Figure
-
-    made = Figure(figsize=(width, height * rows))
-    return made, made.subplots(rows, columns, squeeze=False, **share)
+    return style.write(lambda: study.figure(rows), [stem.with_name(stem.name + suffix) for suffix in SUFFIXES])
 
 
 def band(axes: Axes, x: Sequence[float], curves: np.ndarray, number: int, label: str, *, marked: bool = True) -> None:

@@ -1,0 +1,71 @@
+"""How figures for print look: colours that the colour-blind tell apart, markers and dashes for who prints in grey, fonts
+embedded, the widths of a journal; and files that are the same whenever they are made of the same numbers.
+
+Matplotlib is an extra, and imported when the first figure is drawn.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.settings import UserError
+from coterie.store import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# M. Okabe, K. Ito, "Color Universal Design", 2008.
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY, YELLOW)
+GREY = "#777777"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", "-.", ":")
+
+COLUMN, PAGE = 3.5, 7.2
+"""Widths in inches: of one column of a journal, and of both."""
+
+STYLE = {
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.7, "lines.linewidth": 1.3,
+    "lines.markersize": 3.5, "legend.frameon": False, "pdf.fonttype": 42, "figure.constrained_layout.use": True,
+    "savefig.dpi": 180, "svg.hashsalt": "coterie",
+}  # fmt: skip
+
+UNSAID = {".pdf": "CreationDate", ".png": "Software", ".svg": "Date"}
+"""Suffix of a figure -> what its metadata leave out, so that the same numbers make the same file."""
+
+
+def check_installed(what: str, extra: str) -> None:
+    """Raises :class:`~coterie.settings.UserError` without Matplotlib: ``what`` needs it, and ``extra`` has it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError(f"{what} need Matplotlib: pip install 'coterie[{extra}]'")
+
+
+def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ...]:
+    """Draw ``figure`` in this style, to files that end in one of :data:`UNSAID`, whole or not at all."""
+    import matplotlib
+
+    written = []
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]  # whose keys are any
+        made = figure()
+        for path in files:
+            data = io.BytesIO()
+            made.savefig(data, format=path.suffix[1:].lower(), metadata={UNSAID[path.suffix.lower()]: None})
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, data.getvalue())
+            written.append(path)
+    return tuple(written)
+
+
+def panels(columns: int, rows: int = 1, *, width: float = PAGE, height: float = 2.4, **share: Any) -> tuple[Figure, np.ndarray]:
+    """A figure, and its axes ``(rows, columns)``; ``height`` of each row, in inches."""
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(width, height * rows))
+    return made, made.subplots(rows, columns, squeeze=False, **share)
