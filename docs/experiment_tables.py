@@ -12,10 +12,10 @@ from pathlib import Path
 
 from measured import table
 
+from coterie.report.pace import duration
 from coterie.studies import PAPERS, SCALES, STUDIES, Outcome, Rows, Study, outcome, scales
 from coterie.studies.drawing import draw
 from coterie.studies.running import complete_seeds
-from coterie.studies.screen import duration
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "studies"

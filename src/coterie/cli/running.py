@@ -21,6 +21,7 @@ TREES = 4
 
 def run(arguments: argparse.Namespace) -> int:
     from coterie import overrides
+    from coterie.cli import estimating
     from coterie.experiment import make, normal, read
     from coterie.runs import begin
     from coterie.track.known import check
@@ -31,7 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
         spec = overrides.assign(spec, text)
     experiment = make(spec)
     out = Path(arguments.out) if arguments.out else _new_folder(experiment.scenario)
-    return _carry_out(begin(experiment, out), out, arguments)
+    if arguments.estimate:
+        return estimating.show(experiment, out, arguments.json)
+    runs = begin(experiment, out)
+    estimating.announce(experiment, out)
+    return _carry_out(runs, out, arguments)
 
 
 def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
@@ -99,7 +104,7 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
     try:
         with (
             Live(watched(arguments.json), names, runs[0].experiment.rounds) as live,
-            Tracking(arguments.track, live.tell) as tracking,
+            Tracking(arguments.track, live.tell, wait=live.note) as tracking,
         ):
             for number, one in enumerate(runs):
                 live.begin(number, len(one.record.lines()))

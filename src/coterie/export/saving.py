@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,15 @@ Key = tuple[int, Client | None]
 """A model as it serves: its row in the assignment and, if the client keeps layers of its own, the client."""
 
 
-def save(run: Path | str, to: Path | str) -> Path:
+def save(run: Path | str, to: Path | str, told: Callable[[], None] | None = None) -> Path:
     """Write every model that serves a client of ``run`` into the new folder ``to``; returns it.
 
     run: a run directory, as its newest checkpoint stands, or the folder of several, each of which gets a subfolder of its
     name. Nothing is left behind where this fails. Models of which the server has a part alone, or sealed rows, are written
-    as it has them. Raises :class:`~coterie.settings.UserError` if ``to`` has something in it, a run has no checkpoint yet, or
-    all layers stay at the clients.
+    as it has them. told: is called after each run.
+
+    Raises :class:`~coterie.settings.UserError` if ``to`` has something in it, a run has no checkpoint yet, or all layers stay
+    at the clients.
     """
     to = Path(to).absolute()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -45,6 +48,8 @@ def save(run: Path | str, to: Path | str) -> Path:
         part.mkdir()
         for one in runs:
             _save(one, part if one.folder == Path(run) else part / one.folder.name)
+            if told:
+                told()
         part.rename(to)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -135,6 +135,10 @@ class Live:
         else:
             print(f"coterie: {text}", file=sys.stderr)
 
+    def note(self, text: str) -> None:
+        """What goes on besides, where somebody looks."""
+        self.screen.write(lambda: [*self._lines(), line_of(text)], at_once=True)
+
     def _lines(self) -> Iterable[RenderableType]:
         done = self.pace.done
         yield bar(self.names[self.number], done, self.rounds, f"round {done} of {self.rounds}{self.pace.left()}")

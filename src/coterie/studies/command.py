@@ -6,17 +6,22 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from rich.console import Console
 
 from coterie import studies
 from coterie.engines.hardware import Hardware
+from coterie.engines.inprocess import Round
 from coterie.engines.workers import EngineError
 from coterie.experiment import data_folder
 from coterie.record import to_json
 from coterie.report import terminal
+from coterie.report.live import Steps, groups, watched
+from coterie.report.pace import duration
 from coterie.settings import UserError
 from coterie.studies import drawing, running, screen
 from coterie.studies.reading import find, scales
@@ -32,6 +37,10 @@ def listed(_: argparse.Namespace) -> int:
         console.print(screen.listing(one for one in studies.STUDIES.values() if one.paper == paper))
         console.print()
     return 0
+
+
+LETTERS = 24
+"""A setting that is a list is told in so many."""
 
 
 def study(arguments: argparse.Namespace) -> int:
@@ -51,7 +60,7 @@ def study(arguments: argparse.Namespace) -> int:
         rows = Rows(out / f"{one.source}.{scale.name}.jsonl")
         tell(progress, f"{one.name}, {one.where}, at scale {scale.name}: {scale.about}")
         try:
-            _carry_out(one, scale, rows, on, arguments.seeds, progress)
+            _carry_out(one, scale, rows, on, arguments.seeds, progress, arguments.json)
         except KeyboardInterrupt:
             tell(progress, f"coterie: interrupted; what is done is in {rows.path}, and the same command goes on from there")
             return 130
@@ -88,16 +97,24 @@ def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[Study, Scale]]:
         yield one, find(one.name, one.source, arguments.scale)
 
 
-def _carry_out(study: Study, scale: Scale, rows: Rows, on: Resources, seeds: int | None, console: Console) -> None:
+def _carry_out(study: Study, scale: Scale, rows: Rows, on: Resources, seeds: int | None, console: Console, quiet: bool) -> None:
     """Run what is missing, with a line for each row."""
     cells, began = scale.cells(seeds), time.perf_counter()
     done = len(rows.of(cells))
-    left = screen.duration((len(cells) - done) / len(scale.cells()) * scale.seconds)
+    left = duration((len(cells) - done) / len(scale.cells()) * scale.seconds)
     tell(console, f"{done} of {len(cells)} runs are recorded{f'; about {left}' if done < len(cells) else ''}")
-    for row in running.carry_out(study, scale, rows, on, seeds):
-        done += 1
-        told = ", ".join(f"{name} {_shown(row['cell'][name])}" for name in varied(cells) if name in row["cell"])
-        tell(console, f"{done} of {len(cells)}: {told}: {row['seconds']:.1f} s, {time.perf_counter() - began:.0f} s in all")
+    with Steps(console if watched(quiet) else None, study.name, len(cells), done) as steps:
+        on = replace(on, told=lambda last, rounds: steps.tell(_round(last, rounds)))
+        for row in running.carry_out(study, scale, rows, on, seeds):
+            done += 1
+            told = ", ".join(f"{name} {_shown(row['cell'][name])}" for name in varied(cells) if name in row["cell"])
+            tell(console, f"{done} of {len(cells)}: {told}: {row['seconds']:.1f} s, {time.perf_counter() - began:.0f} s in all")
+            steps.step()
+
+
+def _round(last: Round, rounds: int) -> str:
+    """What goes on within a cell."""
+    return f"round {last.number} of {rounds}, {last.answered} of {last.asked} replies, {groups(last.assignment.groups)}"
 
 
 def varied(cells: Sequence[Cell]) -> list[str]:
@@ -113,5 +130,11 @@ def varied(cells: Sequence[Cell]) -> list[str]:
 
 
 def _shown(value: Any) -> Any:
-    """A setting in few words: of a table, its label."""
-    return value.get("label", value) if isinstance(value, Mapping) else value
+    """A setting in few words: of a table, its label; of a long list, its beginning.
+
+    >>> _shown([[-1.5, 0.0, 0.0, 1.0, 0.45], [1.5, 0.0, 0.0, 0.45, 1.0]])
+    '[[-1.5, 0.0, 0.0, ...'
+    """
+    if isinstance(value, Mapping):
+        return value.get("label", value)
+    return shorten(str(value), LETTERS, placeholder=" ...") if isinstance(value, list | tuple) else value

@@ -90,7 +90,10 @@ def rounds_of(
 ) -> Iterator[Round]:  # fmt: skip
     """The rounds of a method over a world, from the first or after ``start``; every so many are tested, and the last."""
     how = {"eval_every": every or rounds, "start": start, **asdict(resources.hardware)}
-    return inprocess.rounds(method, world, rounds=rounds, seed=seed, **how)
+    for done in inprocess.rounds(method, world, rounds=rounds, seed=seed, **how):
+        if resources.told:
+            resources.told(done, rounds)
+        yield done
 
 
 def asked(on: Resources, method: Method[Any], plan: Plan, position: Position, world: World, seed: int) -> Replies:

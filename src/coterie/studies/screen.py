@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from coterie.report.pace import duration
 from coterie.studies.reading import scales
 from coterie.studies.running import Outcome
 from coterie.studies.study import Study, Table
@@ -27,18 +28,6 @@ def listing(studies: Iterable[Study]) -> RichTable:
             out.add_row(*head, scale.name, duration(scale.seconds), ", ".join(scale.needs) or "none")
             head = (Text(""), "")
     return out
-
-
-def duration(seconds: float) -> str:
-    """About how long.
-
-    >>> duration(40), duration(150), duration(5400), duration(400_000)
-    ('40 s', '2 min', '1.5 h', '4.6 days')
-    """
-    for unit, length, digits in (("days", 86_400, 1), ("h", 3_600, 1), ("min", 60, 0)):
-        if seconds >= 1.5 * length:
-            return f"{seconds / length:.{digits}f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def result(said: Outcome) -> Together:

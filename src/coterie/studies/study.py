@@ -18,6 +18,8 @@ from coterie.engines.hardware import Hardware
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from coterie.engines.inprocess import Round
+
 Cell = Mapping[str, Any]
 Row = Mapping[str, Any]
 
@@ -30,10 +32,12 @@ SCALES = ("small", "data", "paper")
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a cell may use. data: folder of the data sets' files. hardware: processes and a device."""
+    """What a cell may use. data: folder of the data sets' files. hardware: processes and a device. told: takes each round of
+    a method, and how many there are to be, for whoever watches."""
 
     data: str | None = None
     hardware: Hardware = field(default_factory=Hardware)
+    told: Callable[[Round, int], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -64,9 +64,12 @@ def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> S
 
 class Clients:
     """Those who are there where a run stands. fleet: trains them. parameters: the columns that similarity sees. seed: of the
-    run."""
+    run. told: is called after each exchange."""
 
-    def __init__(self, fleet: Fleet, parameters: slice, position: Position, seed: int) -> None:
+    def __init__(
+        self, fleet: Fleet, parameters: slice, position: Position, seed: int, told: Callable[[], None] | None = None
+    ) -> None:
+        self.told = told
         self.fleet, self.world, self.parameters, self.seed = fleet, fleet.world, parameters, seed
         self.there = roll.present(fleet.world.attendance, position)
         self.left_out: Mapping[Client, str] = {}
@@ -111,4 +114,6 @@ class Clients:
         self.asked += 1
         position = Position(round=round, exchange=FAR + self.asked, state=None)
         replies, _ = exchange(self.fleet, plan, position, self.seed, Clock())
+        if self.told:
+            self.told()
         return replies

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,19 @@ EPOCHS = (ACFL().pretrain_epochs, 10)
 """Of ACFL's first training: its default's; where that leaves no clear threshold, more."""
 
 
-def suggest(run: Path | str, *, data: Path | str | None = None, workers: int | None = None) -> Suggestion:
+EXCHANGES = 7
+"""A suggestion takes so many, and two more where ACFL's first epochs leave no clear threshold."""
+
+
+def suggest(
+    run: Path | str, *, data: Path | str | None = None, workers: int | None = None, told: Callable[[], None] | None = None
+) -> Suggestion:
     """What FL+HC, ACFL and CFL would have to be set to, to find the groups that the split-half test finds in a run.
 
     run: a run directory, of any method, with a completed round. Its clients are asked for a few exchanges, from the model of
     its newest checkpoint and from its first; nothing of the run is changed, and asking again gives the same. data: folder of
-    the data set's files, where it is no longer the run's. workers: processes that train; changes no result.
+    the data set's files, where it is no longer the run's. workers: processes that train; changes no result. told: is called
+    after each exchange, of which there are :data:`EXCHANGES` or two more.
 
     Raises :class:`~coterie.settings.UserError` for what is no run directory, holds several runs, is of a federation, or has no
     completed round; where the data are not what they were; and where fewer than two clients can be halved.
@@ -56,7 +63,7 @@ def suggest(run: Path | str, *, data: Path | str | None = None, workers: int | N
     assignment = one.method.assignment(position.state)
     start = start_of(assignment, position, one.record.lines())
     with fleet:
-        asked = _Asked(one, Clients(fleet, federation.parameters, position, one.seed), federation, start)
+        asked = _Asked(one, Clients(fleet, federation.parameters, position, one.seed, told), federation, start)
         finding, probes = asked.found()
         advice = tuple(asked.advice(finding, probes))
     return Suggestion(

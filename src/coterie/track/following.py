@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -21,18 +23,25 @@ from coterie.track.place import TRACK
 PATIENCE = 60.0
 """Seconds that are waited for a tracker at the end, counted anew whenever it has tracked another round."""
 
+Tell = Callable[[str], None]
+"""Takes a sentence."""
+
+WHILE = 5.0
+"""Seconds after which it is said that one waits."""
+
 
 class Tracking:
     """Lets trackers follow runs; a context manager, at whose end they have caught up.
 
     names: of :data:`~coterie.track.TRACKERS`. tell: takes one sentence when a tracker has failed and is switched off, or
-    leaves something out; a warning by default. The runs go on. Raises :class:`~coterie.settings.UserError` for an unknown
-    name, and where something is not installed.
+    leaves something out; a warning by default. The runs go on. wait: takes one where the end waits for a tracker.
+
+    Raises :class:`~coterie.settings.UserError` for an unknown name, and where something is not installed.
     """
 
-    def __init__(self, names: Iterable[str] | str, tell: Callable[[str], None] = warnings.warn) -> None:
+    def __init__(self, names: Iterable[str] | str, tell: Tell = warnings.warn, wait: Tell | None = None) -> None:
         names = [names] if isinstance(names, str) else names
-        self.tell, self.folder, self.told = tell, Path(), False
+        self.tell, self.wait, self.folder, self.told = tell, wait, Path(), False
         self.processes = {name: _Process(name) for name in check(names)}
 
     def __enter__(self) -> Tracking:
@@ -41,9 +50,10 @@ class Tracking:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for process in self.processes.values():
             process.end()
-        waiting = list(self.processes.items())
-        for name, process in waiting:
-            self._hear(name, process.wait(self.folder))
+        for name, process in list(self.processes.items()):
+            self._hear(name, process.wait(self.wait))
+        for process in self.processes.values():
+            process.close()
         self.processes = {}
 
     def follow(self, folder: Path | str) -> None:
@@ -61,14 +71,14 @@ class Tracking:
         if folder == self.folder or not self.processes:
             return
         self.folder = folder
-        count = len(Record(folder).description()["world"]["clients"])
-        if count > MOST and not self.told:
+        many = len(Record(folder).description()["world"]["clients"])
+        if many > MOST and not self.told:
             self.told = True
-            self.tell(f"of {count} clients, which are more than {MOST}, only the clusters are tracked and not each client")
+            self.tell(f"of {many} clients, which are more than {MOST}, only the clusters are tracked and not each client")
 
     def _hear(self, name: str, failure: str | None) -> None:
         if failure is not None:
-            del self.processes[name]
+            self.processes.pop(name).close()
             self.tell(f"tracking with {name} is off: {failure}")
 
 
@@ -102,21 +112,29 @@ class _Process:
         """Nothing more is coming. Said aloud: workers that were forked may keep the pipe open."""
         self._say(b"")
 
-    def wait(self, folder: Path) -> str | None:
-        """Until all is tracked; returns why that cannot be."""
+    def wait(self, tell: Tell | None) -> str | None:
+        """Until all is tracked; returns why that cannot be. tell: takes one sentence if it takes a while."""
         if self.process is None:
             return None
-        kept, seen, since = folder / TRACK / f"{self.name}.json", 0.0, time.monotonic()
-        while True:
+        kept, seen, since, told = self.folder / TRACK / f"{self.name}.json", 0.0, time.monotonic(), False
+        while time.monotonic() - since < PATIENCE:
             with suppress(subprocess.TimeoutExpired):
-                return self._why() if self.process.wait(timeout=1) else None
-            now = kept.stat().st_mtime if kept.exists() else 0.0
+                return self._why() if self.process.wait(timeout=WHILE) else None
+            if tell and not told:
+                tell(f"waiting for {self.name} to track the last rounds")
+            now, told = kept.stat().st_mtime if kept.exists() else 0.0, True
             if now != seen:
                 seen, since = now, time.monotonic()
-            if time.monotonic() - since > PATIENCE:
-                self.process.kill()
-                self.process.wait()
-                return f"it took more than {PATIENCE:.0f} s for a round"
+        self.process.kill()
+        self.process.wait()
+        return f"it took more than {PATIENCE:.0f} s for a round"
+
+    def close(self) -> None:
+        """The files go."""
+        self.said.close()
+        if self.process and self.process.stdin:
+            with suppress(OSError):  # what is gone takes no more
+                self.process.stdin.close()
 
     def _say(self, line: bytes) -> None:
         if self.process and self.process.stdin:
@@ -128,11 +146,12 @@ class _Process:
         """The last line that it said; all of it is kept in the run directory."""
         self.said.seek(0)
         text = self.said.read().decode(errors="replace").strip()
-        last = text.rpartition("\n")[2] or "it ended without a word"
+        last = re.sub(r"^[\w.]+: +", "", text.rpartition("\n")[2]) or "it ended without a word"  # the exception's class
+        last = textwrap.shorten(last, 160, placeholder=" ...")
         log = self.folder / TRACK / f"{self.name}.log"
         try:
             log.parent.mkdir(exist_ok=True)
             log.write_text(text + "\n")
         except OSError:  # a full disk, say, may be why
             return last
-        return f"{last[:200]}; details in {log}"
+        return f"{last}; details in {log}"

@@ -1,0 +1,185 @@
+"""A tracker follows a record: every round once, whatever is killed, cut or goes wrong. And the command line's option."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tracked import ROUNDS, Kept, append, cut
+
+from coterie.cli import main
+from coterie.record import Record
+from coterie.track import TRACKERS, Tracking, following, known, track
+from coterie.track.__main__ import Follower, follow, told
+from coterie.track.place import Place
+
+
+def test_rounds_are_tracked_as_they_are_recorded(run: Path) -> None:
+    rest = cut(run, 3)
+    writer = Kept(run)
+    follower = Follower(run, writer)
+    follower.catch_up()
+    assert writer.rounds == [1, 2, 3]
+    append(run, rest[:100])  # a line that is being written
+    follower.catch_up()
+    assert writer.rounds == [1, 2, 3]
+    append(run, rest[100:])
+    follower.catch_up()
+    assert writer.rounds == list(range(1, ROUNDS + 1))
+    assert follower.finished
+    splits = [note for line in Record(run).lines() for note in line["notes"] if note["similarity"]]
+    assert len(writer.pictures) == len(splits) > 1
+
+
+def test_another_process_tracks_no_round_again_and_goes_on_with_the_sums(run: Path) -> None:
+    whole, rest = Kept(run), cut(run, 5)
+    follow(iter([run, None]), lambda folder: whole)
+    assert (whole.rounds, whole.closed) == ([1, 2, 3, 4, 5], [False])
+    append(run, rest)
+    late = cut(run, 4)  # killed, and gone back to a checkpoint: round 5 is made again
+    other = Kept(run)
+    follow(iter([run]), lambda folder: other)
+    assert (other.rounds, other.place.round, other.place.identity) == ([], 5, whole.place.identity)
+    append(run, late)
+    last = Kept(run)
+    follow(iter([run]), lambda folder: last)
+    assert (last.rounds, last.closed) == ([6, 7, 8], [True])
+    assert last.numbers[-1]["traffic/bytes_up"] == sum(line["bytes_up"] for line in Record(run).lines())
+    assert Kept(run).place.round == ROUNDS
+
+
+def test_a_round_in_which_the_tracker_failed_is_tracked_by_the_next(run: Path) -> None:
+    failing = Kept(run, fails=4)
+    with pytest.raises(RuntimeError, match="the store is full"):
+        follow(iter([run]), lambda folder: failing)
+    assert (failing.rounds, failing.closed) == ([1, 2, 3], [False])
+    good = Kept(run)
+    follow(iter([run]), lambda folder: good)
+    assert good.rounds == [4, 5, 6, 7, 8]
+
+
+def test_of_several_runs_each_is_closed_before_the_next(whole: Path, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").touch()
+    rest = cut(run, 4)
+    writers = {}
+
+    def folders():
+        yield run
+        append(run, rest)  # recorded after the last look at it
+        yield None
+        yield whole
+        assert writers[run].closed == [True]
+
+    def make(folder: Path) -> Kept:
+        return writers.setdefault(folder, Kept(folder))
+
+    follow(folders(), make)
+    assert [writer.rounds for writer in writers.values()] == [list(range(1, ROUNDS + 1))] * 2
+    assert (writers[run].place.home, writers[whole].place.home) == (tmp_path, whole)
+
+
+def test_another_store_is_told_from_the_first_round(run: Path) -> None:
+    one = Place(run, "mlflow", where="")
+    one.keep(5)
+    assert Place(run, "mlflow", where="").round == 5
+    other = Place(run, "mlflow", where="http://localhost:5000")
+    assert other.round == 0
+    assert other.identity != one.identity
+
+
+def test_run_directories_are_told_by_lines_and_an_empty_one_ends_it() -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, b"/a run\n/an")
+    heard = told(ours)
+    assert next(heard) == Path("/a run")
+    os.write(theirs, b"other\n\n")
+    assert next(heard) == Path("/another")
+    assert list(heard) == [None]  # while a forked worker may hold the other end
+    os.close(theirs)
+    os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("mlfow", "no tracker 'mlfow'; did you mean mlflow? (known: tensorboard, mlflow, wandb)"),
+     ("wandb", "tracking with wandb needs the module wandb: pip install 'coterie[track]'")],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["run --out new", "resume old"])
+def test_a_mistake_costs_one_sentence_before_anything_is_written(
+    name: str, said: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wandb").mkdir()  # such as it leaves behind: no module
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.delitem(__import__("sys").modules, "wandb", raising=False)
+    assert main([*command.split(), "--track", name]) == 2
+    out, errors = capsys.readouterr()
+    assert (out, len(errors.splitlines())) == ("", 1)
+    assert said in errors
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["wandb"]
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Trackers of no packages: their process is this text."""
+    package = tmp_path / "stand_in"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(
+        "import sys, time\nname = sys.argv[1]\n"
+        "for line in sys.stdin:\n"
+        "    if name == 'fails': raise ValueError('no room left')\n"
+        "    if name == 'hangs': time.sleep(60)\n"
+        "    if not line.strip(): break\n"
+        "    print(line, file=open(line.strip() + '/seen', 'w'))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(following, "__package__", "stand_in")
+    monkeypatch.setattr(known, "TRACKERS", dict.fromkeys(("fails", "hangs", "works"), ()))
+
+
+def test_one_that_fails_is_told_of_and_the_others_go_on(run: Path, stand_in: None) -> None:
+    said: list[str] = []
+    before = threading.active_count()
+    with Tracking(["fails", "works"], said.append) as tracking:
+        deadline = time.monotonic() + 60
+        while not said and time.monotonic() < deadline:
+            tracking.follow(run)
+            assert threading.active_count() == before  # workers are forked while this goes on
+            time.sleep(0.05)
+        assert said == [f"tracking with fails is off: no room left; details in {run / 'track' / 'fails.log'}"]
+        tracking.follow(run)
+    assert len(said) == 1
+    assert (run / "seen").is_file()
+    assert "Traceback" in (run / "track" / "fails.log").read_text()
+    with pytest.warns(UserWarning, match="tracking with fails is off: no room left"):
+        track(run, "fails")
+
+
+def test_one_that_hangs_is_waited_for_and_then_stopped(run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "PATIENCE", 0.4)
+    monkeypatch.setattr(following, "WHILE", 0.2)
+    said: list[str] = []
+    with Tracking(["hangs"], said.append, wait=said.append) as tracking:
+        tracking.follow(run)
+    behind, off = said
+    assert behind == "waiting for hangs to track the last rounds"
+    assert off == "tracking with hangs is off: it took more than 0 s for a round"
+
+
+def test_that_single_clients_are_left_out_is_told_once(run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "MOST", 19)
+    said: list[str] = []
+    with Tracking(["works"], said.append) as tracking:
+        tracking.follow(run)
+        tracking.follow(run)
+    assert said == ["of 20 clients, which are more than 19, only the clusters are tracked and not each client"]
+
+
+def test_trackers_are_known_by_what_they_need() -> None:
+    assert list(TRACKERS) == ["tensorboard", "mlflow", "wandb"]
+    assert known.installed("json")
+    assert not known.installed("no_such_module")
