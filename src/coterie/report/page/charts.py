@@ -8,7 +8,7 @@ A chart: title, about (a sentence), y, log (whether the axis is), series, levels
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,10 @@ from scipy.cluster import hierarchy
 
 from coterie.clustering import dendrogram
 from coterie.record import Line
+from coterie.report.gathered import Told
 from coterie.report.page.squares import load
 
 Chart = dict[str, Any]
-Told = Sequence[tuple[int, int, Mapping[str, Any]]]
-"""(round, node, note) of each note of a run; the node is the group it was about, -1 where it was about none."""
-
 NODES = 12
 """Groups in a chart at most: those with most to tell."""
 
@@ -47,9 +45,11 @@ def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: T
         "client's update is at least eps2.",
         "norm", _series(told, norms | {"eps2": "eps2"}),
     )  # fmt: skip
-    gamma, levels = {"gamma_bound": "noise that the cosines allow for", "gamma_max": "gamma_max"}, []
+    gamma, levels = {"gamma_bound": "noise that the cosines allow for"}, []
     if isinstance(method.get("gamma_max"), float):
         levels = [{"name": "gamma_max", "value": method["gamma_max"]}]
+    else:  # measured anew each time
+        gamma["gamma_max"] = "gamma_max as measured"
     yield _chart(
         "Separable?",
         "Of a group that is stationary and at odds: how noisy clients of one kind could be and the cosines across the two "
@@ -85,7 +85,7 @@ def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: 
         "this is above zero.", "utility", _series(told, {"best_open": "gain of the best merge"}, one_for_all=True),
         [{"name": "merge", "value": 0.0}],
     )  # fmt: skip
-    gains = {"least": np.min, "mean": np.mean, "greatest": np.max}
+    gains: Mapping[str, Callable[..., Any]] = {"least": np.min, "mean": np.mean, "greatest": np.max}
     found = [(round, note["values"].get("gain", {})) for round, _, note in told]
     rows = [(round, values) for round, gain in found if (values := [v for v in gain.values() if v is not None])]
     series = [

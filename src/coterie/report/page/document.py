@@ -11,8 +11,9 @@ import numpy as np
 
 import coterie
 from coterie.experiment import method_class
-from coterie.record import Line, Record
-from coterie.report.nodes import Node, follow, memberships, ordered
+from coterie.record import Line
+from coterie.report.gathered import Told, gather
+from coterie.report.nodes import Node
 from coterie.report.page.charts import charts
 from coterie.report.page.clients import rows, tests
 from coterie.report.page.packing import real, whole
@@ -43,10 +44,14 @@ def document(runs: Iterable[Path | str]) -> dict[str, Any]:
     completed round.
     """
     folders = expand(runs)
-    summaries = [summary(folder) for folder in folders]
-    names = labels(folders)
-    told = [one(folder, name, about) for folder, name, about in zip(folders, names, summaries, strict=True)]
-    return {"coterie": coterie.__version__, "runs": told, "compared": side_by_side(summaries) if len(told) > 1 else []}
+    return together(folders, [one(folder) for folder in folders])
+
+
+def together(folders: Sequence[Path], parts: Sequence[tuple[Summary, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The document of runs of which each :func:`one` is known."""
+    told = [{"name": name, **about} for name, (_, about) in zip(labels(folders), parts, strict=True)]
+    compared = side_by_side([said for said, _ in parts]) if len(told) > 1 else []
+    return {"coterie": coterie.__version__, "runs": told, "compared": compared}
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
@@ -59,34 +64,27 @@ def labels(folders: Sequence[Path]) -> list[str]:
     return [str(folder) for folder in whole_]
 
 
-def one(folder: Path, name: str, about: Summary) -> dict[str, Any]:
-    """A run. Clients are in the order of :func:`~coterie.report.nodes.ordered` everywhere."""
-    record = Record(folder)
-    description, lines = record.description(), record.lines()
-    facts = description["world"]
-    nodes, places = follow(lines)
-    known = sorted({client for line in lines for group in line["groups"] for client in group})
-    members = memberships(lines, places, known)
-    order = ordered(known, members)
-    clients, members = [known[i] for i in order], [members[i] for i in order]
-    told = notes(lines, places)
+def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
+    """A run: its summary, and what a page shows of it but for the name. Clients are in the same order everywhere."""
+    about, run = summary(folder), gather(folder)
+    lines, clients, members, truth = run.lines, run.clients, run.members, run.facts.get("true_groups")
     pictures, count = squares(folder, lines, clients)
     left_out = ("groups", "true_groups", "accuracy", "settings", "scenario_settings", "training", "boundary")
-    return {
-        "name": name, **{key: value for key, value in about.items() if key not in left_out},
+    return about, {
+        **{key: value for key, value in about.items() if key not in left_out},
         "accuracy": about["accuracy"] and {key: about["accuracy"][key] for key in ("mean", "std", "min")},
         "about": (method_class(about["method"]).__doc__ or "").strip().partition("\n")[0],
-        "clients": rows(lines, nodes, clients, members, facts),
-        "true_groups": facts.get("true_groups"),
-        "nodes": [_node(node, lines, clients, members) for node in nodes],
+        "clients": rows(lines, run.nodes, clients, members, run.facts),
+        "true_groups": truth,
+        "nodes": [_node(node, lines, clients, members) for node in run.nodes],
         "members": whole(members),
         "scores": scores(lines, clients),
-        "rounds": rounds(lines, facts.get("true_groups")),
+        "rounds": rounds(lines, truth),
         "squares": pictures, "squares_in_all": count,
-        "charts": charts(description["methods"][0], folder, lines, told),
-        "events": events(told), "events_in_all": len(told),
-        "settings": settings(description),
-        "versions": description.get("versions", {}),
+        "charts": charts(run.description["methods"][0], folder, lines, run.told),
+        "events": events(run.told), "events_in_all": len(run.told),
+        "settings": settings(run.description),
+        "versions": run.description.get("versions", {}),
     }  # fmt: skip
 
 
@@ -103,19 +101,6 @@ def _node(node: Node, lines: Sequence[Line], clients: Sequence[int], members: Se
         "id": node.id, "first": node.first, "last": node.last, "parents": node.parents, "clients": node.clients,
         "kind": node.kind, "why": node.why, "tested": None if at is None else lines[at]["round"], **said,
     }  # fmt: skip
-
-
-def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> list[tuple[int, int, Mapping[str, Any]]]:
-    """(round, id of the group it was about or -1, note) of every note; a note is about groups as they were before it."""
-    out = []
-    before: dict[frozenset[int], int] = {}
-    for line, row in zip(lines, places, strict=True):
-        now = {frozenset(group): id for id, group in zip(row, line["groups"], strict=True)}
-        for note in line["notes"]:
-            clients = frozenset(note["clients"])
-            out.append((line["round"], before.get(clients, now.get(clients, -1)), note))
-        before = now
-    return out
 
 
 def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:
@@ -154,7 +139,7 @@ def present(truth: Sequence[Sequence[int]] | None, line: Line) -> list[list[int]
     return [kept for group in truth if (kept := [client for client in group if client in here])]
 
 
-def events(told: Sequence[tuple[int, int, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def events(told: Told) -> list[dict[str, Any]]:
     """What happened, in order: notes with a change of groups, those about single clients, then as many others as fit."""
     rank = [0 if len(note["parts"]) > 1 else 1 if note["kind"] in WALKS else 2 for _, _, note in told]
     chosen = sorted(sorted(range(len(told)), key=lambda i: (rank[i], -i))[:EVENTS])

@@ -37,6 +37,17 @@ def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[
 
 def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
     """One note's matrices."""
+    clients, groups, edges, layers = arranged(folder, line, note, order)
+    return {
+        "round": line["round"], "kind": note["kind"], "text": note["text"], "clients": clients, "groups": groups,
+        "edges": edges, "layers": {name: real(matrix, bits=8) for name, matrix in layers.items()},
+    }  # fmt: skip
+
+
+def arranged(
+    folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[int]
+) -> tuple[list[int], list[int], list[int] | None, dict[str, np.ndarray]]:
+    """clients, groups, edges and layers of a note's matrices as :func:`squares` tells them, the matrices not packed."""
     clients, matrices = load(folder / note["similarity"])
     group = {client: i for i, members in enumerate(line["groups"]) for client in members}
     place = {client: i for i, client in enumerate(order)}
@@ -45,12 +56,8 @@ def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[in
     layers = {}
     for name, matrix in matrices.items():
         rows = matrix[np.ix_(by_group, by_group)]
-        layers[name] = real(rows if edges is None else blocks(rows, edges), bits=8)
-    return {
-        "round": line["round"], "kind": note["kind"], "text": note["text"],
-        "clients": [clients[i] for i in by_group], "groups": [group.get(clients[i], -1) for i in by_group],
-        "edges": edges, "layers": layers,
-    }  # fmt: skip
+        layers[name] = rows if edges is None else blocks(rows, edges)
+    return [clients[i] for i in by_group], [group.get(clients[i], -1) for i in by_group], edges, layers
 
 
 def load(path: Path) -> tuple[list[int], dict[str, np.ndarray]]:

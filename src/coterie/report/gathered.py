@@ -1,0 +1,67 @@
+"""A run read for showing: its records, its groups followed over the rounds, its clients in an order that keeps groups together.
+
+What a page and printed figures both start from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.record import Line, Record
+from coterie.report.nodes import Node, follow, memberships, ordered
+from coterie.settings import UserError
+
+Told = Sequence[tuple[int, int, Mapping[str, Any]]]
+"""(round, node, note) of each note of a run; the node is the group it was about, -1 where it was about none."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """description: ``run.toml``. lines: the rounds. nodes: groups by id. clients: ids, in the order of
+    :func:`~coterie.report.nodes.ordered`. members: per client, in this order, the id of its node in each round, or -1.
+    told: the notes."""
+
+    folder: Path
+    description: Mapping[str, Any]
+    lines: Sequence[Line]
+    nodes: Sequence[Node]
+    clients: Sequence[int]
+    members: Sequence[Sequence[int]]
+    told: Told
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The world's table of ``run.toml``."""
+        facts: Mapping[str, Any] = self.description["world"]
+        return facts
+
+
+def gather(folder: Path) -> Gathered:
+    """Read the run in ``folder``. Raises :class:`~coterie.settings.UserError` if there is none, or no completed round."""
+    record = Record(folder)
+    description, lines = record.description(), record.lines()
+    if not lines:
+        raise UserError(f"{folder} has no completed round yet")
+    nodes, places = follow(lines)
+    known = sorted({client for line in lines for group in line["groups"] for client in group})
+    members = memberships(lines, places, known)
+    order = ordered(known, members)
+    return Gathered(
+        folder, description, lines, nodes, [known[i] for i in order], [members[i] for i in order], notes(lines, places)
+    )
+
+
+def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> Told:
+    """Every note; one is about groups as they were before it."""
+    out = []
+    before: dict[frozenset[int], int] = {}
+    for line, row in zip(lines, places, strict=True):
+        now = {frozenset(group): id for id, group in zip(row, line["groups"], strict=True)}
+        for note in line["notes"]:
+            clients = frozenset(note["clients"])
+            out.append((line["round"], before.get(clients, now.get(clients, -1)), note))
+        before = now
+    return out
