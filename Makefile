@@ -19,7 +19,8 @@ test: $(VENV)/.installed-test
 	$(VENV)/bin/pytest -n auto $(PYTEST_ARGS)
 
 docs: $(VENV)/.installed-docs
-	$(VENV)/bin/sphinx-build -n -W --keep-going -q -b html docs build/docs
+	$(VENV)/bin/sphinx-build -W --keep-going -q -b html docs build/docs
+	@echo build/docs/index.html
 
 bench: $(VENV)/.installed-bench
 	$(VENV)/bin/python benchmarks/bench.py $(BENCH_ARGS)

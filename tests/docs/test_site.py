@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -136,7 +136,7 @@ def missing(site: Path) -> list[str]:
 def test_the_site_builds_strictly_and_is_whole(tmp_path: Path) -> None:
     """One test, as building takes a while and tests are spread over processes."""
     site = (tmp_path / "site").resolve()
-    command = [sys.executable, "-m", "sphinx", "-n", "-W", "--keep-going", "-q", "-b", "html", "-d", str(tmp_path / "trees")]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", str(tmp_path / "trees")]
     environment = {name: value for name, value in os.environ.items() if name != "COTERIE_DATA"}
     built = subprocess.run([*command, str(DOCS), str(site)], capture_output=True, text=True, env=environment, check=False)
     assert built.returncode == 0, built.stderr

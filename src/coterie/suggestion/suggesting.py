@@ -40,8 +40,8 @@ EPOCHS = (ACFL().pretrain_epochs, 10)
 """Of ACFL's first training: its default's; where that leaves no clear threshold, more."""
 
 
-EXCHANGES = 7
-"""A suggestion takes so many, and two more where ACFL's first epochs leave no clear threshold."""
+EXCHANGES = 9
+"""A suggestion takes so many at most; the last two only where ACFL's first epochs leave no clear threshold."""
 
 
 def suggest(
@@ -52,7 +52,7 @@ def suggest(
     run: a run directory, of any method, with a completed round. Its clients are asked for a few exchanges, from the model of
     its newest checkpoint and from its first; nothing of the run is changed, and asking again gives the same. data: folder of
     the data set's files, where it is no longer the run's. workers: processes that train; changes no result. told: is called
-    after each exchange, of which there are :data:`EXCHANGES` or two more.
+    after each exchange, of which there are at most ``EXCHANGES``.
 
     Raises :class:`~coterie.settings.UserError` for what is no run directory, holds several runs, is of a federation, or has no
     completed round; where the data are not what they were; and where fewer than two clients can be halved.
