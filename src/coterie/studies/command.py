@@ -75,13 +75,13 @@ def study(arguments: argparse.Namespace) -> int:
             console.print(screen.result(found))
             tell(console, f"figure in {files[0]} and {files[1]}\nrecorded in {rows.path}\n")
     if arguments.json:
-        tell(console, to_json(said if len(said) > 1 else said[0]))
+        console.print(to_json(said if len(said) > 1 else said[0]), soft_wrap=True, markup=False)
     return 0
 
 
 def tell(console: Console, text: str) -> None:
-    """Lines as they are: neither broken nor read as markup."""
-    console.print(text, soft_wrap=True, markup=False)
+    """Lines as they are, not read as markup; in a terminal they are broken between words."""
+    console.print(text, soft_wrap=not console.is_terminal, markup=False)
 
 
 def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[Study, Scale]]:
