@@ -1,4 +1,5 @@
-"""Pieces of the files in examples/, as they are, for pages that go through them; :mod:`generate` puts them in."""
+"""Pieces of the files in examples/ and of what README shows, as they are, for pages that go through them; :mod:`generate` puts
+them in."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES, README = ROOT / "examples", ROOT / "README.md"
 
 
 def source(file: str, *pieces: str) -> str:
@@ -46,4 +48,12 @@ def _lines(lines: list[str], node: ast.FunctionDef | ast.ClassDef) -> str:
     return "\n".join(lines[_first(node) - 1 : node.end_lineno])
 
 
-PARTS: Mapping[str, Callable[..., str]] = {"source": source}
+def shown(first: str) -> str:
+    """The part of the demonstration's output in README whose first line begins with the word ``first``."""
+    for part in README.read_text().partition("<!-- demo -->")[2].split("\n\n"):
+        if part.startswith(f"{first} "):
+            return f"```text\n{part}\n```\n"
+    raise ValueError(f"README shows nothing that begins with {first!r}")
+
+
+PARTS: Mapping[str, Callable[..., str]] = {"source": source, "shown": shown}

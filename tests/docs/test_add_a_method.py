@@ -102,3 +102,14 @@ def test_its_method_is_short() -> None:
     lines = inspect.getsource(example.KMeansFL).splitlines()
     told = lines.index(next(line for line in lines if "def explain" in line)) + 2
     assert sum(bool(line.strip()) for line in lines[:told]) <= 60
+
+
+def test_what_readme_shows_is_found_by_its_first_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = load("docs/example_source.py", "example_source_of_readme")
+    monkeypatch.setattr(module, "README", tmp_path / "README.md")
+    module.README.write_text(
+        "cfl before\n\n<!-- demo -->\n```text\n$ coterie run\ncfl seed 0\n0-3\n\nmethod  rounds\ncfl  40\n\nrecorded\n"
+    )
+    assert module.shown("method") == "```text\nmethod  rounds\ncfl  40\n```\n"
+    with pytest.raises(ValueError, match="nothing that begins with 'fedavg'"):
+        module.shown("fedavg")
