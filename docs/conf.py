@@ -49,6 +49,7 @@ html_theme = "furo"
 html_title = f"Coterie {release}"
 html_static_path = ["_static"]
 html_css_files = ["coterie.css"]
+html_show_search_summary = False  # would be fetched, which browsers refuse to pages that are files
 html_show_sourcelink = False
 html_show_sphinx = False
 html_show_copyright = False
