@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, str] = {
     "runs": "codec boundary core settings world models scenario methods engines engines.flower record store experiment "
     "__init__",
     "export": "codec core settings randomness layout models world experiment record store runs engines boundary __init__",
+    "estimate": "clustering boundary core randomness world engines record experiment",
     "suggestion": "clustering core settings layout world methods tree engines codec record experiment runs",
     "overrides": "core settings boundary scenario methods experiment",
     "report": "core settings boundary clustering methods tree scenario experiment record store runs suggestion",
@@ -59,7 +60,7 @@ MAY_IMPORT: dict[str, str] = {
     "experiment report",
     "arguments": "core settings scenario methods experiment overrides runs report record store __init__",
     "cli": "core settings scenario methods engines experiment overrides runs report record store arguments export suggestion "
-    "studies track __init__",
+    "studies track estimate __init__",
     "__main__": "cli",
 }
 """Part of the package -> the parts it may import, besides itself. A new part finds its place here."""

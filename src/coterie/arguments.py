@@ -152,6 +152,7 @@ def _run(own: Parser) -> None:
     own.add_argument("--engine", metavar="E", help="inprocess, or flower for Flower's simulation (inprocess)")
     own.add_argument("--data", metavar="DIR", help="folder of the data set's files (COTERIE_DATA)")
     own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
+    own.add_argument("--estimate", action="store_true", help="say what it would take: time, memory, disk; run nothing")
     _track(own)
     _common(own)
 

@@ -1,0 +1,85 @@
+"""What a run will take, said before it begins: ``coterie run --estimate``, and one line before a long run."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coterie.estimate import Estimate
+    from coterie.experiment import Experiment
+
+LONG = 60.0
+"""Seconds from which on a run is announced."""
+
+
+def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
+    """Print the estimate of each method and of all runs; nothing is run or written."""
+    from rich.table import Table
+
+    from coterie.estimate import estimate, together
+    from coterie.record import to_json
+    from coterie.report import terminal
+    from coterie.report.pace import duration
+
+    experiment.check_calendar()
+    found = estimate(_ready(experiment))
+    runs = len(found) * len(experiment.seeds)
+    whole = together(found, len(experiment.seeds))
+    if as_json:
+        print(to_json({"runs": runs, "methods": [dataclasses.asdict(one) for one in found], "all": dataclasses.asdict(whole)}))
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("method", "time", "memory", "disk", "exchanges", "tasks", "evaluations"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for one in (*found, *([whole] if runs > 1 else [])):
+        name = f"all {runs} runs" if one is whole else one.method
+        counts = (f"{round(value):,}" for value in (one.exchanges, one.asked, one.evaluations))
+        table.add_row(name, duration(one.seconds), terminal.size(one.memory), terminal.size(one.disk), *counts)
+    terminal.console(sys.stdout).print(table)
+    print("\nestimated, each method with one seed; nothing was run")
+    for text in shortages(whole, folder):
+        print(f"coterie: {text}", file=sys.stderr)
+    return 0
+
+
+def announce(experiment: Experiment, folder: Path) -> None:
+    """Before a long run, to somebody who looks on: what it will take, and what there is too little of."""
+    from coterie.estimate import estimate, together
+    from coterie.report import terminal
+    from coterie.report.pace import duration
+
+    if not sys.stderr.isatty():
+        return
+    whole = together(estimate(_ready(experiment)), len(experiment.seeds))
+    if whole.seconds > LONG:
+        needs = f"{terminal.size(whole.memory)} of memory, {terminal.size(whole.disk)} on disk"
+        print(f"coterie: about {duration(whole.seconds)}, {needs}", file=sys.stderr)
+    for text in shortages(whole, folder):
+        print(f"coterie: {text}", file=sys.stderr)
+
+
+def shortages(whole: Estimate, folder: Path) -> Sequence[str]:
+    """A sentence on the disk and on the memory, where there is less of it than the runs take."""
+    from coterie.engines.workers import available_memory
+    from coterie.report.terminal import size
+
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free, memory = shutil.disk_usage(there).free, available_memory()
+    said = []
+    if free < whole.disk:
+        said.append(f"{there} has {size(free)} free, and the records may take {size(whole.disk)}: --out names another folder")
+    if memory < whole.memory:
+        said.append(f"{size(memory)} of memory are free, and the runs may take {size(whole.memory)}: fewer --workers need less")
+    return said
+
+
+def _ready(experiment: Experiment) -> Experiment:
+    """With the folder of data as a run finds it."""
+    from coterie.experiment import data_folder
+
+    return dataclasses.replace(experiment, data=data_folder(experiment.data))
