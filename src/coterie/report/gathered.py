@@ -5,6 +5,7 @@ What a page and printed figures both start from.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +58,16 @@ def gather(folder: Path) -> Gathered:
 def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> Told:
     """Every note; one is about groups as they were before it."""
     out = []
-    before: dict[frozenset[int], int] = {}
+    before: dict[int, int] = {}
     for line, row in zip(lines, places, strict=True):
-        now = {frozenset(group): id for id, group in zip(row, line["groups"], strict=True)}
-        for note in line["notes"]:
-            clients = frozenset(note["clients"])
-            out.append((line["round"], before.get(clients, now.get(clients, -1)), note))
+        now = {client: id for id, group in zip(row, line["groups"], strict=True) for client in group}
+        out += [(line["round"], mostly(note["clients"], {**now, **before}), note) for note in line["notes"]]
         before = now
     return out
+
+
+def mostly(clients: Sequence[int], at: Mapping[int, int]) -> int:
+    """The group that has more than half of these clients, and they are more than half of it; -1 where none is."""
+    inside = Counter(at[client] for client in clients if client in at)
+    id, count = inside.most_common(1)[0] if inside else (-1, 0)
+    return id if 2 * count > max(len(clients), sum(other == id for other in at.values())) else -1

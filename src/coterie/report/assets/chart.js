@@ -2,6 +2,7 @@
 // Line charts over rounds, and dendrograms.
 
 const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
+const CROWD = 10; // more lines than that are shown group by group
 const EDGE = { left: 58, right: 14, top: 20, bottom: 30 };
 
 /** Round numbers that cut [low, high] into about `count` parts. */
@@ -77,19 +78,27 @@ function area(band, x, y) {
 function chart(spec) {
   const hidden = new Set();
   const told = spec.series.filter((one) => !one.faint);
-  const label = `${spec.title}. Line chart over rounds ${spec.rounds[0]} to ${spec.rounds[1]}.`;
-  const box = drawn((width) => lines(spec, width, hidden, label));
+  const groups = [...new Set(told.map((one) => one.node).filter(known))];
+  const label = `${spec.title || spec.y}. Line chart over rounds ${spec.rounds[0]} to ${spec.rounds[1]}.`;
+  let group = told.length > CROWD && groups.length > 1 ? groups[0] : null;
+  const there = (one) => group === null || !known(one.node) || one.node === group;
+  const box = drawn((width) => lines({ ...spec, series: spec.series.filter(there) }, width, hidden, label));
+  const legend = h("ul", { class: "legend", "aria-label": "Lines" });
   const toggle = (one, button) => {
     if (!hidden.delete(one.name)) hidden.add(one.name);
     button.setAttribute("aria-pressed", String(!hidden.has(one.name)));
     box.again();
   };
+  const list = () => legend.replaceChildren(...told.filter(there).map((one) => {
+    const button = h("button", { type: "button", "aria-pressed": String(!hidden.has(one.name)), onclick: () => toggle(one, button) }, sample(one), one.name);
+    return h("li", {}, button);
+  }));
+  list();
+  const pick = (value) => { group = value; box.again(); list(); };
   return h("figure", { class: "chart" },
-    spec.title && h("h3", {}, spec.title), spec.about && h("p", { class: "about" }, spec.about), box,
-    h("ul", { class: "legend", "aria-label": "Lines" }, told.map((one) => {
-      const button = h("button", { type: "button", "aria-pressed": "true", onclick: () => toggle(one, button) }, sample(one), one.name);
-      return h("li", {}, button);
-    })));
+    spec.title && h("h3", {}, spec.title), spec.about && h("p", { class: "about" }, spec.about),
+    group !== null && h("div", { class: "controls" }, choices("Group", [...groups.map((id) => [id, named(id)]), [null, "all"]], group, pick)),
+    box, legend);
 }
 const sample = (one) => s("svg", { width: 26, height: 10, "aria-hidden": "true", style: "width:26px" },
   s("line", { x1: 1, x2: 25, y1: 5, y2: 5, stroke: one.colour, "stroke-width": 2.5, "stroke-dasharray": DASHES[one.dash || 0] }));

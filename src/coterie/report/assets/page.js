@@ -34,7 +34,7 @@ function section(run, i) {
     part("Accuracy and loss", scoresPart(run, ui)),
     decided.length > 0 && part("What was compared", h("div", { class: decided.length > 1 ? "columns" : null }, decided)),
     similar && part("Similarity", h("p", { class: "about" }, "What decisions rested on, between every two clients; rows and columns ordered "
-      + "by group, black lines between groups"
+      + "by group, with lines between groups"
       + (run.true_groups ? ", stripes: true groups" : "") + ". The slider goes over the rounds in which groups were made."), similar),
     part("Clients", clientTable(run, ui)),
     part("Traffic and time", costs(run)),

@@ -7,7 +7,7 @@ function tiles(run) {
   return h("ul", { class: "tiles" },
     one(share(accuracy.mean), "mean accuracy"), one(share(accuracy.min), "worst client"), one(share(accuracy.std), "std over clients"),
     one(String(run.groups_count), run.groups_count === 1 ? "group" : "groups"),
-    known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand index"),
+    known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand"),
     known(run.perplexity) && one(number(run.perplexity), "perplexity"),
     one(`${run.rounds_done}${run.limits.rounds > run.rounds_done && !run.finished ? ` of ${run.limits.rounds}` : ""}`, "rounds"),
     one(String(run.clients.length), "clients"), one(size(run.bytes_up), "sent up"), one(size(run.bytes_down), "sent down"),

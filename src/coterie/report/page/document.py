@@ -89,18 +89,23 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
 
 
 def _node(node: Node, lines: Sequence[Line], clients: Sequence[int], members: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """A group as the page knows it: with its members' mean accuracy and loss, as last tested while it was there."""
+    """A group as the page knows it."""
+    return {
+        "id": node.id, "first": node.first, "last": node.last, "parents": node.parents, "clients": node.clients,
+        "kind": node.kind, "why": node.why, **scored(node, lines, clients, members),
+    }  # fmt: skip
+
+
+def scored(node: Node, lines: Sequence[Line], clients: Sequence[int], members: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The mean accuracy and loss of a group's members, and in which round: as last tested while it was there."""
     at = next((i for i in range(node.last - 1, node.first - 2, -1) if lines[i]["tested"]), None)
     inside = [client for client, row in zip(clients, members, strict=True) if at is not None and row[at] == node.id]
-    said: dict[str, float | None] = {"accuracy": None, "loss": None}
-    for metric in said:
+    said: dict[str, Any] = {"tested": None if at is None else lines[at]["round"]}
+    for metric in ("accuracy", "loss"):
         values = [lines[at]["clients"][str(c)].get(metric) for c in inside] if at is not None else []
         found = [value for value in values if value is not None]
         said[metric] = float(np.mean(found)) if found else None
-    return {
-        "id": node.id, "first": node.first, "last": node.last, "parents": node.parents, "clients": node.clients,
-        "kind": node.kind, "why": node.why, "tested": None if at is None else lines[at]["round"], **said,
-    }  # fmt: skip
+    return said
 
 
 def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
@@ -27,12 +28,8 @@ def page(document: Mapping[str, Any], live: bool = False) -> str:
         "policy": policy + ("; connect-src 'self'" if live else ""), "title": _escaped(title(document)),
         "style": asset("page.css"), "live": "true" if live else "false", "document": embedded(document), "script": script,
     }  # fmt: skip
-    text = asset("page.html")
-    for name, value in filled.items():  # one after the other, the script last: nothing is looked for in what came before
-        before, mark, after = text.partition(f"{{{{{name}}}}}")
-        assert mark, f"page.html has no place for {name}"
-        text = before + value + after
-    return text
+    # In one pass: what is filled in may have braces of its own.
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: filled[place[1]], asset("page.html"))
 
 
 def title(document: Mapping[str, Any]) -> str:

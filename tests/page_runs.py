@@ -1,0 +1,89 @@
+"""Run directories for tests of the page: written by hand as a run would, with nothing trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+import coterie
+from coterie.experiment import make
+from coterie.record import Record
+
+OLD = Path(__file__).parent / "old_runs" / "schema-1"
+
+
+def note(kind: str, clients: Sequence[int], parts: Sequence[Sequence[int]] = (), **more: Any) -> dict[str, Any]:
+    """A note as a line has it."""
+    plain = {"text": f"why it is a {kind}", "numbers": {}, "values": {}, "similarity": None}
+    return {"kind": kind, "clients": list(clients), "parts": [list(part) for part in parts], **plain, **more}
+
+
+def line(
+    round: int, groups: Sequence[Sequence[int]], *notes: Mapping[str, Any], tested: bool = True, **more: Any
+) -> dict[str, Any]:
+    """A round in which client ``c`` has accuracy ``1 - 1 / (c + round + 1)``."""
+    clients: dict[str, dict[str, Any]] = {}
+    for place, group in enumerate(groups):
+        for client in group:
+            scores = {"accuracy": 1 - 1 / (client + round + 1), "loss": 1 / (client + round + 1)} if tested else {}
+            clients[str(client)] = {"group": place, **scores}
+    count = len(clients)
+    return {
+        "round": round, "exchange": round, "exchanges": 1, "tested": tested, "groups": [list(g) for g in groups],
+        "clients": clients, "notes": list(notes), "asked": count, "answered": count, "refused": {}, "silent": [],
+        "bytes_up": 1000 * count, "bytes_down": 2000 * count, "evaluations": 0,
+        "seconds": {"train": 0.1, "server": 0.01, "evaluate": 0.02}, **more,
+    }  # fmt: skip
+
+
+def write(folder: Path, lines: Sequence[Mapping[str, Any]], method: str = "cfl", truth: Any = None) -> Path:
+    """A run directory of ``method`` with these rounds."""
+    clients = sorted({client for one in lines for group in one["groups"] for client in group})
+    spec = make({"scenario": "synthetic/groups", "methods": [method], "rounds": max(len(lines), 1), "workers": 1}).spec()
+    world: dict[str, Any] = {"clients": clients, "examples": [10 + c for c in clients], "data": "0"}
+    if truth is not None:
+        world["true_groups"] = truth
+    folder.mkdir(parents=True)
+    record = Record(folder)
+    record.describe({**spec, "world": world, "versions": {"coterie": coterie.__version__}})
+    for one in lines:
+        record.append(dict(one))
+    return folder
+
+
+def matrices(folder: Path, name: str, clients: Sequence[int], **layers: np.ndarray) -> str:
+    """A file of matrices in a run directory; returns its name for a note."""
+    path = folder / "similarity" / name
+    path.parent.mkdir(exist_ok=True)
+    about = {"note": json.dumps({"round": 1, "kind": "split", "clients": list(clients)})}
+    safetensors.numpy.save_file({key: matrix.astype(np.float32) for key, matrix in layers.items()}, path, about)
+    return f"similarity/{name}"
+
+
+def cosines(labels: Sequence[int]) -> np.ndarray:
+    """0.8 between clients of one label, -0.2 between others."""
+    same = np.equal.outer(labels, labels)
+    return np.where(same, 0.8, -0.2) + 0.2 * np.eye(len(labels))
+
+
+def split_run(folder: Path) -> Path:
+    """Six clients who split 4 | 2 in round 2, and a newcomer who walks in round 3; matrices of two layers."""
+    everyone, parts, now = [0, 1, 2, 3, 4, 5], [[0, 1, 2, 3], [4, 5]], [[0, 1, 2, 3], [4, 5, 9]]
+    norms = {"mean_norm": 0.2, "client_norm": 1.0, "eps1": 0.4, "eps2": 0.5, "alpha_cross": -0.1}
+    split = note("split", everyone, parts, numbers=norms, similarity="similarity/round-2.safetensors")
+    keeps = [note("keep", group, numbers={**norms, "mean_norm": 0.6}) for group in parts]
+    lines = [
+        line(1, [everyone], note("keep", everyone, numbers=norms)),
+        line(2, parts, split),
+        line(3, now, note("join", [9], text="client 9 at node 0: joins node 2"), *keeps),
+        line(4, now, *keeps, silent=[9], answered=6),
+    ]
+    write(folder, lines, truth=[[0, 1, 2, 3], [4, 5, 9]])
+    square = cosines([0, 0, 0, 0, 1, 1])
+    matrices(folder, "round-2.safetensors", everyone, all=square, fc1=square / 2)
+    return folder
