@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 import study_tables
-from measured import RESULTS, table
+from measured import BOUNDARY, RESULTS, table
 from published_tables import by_label, error, over, rows
 
 from coterie.clustering import same_partition
@@ -178,7 +178,29 @@ def _same(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
     return a.keys() == b.keys() and same_partition([a[client] for client in a], [b[client] for client in a])
 
 
+HIDDEN = ("nothing", "blocks", "8bit", "sign", "clip 1, noise 0.03", "clip 1, noise 0.1", "clip 1, noise 10")
+
+
+def hidden() -> str:
+    """CFL and FL+HC behind a map, compression and noise: true groups, accuracy and ε."""
+    found = json.loads(BOUNDARY.read_text())["rows"] if BOUNDARY.is_file() else []
+    by = {(row["method"], row["boundary"]): row for row in found}
+    methods = list(dict.fromkeys(row["method"] for row in found))
+    lines = [
+        (boundary, *(_behind(by[method, boundary]) for method in methods))
+        for boundary in HIDDEN
+        if all((method, boundary) in by for method in methods)
+    ]
+    return table(("boundary", *(f"`{method}`" for method in methods)), lines, "l" + "r" * len(methods))
+
+
+def _behind(row: Row) -> str:
+    spent = "" if row["epsilon"] is None else f", ε {row['epsilon']:.3g}"
+    return f"{row['exact']} of {row['runs']}, {row['accuracy']:.3f}{spent}"
+
+
 PARTS: Mapping[str, Callable[..., str]] = {
+    "choosing-hidden": hidden,
     "choosing-groups": groups,
     "choosing-silent": silent,
     "choosing-pieces": pieces,

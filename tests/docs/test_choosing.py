@@ -83,3 +83,12 @@ def test_newcomers_are_counted_and_groups_compared_as_partitions(tables: ModuleT
     text = tables.newcomers()
     assert "2 of 4 newcomers in their true group, and exactly the true groups at the end of 1 of 2 runs" in text
     assert text.endswith("| HCCT | 25.0 |\n")
+
+
+def test_what_is_hidden_is_told_with_what_it_cost(tables: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tables, "BOUNDARY", tmp_path / "boundary.json")
+    row = {"method": "cfl", "boundary": "nothing", "exact": 3, "runs": 3, "accuracy": 0.9, "epsilon": None}
+    noised = {**row, "boundary": "clip 1, noise 10", "exact": 0, "accuracy": 0.1, "epsilon": 5.76}
+    tables.BOUNDARY.write_text(json.dumps({"rows": [row, noised, {**row, "boundary": "topk, share 0.1"}]}))
+    told = ["| nothing | 3 of 3, 0.900 |", "| clip 1, noise 10 | 0 of 3, 0.100, ε 5.76 |"]
+    assert tables.hidden().splitlines()[2:] == told
