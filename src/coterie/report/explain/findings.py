@@ -10,8 +10,8 @@ from typing import Any
 SIGNS = {"<": "below", "<=": "at most", ">": "above", ">=": "at least"}
 """What a criterion asks of a value, in words."""
 
-BREAKS = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-"""What is true of a value where the criterion is not."""
+WHOLE = ("min_cluster_size",)
+"""Settings that are whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,10 @@ def opposed(criterion: Criterion, setting: str, was: Any, value: float) -> Chang
     """The change of ``setting``, which is on the criterion's side of the bound, that turns it round: ``value`` is what is
     compared with the setting, in its unit."""
     flipped = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"} if criterion.holds else {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-    return Change(setting, flipped[criterion.sign], value, was)
+    sign = flipped[criterion.sign]
+    if setting not in WHOLE:
+        return Change(setting, sign, value, was)
+    return Change(setting, ">=" if sign == ">" else sign, int(value) + (sign == ">"), was)
 
 
 def sentence(text: str) -> str:

@@ -48,8 +48,16 @@ def decision(note: Told) -> dict[str, Any]:
     found = families.decision(note)
     return {
         "round": note.round, "kind": note.kind, "clients": list(note.clients), "parts": [list(part) for part in note.parts],
-        "text": note.note["text"], **found.json(), "words": found.words(),
+        "text": note.note["text"], "came": note.arrives, "joined": _joined(note), **found.json(), "words": found.words(),
     }  # fmt: skip
+
+
+def _joined(note: Told) -> list[int]:
+    """Whom the client of a note is with after the round, where it found its group in it."""
+    if note.kind not in ("join", "move") or len(note.clients) != 1:
+        return []
+    group = next((group for group in note.line["groups"] if note.clients[0] in group), [])
+    return [client for client in group if client != note.clients[0]]
 
 
 def last_about(notes: Sequence[Told], group: Clients) -> Told | None:
@@ -183,17 +191,17 @@ def told_of(one: dict[str, Any]) -> list[tuple[int, str]]:
 
 def happened(one: dict[str, Any]) -> str:
     """What a decision did, in a sentence."""
-    parts, clients = [who(part) for part in one["parts"]], one["clients"]
+    parts, clients = [who(part) + " alone" * (len(part) == 1) for part in one["parts"]], one["clients"]
     shown = " | ".join(parts[:6]) + (f" | and {len(parts) - 6} more" if len(parts) > 6 else "")
     match one["kind"]:
         case "split":
             return f"{who(clients)} split into {shown}."
         case "merge":
             return f"two groups became one: {who(clients)}."
-        case "join" if one["numbers"] or len(clients) == 1:
-            return f"client {clients[0]} found its group."
-        case "join":
+        case "join" if one["came"]:
             return f"{who(clients)} came."
+        case "join":
+            return f"client {clients[0]} " + (f"joined {who(one['joined'])}." if one["joined"] else "found its group.")
         case "leave":
             return f"{who(clients)} left."
         case "move":

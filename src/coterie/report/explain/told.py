@@ -49,6 +49,16 @@ class Story:
     def group(self, client: int) -> Clients | None:
         return next((group for group in self.groups if client in group), None)
 
+    @cached_property
+    def nodes(self) -> dict[int, Clients]:
+        """Number of a node of the tree of groups -> who was in it when it was made, as far as records tell."""
+        found: dict[int, Clients] = {}
+        for told in self.told():
+            first = told.numbers.get("first_part")
+            if first is not None:
+                found |= {int(first) + i: part for i, part in enumerate(told.parts)}
+        return found
+
     def told(self) -> Iterator[Told]:
         """Every note, oldest first."""
         before: Line | None = None

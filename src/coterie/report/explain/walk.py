@@ -50,7 +50,7 @@ def _steps(notes: Sequence[Told], client: int) -> tuple[list[Told], int]:
         if note.kind in ("walk", "wait", "move", "merge", "leave", "join"):
             found.append(note)
         elif note.parts and note.changes:
-            now = _place(note, client)
+            now = _place(note, client, place)
             if now != place:
                 found.append(note)
             else:
@@ -59,14 +59,14 @@ def _steps(notes: Sequence[Told], client: int) -> tuple[list[Told], int]:
     return found, skipped
 
 
-def _place(note: Told, client: int) -> Any:
-    """Where a note put a client: its model or its part in a round where these are the choice, else those it is with."""
-    model = note.values("model").get(client)
-    if model is not None:
-        return model
-    loss, bar = note.values("loss").get(client), note.values("bar").get(client)
-    if loss is not None and bar is not None:
-        return loss < bar
+def _place(note: Told, client: int, before: Any) -> Any:
+    """Where a note put a client: the model that it chose, or whether it took part, where notes tell that; who was not heard
+    then stays where it was ``before``. Else, those it is with."""
+    models, losses, bars = (note.values(name) for name in ("model", "loss", "bar"))
+    if models:
+        return models.get(client, before)
+    if bars:
+        return losses[client] < bars[client] if client in losses and client in bars else before
     return next((frozenset(part) for part in note.parts if client in part), None)
 
 
@@ -156,9 +156,7 @@ def text(told: Story, found: dict[str, Any]) -> list[tuple[int, str]]:
 
 def _now(found: dict[str, Any]) -> list[tuple[int, str]]:
     others = [client for client in found["group"] if client != found["client"]]
-    out = [(0, f"It is with {who(others)}." if len(others) != 1 else f"It is with client {others[0]}.")] if others else [
-        (0, "It is alone in its group."),
-    ]  # fmt: skip
+    out = [(0, f"It is with {who(others)}." if others else "It is alone in its group.")]
     if found["truth"] is not None:
         away = [(words, found["truth"][key]) for words, key in (("it is with", "with"), ("it lacks", "without"))]
         wrong = "; ".join(f"{words} {who(ids)}" for words, ids in away if ids)

@@ -12,10 +12,10 @@ def who(clients: Iterable[int]) -> str:
     """A group in words.
 
     >>> who([3]), who([0, 1, 2])
-    ('client 3 alone', 'clients 0-2 (3 clients)')
+    ('client 3', 'clients 0-2 (3 clients)')
     """
     ids = list(clients)
-    return f"client {ids[0]} alone" if len(ids) == 1 else f"clients {members(ids, most=6)}"
+    return f"client {ids[0]}" if len(ids) == 1 else f"clients {members(ids, most=6)}"
 
 
 def count(number: int, noun: str) -> str:
@@ -36,11 +36,11 @@ def rounds(numbers: Sequence[int], most: int = 8) -> str:
     return f"round{'' if len(numbers) == 1 else 's'} {text}"
 
 
-def ranked(values: Mapping[str, float], most: int = 4) -> str:
-    """Names with their numbers, in their order; the rest counted.
+def ranked(values: Mapping[str, float], names: Mapping[str, str], most: int = 4) -> str:
+    """Numbers with the names of what they are of, in their order; the rest counted.
 
-    >>> ranked({"a": 0.5, "b": 0.25, "c": 1.0}, most=2)
-    'a 0.5, b 0.25, and 1 more'
+    >>> ranked({"a": 0.5, "b": 0.25, "c": 1.0}, {"a": "branch a", "b": "branch b"}, most=2)
+    '0.5 for branch a; 0.25 for branch b; and 1 more'
     """
-    shown = ", ".join(f"{name} {short(value)}" for name, value in list(values.items())[:most])
-    return shown + (f", and {len(values) - most} more" if len(values) > most else "")
+    shown = "; ".join(f"{short(value)} for {names[name]}" for name, value in list(values.items())[:most])
+    return shown + (f"; and {len(values) - most} more" if len(values) > most else "")

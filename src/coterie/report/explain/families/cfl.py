@@ -109,10 +109,12 @@ def _flips(told: Told, tests: Tests) -> tuple[Flip, ...]:
     persistence = int(told.story.settings.get("persistence") or 1)
     failed = [(test, about) for test, about in tests if not test.holds]
     if told.kind == "split":
-        then, held = "it would not have split in this round", told.numbers.get("held", 1)
-        then = f"one of the {held:.0f} rounds in a row would not have counted, and it would not have split then" if held > 1 else then
+        held = told.numbers.get("held", 1)
+        then = "it would not have split in this round"
+        if held > 1:
+            then = f"one of the {held:.0f} rounds in a row would not have counted, and it would not have split then"
         single = [Flip((_tightest(told, test, *about),), then) for test, about in tests if about]
-        if held == persistence and "held" in told.numbers:
+        if held == persistence:
             later = Change("persistence", ">=", persistence + 1, persistence)
             single.append(Flip((later,), "it would not have split in this round"))
         return tuple(single)

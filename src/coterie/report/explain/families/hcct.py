@@ -97,7 +97,7 @@ def _flips(told: Told) -> tuple[Flip, ...]:
         factor, pair = merging(known, parts)
         if np.isfinite(factor):
             one, two = ([known.clients[i] for i in parts[i]] for i in pair)
-            then = f"{who(one)} and {who(two)} would have been worth more together, so the groups would have been others"
+            then = f"{who(one)} and {who(two)} would have been worth more together"
             flips.append(Flip((Change("tradeoff", ">", was * factor, was),), then))
     less = parting(known, parts)
     if less is not None:
@@ -108,10 +108,10 @@ def _flips(told: Told) -> tuple[Flip, ...]:
 def merging(known: Utilities, parts: Sequence[Sequence[int]]) -> tuple[float, tuple[int, int]]:
     """Times which λ is to be taken for a merge of two of the parts to be worth nothing, for the pair for which that is least;
     beyond, it is a gain. Utilities, and so gains, fall with λ in a straight line. Infinite where no λ does it."""
-    free = benefits(known.gram, known.sizes, 0 * known.price, parts)
-    slope = benefits(known.gram, known.sizes, known.price, parts) - free
-    np.fill_diagonal(free, 0.0)
-    np.fill_diagonal(slope, 0.0)
+    free, full = (benefits(known.gram, known.sizes, price, parts) for price in (0 * known.price, known.price))
+    for gain in (free, full):
+        np.fill_diagonal(gain, 0.0)
+    slope = full - free
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(slope > 0, -free / slope, np.inf)
     np.fill_diagonal(factor, np.inf)

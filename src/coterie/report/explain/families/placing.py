@@ -5,7 +5,7 @@ from __future__ import annotations
 from coterie.methods.split_half_review import ALIKE
 from coterie.report.explain.findings import Change, Criterion, Finding, Flip, opposed, sentence, short
 from coterie.report.explain.told import Told
-from coterie.report.explain.words import ranked
+from coterie.report.explain.words import ranked, who
 
 KINDS = ("join", "walk", "wait", "move", "leave", "node")
 
@@ -41,7 +41,8 @@ def _walked(told: Told, branches: dict[str, float]) -> Finding:
         else "distance to the nearest update of that branch"
     )  # fmt: skip
     order = dict(sorted(branches.items(), key=lambda item: -item[1] if near else item[1]))
-    says = [f"It compared itself with the branches of the tree of groups, by {what}: {ranked(_named(order))}."]
+    names = {name: _named(told, name) for name in order}
+    says = [f"It compared itself with the branches of the tree of groups, by {what}: {ranked(order, names)}."]
     if took in branches and len(order) > 1:
         first, second = list(order)[:2]
         says.append(
@@ -59,8 +60,9 @@ def _by_cosine(told: Told) -> bool:
     return told.story.method == "cfl" or (told.story.method == "flhc" and told.story.settings.get("metric") == "cosine")
 
 
-def _named(branches: dict[str, float]) -> dict[str, float]:
-    return {f"branch {name}": value for name, value in branches.items()}
+def _named(told: Told, node: str) -> str:
+    there = told.story.nodes.get(int(node))
+    return f"branch {node}" + (f" ({who(there)})" if there else "")
 
 
 def _alone(told: Told, chances: dict[str, float], joined: bool) -> tuple[Flip, ...]:

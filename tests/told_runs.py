@@ -1,0 +1,70 @@
+"""Run directories by hand for the tests of explanations: lines with notes whose numbers are known, and real small runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import coterie
+from coterie.core import Note
+from coterie.experiment import make
+from coterie.record import Record, finite, matrix_file
+
+Groups = Sequence[Sequence[int]]
+
+
+def line(number: int, groups: Groups, notes: Sequence[Note] = (), accuracy: float = 0.5, **more: Any) -> dict[str, Any]:
+    """A round as it is recorded; everybody's accuracy is the same."""
+    clients = {str(c): {"group": i, "accuracy": accuracy} for i, group in enumerate(groups) for c in group}
+    files = {id(note): f"similarity/round-{number}-{i}.safetensors" for i, note in enumerate(notes) if note.similarity}
+    plain: dict[str, Any] = {
+        "round": number, "exchange": number, "exchanges": 1, "tested": True, "groups": [list(g) for g in groups],
+        "clients": clients, "asked": len(clients), "answered": len(clients), "refused": {}, "silent": [],
+        "bytes_up": 0, "bytes_down": 0, "evaluations": 0, "seconds": {},
+        "notes": [{
+            "kind": n.kind, "clients": list(n.clients), "parts": [list(p) for p in n.parts], "text": n.text,
+            "numbers": dict(n.numbers), "values": {k: dict(v) for k, v in n.values.items()}, "similarity": files.get(id(n)),
+        } for n in notes],
+    }  # fmt: skip
+    result: dict[str, Any] = finite({**plain, **more})
+    return result
+
+
+def recorded(
+    folder: Path, method: Mapping[str, Any], rounds: Sequence[tuple[Groups, Sequence[Note]]], truth: Groups | None = None,
+    **more: Mapping[int, Any],
+) -> Path:  # fmt: skip
+    """A run directory of these rounds: (groups after it, its notes). more: field of a line -> round -> its value."""
+    record = Record(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    record.describe({
+        "rounds": len(rounds), "seeds": [0], "training": {}, "scenario": {"name": "by-hand"}, "methods": [dict(method)],
+        "world": {"true_groups": [list(g) for g in truth]} if truth else {"adversaries": []},
+    })  # fmt: skip
+    for number, (groups, notes) in enumerate(rounds, start=1):
+        for i, note in enumerate(notes):
+            if note.similarity:
+                (folder / "similarity").mkdir(exist_ok=True)
+                (folder / f"similarity/round-{number}-{i}.safetensors").write_bytes(matrix_file(note, number))
+        fields = {name: values[number] for name, values in more.items() if number in values}
+        record.append(line(number, groups, notes, accuracy=0.1 * number, **fields))
+    return folder
+
+
+def ran(folder: Path, method: Mapping[str, Any], rounds: int = 8, **scenario: Any) -> Path:
+    """A real small run of a method."""
+    spec = {"name": "synthetic/groups", "clients": 8, "groups": 2, **scenario}
+    experiment = make({"scenario": spec, "methods": [dict(method)], "rounds": rounds, "workers": 1})
+    for one in coterie.begin(experiment, folder):
+        for _ in one.rounds():
+            pass
+    return folder
+
+
+def square(rows: Sequence[Sequence[float]]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
