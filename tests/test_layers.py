@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, str] = {
     "experiment report",
     "arguments": "core settings scenario methods experiment overrides runs report record store __init__",
     "cli": "core settings scenario methods engines experiment overrides runs report record store arguments export suggestion "
-    "studies track estimate __init__",
+    "local studies track estimate __init__",
     "__main__": "cli",
 }
 """Part of the package -> the parts it may import, besides itself. A new part finds its place here."""

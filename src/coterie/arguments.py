@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 from coterie import __version__
 from coterie.settings import UserError, nearest
 
+SHELLS = ("bash", "zsh", "fish", "tcsh")
+
 
 class UsageError(UserError):
     """A call of the command line that cannot be understood."""
@@ -28,6 +30,20 @@ class Parser(argparse.ArgumentParser):
 
     def options(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
+
+
+class Version(argparse.Action):
+    """``--version``, which is put together when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        import platform
+        from importlib.metadata import version
+
+        print(f"coterie {__version__}, Python {platform.python_version()}, torch {version('torch')}")
+        parser.exit()
 
 
 def whole(text: str) -> int:
@@ -51,7 +67,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
         description="Clustered federated learning: find which clients should learn together, and train them that way.",
         epilog="coterie COMMAND --help says more. A bare coterie run is a demonstration.",
     )
-    top.add_argument("--version", action="version", version=f"coterie {__version__}")
+    top.add_argument("--version", action=Version, help="say the versions of Coterie, Python and PyTorch, and exit")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     own = {
         name: commands.add_parser(name, help=about, description=text)
@@ -69,6 +85,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
             ("scenarios", "list the scenarios, or the settings of one", SCENARIOS),
             ("studies", "list the papers' experiments, and how long they take", STUDIES),
             ("study", "run an experiment of a paper, beside the paper's numbers", STUDY),
+            ("completion", "a script by which a shell completes this command", COMPLETION),
         )
     }
     _run(own["run"])
@@ -86,6 +103,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
     own["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
     _study(own["study"])
+    own["completion"].add_argument("shell", metavar="SHELL", help=", ".join(SHELLS))
     return top, own
 
 
@@ -131,6 +149,10 @@ over seeds and a verdict, and draw the figure. Interrupted, the same command goe
 
   coterie study cfl/fig5
   coterie study all --scale small --out studies"""
+COMPLETION = """\
+Print a script by which a shell completes commands, options, files, and names of methods, scenarios and studies.
+
+  coterie completion bash > ~/.local/share/bash-completion/completions/coterie"""
 
 
 def _run(own: Parser) -> None:

@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "running", "resume": "running", "compare": "asking", "suggest": "asking", "export": "asking",
     "report": "showing", "watch": "showing", "plot": "plotting", "explain": "explaining",
     "methods": "listing", "scenarios": "listing", "studies": "listing", "study": "listing",
+    "completion": "completing",
 }  # fmt: skip
 """Command -> the module of this package with the function of its name. Imported when it is called: help answers at once."""
 
