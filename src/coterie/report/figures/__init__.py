@@ -1,1 +1,65 @@
-"""Figures of a run for papers, by Matplotlib."""
+"""Figures of a run for papers, by Matplotlib: as wide as a column or a page of a journal, told apart in colour and in grey."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coterie.record import RUN
+from coterie.report.gathered import Gathered, gather
+from coterie.report.summary import expand
+from coterie.settings import UserError, nearest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = ("groups", "accuracy", "loss", "similarity", "criteria", "traffic")
+SUFFIXES = (".pdf", ".png", ".svg")
+
+
+def plot(run: Path | str, kind: str, out: Path | str, round: int | None = None) -> Path:
+    """Draw one figure of the run in directory ``run`` to ``out``, a .pdf, .png or .svg; returns its path.
+
+    kind: ``groups`` (who was in which group, over the rounds), ``accuracy`` or ``loss`` (of every group and its clients),
+    ``similarity`` (the matrices that decisions rested on, of ``round`` or the last that has one), ``criteria`` (the numbers
+    that the method compared) or ``traffic`` (bytes and seconds). The same records make the same file. Needs Matplotlib.
+
+    Raises :class:`~coterie.settings.UserError` for an unknown kind, another suffix, a folder of several runs, and a run that
+    has no such numbers.
+    """
+    from coterie.report.figures import style
+
+    out = Path(out)
+    if kind not in KINDS:
+        raise UserError(f"there is no figure {kind!r}{nearest(kind, KINDS)} (known: {', '.join(KINDS)})")
+    if out.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--out must end in .pdf, .png or .svg, got {out}")
+    if round is not None and kind != "similarity":
+        raise UserError(f"--round is for similarity; {kind} is drawn over all rounds")
+    style.check_installed("figures", "report")
+    told = gather(_single(Path(run)))
+    return style.write(_maker(kind, told, round), [out])[0]
+
+
+def _maker(kind: str, run: Gathered, round: int | None) -> Callable[[], Figure]:
+    from coterie.report.figures import blocks, criteria, curves, heat
+
+    makers: dict[str, Callable[[], Figure]] = {
+        "groups": lambda: blocks.figure(run),
+        "similarity": lambda: heat.figure(run, round),
+        "criteria": lambda: criteria.figure(run),
+        "traffic": lambda: curves.traffic(run),
+    }
+    return makers.get(kind, lambda: curves.figure(run, kind))
+
+
+def _single(folder: Path) -> Path:
+    """The run directory, or the only one in a folder."""
+    if (folder / RUN).is_file():
+        return folder
+    inside = expand([folder])
+    if len(inside) > 1:
+        shown = ", ".join(str(one) for one in inside[:6]) + (", …" if len(inside) > 6 else "")
+        raise UserError(f"{folder} has {len(inside)} runs and a figure is of one: name {shown}")
+    return inside[0]

@@ -18,6 +18,7 @@ from coterie.settings import UserError
 from coterie.store import write_whole
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # M. Okabe, K. Ito, "Color Universal Design", 2008.
@@ -69,3 +70,11 @@ def panels(columns: int, rows: int = 1, *, width: float = PAGE, height: float = 
 
     made = Figure(figsize=(width, height * rows))
     return made, made.subplots(rows, columns, squeeze=False, **share)
+
+
+def over_rounds(axes: Axes, first: float, last: float) -> None:
+    """Rounds to the right, told by whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set(xlabel="round", xlim=(first, last))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))

@@ -1,0 +1,123 @@
+"""Lines over the rounds: accuracy or loss of every group, and what was sent and how long it took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.report.figures.looks import Looks, looks
+from coterie.report.figures.style import COLUMN, DASHES, PAGE, over_rounds, panels
+from coterie.report.gathered import Gathered
+from coterie.report.page.clients import tests
+from coterie.report.page.document import rounds as costs
+from coterie.settings import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LINES = 60
+"""Clients have lines of their own up to so many; of more, a band has the middle 80 % of each group."""
+
+GROUPS, BANDS = 24, 12
+"""Groups that are drawn at most: those tested in most rounds; and with bands, at most."""
+
+SPLITS = 60
+"""Rounds in which groups changed are marked up to so many."""
+
+LEGEND = 0.14
+"""Inches that a line of the legend takes."""
+
+
+def figure(run: Gathered, metric: str) -> Figure:
+    """metric: accuracy or loss. Raises :class:`~coterie.settings.UserError` if it was never measured."""
+    found = groups(run, metric)
+    if not found:
+        raise UserError(f"{run.folder} has no {metric} recorded: none of its {len(run.lines)} rounds was tested for it")
+    look = looks(run)
+    entries = len(found) + (len(run.clients) <= LINES) + 1
+    made, axes = panels(1, width=COLUMN, height=2.1 + LEGEND * math.ceil(entries / 2))
+    draw(axes[0, 0], run, metric, found, look)
+    made.legend(loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3)
+    return made
+
+
+def groups(run: Gathered, metric: str) -> dict[int, dict[int, list[float]]]:
+    """node -> round -> what its honest members had, in the rounds that were tested; groups tested most often."""
+    adversaries = set(run.facts.get("adversaries", ()))
+    tested = tests(run.lines)
+    found: dict[int, dict[int, list[float]]] = {}
+    for client, places in zip(run.clients, run.members, strict=True):
+        for at, entry in tested.get(client, {}).items():
+            value = entry.get(metric)
+            if value is not None and places[at] >= 0 and client not in adversaries:
+                found.setdefault(places[at], {}).setdefault(run.lines[at]["round"], []).append(value)
+    most = sorted(found, key=lambda node: (-len(found[node]), node))[:GROUPS]
+    return {node: dict(sorted(found[node].items())) for node in sorted(most, key=lambda node: (node, len(found[node])))}
+
+
+def draw(axes: Axes, run: Gathered, metric: str, found: Mapping[int, Mapping[int, list[float]]], look: Looks) -> None:
+    if len(run.clients) <= LINES:
+        _clients(axes, run, metric, look)
+    for node, by_round in found.items():
+        rounds, values = list(by_round), list(by_round.values())
+        if len(run.clients) > LINES and len(found) <= BANDS:
+            low, high = (np.array([np.quantile(row, q) for row in values]) for q in (0.1, 0.9))
+            axes.fill_between(rounds, low, high, color=look.line(node)["color"], alpha=0.18, linewidth=0)
+        members = len(run.nodes[node].clients)
+        until = "" if node in look.now else f", until {run.nodes[node].last}"
+        axes.plot(
+            rounds, [float(np.mean(row)) for row in values], **look.line(node), linestyle=look.dash(node),
+            markevery=every(len(rounds)), label=f"G{node} ({members} client{'s' * (members > 1)}{until})",
+            zorder=3 if node in look.now else 2.5,
+        )  # fmt: skip
+    splits = sorted({round for round, _, note in run.told if len(note["parts"]) > 1})
+    for i, round in enumerate(splits if len(splits) <= SPLITS else ()):
+        axes.axvline(round, color="black", linestyle=":", linewidth=0.7, label="groups changed" if i == 0 else None, zorder=1)
+    axes.set_ylabel(metric)
+    over_rounds(axes, 1, max(2, len(run.lines)))
+
+
+def every(points: int) -> int:
+    """Markers on a line: about eight."""
+    return max(1, math.ceil(points / 8))
+
+
+def _clients(axes: Axes, run: Gathered, metric: str, look: Looks) -> None:
+    tested = tests(run.lines)
+    label: str | None = "single clients"
+    for client, places in zip(run.clients, run.members, strict=True):
+        points = [(run.lines[at]["round"], entry.get(metric)) for at, entry in tested.get(client, {}).items()]
+        known = [(round, value) for round, value in points if value is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=look.area(places[-1]), linewidth=0.5, alpha=0.6, label=label)
+            label = None
+
+
+def traffic(run: Gathered) -> Figure:
+    """What was sent in all up to each round, in MB, and the seconds of each round."""
+    told = costs(run.lines, None)
+    made, axes = panels(2, width=PAGE, height=2.2)
+    rounds = [line["round"] for line in run.lines]
+    sent = {"by clients (up)": told["bytes_up"], "to clients (down)": told["bytes_down"]}
+    _lines(axes[0, 0], rounds, {name: np.cumsum(values) / 1e6 for name, values in sent.items()}, "MB sent so far")
+    took = {name.partition("_")[2]: told[name] for name in told if name.startswith("seconds_")}
+    _lines(axes[0, 1], rounds, {name: _known(values) for name, values in took.items()}, "seconds of each round")
+    return made
+
+
+def _known(values: Sequence[float | None]) -> np.ndarray:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _lines(axes: Axes, rounds: Sequence[int], series: Mapping[str, Any], label: str) -> None:
+    for i, (name, values) in enumerate(series.items()):
+        look: dict[str, Any] = {**Looks({}, {}, False).line(None, i), "linestyle": DASHES[i % len(DASHES)]}
+        axes.plot(rounds, values, label=name, markevery=every(len(rounds)), **look)
+    axes.set_ylabel(label)
+    axes.set_ylim(bottom=0)
+    over_rounds(axes, 1, max(2, len(rounds)))
+    axes.legend()
