@@ -33,7 +33,7 @@ from coterie.settings import UserError, build
 from coterie.suggestion.asking import Clients, Start, start_of
 from coterie.suggestion.criteria import Course, Probe, advise, course
 from coterie.suggestion.results import Advice, Finding, shortest, sureness
-from coterie.suggestion.suggesting import _caveats
+from coterie.suggestion.suggesting import EXCHANGES, _caveats
 from coterie.suggestion.thresholds import Cut, Geometry, common, cut_of
 from small import world as small_world
 
@@ -311,7 +311,9 @@ def test_clients_who_are_alike_stay_together(tmp_path: Path) -> None:
 def test_nothing_of_the_run_is_changed_and_workers_change_nothing(told: tuple[Path, Suggestion]) -> None:
     folder, said = told
     before = files(folder)
-    assert suggest(folder, workers=2) == said
+    asked: list[None] = []
+    assert suggest(folder, workers=2, told=lambda: asked.append(None)) == said
+    assert len(asked) == said.exchanges <= EXCHANGES
     assert files(folder) == before
 
 

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from coterie.codec import DamagedError
+from coterie.engines.hardware import Hardware
+from coterie.methods import FedAvg
 from coterie.settings import UserError
 from coterie.studies.numbers import found, picked, spread, stays_above, values
 from coterie.studies.reading import find
-from coterie.studies.running import carry_out, check_data, outcome
+from coterie.studies.running import carry_out, check_data, outcome, rounds_of, world_of
 from coterie.studies.store import Rows
 from coterie.studies.study import Claim, Resources, Row, Scale, Study, key, verdict
 
@@ -97,6 +99,14 @@ def test_missing_data_and_scales_are_told(tmp_path: Path, monkeypatch: pytest.Mo
         check_data(replace(SCALE, needs=("digits", "mnist")), str(tmp_path))
     with pytest.raises(UserError, match=r"cfl/fig1 has no scale 'smal'; did you mean small\? \(it has: small\)"):
         find("cfl/fig1", "cfl-fig1", "smal")
+
+
+def test_whoever_watches_is_told_each_round() -> None:
+    said: list[tuple[int, int]] = []
+    on = Resources(hardware=Hardware(workers=1), told=lambda last, rounds: said.append((last.number, rounds)))
+    world = world_of(on, {"name": "synthetic/groups"}, {"epochs": 1}, 0)
+    assert [done.number for done in rounds_of(FedAvg(), world, on, 3, 0)] == [1, 2, 3]
+    assert said == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_verdicts_name_what_does_not_hold() -> None:
