@@ -87,11 +87,22 @@ def test_every_round_is_told_whole_and_nodes_are_intervals(rounds: list[list[lis
 @given(st.lists(partitions.filter(bool), min_size=1, max_size=4))
 def test_clients_who_are_together_now_stand_side_by_side(rounds: list[list[list[int]]]) -> None:
     lines = [line(number, groups) for number, groups in enumerate(rounds, start=1)]
-    _, places = follow(lines)
+    nodes, places = follow(lines)
     members = memberships(lines, places, range(6))
     for client, row in enumerate(members):
         for groups, ids, id in zip(rounds, places, row, strict=True):
             inside = [i for i, group in zip(ids, groups, strict=True) if client in group]
             assert inside == ([id] if id >= 0 else [])
-    last = [members[i][-1] for i in ordered(range(6), members)]
+    last = [members[i][-1] for i in ordered(range(6), members, nodes, {c: c % 2 for c in range(6)})]
     assert len([a for a, b in pairwise(last) if a != b]) == len(set(last)) - 1
+
+
+def test_the_order_is_that_of_the_tree_then_of_the_true_groups() -> None:
+    lines = [
+        line(1, [[0, 1, 2, 3, 4, 5]]),
+        line(2, [[0, 3, 5], [1, 2, 4]], note("split", range(6), [[0, 3, 5], [1, 2, 4]])),
+        line(3, [[0, 5], [1, 2, 4], [3]], note("split", [0, 3, 5], [[0, 5], [3]])),
+    ]
+    nodes, places = follow(lines)
+    members = memberships(lines, places, range(6))
+    assert ordered(range(6), members, nodes, {1: 1, 2: 0, 4: 0}) == [0, 5, 3, 2, 4, 1]

@@ -23,7 +23,7 @@ Told = Sequence[tuple[int, int, Mapping[str, Any]]]
 class Gathered:
     """description: ``run.toml``. lines: the rounds. nodes: groups by id. clients: ids, in the order of
     :func:`~coterie.report.nodes.ordered`. members: per client, in this order, the id of its node in each round, or -1.
-    told: the notes."""
+    places: per round, the ids of its groups in their order. told: the notes."""
 
     folder: Path
     description: Mapping[str, Any]
@@ -31,6 +31,7 @@ class Gathered:
     nodes: Sequence[Node]
     clients: Sequence[int]
     members: Sequence[Sequence[int]]
+    places: Sequence[Sequence[int]]
     told: Told
 
     @property
@@ -49,10 +50,12 @@ def gather(folder: Path) -> Gathered:
     nodes, places = follow(lines)
     known = sorted({client for line in lines for group in line["groups"] for client in group})
     members = memberships(lines, places, known)
-    order = ordered(known, members)
+    truth = {client: i for i, group in enumerate(description["world"].get("true_groups") or ()) for client in group}
+    order = ordered(known, members, nodes, truth)
     return Gathered(
-        folder, description, lines, nodes, [known[i] for i in order], [members[i] for i in order], notes(lines, places)
-    )
+        folder, description, lines, nodes, [known[i] for i in order], [members[i] for i in order], places,
+        notes(lines, places),
+    )  # fmt: skip
 
 
 def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> Told:

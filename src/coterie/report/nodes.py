@@ -17,6 +17,10 @@ KEEPS = ("keep", "hold", "ask", "gradients", "join", "wait", "walk", "leave", "n
 """Notes of these kinds tell of no new group, but for that of a newcomer on its own."""
 
 
+FEW = 40
+"""So many groups are told one by one."""
+
+
 @dataclass
 class Node:
     """A group from the round ``first``, after which it was there, to the round ``last``.
@@ -48,6 +52,7 @@ def follow(lines: Sequence[Line]) -> tuple[list[Node], list[list[int]]]:
         notes = line["notes"]
         sizes = Counter(before.values())
         divided = {_node_of(note["clients"], before, sizes) for note in notes if len(note["parts"]) > 1}
+        reasons = Reasons(notes) if before else None  # the first groups need none
         row = []
         for group in line["groups"]:
             came = Counter(before[client] for client in group if client in before)
@@ -57,7 +62,7 @@ def follow(lines: Sequence[Line]) -> tuple[list[Node], list[list[int]]]:
                 node = nodes[source]
                 node.last, node.clients = line["round"], tuple(group)
             else:
-                node = _new(len(nodes), line["round"], group, came, notes if before else ())
+                node = _new(len(nodes), line["round"], group, came, reasons)
                 nodes.append(node)
             row.append(node.id)
         places.append(row)
@@ -72,21 +77,36 @@ def _node_of(clients: Sequence[int], before: Mapping[int, int], sizes: Mapping[i
     return ids.pop() if len(ids) == 1 and sizes[next(iter(ids))] == here else None
 
 
-def _new(id: int, round: int, group: Sequence[int], came: Counter[int], notes: Sequence[Mapping[str, Any]]) -> Node:
-    note = _reason(group, notes)
+class Reasons:
+    """The notes of a round, asked for the one that a group came with."""
+
+    def __init__(self, notes: Sequence[Mapping[str, Any]]) -> None:
+        self.notes = [note for note in notes if note["kind"] not in KEEPS or len(note["clients"]) == 1]
+        self.about = [frozenset(note["clients"]) for note in self.notes]
+        parts = [(note, part) for note in notes for part in note["parts"]]
+        self.parts = [(note, len(part)) for note, part in parts]
+        self.of: dict[int, list[int]] = {}
+        for i, (_, part) in enumerate(parts):
+            for client in part:
+                self.of.setdefault(client, []).append(i)
+
+    def why(self, group: Sequence[int]) -> Mapping[str, Any] | None:
+        """The note that has most of this group as a part, else one about all of its clients."""
+        inside = Counter(i for client in group for i in self.of.get(client, ()))
+        for i, count in sorted(inside.items()):
+            note, size = self.parts[i]
+            if count == size and 2 * size > len(group):
+                return note
+        members = frozenset(group)
+        return next((note for note, about in zip(self.notes, self.about, strict=True) if members <= about), None)
+
+
+def _new(id: int, round: int, group: Sequence[int], came: Counter[int], reasons: Reasons | None) -> Node:
+    note = reasons.why(group) if reasons else None
     parents = tuple(source for source, _ in came.most_common())
     if note is None:
         return Node(id, round, round, tuple(group), parents)
     return Node(id, round, round, tuple(group), parents, note["kind"], note["text"], note["numbers"])
-
-
-def _reason(group: Sequence[int], notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The note that this group came with: one that has it as a part, else one about all of its clients."""
-    for note in notes:
-        if any(set(part) <= set(group) and 2 * len(part) > len(group) for part in note["parts"]):
-            return note
-    about = [note for note in notes if note["kind"] not in KEEPS or list(note["clients"]) == list(group)]
-    return next((note for note in about if set(group) <= set(note["clients"])), None)
 
 
 def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients: Sequence[int]) -> list[list[int]]:
@@ -100,7 +120,30 @@ def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients:
     return out
 
 
-def ordered(clients: Sequence[int], members: Sequence[Sequence[int]]) -> list[int]:
-    """The positions of clients such that those who are together now are side by side, and among them those who were
-    together longest."""
-    return sorted(range(len(clients)), key=lambda i: ([-1 if id < 0 else id for id in reversed(members[i])], clients[i]))
+def ordered(
+    clients: Sequence[int], members: Sequence[Sequence[int]], nodes: Sequence[Node], truth: Mapping[int, int] | None = None
+) -> list[int]:
+    """The positions of clients such that those who are together now are side by side.
+
+    Groups of now stand as the tree of the groups has them; of more than :data:`FEW` those with the same true group (truth:
+    client -> its number) side by side, the largest first. In a group, clients with one true group are side by side.
+    """
+    truth = truth or {}
+    last = [row[-1] for row in members]
+    sizes = Counter(last)
+    most: dict[int, Counter[int]] = {}
+    for client, node in zip(clients, last, strict=True):
+        most.setdefault(node, Counter())[truth.get(client, -1)] += 1
+    key: dict[int, tuple[Any, ...]] = {
+        node: (most[node].most_common(1)[0][0], -sizes[node], node) if len(sizes) > FEW else _chain(node, nodes)
+        for node in sizes
+    }
+    return sorted(range(len(clients)), key=lambda i: (key[last[i]], truth.get(clients[i], -1), clients[i]))
+
+
+def _chain(node: int, nodes: Sequence[Node]) -> tuple[int, ...]:
+    """The groups from the first one down to this, by who gave most of the members."""
+    chain = [node]
+    while chain[-1] >= 0 and nodes[chain[-1]].parents:
+        chain.append(nodes[chain[-1]].parents[0])
+    return tuple(reversed(chain))

@@ -20,9 +20,8 @@ function colours(run) {
     truth.set(i, own || free || palette(i));
     used.add(truth.get(i));
   }
-  const nodes = run.nodes.length;
   return {
-    node: (id) => shown.get(id) || (nodes > 40 && id >= 0 ? palette(id) : "var(--ended)"),
+    node: (id) => shown.get(id) || (manyGroups(run) && id >= 0 ? palette(id) : "var(--ended)"),
     truth: (i) => (known(i) ? truth.get(i) : "var(--ended)"),
   };
 }
@@ -42,6 +41,7 @@ function groupsMap(run, ui) {
     const high = height / n;
     const [element, pen] = canvas(width, height + 24);
     const gap = Math.min(2, high / 4);
+    const seam = manyGroups(run) ? 0 : Math.min(2, wide / 4); // between blocks; of thousands it would be all there is to see
     const paint = (i, id) => css(ui.byTruth && run.true_groups ? run.colour.truth(run.clients[i].truth) : run.colour.node(id));
     for (let i = 0; i < n; i += 1) {
       for (let from = 0; from < rounds;) {
@@ -51,7 +51,7 @@ function groupsMap(run, ui) {
         if (id >= 0) {
           pen.fillStyle = paint(i, id);
           const joined = i + 1 < n && members_.at(i + 1, from) === id && members_.at(i + 1, to - 1) === id;
-          pen.fillRect(left + from * wide, i * high, (to - from) * wide - Math.min(2, wide / 4), high - (joined ? 0 : gap) + (joined ? 0.5 : 0));
+          pen.fillRect(left + from * wide, i * high, (to - from) * wide - seam, high - (joined ? 0 : gap) + (joined ? 0.5 : 0));
         }
         from = to;
       }
@@ -131,10 +131,12 @@ function sayPlace(run, id, row, round) {
   if (id < 0) return `round ${round}, client ${client.id}${truth}${bad}: not there`;
   const node = run.nodes[id];
   const lines = [`round ${round}, client ${client.id}${truth}${bad}`, `in ${sayNode(node)}`];
-  if (node.why) lines.push(`since round ${node.first}: ${node.why}`);
+  if (known(node.why)) lines.push(`since round ${node.first}: ${run.reasons[node.why]}`);
   return lines.join("\n");
 }
-const sayNode = (node) => `${named(node.id)}, rounds ${node.first} to ${node.last}, ${plural(node.clients.length, "client")} (${members(node.clients)}), `
+/** Its clients in words; of a large group the first. */
+const inside = (node) => members(node.clients) + (node.count > node.clients.length ? ", …" : "");
+const sayNode = (node) => `${named(node.id)}, rounds ${node.first} to ${node.last}, ${plural(node.count, "client")} (${inside(node)}), `
   + `accuracy ${share(node.accuracy)}${known(node.tested) ? ` in round ${node.tested}` : ""}`;
 
 /** The groups as a tree: every group below the one that gave most of its members. */
@@ -146,16 +148,13 @@ function groupsList(run) {
   }
   const item = (node) => h("li", {},
     h("span", { class: "swatch", style: `background:${run.colour.node(node.id)}` }), h("b", {}, named(node.id)),
-    ` rounds ${node.first}–${node.last} · ${plural(node.clients.length, "client")}: ${members(node.clients)} · accuracy ${share(node.accuracy)}`,
-    truths(run, node), node.why && h("span", { class: "why" }, `round ${node.first}, ${node.kind}: ${node.why}`),
+    ` rounds ${node.first}–${node.last} · ${plural(node.count, "client")}: ${inside(node)} · accuracy ${share(node.accuracy)}`,
+    truths(run, node), known(node.why) && h("span", { class: "why" }, `round ${node.first}, ${node.kind}: ${run.reasons[node.why]}`),
     node.parents.length > 1 && h("span", { class: "why" }, `also from ${node.parents.slice(1, 6).map(named).join(", ")}`),
     (below.get(node.id) || []).length > 0 && h("ul", {}, below.get(node.id).map(item)));
   if (run.nodes.length > 150) return h("p", { class: "quiet" }, `${run.nodes.length} groups came and went: too many for a list.`);
   return h("ul", { class: "tree" }, (below.get(-1) || []).map(item));
 }
 function truths(run, node) {
-  if (!run.true_groups) return null;
-  const inside = new Set(node.clients);
-  const counts = run.true_groups.map((group, i) => [i, group.filter((client) => inside.has(client)).length]).filter(([, count]) => count);
-  return ` · true groups ${counts.map(([i, count]) => `${letter(i)} ${count}`).join(", ") || "unknown"}`;
+  return run.true_groups && ` · true groups ${node.truth.map(([i, count]) => `${letter(i)} ${count}`).join(", ") || "unknown"}`;
 }

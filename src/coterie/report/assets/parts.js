@@ -20,39 +20,52 @@ function tiles(run) {
 function marks(run) {
   const rounds = new Map();
   for (const event of run.events) if (event.changes) rounds.set(event.round, [...(rounds.get(event.round) || []), `${event.kind} of ${plural(event.count, "client")}`]);
-  return rounds.size > 60 ? [] : [...rounds].map(([round, texts]) => ({ round, text: texts.join("\n") }));
+  return rounds.size > Math.max(12, run.rounds.groups.length / 4) ? [] : [...rounds].map(([round, texts]) => ({ round, text: texts.join("\n") }));
+}
+
+const manyGroups = (run) => run.nodes.length > 40;
+
+/** Clients' values of a metric by the group they were in: id -> position of the round -> values; under "all", of everybody. */
+function byGroup(run, table) {
+  const places = unpack(run.members);
+  const values = new Map([["all", new Map()]]);
+  const put = (key_, j, value) => {
+    if (!values.has(key_)) values.set(key_, new Map());
+    const of = values.get(key_);
+    if (!of.has(j)) of.set(j, []);
+    of.get(j).push(value);
+  };
+  run.scores.rounds.forEach((round, j) => run.clients.forEach((client, i) => {
+    const [id, value] = [places.at(i, round - 1), table.at(i, j)];
+    if (id < 0 || client.adversary || !known(value)) return;
+    put("all", j, value);
+    if (!manyGroups(run)) put(id, j, value);
+  }));
+  return values;
 }
 
 /** A metric over rounds: a line per group, and its clients behind, as lines of their own or as a band. */
 function scores(run, metric, ui) {
   const table = unpack(run.scores.metrics[metric]);
   const rounds = run.scores.rounds;
-  const places = unpack(run.members);
-  const values = run.nodes.map(() => new Map());
-  for (let i = 0; i < table.rows; i += 1) {
-    rounds.forEach((round, j) => {
-      const id = places.at(i, round - 1);
-      if (id < 0 || run.clients[i].adversary) return;
-      if (!values[id].has(j)) values[id].set(j, []);
-      values[id].get(j).push(table.at(i, j));
-    });
-  }
-  const most = run.nodes.map((node) => node.id).sort((a, b) => values[b].size - values[a].size).slice(0, 24).sort((a, b) => a - b);
-  const lots = run.clients.length > 60;
-  const series = most.filter((id) => values[id].size).map((id) => {
-    const sorted = [...values[id]].sort((a, b) => a[0] - b[0]).map(([j, all]) => [rounds[j], all.filter(known).sort((a, b) => a - b)]);
-    const name = `${named(id)} (${plural(run.nodes[id].clients.length, "client")})`;
+  const values = byGroup(run, table);
+  const single = run.clients.length <= 60;
+  const line = (key_, name, colour_, dash, banded) => {
+    const sorted = [...values.get(key_)].sort((a, b) => a[0] - b[0]).map(([j, all]) => [rounds[j], all.sort((a, b) => a - b)]);
     return {
-      name, colour: run.colour.node(id), wide: true, dash: run.nodes[id].last < run.rounds.groups.length ? 1 : 0,
-      points: sorted.map(([round, all]) => [round, mean(all)]),
-      band: lots && most.length <= 12 ? sorted.map(([round, all]) => [round, quantile(all, 0.1), quantile(all, 0.9)]) : null,
+      name, colour: colour_, dash, wide: true, points: sorted.map(([round, all]) => [round, mean(all)]),
+      band: banded ? sorted.map(([round, all]) => [round, quantile(all, 0.1), quantile(all, 0.9)]) : null,
     };
-  });
-  const line = (i) => rounds.map((round, j) => [round, table.at(i, j)]);
-  const clients = lots ? [] : run.clients.map((client, i) => ({ name: `client ${client.id}`, faint: true, colour: run.colour.node(client.node), points: line(i) }));
+  };
+  const last = run.rounds.groups.length;
+  const groups = run.nodes.filter((node) => values.has(node.id)).map((node) => line(
+    node.id, `${named(node.id)} (${plural(node.count, "client")})`, run.colour.node(node.id), node.last < last ? 1 : 0, !single && run.nodes.length <= 12));
+  const series = manyGroups(run) ? [line("all", "all clients", palette(0), 0, true)] : groups;
+  const own = (i) => rounds.map((round, j) => [round, table.at(i, j)]);
+  const clients = single ? run.clients.map((client, i) => ({ name: `client ${client.id}`, faint: true, colour: run.colour.node(client.node), points: own(i) })) : [];
   const at = run.clients.findIndex((client) => client.id === ui.client);
-  const picked = at < 0 ? [] : [{ name: `client ${ui.client}`, colour: "var(--text)", dash: 2, points: line(at) }];
-  return chart({ title: "", y: metric, rounds: [1, Math.max(2, run.rounds.groups.length)], marks: marks(run), height: 300, series: [...clients, ...series, ...picked] });
+  const picked = at < 0 ? [] : [{ name: `client ${ui.client}`, colour: "var(--text)", dash: 2, points: own(at) }];
+  return chart({ title: "", y: metric, rounds: [1, Math.max(2, last)], marks: marks(run), height: 300, series: [...clients, ...series, ...picked] });
 }
 
 function scoresPart(run, ui) {
@@ -63,10 +76,11 @@ function scoresPart(run, ui) {
   const draw = () => place.replaceChildren(scores(run, ui.metric, ui));
   draw();
   ui.follow.push(draw);
-  const behind = run.clients.length > 60 ? "bands: 80 % of its clients" : "thin lines: single clients";
+  const behind = run.clients.length > 60 ? "bands: clients but for the best and the worst tenth" : "thin lines: single clients";
+  const what = manyGroups(run) ? "There are too many groups for lines of their own: the mean over all clients" : "Thick lines: mean over a group; dashed: groups that ended";
   return h("div", {},
-    h("p", { class: "about" }, `On clients' own test data. Thick lines: mean over a group; dashed: groups that ended; ${behind}. `
-      + "Dotted verticals: groups changed. Choose a client in the table below to see its line."),
+    h("p", { class: "about" }, `On clients' own test data. ${what}; ${behind}. `
+      + `${marks(run).length ? "Dotted verticals: groups changed. " : ""}Choose a client in the table below to see its line.`),
     h("div", { class: "controls" }, choices("Metric", metrics.map((name) => [name, name]), ui.metric, (name) => { ui.metric = name; draw(); })), place);
 }
 

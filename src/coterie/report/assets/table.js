@@ -1,12 +1,15 @@
 "use strict";
 // Tables that can be sorted: of clients, and of runs.
 
+const ROWS = 150; // of a longer table so many at first: a browser takes long over thousands
+
 /**
  * columns: [{name, about, left, value(row), show(row)}]; rows of anything. order: {column, down}, kept by whoever made it.
  * chosen(row): whether it is marked; pick(row): what a click on it does.
  */
 function sortable(columns, rows, order, { chosen, pick, caption, odd } = {}) {
   const body = h("tbody");
+  let most = ROWS;
   const heads = columns.map((column, i) => {
     const button = h("button", {
       type: "button", title: column.about,
@@ -23,10 +26,12 @@ function sortable(columns, rows, order, { chosen, pick, caption, odd } = {}) {
       head.setAttribute("aria-sort", i !== order.column ? "none" : order.down ? "descending" : "ascending");
       head.firstChild.textContent = columns[i].name + (i === order.column ? (order.down ? " ▾" : " ▴") : "");
     });
-    body.replaceChildren(...sorted.map((row) => h("tr", {
+    const more = sorted.length > most && h("tr", {}, h("td", { colspan: columns.length },
+      h("button", { type: "button", onclick: () => { most = Infinity; fill(); } }, `show the other ${sorted.length - most}`)));
+    body.replaceChildren(...sorted.slice(0, most).map((row) => h("tr", {
       "aria-selected": chosen ? String(chosen(row)) : null, class: odd && odd(row) ? "odd" : null,
       onclick: pick && (() => pick(row)),
-    }, columns.map((column) => h("td", { class: column.left ? "left" : null }, column.show(row))))));
+    }, columns.map((column) => h("td", { class: column.left ? "left" : null }, column.show(row))))), ...(more ? [more] : []));
   }
   table.fill = (only) => { if (only) shown = only; fill(); };
   fill();
