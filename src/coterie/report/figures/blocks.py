@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from coterie.report.figures.looks import Looks, letter, looks, truths
 from coterie.report.figures.style import PAGE, over_rounds, panels
 from coterie.report.gathered import Gathered
@@ -61,13 +63,13 @@ def _runs(row: Sequence[int]) -> list[tuple[int, int, int]]:
 
 def _draw(axes: Axes, run: Gathered, look: Looks, row: float) -> None:
     """row: the height of a client, in inches."""
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import Rectangle
+    from matplotlib.collections import PolyCollection
 
     found = blocks(run.members)
-    shapes = [Rectangle((first + 0.5, top - 0.5), last - first + 1, bottom - top + 1) for _, top, bottom, first, last in found]
+    ends = np.array([[first + 0.5, last + 1.5, top - 0.5, bottom + 0.5] for _, top, bottom, first, last in found])
+    corners = ends[:, [[0, 2], [1, 2], [1, 3], [0, 3]]]  # (blocks, 4, 2)
     edge = min(0.8, 72 * row * 0.25)
-    drawn = PatchCollection(shapes, facecolor=[look.area(block[0]) for block in found], edgecolor="white", linewidth=edge)
+    drawn = PolyCollection(list(corners), facecolor=[look.area(block[0]) for block in found], edgecolor="white", linewidth=edge)
     drawn.set_rasterized(len(found) > VECTORS)
     axes.add_collection(drawn)
     rounds = len(run.lines)
