@@ -115,7 +115,7 @@ def test_a_part_is_measured_and_kept_with_the_machine(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "g.json", "tables.md"]
     kept = json.loads((tmp_path / "a.json").read_text())
     assert kept["machine"]["cores"] >= 1
-    assert kept["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(kept["versions"]["torch"])  # of a CUDA build, the package has the shorter one
     one = kept["measured"]
     assert {"Coterie fp32", "Coterie bf16", "plain loop", "plain loop, no DataLoader"} <= set(one["seconds"])
     for row in [*one["seconds"].values(), *one["train_seconds"].values(), *one["gemm"].values()]:

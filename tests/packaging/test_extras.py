@@ -121,7 +121,7 @@ def test_the_citation_is_of_this_version_and_complete() -> None:
 
 
 def test_without_fcntl_it_says_what_it_needs() -> None:
-    code = "import sys; sys.modules['fcntl'] = None; import coterie; from coterie.cli import main; sys.exit(main(['resume', 'x']))"
+    code = "import sys; sys.modules['fcntl'] = None; from coterie.cli import main; sys.exit(main(['resume', 'x']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "coterie: Coterie locks run directories by fcntl, which Windows has not: install it in WSL 2\n"
