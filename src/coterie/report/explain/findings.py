@@ -81,7 +81,8 @@ class Flip:
     then: str
 
     def words(self) -> str:
-        return f"With {' and '.join(change.words() for change in self.changes)}, {self.then}."
+        *most, last = (change.words() for change in self.changes)
+        return f"With {', '.join(most)} and {last}, {self.then}." if most else f"With {last}, {self.then}."
 
     def json(self) -> dict[str, Any]:
         changes = [{"setting": c.setting, "sign": c.sign, "value": c.value, "was": c.was} for c in self.changes]

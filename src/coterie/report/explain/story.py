@@ -56,7 +56,7 @@ def _joined(note: Told) -> list[int]:
     """Whom the client of a note is with after the round, where it found its group in it."""
     if note.kind not in ("join", "move") or len(note.clients) != 1:
         return []
-    group = next((group for group in note.line["groups"] if note.clients[0] in group), [])
+    group: list[int] = next((group for group in note.line["groups"] if note.clients[0] in group), [])
     return [client for client in group if client != note.clients[0]]
 
 

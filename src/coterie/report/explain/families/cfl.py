@@ -68,14 +68,14 @@ def _norms(s: dict[str, Any], n: dict[str, float]) -> Tests:
     """Whether the model has settled, and whether a member pulls hard."""
     relative, found = s.get("scale") == "relative", []
     if "eps1" in n and "mean_norm" in n and n.get("client_norm"):
-        unit, of = (n["client_norm"], ", as a share of the greatest member's,") if relative else (1.0, "")
+        unit, of = (n["client_norm"], ", as a share of the greatest of a member,") if relative else (1.0, "")
         test = Criterion(f"The size of the group's mean update{of}", n["mean_norm"] / unit, "<", s["eps1"],
                          "the common model had settled", "eps1", "the common model was still moving")  # fmt: skip
         found.append((test, ("eps1", s["eps1"])))
     peak = n.get("peak") or (n["eps2"] / s["eps2"] if n.get("eps2") and s["eps2"] and relative else 0.0)
     if "eps2" in n and "client_norm" in n and (peak or not relative):
-        unit, of = (peak, ", as a share of the greatest so far,") if relative else (1.0, "")
-        test = Criterion(f"The size of the greatest member's update{of}", n["client_norm"] / unit, ">=", s["eps2"],
+        unit, of = (peak, ", as a share of the greatest so far in this group,") if relative else (1.0, "")
+        test = Criterion(f"The size of the greatest update of a member{of}", n["client_norm"] / unit, ">=", s["eps2"],
                          "a member still pulled hard", "eps2", "no member pulled hard any more")  # fmt: skip
         found.append((test, ("eps2", s["eps2"])))
     return list(found)
