@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, str] = {
     "estimate": "clustering boundary core randomness world engines record experiment",
     "suggestion": "clustering core settings layout world methods tree engines codec record experiment runs",
     "overrides": "core settings boundary scenario methods experiment",
-    "report": "core settings boundary clustering methods tree scenario experiment record store runs suggestion",
+    "report": "core codec settings boundary clustering methods tree scenario experiment record store runs suggestion __init__",
     "track": "settings record store report runs",
     "studies": "boundary codec core settings randomness clustering world models lists data methods engines store record "
     "experiment report",

@@ -165,7 +165,7 @@ function redraw() {
 /** A canvas of so many CSS pixels, sharp on any screen. */
 function canvas(width, height) {
   const ratio = window.devicePixelRatio || 1;
-  const element = h("canvas", { width: Math.round(width * ratio), height: Math.round(height * ratio), style: `height:${height}px` });
+  const element = h("canvas", { width: Math.round(width * ratio), height: Math.round(height * ratio), style: `aspect-ratio:${width}/${height}` });
   const pen = element.getContext("2d");
   pen.scale(ratio, ratio);
   return [element, pen];

@@ -40,8 +40,8 @@ function groupsMap(run, ui) {
     const wide = (width - left - right) / rounds;
     const high = height / n;
     const [element, pen] = canvas(width, height + 24);
-    const gap = Math.min(2, high / 4);
-    const seam = manyGroups(run) ? 0 : Math.min(2, wide / 4); // between blocks; of thousands it would be all there is to see
+    const gap = manyGroups(run) ? 0 : Math.min(2, high);
+    const seam = manyGroups(run) ? 0 : Math.min(2, wide / 4); // of thousands of groups, lines would be all there is to see
     const paint = (i, id) => css(ui.byTruth && run.true_groups ? run.colour.truth(run.clients[i].truth) : run.colour.node(id));
     for (let i = 0; i < n; i += 1) {
       for (let from = 0; from < rounds;) {
@@ -50,14 +50,19 @@ function groupsMap(run, ui) {
         while (to < rounds && members_.at(i, to) === id) to += 1;
         if (id >= 0) {
           pen.fillStyle = paint(i, id);
-          const joined = i + 1 < n && members_.at(i + 1, from) === id && members_.at(i + 1, to - 1) === id;
-          pen.fillRect(left + from * wide, i * high, (to - from) * wide - seam, high - (joined ? 0 : gap) + (joined ? 0.5 : 0));
+          pen.fillRect(left + from * wide, i * high, (to - from) * wide - seam, high + 0.5);
         }
         from = to;
       }
       if (run.true_groups) {
         pen.fillStyle = css(run.colour.truth(run.clients[i].truth));
         pen.fillRect(0, i * high, 14, Math.ceil(high));
+      }
+    }
+    pen.fillStyle = colour("--ground");
+    for (let i = 1; gap > 0 && i < n; i += 1) {
+      for (let from = 0; from < rounds; from += 1) { // lines between groups
+        if (members_.at(i, from) !== members_.at(i - 1, from)) pen.fillRect(left + from * wide, i * high - gap / 2, wide, gap);
       }
     }
     pen.font = "11px system-ui, sans-serif";

@@ -127,7 +127,8 @@ def round_(value: float) -> float:
 
 
 def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
-    """A chart for each number that a method's notes have told in at least two rounds."""
+    """A chart for each number that a method's notes about groups have told in at least two rounds."""
+    told = [one for one in told if len(one[2]["clients"]) > 1]
     rounds: dict[str, set[int]] = {}
     for round, _, note in told:
         for name, value in note["numbers"].items():

@@ -7,15 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import coterie
 from coterie.experiment import method_class
 from coterie.record import Line
 from coterie.report.gathered import Told, gather
-from coterie.report.nodes import Node
 from coterie.report.page.charts import charts
 from coterie.report.page.clients import rows, tests
+from coterie.report.page.groups import groups
 from coterie.report.page.packing import real, whole
 from coterie.report.page.squares import squares
 from coterie.report.summary import ABOUT, Summary, agreement, expand, side_by_side, summary
@@ -76,7 +74,7 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
         "about": (method_class(about["method"]).__doc__ or "").strip().partition("\n")[0],
         "clients": rows(lines, run.nodes, clients, members, run.facts),
         "true_groups": truth,
-        "nodes": [_node(node, lines, clients, members) for node in run.nodes],
+        **groups(run),
         "members": whole(members),
         "scores": scores(lines, clients),
         "rounds": rounds(lines, truth),
@@ -86,26 +84,6 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
         "settings": settings(run.description),
         "versions": run.description.get("versions", {}),
     }  # fmt: skip
-
-
-def _node(node: Node, lines: Sequence[Line], clients: Sequence[int], members: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """A group as the page knows it."""
-    return {
-        "id": node.id, "first": node.first, "last": node.last, "parents": node.parents, "clients": node.clients,
-        "kind": node.kind, "why": node.why, **scored(node, lines, clients, members),
-    }  # fmt: skip
-
-
-def scored(node: Node, lines: Sequence[Line], clients: Sequence[int], members: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The mean accuracy and loss of a group's members, and in which round: as last tested while it was there."""
-    at = next((i for i in range(node.last - 1, node.first - 2, -1) if lines[i]["tested"]), None)
-    inside = [client for client, row in zip(clients, members, strict=True) if at is not None and row[at] == node.id]
-    said: dict[str, Any] = {"tested": None if at is None else lines[at]["round"]}
-    for metric in ("accuracy", "loss"):
-        values = [lines[at]["clients"][str(c)].get(metric) for c in inside] if at is not None else []
-        found = [value for value in values if value is not None]
-        said[metric] = float(np.mean(found)) if found else None
-    return said
 
 
 def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:

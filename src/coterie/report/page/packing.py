@@ -26,8 +26,8 @@ def real(values: Any, bits: int = 16) -> Packed:
     known = np.isfinite(array)
     low, high = (float(array[known].min()), float(array[known].max())) if known.any() else (0.0, 0.0)
     missing = 2**bits - 1
-    scale = (missing - 1) / (high - low) if high > low else 0.0
-    codes = np.where(known, np.rint((np.where(known, array, low) - low) * scale), missing)
+    part = (np.where(known, array, low) - low) / (high - low if high > low else 1.0)
+    codes = np.where(known, np.rint(part * (missing - 1)), missing)
     kind = {8: "<u1", 16: "<u2"}[bits]
     return {
         "type": f"u{bits}", "shape": list(array.shape), "low": low, "high": high, "data": _text(codes.astype(kind)),
