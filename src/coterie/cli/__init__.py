@@ -21,7 +21,7 @@ from coterie.settings import UserError
 
 COMMANDS = {
     "run": "running", "resume": "running", "compare": "asking", "suggest": "asking", "export": "asking",
-    "report": "showing", "watch": "showing", "plot": "plotting", "explain": "explaining",
+    "report": "showing", "watch": "watching", "plot": "plotting", "explain": "explaining",
     "methods": "listing", "scenarios": "listing", "studies": "listing", "study": "listing",
     "completion": "completing",
 }  # fmt: skip

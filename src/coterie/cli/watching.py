@@ -1,0 +1,18 @@
+"""``coterie watch``: the report of a run that goes on."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    from coterie.report.serving import Server
+
+    with Server(Path(arguments.run), arguments.port) as server:
+        print(f"{arguments.run} is shown at {server.address} to this machine; Ctrl-C ends it", flush=True)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            print("no longer shown")
+    return 0

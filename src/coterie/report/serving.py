@@ -1,0 +1,134 @@
+"""The report of a run that goes on, served to this machine alone.
+
+``/`` is the page, ``/document.json`` what it draws, which a page asks for every two seconds and gets when it has changed.
+Nothing of the file system is served. A request that names another host is refused: a page elsewhere whose name was made to
+lead to this machine could read the answers otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import TCPServer
+from typing import Any
+
+from coterie.report.following import Following, Shown
+from coterie.settings import UserError
+
+HOST = "127.0.0.1"
+NAMES = (HOST, "localhost")
+
+GUARDS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers of every answer. What a page may load and run, it says itself."""
+
+WAITING = """\
+<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="color-scheme" content="light dark"><meta http-equiv="refresh" content="2">
+<title>Waiting – Coterie</title></head>
+<body style="font: 1rem system-ui, sans-serif; margin: 4rem auto; max-width: 36rem">
+<h1>No round is completed yet</h1>
+<p>This page becomes the report as soon as one is.</p>
+</body>
+</html>
+"""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves what :class:`~coterie.report.following.Following` shows, at 127.0.0.1.
+
+    port: 0 for any that is free. Raises :class:`~coterie.settings.UserError` for a folder that is no run's, and a port that
+    cannot be had.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = os.name != "nt"  # elsewhere it waits for a port that was just given back; there it takes others'
+
+    def __init__(self, folder: Path, port: int) -> None:
+        if not 0 <= port <= 65535:
+            raise UserError(f"--port must be from 0 to 65535, got {port}")
+        self.following = Following(folder)
+        try:
+            super().__init__((HOST, port), Answer)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise UserError(f"port {port} cannot be had ({why}); --port 0 takes one that is free") from error
+
+    def server_bind(self) -> None:
+        """As :class:`http.server.HTTPServer` does, without asking the network for this machine's name."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST, self.server_address[1]
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader who left is no error; of any other, one line."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            print(f"coterie: a request was not answered: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """One request. Only GET and HEAD have a method here; all others are answered with 501."""
+
+    server: Server
+    timeout = 10.0
+
+    def do_GET(self) -> None:
+        port = self.server.server_port
+        if self.headers.get("Host") not in {f"{name}:{port}" for name in NAMES}:
+            return self._say(403, b"Only this machine is answered, by the address that coterie watch printed.\n")
+        path = self.path.partition("?")[0]
+        if path == "/favicon.ico":  # which browsers ask for by themselves
+            return self._say(204)
+        if path not in ("/", "/document.json"):
+            return self._say(404, b"Here are / and /document.json only.\n")
+        try:
+            shown = self.server.following.shown()
+        except UserError as error:
+            return self._say(503, f"{error}\n".encode())
+        return self._page(shown) if path == "/" else self._document(shown)
+
+    do_HEAD = do_GET
+
+    def _page(self, shown: Shown | None) -> None:
+        self._say(200, shown.page if shown else WAITING.encode(), "text/html")
+
+    def _document(self, shown: Shown | None) -> None:
+        if shown is None:
+            return self._say(204)
+        if shown.tag in [tag.strip().removeprefix("W/") for tag in self.headers.get("If-None-Match", "").split(",")]:
+            return self._say(304, tag=shown.tag)
+        return self._say(200, shown.document, "application/json", shown.tag)
+
+    def _say(self, status: int, body: bytes = b"", kind: str = "text/plain", tag: str | None = None) -> None:
+        self.send_response(status)
+        if tag:
+            self.send_header("ETag", tag)
+        if status not in (204, 304):
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        for name, value in GUARDS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def version_string(self) -> str:
+        return "coterie"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The terminal is quiet: a page asks again and again."""
