@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,17 +57,21 @@ class Utilities:
     sizes: np.ndarray
     price: np.ndarray
 
-    def at(self, group: Sequence[int]) -> list[int]:
-        return [self.clients.index(client) for client in group if client in self.clients]
+    @cached_property
+    def place(self) -> Mapping[int, int]:
+        return {client: i for i, client in enumerate(self.clients)}
 
-    def of(self, client: int, group: Sequence[int]) -> float:
-        """A client's own utility in a group that it is a member of."""
-        at = sorted(self.at(group))
-        return float(utility(self.gram, self.sizes, self.price, at)[at.index(self.clients.index(client))])
+    def at(self, group: Sequence[int]) -> list[int]:
+        return sorted(self.place[client] for client in group if client in self.place)
+
+    def each(self, group: Sequence[int]) -> dict[int, float]:
+        """The utility of every member of a group that is known."""
+        at = self.at(group)
+        found = utility(self.gram[np.ix_(at, at)], self.sizes[at], self.price[at], range(len(at))) if at else ()
+        return {self.clients[i]: float(value) for i, value in zip(at, found, strict=True)}
 
     def total(self, groups: Sequence[Sequence[int]]) -> float:
-        known = [at for group in groups if (at := self.at(group))]
-        return sum(float(utility(self.gram, self.sizes, self.price, at).sum()) for at in known)
+        return sum(sum(self.each(group).values()) for group in groups)
 
     def becomes(self, parts: Sequence[Sequence[int]], factor: float) -> bool:
         """Whether the partition with λ times ``factor`` has these parts."""
@@ -175,4 +180,4 @@ def _moved(known: Utilities, client: int, side: Clients, part: Clients) -> tuple
     """Another group, the client's own utility in it, and what the move would change for all."""
     left = [c for c in side if c != client]
     before, after = known.total([side, part]), known.total([left, (*part, client)])
-    return part, known.of(client, (*part, client)), after - before
+    return part, known.each((*part, client))[client], after - before
