@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coterie.export import save as save
     from coterie.layout import Layout as Layout
     from coterie.methods import METHODS as METHODS
+    from coterie.report.figures import plot as plot
     from coterie.report.summary import compare as compare
     from coterie.report.summary import summary as summary
     from coterie.runs import begin as begin
@@ -50,6 +51,7 @@ _PUBLIC = {
     "begin": "runs",
     "compare": "report.summary",
     "load": "export",
+    "plot": "report.figures",
     "reopen": "runs",
     "run": "runs",
     "save": "export",

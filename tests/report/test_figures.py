@@ -1,0 +1,189 @@
+"""``coterie plot``: six figures of a run, the same files from the same records, and one sentence for a mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import coterie
+from coterie.cli import main
+from coterie.report.figures.blocks import blocks
+from coterie.report.gathered import gather
+from coterie.settings import UserError
+from page_runs import cosines, line, matrices, note, split_run, write
+
+pytest.importorskip("matplotlib", reason="Matplotlib is not installed (pip install 'coterie[report]')")
+
+from coterie.report import figures
+from coterie.report.figures import criteria, curves, heat
+from coterie.report.figures import plot as drawn
+from coterie.report.figures.looks import ENDED, looks
+from coterie.report.figures.style import COLOURS, STYLE
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return split_run(tmp_path_factory.mktemp("figures") / "run")
+
+
+@pytest.fixture(autouse=True)
+def in_style() -> Any:
+    """Figures that are looked into, as they are when they are written."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+members_of_runs = st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(st.integers(-1, 2), min_size=n, max_size=n)))
+
+
+@given(members_of_runs)
+def test_blocks_cover_every_client_in_every_round_once(members: list[list[int]]) -> None:
+    seen: dict[tuple[int, int], int] = {}
+    for node, top, bottom, first, last in blocks(members):
+        for row in range(top, bottom + 1):
+            for column in range(first, last + 1):
+                assert (row, column) not in seen
+                seen[row, column] = node
+    assert seen == {(i, j): id for i, row in enumerate(members) for j, id in enumerate(row) if id >= 0}
+
+
+@pytest.mark.parametrize("kind", figures.KINDS)
+def test_every_kind_is_drawn_and_the_same_records_make_the_same_file(run: Path, kind: str, tmp_path: Path) -> None:
+    begins = {".pdf": b"%PDF", ".png": b"\x89PNG", ".svg": b"<?xml"}
+    for suffix in figures.SUFFIXES:
+        first, second = (drawn(run, kind, tmp_path / name / f"figure{suffix}").read_bytes() for name in "ab")
+        assert first.startswith(begins[suffix])
+        assert first == second
+        assert len(first) > 2000
+
+
+def test_fonts_are_embedded(run: Path, tmp_path: Path) -> None:
+    data = drawn(run, "traffic", tmp_path / "figure.pdf").read_bytes()
+    assert b"/FontFile2" in data  # TrueType, which journals take
+    assert b"/Type3" not in data
+    assert b"CreationDate" not in data
+
+
+def test_groups_that_are_there_have_colours_and_true_groups_theirs(run: Path) -> None:
+    look = looks(gather(run))
+    assert look.area(0) == ENDED
+    assert [look.area(node) for node in (1, 2)] == list(COLOURS[:2])
+    assert look.truth == {0: COLOURS[0], 1: COLOURS[1]}
+    assert look.line(1) != look.line(2)
+    assert look.line(1)["marker"] != look.line(2)["marker"]
+
+
+def test_a_line_is_the_mean_of_the_honest_members_of_a_group(tmp_path: Path) -> None:
+    lines = [line(1, [[0, 1, 2]]), line(2, [[0, 1, 2]], tested=False), line(3, [[0, 1, 2]])]
+    folder = write(tmp_path / "run", lines)
+    told = gather(folder)
+    told.description["world"]["adversaries"] = [2]
+    axes = curves.figure(told, "accuracy").axes[0]
+    group = next(one for one in axes.lines if str(one.get_label()).startswith("G0"))
+    expected = [np.mean([1 - 1 / (client + round + 1) for client in (0, 1)]) for round in (1, 3)]
+    assert group.get_label() == "G0 (3 clients)"
+    assert list(group.get_xdata()) == [1, 3]
+    np.testing.assert_allclose(group.get_ydata(), expected)
+
+
+def test_bytes_are_added_up(run: Path) -> None:
+    sent = curves.traffic(gather(run)).axes[0].lines
+    np.testing.assert_allclose(sent[0].get_ydata(), np.cumsum([6, 6, 7, 7]) / 1000)
+    np.testing.assert_allclose(sent[1].get_ydata(), np.cumsum([12, 12, 14, 14]) / 1000)
+
+
+def test_every_layer_of_the_matrix_is_drawn_ordered_by_group(run: Path) -> None:
+    axes = [one for one in heat.figure(gather(run), None).axes if one.get_title()]
+    assert [one.get_title() for one in axes] == ["round 2, all", "round 2, fc1"]
+    shown = axes[1].images[0].get_array()
+    np.testing.assert_allclose(shown.filled(0.5), cosines([0, 0, 0, 0, 1, 1]) / 2, atol=1e-7)
+    assert [border.get_ydata()[0] for border in axes[0].lines[::2]] == [3.5]
+
+
+def test_cosines_have_zero_in_the_middle_and_distances_their_own_scale() -> None:
+    assert heat.scale(np.array([[1.0, -0.2], [-0.2, 1.0]])) == {"cmap": "PuOr_r", "vmin": -1.0, "vmax": 1.0}
+    assert heat.scale(np.array([[np.nan, 2.0], [4.0, np.nan]])) == {"cmap": "YlGnBu", "vmin": 2.0, "vmax": 4.0}
+
+
+def test_criteria_are_the_charts_of_the_page(run: Path) -> None:
+    axes = criteria.figure(gather(run)).axes
+    assert next(one.get_title() for one in axes if one.get_title()) == "Stationary, and at odds?"
+    assert any(list(one.get_ydata()) == [0.2, 0.2] for one in axes[0].lines)  # G0's mean norm before its split
+
+
+def test_many_clients_stay_small(tmp_path: Path) -> None:
+    """600 clients who change places all the time: blocks are drawn as points."""
+    rng = np.random.default_rng(0)
+    rounds = []
+    for number in range(1, 31):
+        labels = rng.integers(0, 60, 600)
+        rounds.append(line(number, [group for k in range(60) if (group := np.flatnonzero(labels == k).tolist())]))
+    run = write(tmp_path / "run", rounds)
+    assert drawn(run, "groups", tmp_path / "a.pdf").stat().st_size < 1e6
+    assert drawn(run, "accuracy", tmp_path / "b.svg").stat().st_size < 1e6
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["group", "-o", "x.pdf"], "there is no figure 'group'; did you mean groups? (known: groups, accuracy,"),
+        (["groups", "-o", "x.jpg"], "--out must end in .pdf, .png or .svg, got x.jpg"),
+        (["groups", "-o", "x.pdf", "--round", "2"], "--round is for similarity; groups is drawn over all rounds"),
+        (["similarity", "-o", "x.pdf", "--round", "3"], "--round 3 has no matrix recorded; there is one of round 2"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    run: Path, words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", str(run), *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"coterie: {said}")
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_such_numbers(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", [line(1, [[0, 1]], tested=False)], method="fedavg")
+    for kind, lacking in (("accuracy", "accuracy"), ("loss", "loss"), ("similarity", "similarities"), ("criteria", "criteria")):
+        with pytest.raises(UserError, match=f"has no {lacking} recorded: "):
+            coterie.plot(run, kind, tmp_path / "figure.pdf")
+    with pytest.raises(UserError, match="has no completed round yet"):
+        coterie.plot(write(tmp_path / "begun", []), "groups", tmp_path / "figure.pdf")
+    assert not (tmp_path / "figure.pdf").exists()
+
+
+def test_of_several_runs_one_has_to_be_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, [line(1, [[0, 1]])])
+    with pytest.raises(UserError, match=f"has 2 runs and a figure is of one: name {tmp_path / 'a'}, {tmp_path / 'b'}"):
+        coterie.plot(tmp_path, "groups", tmp_path / "figure.pdf")
+    one = tmp_path / "only"
+    write(one / "inside", [line(1, [[0, 1]])])
+    assert coterie.plot(one, "groups", tmp_path / "figure.svg").exists()
+
+
+def test_without_matplotlib(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["plot", str(run), "groups", "-o", "x.pdf"]) == 2
+    assert capsys.readouterr().err == "coterie: figures need Matplotlib: pip install 'coterie[report]'\n"
+
+
+def test_several_matrices_of_a_round_are_drawn_together(tmp_path: Path) -> None:
+    parts = [[0, 1], [2, 3], [4, 5], [6, 7]]
+    splits = [
+        note("split", [0, 1, 2, 3], parts[:2], similarity="similarity/a.safetensors"),
+        note("split", [4, 5, 6, 7], parts[2:], similarity="similarity/b.safetensors"),
+    ]
+    run = write(tmp_path / "run", [line(1, [[0, 1, 2, 3], [4, 5, 6, 7]]), line(2, parts, *splits)])
+    matrices(run, "a.safetensors", [0, 1, 2, 3], all=cosines([0, 0, 1, 1]))
+    matrices(run, "b.safetensors", [4, 5, 6, 7], all=cosines([0, 0, 1, 1]))
+    titles = [one.get_title() for one in heat.figure(gather(run), 2).axes if one.get_title()]
+    assert titles == ["round 2, 4 clients", "round 2, 4 clients"]
