@@ -2,8 +2,9 @@
 
 ``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`; ``compare``:
 :func:`coterie.compare`; ``suggest``: :func:`coterie.suggest`; ``export``: :func:`coterie.save`; ``plot``:
-:func:`coterie.plot`; ``--json``: :func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`;
-``studies`` and ``study``: :data:`coterie.studies.STUDIES` and :func:`coterie.studies.carry_out`.
+:func:`coterie.plot`; ``--json``: :func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and
+:data:`coterie.SCENARIOS`; ``studies`` and ``study``: :data:`coterie.studies.STUDIES` and
+:func:`coterie.studies.carry_out`.
 
 Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupted.
 """
