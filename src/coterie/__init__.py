@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from coterie.export import save as save
     from coterie.layout import Layout as Layout
     from coterie.methods import METHODS as METHODS
+    from coterie.report.explain import explain as explain
     from coterie.report.figures import plot as plot
+    from coterie.report.page import write_report as write_report
     from coterie.report.summary import compare as compare
     from coterie.report.summary import summary as summary
     from coterie.runs import begin as begin
@@ -50,6 +52,7 @@ _PUBLIC = {
     "World": "world",
     "begin": "runs",
     "compare": "report.summary",
+    "explain": "report.explain",
     "load": "export",
     "plot": "report.figures",
     "reopen": "runs",
@@ -57,6 +60,7 @@ _PUBLIC = {
     "save": "export",
     "suggest": "suggestion",
     "summary": "report.summary",
+    "write_report": "report.page",
 }
 """Public name -> module, imported when first used: ``coterie --help`` must not wait for PyTorch."""
 

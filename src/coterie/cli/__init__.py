@@ -1,10 +1,10 @@
 """The command line: parses, calls, prints. Every command has a twin in Python:
 
 ``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`; ``compare``:
-:func:`coterie.compare`; ``suggest``: :func:`coterie.suggest`; ``export``: :func:`coterie.save`; ``plot``:
-:func:`coterie.plot`; ``--json``: :func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and
-:data:`coterie.SCENARIOS`; ``studies`` and ``study``: :data:`coterie.studies.STUDIES` and
-:func:`coterie.studies.carry_out`.
+:func:`coterie.compare`; ``report``: :func:`coterie.write_report`; ``explain``: :func:`coterie.explain`; ``plot``:
+:func:`coterie.plot`; ``suggest``: :func:`coterie.suggest`; ``export``: :func:`coterie.save`; ``--json``:
+:func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`;
+``studies`` and ``study``: :data:`coterie.studies.STUDIES` and :func:`coterie.studies.carry_out`.
 
 Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupted.
 """

@@ -1,32 +1,14 @@
-"""``coterie report`` and ``coterie watch``: what runs found, as a page."""
+"""``coterie report``: what runs found, as a page."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from coterie.settings import UserError
-
-SUFFIXES = (".html", ".htm")
-
 
 def report(arguments: argparse.Namespace) -> int:
-    from coterie.report.page import document, page
-    from coterie.store import write_whole
+    from coterie.report.page import write_report
 
-    out = _where(arguments)
-    text = page(document(arguments.runs))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(out, text.encode())
-    print(f"report written to {out}")
+    first = Path(arguments.runs[0] if len(arguments.runs) == 1 else ".")
+    print(f"report written to {write_report(arguments.runs, arguments.out or first / 'report.html')}")
     return 0
-
-
-def _where(arguments: argparse.Namespace) -> Path:
-    """The file that was named; or report.html in the folder of the one run, or here for several."""
-    if arguments.out is None:
-        return Path(arguments.runs[0] if len(arguments.runs) == 1 else ".") / "report.html"
-    out = Path(arguments.out)
-    if out.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--out must end in .html, got {arguments.out}")
-    return out

@@ -4,7 +4,32 @@ The drawing is by hand, in SVG and canvas, and no plotting library is bundled: a
 some megabytes, follows the reader's light, dark and print, is worked by keyboard, and draws 1,000 clients at once.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
 from coterie.report.page.document import document
 from coterie.report.page.html import page
+from coterie.settings import UserError
+from coterie.store import write_whole
 
-__all__ = ["document", "page"]
+SUFFIXES = (".html", ".htm")
+
+
+def write_report(runs: Iterable[Path | str], to: Path | str) -> Path:
+    """Write the page of run directories, or folders of several, into the file ``to``, whole or not at all; returns it.
+
+    Raises :class:`~coterie.settings.UserError` if one is no run directory or has no completed round, or ``to`` is no name of
+    a page.
+    """
+    to = Path(to)
+    if to.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--out must end in .html, got {to}")
+    text = page(document(runs))
+    to.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(to, text.encode())
+    return to
+
+
+__all__ = ["document", "page", "write_report"]
