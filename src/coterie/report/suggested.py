@@ -47,8 +47,9 @@ def _finding(found: Finding) -> Iterator[Text]:
 def _table(said: Suggestion) -> Table:
     """A row per range; of what a method cannot do, how near it comes (adjusted Rand index)."""
     out = Table(box=None, pad_edge=False, header_style="bold")
+    words = ("method", "compared", "setting", "sure")
     for name in ("method", "compared", "setting", "above", "below", "suggested", "room", "nearest", "sure"):
-        out.add_column(name, justify="left" if name in ("method", "compared", "setting", "sure") else "right", no_wrap=name != "compared")
+        out.add_column(name, justify="left" if name in words else "right", no_wrap=name != "compared")
     for one in said.advice:
         last = (f"{one.ari:.2f}", Text(one.sure, style=STYLES[one.sure]))
         if not one.ranges:

@@ -77,6 +77,8 @@ function comparison(doc) {
 }
 
 function render(doc) {
+  widths.disconnect(); // what was drawn before goes
+  drawings.clear();
   document.getElementById("nav").replaceChildren(...(doc.runs.length > 1
     ? [h("a", { href: "#compared" }, "side by side"), ...doc.runs.map((run, i) => h("a", { href: `#run-${i}` }, run.name))] : []));
   for (const run of doc.runs) Object.assign(run, { groups_count: run.rounds.groups[run.rounds.groups.length - 1], rounds_done: run.rounds.groups.length });

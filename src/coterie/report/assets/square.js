@@ -34,7 +34,7 @@ function shades(matrix) {
 function squares(run, ui) {
   const all = run.squares;
   if (!all.length) return null;
-  ui.square = Math.min(ui.square ?? all.length - 1, all.length - 1);
+  ui.square = ui.earlier ? Math.min(ui.square, all.length - 1) : all.length - 1; // the latest, unless the reader has gone back
   const place = h("div");
   const told = h("output", { class: "quiet" });
   const layers = h("span");
@@ -50,7 +50,7 @@ function squares(run, ui) {
   };
   const slider = h("input", {
     type: "range", min: 0, max: all.length - 1, step: 1, value: ui.square, "aria-label": "Clustering round",
-    oninput: () => { ui.square = Number(slider.value); draw(); slider.setAttribute("aria-valuetext", told.textContent); },
+    oninput: () => { ui.square = Number(slider.value); ui.earlier = ui.square < all.length - 1; draw(); slider.setAttribute("aria-valuetext", told.textContent); },
   });
   draw();
   return h("figure", {}, h("div", { class: "controls" }, all.length > 1 && slider, told, layers), place,
