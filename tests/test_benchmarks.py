@@ -12,11 +12,15 @@ import pytest
 import torch
 
 from coterie.layout import Layout
+from coterie.record import Record
+from coterie.report.page import document
+from coterie.report.summary import summary
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
 
 import bench  # noqa: E402
+import report_page  # noqa: E402
 import speed_tables  # noqa: E402
 from speed import clock, experiments, flops, flower, scaling  # noqa: E402
 from speed.ours import Coterie  # noqa: E402
@@ -245,3 +249,13 @@ def test_workloads_share_one_pool_of_data() -> None:
     assert len(clients) == work.clients
     assert all(data.train.inputs is clients[0].train.inputs for data in clients.values())
     assert all(len(data.train) == work.examples for data in clients.values())
+
+
+@pytest.mark.parametrize(("method", "matrices"), [("cfl", 7), ("hcct", 80)])
+def test_the_pages_benchmark_draws_runs_that_find_their_groups(method: str, matrices: int, tmp_path: Path) -> None:
+    folder = report_page.run(tmp_path / "run", method, n=32, rounds=80)
+    lines = Record(folder).lines()
+    assert len(lines[-1]["groups"]) == 8
+    assert summary(folder)["ari"] == (1.0 if method == "cfl" else pytest.approx(1.0, abs=0.3))
+    assert len(list((folder / "similarity").iterdir())) == matrices
+    assert len(document([folder])["runs"][0]["nodes"]) == (15 if method == "cfl" else 8)
