@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -23,32 +24,54 @@ EXPECTED = {path.as_posix() for path in SOURCES if path.suffix != ".pyc"}
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of sdist and wheel, built from a copy, so that nothing is left in the tree."""
-    tree = tmp_path_factory.mktemp("tree")
-    reached = call(sys.executable, "-m", "pip", "download", "--no-deps", "--dest", tree / "probe", "setuptools")
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of a parallel run share; who comes first makes what is in it, the others wait."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "packaging"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            make(folder)
+            (folder / "made").touch()
+    return folder
+
+
+def make(folder: Path) -> None:
+    """Build sdist and wheel from a copy, so that nothing is left in the tree, and install the wheel alone, with PyTorch as
+    ``make`` installs it."""
+    reached = call(sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder / "probe", "setuptools")
     if reached.returncode:
         pytest.skip("pip reaches no package index, which building and installing take")
+    wheel = folder / "dist" / f"coterie-{coterie.__version__}-py3-none-any.whl"
+    tree, python = folder / "tree", folder / "venv" / "bin" / "python"
+    tree.mkdir()
     for name in PACKED:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         else:
             shutil.copy(ROOT / name, tree / name)
-    built = call(sys.executable, "-m", "build", "--outdir", tree / "dist", tree)
-    assert built.returncode == 0, built.stderr
-    return tree / "dist"
+    steps: tuple[tuple[object, ...], ...] = (
+        (sys.executable, "-m", "build", "--outdir", folder / "dist", tree),
+        (sys.executable, "-m", "venv", folder / "venv"),
+        (python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel),
+    )
+    for step in steps:
+        done = call(*step)
+        assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module")
-def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of an environment with the wheel alone, and PyTorch as ``make`` installs it."""
-    venv = tmp_path_factory.mktemp("alone") / "venv"
-    assert call(sys.executable, "-m", "venv", venv).returncode == 0
-    (wheel,) = dist.glob("*.whl")
-    done = call(venv / "bin" / "python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel)
-    assert done.returncode == 0, done.stderr
-    return venv / "bin"
+@pytest.fixture(scope="session")
+def dist(place: Path) -> Path:
+    """The folder of sdist and wheel."""
+    return place / "dist"
+
+
+@pytest.fixture(scope="session")
+def installed(place: Path) -> Path:
+    """The commands of the environment with the wheel alone."""
+    return place / "venv" / "bin"
 
 
 def call(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
