@@ -24,7 +24,10 @@ NAMED = 40
 ENTRIES = 8
 """Groups in the legend at most, those of the most recent rounds."""
 
-TITLE = 30
+SEVERAL: dict[str, Any] = {"color": "black", "marker": "x"}
+"""The look of numbers that are about no single group, beside those that are."""
+
+TITLE = 34
 """Letters in a line of a title."""
 
 LEGEND = 0.14
@@ -73,18 +76,20 @@ def _names(chart: Chart) -> dict[str, int]:
 def _chart(axes: Axes, run: Gathered, look: Looks, chart: Chart) -> None:
     from matplotlib.lines import Line2D
 
+    of_groups = any(one["node"] is not None for one in chart["series"])
+    mixed = any(one["node"] is None for one in chart["series"])
     for i, one in enumerate(chart["series"]):
         if one["points"]:
             rounds, values = zip(*one["points"], strict=True)
-            same: dict[str, Any] = {**look.line(one["node"], i), "linestyle": DASHES[one["dash"] % len(DASHES)]}
+            same: dict[str, Any] = {**(SEVERAL if of_groups and one["node"] is None else look.line(one["node"], i))}
+            same["linestyle"] = DASHES[one["dash"] % len(DASHES)]
             axes.plot(rounds, values, markevery=every(len(rounds)), **same)
     if chart["log"]:
         axes.set_yscale("log")
     _levels(axes, chart)
     axes.set(title=textwrap.fill(chart["title"], TITLE), ylabel=chart["y"])
     over_rounds(axes, 1, max(2, len(run.lines)))
-    of_groups = any(one["node"] is not None for one in chart["series"])
-    handles = []
+    handles = [Line2D([], [], **SEVERAL, linestyle="", label="several groups together")] if of_groups and mixed else []
     for i, (name, dash) in enumerate(_names(chart).items()):
         same = {"color": "black"} if of_groups else look.line(None, i)
         handles.append(Line2D([], [], label=name, **{**same, "linestyle": DASHES[dash % len(DASHES)]}))
