@@ -371,7 +371,7 @@ def test_records_are_mappings_of_plain_values(folder: Path) -> None:
     for line in Record(folder / "cfl-seed0").lines():
         assert plain(line)
         assert set(line) == {
-            "round", "exchange", "exchanges", "tested", "groups", "clients", "notes", "asked", "answered", "refused",
+            "round", "exchange", "exchanges", "tested", "groups", "clients", "notes", "asked", "answered", "refused", "silent",
             "bytes_up", "bytes_down", "evaluations", "seconds",
         }  # fmt: skip
 
