@@ -27,7 +27,7 @@ import experiment_tables
 import published_tables
 import study_tables
 import suggest_table
-from measured import adversaries, boundary_results, cfl_defaults, compared, hcct_signals, results, table
+from measured import adversaries, boundary_results, cfl_defaults, compared, hcct_signals, report_page, results, table
 from speed_tables import speed
 from traffic_table import traffic
 
@@ -164,6 +164,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "boundary-results": boundary_results,
     "adversaries": adversaries,
     "hcct-signals": hcct_signals,
+    "report-page": report_page,
     "speed": speed,
     "traffic": traffic,
     "experiments": experiment_tables.experiments,

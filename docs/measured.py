@@ -23,6 +23,7 @@ DEFAULTS = ROOT / "benchmarks" / "results" / "cfl-defaults.json"
 BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"
 SIGNALS = ROOT / "benchmarks" / "results" / "hcct-signals.json"
 ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries.json"
+PAGE = ROOT / "benchmarks" / "results" / "report-page.json"
 
 STUDIES: Mapping[str, tuple[str, str]] = {
     "digits": ("Digits, 4 label permutations", "experiments/digits.toml"),
@@ -191,3 +192,14 @@ def compared(name: str) -> str:
         *(["in silence"] if silent else []), "groups", "exchanges", "up", "down", "client evaluations",
     ]  # fmt: skip
     return table(head, rows, "l" + "r" * (len(head) - 1))
+
+
+def report_page() -> str:
+    """How large the page of a run is, and how long it takes to make and to open."""
+    head = ("run", "clients", "rounds", "page", "made in", "opened in")
+    rows = [
+        (one["method"], str(one["clients"]), str(one["rounds"]), size(one["bytes"]), f"{one['made']:.1f} s",
+         f"{one['opened']:.2f} s")
+        for one in json.loads(PAGE.read_text())
+    ]  # fmt: skip
+    return table(head, rows, "lrrrrr")
