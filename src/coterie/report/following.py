@@ -78,7 +78,8 @@ class Following:
             return None
         document = together(list(parts), [part for _, part in parts.values()])
         text = to_json(document).encode()
-        return Shown(f'"{hashlib.sha256(text).hexdigest()[:32]}"', page(document, live=True).encode(), text)
+        tag = f'"{hashlib.sha256(text).hexdigest()[:32]}"'
+        return Shown(tag, page(document, live=tag).encode(), text)
 
 
 def stamped(run: Path) -> Stamp | None:

@@ -132,4 +132,4 @@ async function follow(last) {
 
 dress(theme);
 render(JSON.parse(document.getElementById("document").textContent));
-if (document.body.dataset.live === "true") follow("");
+if (document.body.dataset.live) follow(document.body.dataset.live);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
 from collections.abc import Mapping
@@ -16,17 +17,17 @@ SCRIPTS = ("base.js", "chart.js", "groups.js", "square.js", "table.js", "parts.j
 """In the order in which they are read."""
 
 
-def page(document: Mapping[str, Any], live: bool = False) -> str:
+def page(document: Mapping[str, Any], live: str = "") -> str:
     """The page that shows a :func:`~coterie.report.page.document`.
 
-    live: it asks ``document.json``, beside it, again and again, and draws what has come since.
+    live: if it is to ask ``document.json``, beside it, again and again, and draw what has come since: the tag of this document.
     """
     script = "\n".join(asset(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     filled = {
         "policy": policy + ("; connect-src 'self'" if live else ""), "title": _escaped(title(document)),
-        "style": asset("page.css"), "live": "true" if live else "false", "document": embedded(document), "script": script,
+        "style": asset("page.css"), "live": _escaped(live), "document": embedded(document), "script": script,
     }  # fmt: skip
     # In one pass: what is filled in may have braces of its own.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: filled[place[1]], asset("page.html"))
@@ -50,4 +51,4 @@ def asset(name: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    return html.escape(text)
