@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,8 @@ def test_the_page_and_its_document(run: Path, serve: Callable[[Path], Server]) -
     server = serve(run)
     status, headers, page = ask(server)
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert b'data-live="true"' in page
     status, headers, text = ask(server, "/document.json")
+    assert f'data-live="{escape(headers["ETag"])}"'.encode() in page
     assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
     assert [len(one["clients"]) for one in json.loads(text)["runs"]] == [4]
     assert headers["X-Content-Type-Options"] == "nosniff"
@@ -131,7 +132,7 @@ def test_a_run_without_a_round_becomes_the_report_by_itself(tmp_path: Path, serv
     (run / ROUNDS).write_bytes(whole[:40])
     assert b"No round is completed yet" in ask(server)[2]
     (run / ROUNDS).write_bytes(whole + whole[:40])
-    assert b'data-live="true"' in ask(server)[2]
+    assert b"No round is completed yet" not in ask(server)[2]
     assert json.loads(ask(server, "/document.json")[2])["runs"][0]["rounds"]["groups"] == [1]
     write(tmp_path / "fedavg-seed0", [line(1, GROUPS)], method="fedavg")
     assert [one["method"] for one in json.loads(ask(server, "/document.json")[2])["runs"]] == ["cfl", "fedavg"]

@@ -108,10 +108,12 @@ addEventListener("afterprint", () => dress(theme));
 
 // -- a run that goes on --
 
-async function follow(last) {
+const state = (doc) => (doc.runs.every((run) => run.finished) ? "ended" : "live");
+/** Draws what comes; version: the tag of what the page has. */
+async function follow(version, first) {
   const told = document.getElementById("live");
   told.hidden = false;
-  let version = last;
+  told.textContent = state(first);
   for (let failed = 0; failed < 5;) {
     await new Promise((resolve) => { setTimeout(resolve, 2000); });
     try {
@@ -122,7 +124,7 @@ async function follow(last) {
         const { scrollX, scrollY } = window;
         render(doc);
         scrollTo(scrollX, scrollY);
-        told.textContent = doc.runs.every((run) => run.finished) ? "ended" : "live";
+        told.textContent = state(doc);
       }
       failed = 0;
     } catch { failed += 1; }
@@ -131,5 +133,6 @@ async function follow(last) {
 }
 
 dress(theme);
-render(JSON.parse(document.getElementById("document").textContent));
-if (document.body.dataset.live) follow(document.body.dataset.live);
+const shown = JSON.parse(document.getElementById("document").textContent);
+render(shown);
+if (document.body.dataset.live) follow(document.body.dataset.live, shown);
