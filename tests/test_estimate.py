@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,9 +21,11 @@ from coterie.engines.fleet import Fleet
 from coterie.estimate import Estimate, data_bytes, estimate, rows_bytes
 from coterie.estimate import seconds as time_of
 from coterie.estimate.counting import passes
-from coterie.estimate.playing import play
+from coterie.estimate.playing import noisy, play
 from coterie.estimate.probing import Costs
 from coterie.experiment import Experiment, make
+from coterie.record import Record
+from coterie.settings import UserError
 
 FOREVER = float("inf")
 SMALL = {"name": "digits/label-swap", "clients": 12, "groups": 2, "swaps": [[1, 7], [3, 5]]}
@@ -113,6 +119,26 @@ def test_shared_matrices_are_as_large_as_told(method: str, monkeypatch: pytest.M
     assert rows_bytes(played) == pytest.approx(taken[0], rel=0.25)
 
 
+@pytest.mark.parametrize(("clients", "groups"), [(40, 2), (30, 2), (60, 3), (90, 1), (600, 3)])
+def test_split_half_is_played_with_noise_and_finds_the_groups(clients: int, groups: int) -> None:
+    scenario = {"name": "synthetic/groups", "clients": clients, "groups": groups}
+    one = make({"scenario": scenario, "methods": ["split-half"], "rounds": 12, "workers": 1})
+    played = play(one.methods[0], one.world(0), 0, one.boundary, rounds=12)
+    assert len(played.work) == 12
+    models = min(work.rows for work in played.work[-5:]) - clients  # in a round that neither probes nor reviews
+    assert 1 <= models <= groups + 1  # of equal clients, who differ by noise alone, no group falls apart
+
+
+def test_the_noise_of_halves_is_drawn_anew_and_as_large_as_said() -> None:
+    same = np.full((40, 40), 9.0)
+    first, second = (noisy(same, 2.0, np.random.default_rng(seed)) for seed in (0, 1))
+    assert not np.allclose(first, second)
+    assert first.diagonal().mean() == pytest.approx(11.0, rel=0.1)
+    off = first[~np.eye(40, dtype=bool)]
+    assert off.mean() == pytest.approx(9.0, rel=0.1)
+    assert off.std() > 0.1
+
+
 def test_data_that_clients_share_are_counted_once() -> None:
     world = experiment("fedavg").world(0)
     pool = next(iter(world.clients.values())).train.inputs
@@ -174,6 +200,41 @@ def test_a_long_run_is_announced_to_who_looks_on(
     assert capsys.readouterr().err == "coterie: about 12 min, 1.2 GB of memory, 40.0 MB on disk\n"
     monkeypatch.setattr("coterie.estimate.estimate", lambda _: (whole(seconds=10.0),))
     estimating.announce(one, tmp_path)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("error", [ValueError("signal has nothing to cut"), MemoryError(), UserError("no such data")])
+def test_an_estimate_that_fails_does_not_stop_a_run(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: Experiment) -> None:
+        raise error
+
+    monkeypatch.setattr("coterie.estimate.estimate", fails)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    out = tmp_path / "run"
+    call = ["--scenario", "synthetic/groups", "--method", "cfl", "--rounds", "2", "--workers", "1", "--out", str(out)]
+    assert main(["run", *call]) == 0
+    assert len(Record(out).lines()) == 2
+    assert capsys.readouterr().err == ""
+
+
+def test_nobody_waits_for_an_announcement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forever(_: Experiment) -> None:
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            with suppress(Exception):
+                time.sleep(0.01)
+
+    monkeypatch.setattr("coterie.estimate.estimate", forever)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(estimating, "AT_MOST", 0.2)
+    before, began = signal.getsignal(signal.SIGALRM), time.monotonic()
+    estimating.announce(experiment("fedavg"), tmp_path)
+    assert time.monotonic() - began < 10
+    assert signal.getsignal(signal.SIGALRM) is before
     assert capsys.readouterr().err == ""
 
 

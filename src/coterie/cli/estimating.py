@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,32 @@ if TYPE_CHECKING:
 
 LONG = 60.0
 """Seconds from which on a run is announced."""
+
+AT_MOST = 2.0
+"""Seconds that finding out may take."""
+
+
+class TimeUp(BaseException):
+    """Raised by :func:`within`. No exception of a program's, so that nobody on the way takes it for one of theirs."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raises :class:`TimeUp` in the body after so many seconds, where a system has such a clock and this is the main thread."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
@@ -48,14 +77,22 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
 
 
 def announce(experiment: Experiment, folder: Path) -> None:
-    """Before a long run, to somebody who looks on: what it will take, and what there is too little of."""
-    from coterie.estimate import estimate, together
+    """Before a long run, to somebody who looks on: what it will take, and what there is too little of.
+
+    Nothing is said where that is not known within seconds, or at all: a run does not wait for it, and never fails by it.
+    """
     from coterie.report import terminal
     from coterie.report.pace import duration
 
     if not sys.stderr.isatty():
         return
-    whole = together(estimate(_ready(experiment)), len(experiment.seeds))
+    try:
+        with within(AT_MOST):
+            from coterie.estimate import estimate, together
+
+            whole = together(estimate(_ready(experiment)), len(experiment.seeds))
+    except (Exception, TimeUp):  # a mistake of the user's is told by the run
+        return
     if whole.seconds > LONG:
         needs = f"{terminal.size(whole.memory)} of memory, {terminal.size(whole.disk)} on disk"
         print(f"coterie: about {duration(whole.seconds)}, {needs}", file=sys.stderr)

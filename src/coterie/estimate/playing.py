@@ -24,7 +24,7 @@ from coterie.engines.clock import Clock
 from coterie.engines.gather import window
 from coterie.engines.inprocess import Position
 from coterie.estimate.counting import Counts, Sizes, Work
-from coterie.randomness import Purpose, generator
+from coterie.randomness import Purpose, generator, numpy_generator
 from coterie.world import World
 
 NUMBERS = 1 << 24
@@ -33,6 +33,9 @@ CLIENTS = 200
 
 RATE, NOISE = 0.5, 0.1
 """Share of the way to its optimum that a client goes; variance of its updates, as a share of their mean square."""
+
+DIRECTIONS = 512
+"""That the noise of updates has."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Clients:
             if task_keeps := plan.tasks[client].keep:
                 mask = self.wire.layout.mask(task_keeps)
                 kept[client] = torch.where(mask, rows[place] + client, torch.nan)  # no two alike
-        return self._needed(plan, replies, rows, at), kept
+        return self._needed(plan, replies, rows, at, position.exchange), kept
 
     def _losses(self, plan: Plan, client: Client) -> tuple[float, ...]:
         task, optimum = plan.tasks[client], self.optima[self.group[client]]
@@ -154,15 +157,15 @@ class Clients:
             out[row] *= -RATE if gradient else RATE
         return out, at
 
-    def _needed(self, plan: Plan, replies: Replies, rows: Tensor, at: Sequence[int]) -> Replies:
+    def _needed(self, plan: Plan, replies: Replies, rows: Tensor, at: Sequence[int], exchange: int) -> Replies:
         """What the plan says a method must see."""
         halves = any(plan.tasks[client].halves for client in replies.clients)
         shown = rows[:, plan.columns or slice(None)]
         shown = shown if plan.sketch is None else sketch(shown, plan.sketch)
         products = gram(shown)[np.ix_(at, at)] if len(at) and (plan.need == "gram" or halves) else None
         if halves and products is not None:
-            both = np.tile(products, (2, 2)) + NOISE * products.diagonal().mean() * np.eye(2 * len(at))
-            replies = replace(replies, halves=both)
+            rng = numpy_generator(0, Purpose.NOISE, exchange)
+            replies = replace(replies, halves=noisy(np.tile(products, (2, 2)), NOISE * products.diagonal().mean(), rng))
         if plan.need == "rows" and plan.sketch is None:
             return replace(replies, updates=rows[at])
         weigh = np.zeros((len(plan.models), len(rows)))
@@ -176,3 +179,17 @@ class Clients:
         means = torch.as_tensor(weigh, dtype=torch.float32) @ rows
         updates = shown[at] if plan.need == "rows" else None
         return replace(replies, means=means, heard=heard, updates=updates, gram=products if plan.need == "gram" else None)
+
+
+def noisy(products: np.ndarray, variance: float, rng: np.random.Generator) -> np.ndarray:
+    """A Gram matrix ``(n, n)`` of vectors, each with Gaussian noise of its own added, whose mean square is ``variance``.
+
+    Drawn, and not only added to the diagonal: tests of whether vectors differ by more than noise go by its fluctuations.
+    """
+    values, vectors = np.linalg.eigh(products)
+    exact = vectors * np.sqrt(np.maximum(values, 0.0))  # vectors with these products
+    n = len(products)
+    size = max(n, DIRECTIONS)
+    drawn = rng.standard_normal((n, size)) * (variance / size) ** 0.5
+    drawn[:, :n] += exact
+    return drawn @ drawn.T
