@@ -15,9 +15,11 @@ from hypothesis.extra import numpy as npst
 from coterie.cli import main
 from coterie.methods import METHODS
 from coterie.record import Record, to_json
+from coterie.report.explain import explain
 from coterie.report.page import document, page
 from coterie.report.page.packing import real, whole
 from coterie.report.page.squares import CELLS, MOST, blocks, square, squares
+from coterie.report.summary import summary
 from coterie.settings import UserError
 from page_runs import OLD, cosines, line, matrices, note, split_run, write
 
@@ -80,7 +82,6 @@ def test_the_document_tells_what_was_recorded(tmp_path: Path) -> None:
     scores = unpacked(run["scores"]["metrics"]["accuracy"])
     assert np.isnan(scores[6, :2]).all()
     assert scores[0] == pytest.approx([1 - 1 / (r + 1) for r in (1, 2, 3, 4)], abs=1e-4)
-    assert run["rounds"]["ari"] == [0.0, 1.0, 1.0, 1.0]
     assert run["rounds"]["groups"] == [1, 2, 2, 2]
     norms = run["charts"][0]["series"]
     assert {(one["name"], one["node"]) for one in norms} >= {("eps1", 0), ("norm of the mean update", 2)}
@@ -106,8 +107,8 @@ def test_many_matrices_are_thinned_out_and_large_ones_coarser(tmp_path: Path) ->
     ]
     folder = write(tmp_path / "run", lines, method="hcct")
     matrices(folder, "m.safetensors", clients, all=cosines(labels))
-    found, count = squares(folder, lines, clients)
-    assert (len(found), count) == (MOST, MOST + 10)
+    found, count, lost = squares(folder, lines, clients)
+    assert (len(found), count, lost) == (MOST, MOST + 10, 0)
     assert [found[0]["round"], found[-1]["round"]] == [1, MOST + 10]
     one = square(folder, lines[0], lines[0]["notes"][0], clients)
     assert one["layers"]["all"]["shape"] == [CELLS, CELLS]
@@ -159,6 +160,61 @@ def test_old_records_still_make_a_page(folder: str) -> None:
     assert all(client["silent"] is None for client in run["clients"])  # they do not tell
 
 
+def test_adversaries_count_in_no_mean(tmp_path: Path) -> None:
+    one = line(1, [[0, 1], [2, 3]])
+    one["clients"]["3"] = {**one["clients"]["3"], "adversary": True, "accuracy": 0.0}
+    folder = write(tmp_path / "run", [one], truth=[[0, 1], [2, 3]])
+    (run,) = document([folder])["runs"]
+    assert run["nodes"][1]["accuracy"] == one["clients"]["2"]["accuracy"]
+    shown = explain(folder)["standing"]["groups"]
+    assert [group["accuracy"] for group in shown] == [node["accuracy"] for node in run["nodes"]]
+
+
+def test_the_truth_about_adversaries_is_nobodys_mistake(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", [line(1, [[0, 1], [2], [3]])], truth=[[0, 1], [2, 3]])
+    about = (folder / "run.toml").read_text()
+    (folder / "run.toml").write_text(about.replace("[world]\n", "[world]\nadversaries = [3]\n"))
+    assert summary(folder)["ari"] == 1.0 == explain(folder)["agreement"]
+
+
+def test_who_was_refused_was_not_silent(tmp_path: Path) -> None:
+    lines = [line(1, [[0, 1, 2]], silent=[2]), line(2, [[0, 1, 2]], silent=[0, 2], refused={"2": "a NaN"})]
+    (run,) = document([write(tmp_path / "run", lines)])["runs"]
+    assert [(client["silent"], client["refused"]) for client in run["clients"]] == [(1, 0), (0, 0), (1, 1)]
+
+
+def test_a_lost_matrix_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = split_run(tmp_path / "run")
+    (folder / "similarity" / "round-2.safetensors").write_bytes(b"\x10")
+    (run,) = document([folder])["runs"]
+    assert (run["squares"], run["squares_in_all"], run["squares_lost"]) == ([], 1, 1)
+
+
+def test_a_run_is_shown_once_whatever_it_is_called(tmp_path: Path) -> None:
+    folder = split_run(tmp_path / "run")
+    (tmp_path / "again").symlink_to(folder)
+    assert len(document([folder, tmp_path / "again"])["runs"]) == 1
+
+
+def test_a_method_of_ones_own_has_a_page(tmp_path: Path) -> None:
+    folder = split_run(tmp_path / "run")
+    (folder / "run.toml").write_text((folder / "run.toml").read_text().replace('name = "cfl"', 'name = "mine"'))
+    (run,) = document([folder])["runs"]
+    assert (run["method"], run["about"]) == ("mine", "")
+    assert [chart["title"] for chart in run["charts"]] == ["alpha_cross", "client_norm", "eps1", "eps2", "mean_norm"]
+
+
+@pytest.mark.parametrize("method", ["flhc", "acfl"])
+def test_a_dendrogram_is_of_what_was_compared(method: str, tmp_path: Path) -> None:
+    name = "similarity/m.safetensors"
+    lines = [line(1, [[0, 1], [2, 3]], note("cluster", range(4), [[0, 1], [2, 3]], similarity=name))]
+    folder = write(tmp_path / "run", lines, method=method)
+    matrices(folder, "m.safetensors", range(4), all=1 - cosines([0, 0, 1, 1]), compared=cosines([0, 0, 1, 1]))
+    (chart,) = document([folder])["runs"][0]["charts"]
+    assert sorted(link[1][1] for link in chart["links"])[:2] == pytest.approx([0.2, 0.2])
+    assert sorted(chart["leaves"]) == [0, 1, 2, 3]
+
+
 @pytest.mark.slow
 def test_every_method_makes_a_page(tmp_path: Path) -> None:
     names = [f"--method={name}" for name in METHODS]
@@ -186,13 +242,12 @@ def test_the_command_writes_beside_the_run_or_where_it_is_told(tmp_path: Path, c
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["nowhere"], "nowhere is no run directory"), (["RUN", "-o", "x.pdf"], "--out must end in .html, got x.pdf"),
-    (["EMPTY"], "has no completed round yet"), (["TORN"], "cannot be read"),
+    (["EMPTY"], "has no completed round yet"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(
     arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places = {"RUN": split_run(tmp_path / "run"), "EMPTY": write(tmp_path / "empty", []), "TORN": split_run(tmp_path / "torn")}
-    (places["TORN"] / "similarity" / "round-2.safetensors").write_bytes(b"\x10")
+    places = {"RUN": split_run(tmp_path / "run"), "EMPTY": write(tmp_path / "empty", [])}
     assert main(["report", *(str(places.get(word, word)) for word in arguments)]) == 2
     told = capsys.readouterr().err
     assert said in told

@@ -136,6 +136,33 @@ def test_a_crowd_of_lines_is_shown_group_by_group(one: Opened) -> None:
     assert norms.locator(".legend button").count() == 12
 
 
+def test_drawing_anew_keeps_what_the_reader_does_and_forgets_the_old(one: Opened) -> None:
+    drawings = "[drawings.size, [...drawings].filter((box) => box.isConnected).length]"
+    before = one.tab.evaluate(drawings)
+    one.tab.locator("figure.chart", has_text="Stationary, and at odds?").get_by_role("button", name="all").click()
+    one.tab.locator("summary").last.click()
+    one.tab.locator("section.run canvas").first.focus()
+    one.tab.keyboard.press("ArrowRight")
+    for _ in range(3):
+        one.tab.evaluate("again(shown)")
+    assert one.tip() == ""
+    assert one.tab.evaluate("document.activeElement.tagName") == "CANVAS"
+    assert one.tab.locator("details").last.get_attribute("open") is not None
+    assert one.tab.locator("figure.chart", has_text="Stationary, and at odds?").locator(".legend button").count() == 12
+    for client in (0, 4, 9):
+        one.tab.get_by_role("button", name=str(client), exact=True).click()
+    assert one.tab.evaluate(drawings) == before == [before[0]] * 2
+
+
+def test_a_chart_without_lines_has_nothing_to_say(one: Opened) -> None:
+    figure = one.tab.locator("figure.chart", has_text="Stationary, and at odds?")
+    for button in figure.locator(".legend button").all():
+        button.click()
+    figure.locator("svg[tabindex]").focus()
+    one.tab.keyboard.press("ArrowRight")
+    assert one.tip() == ""
+
+
 def test_dark_and_light_and_print(browser: Any, file: Path) -> None:
     grounds = {}
     for scheme in ("light", "dark"):

@@ -119,6 +119,19 @@ def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | 
     return adjusted_rand([mine[c] for c in sorted(mine)], [true[c] for c in sorted(mine)])
 
 
+def mean_of(line: Line, clients: Iterable[int], metric: str = "accuracy") -> float | None:
+    """The mean of a metric over these clients in a round, of the honest ones if there are any; None where none has it."""
+    entries = [line["clients"][str(client)] for client in clients if str(client) in line["clients"]]
+    honest = [entry for entry in entries if not entry.get("adversary")] or entries
+    values = [value for entry in honest if (value := entry.get(metric)) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def silent(line: Line, client: int) -> bool:
+    """Whether a client was asked in a round and not heard; who was refused has been heard."""
+    return client in line.get("silent", ()) and str(client) not in line["refused"]
+
+
 ABOUT = ("group", "adversary")
 """What a line tells of a client besides numbers measured."""
 
@@ -142,7 +155,8 @@ def expand(folders: Iterable[Path | str]) -> list[Path]:
         inside = [folder] if (folder / RUN).is_file() else sorted(p.parent for p in folder.glob(f"*/{RUN}"))
         if not inside:
             raise UserError(f"{folder} is no run directory and has none inside: there is no {RUN}")
-        out += [path for path in inside if path not in out]
+        known = {path.resolve() for path in out}
+        out += [path for path in inside if path.resolve() not in known]
     return out
 
 

@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from coterie.record import Line
 from coterie.report.history import Group, history
-from coterie.report.summary import Summary
+from coterie.report.summary import Summary, mean_of
 
 
 class _Console(Console):
@@ -36,10 +36,9 @@ def tree(lines: Sequence[Line]) -> Tree:
 
 def _branch(group: Group, tested: Line | None, parent: Tree | None) -> Tree:
     label = Text(members(group.clients), style="bold" if not group.parts else "")
-    values = [tested["clients"][str(c)].get("accuracy") for c in group.clients] if tested else []
-    known = [value for value in values if value is not None]
-    if known:
-        label.append(f"  accuracy {sum(known) / len(known):.3f}", style="cyan")
+    accuracy = mean_of(tested, group.clients) if tested else None
+    if accuracy is not None:
+        label.append(f"  accuracy {accuracy:.3f}", style="cyan")
     if group.parts and group.round is not None:
         label.append(f"\nround {group.round}: ", style="yellow")
         label.append(group.why or "groups of the last round", style="dim")

@@ -105,7 +105,7 @@ function readable(element, label, { cells, find, place, say, shown, pick }) {
     shown(column, row);
     showTip(say(column, row), x, y);
   };
-  const leave = () => { hideTip(); shown(null, null); };
+  const leave = () => { hideTip(); shown(null, null); cursor = null; };
   made(element, {
     tabindex: 0, role: "application", "aria-roledescription": "figure", "aria-label": `${label} Arrow keys read it cell by cell.`,
     onpointermove: (event) => {
@@ -121,10 +121,10 @@ function readable(element, label, { cells, find, place, say, shown, pick }) {
       const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
       if (event.key === "Escape") leave();
       if (event.key === "Enter" && pick && cursor) pick(...cursor);
-      if (!step) return;
+      if (!step || !cells.columns) return;
       event.preventDefault();
       const wide = event.shiftKey ? 10 : 1;
-      const from = cursor || [step[0] < 0 ? 1 : -1, 0];
+      const from = cursor || [step[0] ? -step[0] : 0, step[1] ? -step[1] : 0]; // the first key shows the first cell
       const column = Math.max(0, Math.min(cells.columns - 1, from[0] + step[0] * wide));
       const row = Math.max(0, Math.min(cells.rows - 1, from[1] + step[1] * wide));
       const [x, y] = place(column, row);
@@ -156,10 +156,15 @@ function drawn(draw, attributes = {}) {
   return box;
 }
 function redraw() {
-  for (const box of drawings) {
-    if (box.isConnected) box.again();
-    else drawings.delete(box);
+  for (const box of drawings) box.again();
+}
+/** Puts other things into a place, and forgets the drawings that were in it. */
+function refill(place, ...children) {
+  for (const box of place.querySelectorAll(".plot")) {
+    drawings.delete(box);
+    widths.unobserve(box);
   }
+  place.replaceChildren(...children);
 }
 
 /** A canvas of so many CSS pixels, sharp on any screen. */

@@ -5,6 +5,9 @@ const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
 const CROWD = 10; // more lines than that are shown group by group
 const EDGE = { left: 58, right: 14, top: 20, bottom: 30 };
 
+/** What the reader has chosen in a chart, by its key: kept when the page is drawn anew. */
+const chosen = new Map();
+
 /** Round numbers that cut [low, high] into about `count` parts. */
 function ticks(low, high, count) {
   const raw = (high - low) / Math.max(count, 1) || 1;
@@ -76,12 +79,15 @@ function area(band, x, y) {
  * band, faint, wide, client}; faint ones are neither in the legend nor told. marks: [{round, text}].
  */
 function chart(spec) {
-  const hidden = new Set();
+  const choice = chosen.get(spec.key) || { hidden: new Set() };
+  if (spec.key) chosen.set(spec.key, choice);
+  const { hidden } = choice;
   const told = spec.series.filter((one) => !one.faint);
   const groups = [...new Set(told.map((one) => one.node).filter(known))];
   const label = `${spec.title || spec.y}. Line chart over rounds ${spec.rounds[0]} to ${spec.rounds[1]}.`;
-  let group = told.length > CROWD && groups.length > 1 ? groups[0] : null;
-  const there = (one) => group === null || !known(one.node) || one.node === group;
+  const crowded = told.length > CROWD && groups.length > 1;
+  if (choice.group === undefined && crowded) [choice.group] = groups;
+  const there = (one) => !crowded || !known(choice.group) || !known(one.node) || one.node === choice.group;
   const box = drawn((width) => lines({ ...spec, series: spec.series.filter(there) }, width, hidden, label));
   const legend = h("ul", { class: "legend", "aria-label": "Lines" });
   const toggle = (one, button) => {
@@ -94,10 +100,10 @@ function chart(spec) {
     return h("li", {}, button);
   }));
   list();
-  const pick = (value) => { group = value; box.again(); list(); };
+  const pick = (value) => { choice.group = value; box.again(); list(); };
   return h("figure", { class: "chart" },
     spec.title && h("h3", {}, spec.title), spec.about && h("p", { class: "about" }, spec.about),
-    group !== null && h("div", { class: "controls" }, choices("Group", [...groups.map((id) => [id, named(id)]), [null, "all"]], group, pick)),
+    crowded && h("div", { class: "controls" }, choices("Group", [...groups.map((id) => [id, named(id)]), [null, "all"]], choice.group, pick)),
     box, legend);
 }
 const sample = (one) => s("svg", { width: 26, height: 10, "aria-hidden": "true", style: "width:26px" },

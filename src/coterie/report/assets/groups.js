@@ -146,6 +146,7 @@ const sayNode = (node) => `${named(node.id)}, rounds ${node.first} to ${node.las
 
 /** The groups as a tree: every group below the one that gave most of its members. */
 function groupsList(run) {
+  if (run.nodes.length > 150) return h("p", { class: "quiet" }, `${run.nodes.length} groups came and went: too many for a list.`);
   const below = new Map();
   for (const node of run.nodes) {
     const from = node.parents.length ? node.parents[0] : -1;
@@ -157,7 +158,6 @@ function groupsList(run) {
     truths(run, node), known(node.why) && h("span", { class: "why" }, `round ${node.first}, ${node.kind}: ${run.reasons[node.why]}`),
     node.parents.length > 1 && h("span", { class: "why" }, `also from ${node.parents.slice(1, 6).map(named).join(", ")}`),
     (below.get(node.id) || []).length > 0 && h("ul", {}, below.get(node.id).map(item)));
-  if (run.nodes.length > 150) return h("p", { class: "quiet" }, `${run.nodes.length} groups came and went: too many for a list.`);
   return h("ul", { class: "tree" }, (below.get(-1) || []).map(item));
 }
 function truths(run, node) {

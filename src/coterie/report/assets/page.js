@@ -66,19 +66,21 @@ function comparison(doc) {
   return h("section", { class: "run", id: "compared" }, h("h1", {}, `${plural(doc.runs.length, "run")} side by side`),
     h("p", { class: "about" }, "Means over the seeds of each method; ± half the 95 % interval (Student's t) where there are several."),
     h("div", { class: "scroll" }, sortable(columns, doc.compared, order, { caption: "Comparison" })),
+    doc.runs.length > 24 && h("p", { class: "quiet" }, "The charts show the first 24 runs."),
     h("div", { class: "columns" },
       chart({ title: "Mean accuracy", y: "accuracy", rounds: [1, last], series: over("accuracy", mean) }),
       chart({ title: "Worst client", y: "accuracy", rounds: [1, last], series: over("accuracy", (values) => { const there = values.filter(known); return there.length ? Math.min(...there) : NaN; }) })),
     h("div", { class: "columns" }, doc.runs.slice(0, 8).map((run) => {
       run.colour = colours(run);
-      const ui = stateOf(run.name);
-      return h("div", {}, h("h3", {}, `${run.name}: groups over rounds`), groupsMap(run, { ...ui, select: () => {} }));
-    })));
+      return h("div", {}, h("h3", {}, `${run.name}: groups over rounds`), groupsMap(run, { byTruth: true, select: () => {} }));
+    })),
+    doc.runs.length > 8 && h("p", { class: "quiet" }, "The groups of the first 8 runs; those of the others are in their own sections."));
 }
 
 function render(doc) {
   widths.disconnect(); // what was drawn before goes
   drawings.clear();
+  hideTip();
   document.getElementById("nav").replaceChildren(...(doc.runs.length > 1
     ? [h("a", { href: "#compared" }, "side by side"), ...doc.runs.map((run, i) => h("a", { href: `#run-${i}` }, run.name))] : []));
   for (const run of doc.runs) Object.assign(run, { groups_count: run.rounds.groups[run.rounds.groups.length - 1], rounds_done: run.rounds.groups.length });
@@ -108,6 +110,25 @@ addEventListener("afterprint", () => dress(theme));
 
 // -- a run that goes on --
 
+/** Draws the page anew around what the reader is doing. */
+async function again(doc) {
+  const all = (what) => [...main.querySelectorAll(what)];
+  const focusable = "button, input, summary, [tabindex]";
+  const [open, scrolled] = [all("details").map((one) => one.open), all(".tall").map((one) => one.scrollTop)];
+  const at = all(focusable).indexOf(document.activeElement);
+  const { scrollX, scrollY } = window;
+  main.style.minHeight = `${main.offsetHeight}px`; // the page must not jump
+  render(doc);
+  all("details").forEach((one, i) => { if (open.length === all("details").length) one.open = open[i]; });
+  const frame = () => new Promise((done) => { requestAnimationFrame(done); });
+  await frame();
+  await frame(); // by now everything is drawn
+  main.style.minHeight = "";
+  all(".tall").forEach((one, i) => { one.scrollTop = scrolled[i] || 0; });
+  if (at >= 0 && all(focusable)[at]) all(focusable)[at].focus({ preventScroll: true });
+  scrollTo(scrollX, scrollY);
+}
+
 const state = (doc) => (doc.runs.every((run) => run.finished) ? "ended" : "live");
 /** Draws what comes; version: the tag of what the page has. */
 async function follow(version, first) {
@@ -117,15 +138,14 @@ async function follow(version, first) {
   for (let failed = 0; failed < 5;) {
     await new Promise((resolve) => { setTimeout(resolve, 2000); });
     try {
+      if (document.activeElement && document.activeElement.matches("input[type=search], select")) continue; // the reader is at it
       const answer = await fetch("document.json", { headers: { "If-None-Match": version } });
       if (answer.status === 200) {
         version = answer.headers.get("ETag");
         const doc = await answer.json();
-        const { scrollX, scrollY } = window;
-        render(doc);
-        scrollTo(scrollX, scrollY);
+        await again(doc);
         told.textContent = state(doc);
-      }
+      } else if (answer.status >= 500) told.textContent = await answer.text();
       failed = 0;
     } catch { failed += 1; }
   }

@@ -65,7 +65,7 @@ function scores(run, metric, ui) {
   const clients = single ? run.clients.map((client, i) => ({ name: `client ${client.id}`, faint: true, colour: run.colour.node(client.node), points: own(i) })) : [];
   const at = run.clients.findIndex((client) => client.id === ui.client);
   const picked = at < 0 ? [] : [{ name: `client ${ui.client}`, colour: "var(--text)", dash: 2, points: own(at) }];
-  return chart({ title: "", y: metric, rounds: [1, Math.max(2, last)], marks: marks(run), height: 300, series: [...clients, ...series, ...picked] });
+  return chart({ title: "", y: metric, key: `${run.name} ${metric}`, rounds: [1, Math.max(2, last)], marks: marks(run), height: 300, series: [...clients, ...series, ...picked] });
 }
 
 function scoresPart(run, ui) {
@@ -73,7 +73,7 @@ function scoresPart(run, ui) {
   if (!metrics.length) return h("p", { class: "quiet" }, "No round has been tested.");
   ui.metric = metrics.includes(ui.metric) ? ui.metric : metrics[0];
   const place = h("div");
-  const draw = () => place.replaceChildren(scores(run, ui.metric, ui));
+  const draw = () => refill(place, scores(run, ui.metric, ui));
   draw();
   ui.follow.push(draw);
   const behind = run.clients.length > 60 ? "bands: clients but for the best and the worst tenth" : "thin lines: single clients";
@@ -93,7 +93,7 @@ function decisions(run) {
       ...one, name: known(one.node) ? `${named(one.node)}: ${one.name}` : one.name,
       colour: known(one.node) ? run.colour.node(one.node) : palette(i),
     }));
-    return chart({ ...spec, series, rounds, marks: marks(run), height: 240 });
+    return chart({ ...spec, key: `${run.name} ${spec.title}`, series, rounds, marks: marks(run), height: 240 });
   });
 }
 

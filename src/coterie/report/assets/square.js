@@ -33,7 +33,8 @@ function shades(matrix) {
 
 function squares(run, ui) {
   const all = run.squares;
-  if (!all.length) return null;
+  const lost = run.squares_lost > 0 && h("p", { class: "quiet" }, `${plural(run.squares_lost, "matrix file")} could not be read.`);
+  if (!all.length) return lost || null;
   ui.square = ui.earlier ? Math.min(ui.square, all.length - 1) : all.length - 1; // the latest, unless the reader has gone back
   const place = h("div");
   const told = h("output", { class: "quiet" });
@@ -46,15 +47,15 @@ function squares(run, ui) {
     layers.replaceChildren(known_.length < 2 ? "" : h("label", {}, "layer ", h("select", {
       onchange: (event) => { ui.layer = event.target.value; draw(); },
     }, known_.map((name) => h("option", { value: name, selected: name === layer }, name)))));
-    place.replaceChildren(heat(run, one, unpack(one.layers[layer]), ui), h("p", { class: "about" }, one.text));
+    refill(place, heat(run, one, unpack(one.layers[layer]), ui), h("p", { class: "about" }, one.text));
   };
   const slider = h("input", {
     type: "range", min: 0, max: all.length - 1, step: 1, value: ui.square, "aria-label": "Clustering round",
     oninput: () => { ui.square = Number(slider.value); ui.earlier = ui.square < all.length - 1; draw(); slider.setAttribute("aria-valuetext", told.textContent); },
   });
   draw();
-  return h("figure", {}, h("div", { class: "controls" }, all.length > 1 && slider, told, layers), place,
-    run.squares_in_all > all.length && h("p", { class: "quiet" }, `${all.length} of ${run.squares_in_all} matrices are on this page.`));
+  return h("figure", {}, h("div", { class: "controls" }, all.length > 1 && slider, told, layers), place, lost,
+    run.squares_in_all - run.squares_lost > all.length && h("p", { class: "quiet" }, `${all.length} of ${run.squares_in_all} matrices are on this page.`));
 }
 
 function heat(run, one, matrix, ui) {
@@ -93,7 +94,7 @@ function heat(run, one, matrix, ui) {
     key(pen, shade, width + 14, Math.min(side, 220));
     const frame = s("rect", { fill: "none", stroke: "var(--text)", "stroke-width": 2, width: Math.max(cell, 4), height: Math.max(cell, 4), hidden: true });
     const over = s("svg", { style: `position:absolute;inset:0;height:${width}px;pointer-events:none`, "aria-hidden": "true" }, frame);
-    const group = (i) => one.groups[first(i)] + 1;
+    const group = (i) => (one.groups[first(i)] < 0 ? "gone" : `${ordinal(one.groups[first(i)] + 1)} group`);
     const spoken = readable(element, label, {
       cells: { columns: n, rows: n },
       find: (x, y) => {
@@ -101,7 +102,7 @@ function heat(run, one, matrix, ui) {
         return column >= 0 && row >= 0 && column < n && row < n ? [column, row] : null;
       },
       place: (column, row) => [zero + (column + 0.5) * cell, zero + (row + 0.5) * cell],
-      say: (column, row) => `${whose(row)} (${ordinal(group(row))} group) and ${whose(column)} (${ordinal(group(column))} group)\n`
+      say: (column, row) => `${whose(row)} (${group(row)}) and ${whose(column)} (${group(column)})\n`
         + (one.edges ? "mean " : "") + number(matrix.at(row, column)),
       shown: (column, row) => {
         frame.toggleAttribute("hidden", column === null);

@@ -9,7 +9,7 @@ const ROWS = 150; // of a longer table so many at first: a browser takes long ov
  */
 function sortable(columns, rows, order, { chosen, pick, caption, odd } = {}) {
   const body = h("tbody");
-  let most = ROWS;
+  order.most = order.most || ROWS;
   const heads = columns.map((column, i) => {
     const button = h("button", {
       type: "button", title: column.about,
@@ -26,9 +26,9 @@ function sortable(columns, rows, order, { chosen, pick, caption, odd } = {}) {
       head.setAttribute("aria-sort", i !== order.column ? "none" : order.down ? "descending" : "ascending");
       head.firstChild.textContent = columns[i].name + (i === order.column ? (order.down ? " ▾" : " ▴") : "");
     });
-    const more = sorted.length > most && h("tr", {}, h("td", { colspan: columns.length },
-      h("button", { type: "button", onclick: () => { most = Infinity; fill(); } }, `show the other ${sorted.length - most}`)));
-    body.replaceChildren(...sorted.slice(0, most).map((row) => h("tr", {
+    const more = sorted.length > order.most && h("tr", {}, h("td", { colspan: columns.length },
+      h("button", { type: "button", onclick: () => { order.most = Infinity; fill(); } }, `show the other ${sorted.length - order.most}`)));
+    body.replaceChildren(...sorted.slice(0, order.most).map((row) => h("tr", {
       "aria-selected": chosen ? String(chosen(row)) : null, class: odd && odd(row) ? "odd" : null,
       onclick: pick && (() => pick(row)),
     }, columns.map((column) => h("td", { class: column.left ? "left" : null }, column.show(row))))), ...(more ? [more] : []));

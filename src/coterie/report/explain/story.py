@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.record import spread
 from coterie.report.explain import families
 from coterie.report.explain.told import Clients, Story, Told
 from coterie.report.explain.words import count, who
-from coterie.report.summary import agreement
+from coterie.report.summary import agreement, mean_of, without
 
 SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
 """Kinds of notes that may tell why groups stayed what they are."""
@@ -26,7 +25,7 @@ def story(told: Story) -> dict[str, Any]:
         **heading(told),
         "groups": [list(group) for group in told.groups],
         "true_groups": truth and [list(group) for group in truth],
-        "agreement": agreement(told.groups, truth),
+        "agreement": agreement(without(told.groups, told.adversaries), truth and without(truth, told.adversaries)),
         "decisions": [decision(note) for note in changed],
         "unchanged": dict(others),
         "unexplained": unexplained(told, changed),
@@ -100,13 +99,9 @@ def _standing(told: Story, notes: Sequence[Told], group: Clients) -> dict[str, A
 
 
 def accuracy(told: Story, group: Clients) -> float | None:
-    """The mean accuracy of a group's clients in the last tested round."""
+    """The mean accuracy of a group's honest clients in the last tested round."""
     tested = next((line for line in reversed(told.lines) if line["tested"]), None)
-    if tested is None:
-        return None
-    each = spread(tested)["per_client"]
-    found = [each[str(client)] for client in group if each.get(str(client)) is not None]
-    return sum(found) / len(found) if found else None
+    return None if tested is None else mean_of(tested, group)
 
 
 def unexplained(told: Story, changed: Sequence[Told]) -> list[dict[str, Any]]:

@@ -46,6 +46,11 @@ class Story:
     def groups(self) -> list[Clients]:
         return [tuple(group) for group in self.lines[-1]["groups"]]
 
+    @property
+    def adversaries(self) -> list[int]:
+        """Clients that mean harm, where the data tell."""
+        return list(self.description["world"].get("adversaries", ()))
+
     def group(self, client: int) -> Clients | None:
         return next((group for group in self.groups if client in group), None)
 

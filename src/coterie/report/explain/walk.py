@@ -10,6 +10,7 @@ from coterie.report.explain import families, story
 from coterie.report.explain.told import Clients, Story, Told, of_client
 from coterie.report.explain.words import count, rounds, who
 from coterie.report.nodes import follow
+from coterie.report.summary import silent
 
 SHOWN = 10
 """Steps told in full, half of them the first and half the last."""
@@ -35,7 +36,7 @@ def walk(told: Story, client: int) -> dict[str, Any]:
         "steps": [_step(told, note, client) for note in steps],
         "unchanged": skipped,
         "standing": [_step(told, note, client) for i, note in enumerate(last) if note not in last[:i]],
-        "silent": [line["round"] for line in told.lines if _was_silent(line, client)],
+        "silent": [line["round"] for line in told.lines if silent(line, client)],
         "refused": {line["round"]: why for line in told.lines if (why := line["refused"].get(str(client)))},
         "not_recorded": story.not_recorded(told),
     }
@@ -119,10 +120,6 @@ def _truth(told: Story, group: Clients, client: int) -> dict[str, Any] | None:
     if true is None:
         return None
     return {"group": list(true), "with": sorted(set(group) - set(true)), "without": sorted(set(true) - set(group))}
-
-
-def _was_silent(line: Line, client: int) -> bool:
-    return client in line.get("silent", ()) and str(client) not in line["refused"]
 
 
 # -- in words -----------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def _clients(axes: Axes, run: Gathered, metric: str, look: Looks) -> None:
 
 def traffic(run: Gathered) -> Figure:
     """What was sent in all up to each round, in MB, and the seconds of each round."""
-    told = costs(run.lines, None)
+    told = costs(run.lines)
     made, axes = panels(2, width=PAGE, height=2.2)
     rounds = [line["round"] for line in run.lines]
     sent = {"by clients (up)": told["bytes_up"], "to clients (down)": told["bytes_down"]}

@@ -9,6 +9,7 @@ A chart: title, about (a sentence), y, log (whether the axis is), series, levels
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from scipy.cluster import hierarchy
 
 from coterie.clustering import dendrogram
+from coterie.codec import DamagedError
 from coterie.record import Line
 from coterie.report.gathered import Told
 from coterie.report.page.squares import load
@@ -98,23 +100,28 @@ def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: 
     )  # fmt: skip
 
 
-def _dendrogram(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+    """Of FL+HC's distances, or of what ACFL's similarities lack to 1."""
+    similar = method["name"] == "acfl"
     for round, _, note in told:
-        name = note.get("similarity")
-        if not name:
-            continue
-        clients, matrices = load(folder / name)
-        if 2 <= len(clients) <= LEAVES and np.isfinite(matrices["all"]).all():
-            yield _tree(method, round, clients, matrices["all"])
+        with suppress(DamagedError):  # a lost file
+            clients, matrices = load(folder / note["similarity"]) if note.get("similarity") else ([], {})
+            compared = matrices.get("compared" if similar else "all")  # old records of ACFL lack it
+            if compared is not None and 2 <= len(clients) <= LEAVES and np.isfinite(compared).all():
+                yield _tree(method, round, clients, 1 - compared if similar else compared)
 
 
 def _tree(method: Mapping[str, Any], round: int, clients: Sequence[int], apart: np.ndarray) -> Chart:
     merges = dendrogram((apart + apart.T) / 2 * (1 - np.eye(len(apart))), method["linkage"])
+    what, threshold = f"{method.get('metric')} distances", method.get("threshold")
+    if method["name"] == "acfl":
+        what = "1 less the cosine similarity"
+        threshold = 1 - threshold if isinstance(threshold, float) else None
     drawn = hierarchy.dendrogram(merges, no_plot=True)
     chart = _chart(
-        f"Dendrogram of round {round}", f"Clients merged by {method['linkage']} linkage of {method['metric']} distances; "
-        "groups are what hangs together below the threshold.", "distance", (),
-        [{"name": "threshold", "value": method["threshold"]}] if isinstance(method.get("threshold"), float) else [],
+        f"Dendrogram of round {round}",
+        f"Clients merged by {method['linkage']} linkage of {what}; groups are what hangs together below the threshold.",
+        "distance", (), [{"name": "threshold", "value": threshold}] if isinstance(threshold, float) else [],
     )  # fmt: skip
     links = np.stack([drawn["icoord"], drawn["dcoord"]], axis=-1)  # (n - 1, 4, 2)
     shown = [[[round_(x), round_(y)] for x, y in link] for link in links]
@@ -139,7 +146,8 @@ def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], tol
 
 
 MAKERS = {
-    "cfl": _cfl, "split-half": _split_half, "hcct": _hcct, "hcct-e": _hcct, "hcct-p": _hcct, "flhc": _dendrogram,
+    "cfl": _cfl, "split-half": _split_half, "hcct": _hcct, "hcct-e": _hcct, "hcct-p": _hcct, "flhc": _dendrograms,
+    "acfl": _dendrograms,
 }  # fmt: skip
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.record import Line
 from coterie.report.nodes import Node
+from coterie.report.summary import silent
 
 STEPS = 8
 """Groups on a client's way that are told: the first, and the last ones."""
@@ -26,8 +28,8 @@ def rows(
     examples = dict(zip(facts.get("clients", ()), facts.get("examples", ()), strict=False))
     truth = {client: i for i, group in enumerate(facts.get("true_groups") or ()) for client in group}
     adversaries = set(facts.get("adversaries", ()))
-    silent = silences(lines)
-    refused = counts(lines, "refused")
+    quiet = silences(lines)
+    refused = Counter(int(client) for line in lines for client in line["refused"])
     tested = tests(lines)
     out = []
     for client, places in zip(clients, members, strict=True):
@@ -37,8 +39,8 @@ def rows(
         out.append({
             "id": client, "node": places[-1], "examples": examples.get(client), "truth": truth.get(client),
             "adversary": client in adversaries, "accuracy": final.get("accuracy"), "loss": final.get("loss"),
-            "path": path, "best": best(path), "silent": None if silent is None else silent.get(client, 0),
-            "refused": refused.get(client, 0),
+            "path": path, "best": best(path), "silent": None if quiet is None else quiet[client],
+            "refused": refused[client],
         })  # fmt: skip
     return out
 
@@ -73,14 +75,8 @@ def best(path: Sequence[Sequence[Any]]) -> int | None:
     return None if not known else path[max(known)[1]][0]
 
 
-def silences(lines: Sequence[Line]) -> dict[int, int] | None:
+def silences(lines: Sequence[Line]) -> Counter[int] | None:
     """client -> rounds in which it was asked and not heard; None where records do not tell."""
-    return counts(lines, "silent") if all("silent" in line for line in lines) else None
-
-
-def counts(lines: Sequence[Line], key: str) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for line in lines:
-        for client in line.get(key, ()):
-            found[int(client)] = found.get(int(client), 0) + 1
-    return found
+    if not all("silent" in line for line in lines):
+        return None
+    return Counter(client for line in lines for client in line["silent"] if silent(line, client))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import coterie
-from coterie.experiment import method_class
+from coterie.methods import METHODS
 from coterie.record import Line
 from coterie.report.gathered import Told, gather
+from coterie.report.listing import first_line
 from coterie.report.page.charts import charts
 from coterie.report.page.clients import rows, tests
 from coterie.report.page.groups import groups
 from coterie.report.page.packing import real, whole
 from coterie.report.page.squares import squares
-from coterie.report.summary import ABOUT, Summary, agreement, expand, side_by_side, summary
-from coterie.settings import UserError, documented
+from coterie.report.summary import ABOUT, Summary, expand, side_by_side, summary
+from coterie.settings import documented
 
 EVENTS = 2000
 """Notes on a page at most: those under which groups changed come first."""
@@ -66,19 +66,19 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
     """A run: its summary, and what a page shows of it but for the name. Clients are in the same order everywhere."""
     about, run = summary(folder), gather(folder)
     lines, clients, members, truth = run.lines, run.clients, run.members, run.facts.get("true_groups")
-    pictures, count = squares(folder, lines, clients)
+    pictures, count, lost = squares(folder, lines, clients)
     left_out = ("groups", "true_groups", "accuracy", "settings", "scenario_settings", "training", "boundary")
     return about, {
         **{key: value for key, value in about.items() if key not in left_out},
         "accuracy": about["accuracy"] and {key: about["accuracy"][key] for key in ("mean", "std", "min")},
-        "about": (method_class(about["method"]).__doc__ or "").strip().partition("\n")[0],
+        "about": first_line(METHODS[about["method"]]) if about["method"] in METHODS else "",
         "clients": rows(lines, run.nodes, clients, members, run.facts),
         "true_groups": truth,
         **groups(run),
         "members": whole(members),
         "scores": scores(lines, clients),
-        "rounds": rounds(lines, truth),
-        "squares": pictures, "squares_in_all": count,
+        "rounds": rounds(lines),
+        "squares": pictures, "squares_in_all": count, "squares_lost": lost,
         "charts": charts(run.description["methods"][0], folder, lines, run.told),
         "events": events(run.told), "events_in_all": len(run.told),
         "settings": settings(run.description),
@@ -103,23 +103,14 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def rounds(lines: Sequence[Line], truth: Sequence[Sequence[int]] | None) -> dict[str, list[Any]]:
+def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
     """Numbers of each round: groups, ari, traffic, seconds by what they went to."""
     out: dict[str, list[Any]] = {key: [line.get(key) for line in lines] for key in COUNTED}
     out["groups"] = [len(line["groups"]) for line in lines]
     out["refused"] = [len(line["refused"]) for line in lines]
-    out["ari"] = [agreement(line["groups"], present(truth, line)) for line in lines]
     for name in dict.fromkeys(name for line in lines for name in line["seconds"]):
         out[f"seconds_{name}"] = [line["seconds"].get(name) for line in lines]
     return out
-
-
-def present(truth: Sequence[Sequence[int]] | None, line: Line) -> list[list[int]] | None:
-    """The true groups of those who are there after a round."""
-    if truth is None:
-        return None
-    here = {client for group in line["groups"] for client in group}
-    return [kept for group in truth if (kept := [client for client in group if client in here])]
 
 
 def events(told: Told) -> list[dict[str, Any]]:
@@ -136,9 +127,8 @@ def events(told: Told) -> list[dict[str, Any]]:
 def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Tables of settings: title, and rows of name, value, and the sentence that a setting of a method has."""
     method = dict(description["methods"][0])
-    words: dict[str, str] = {}
-    with suppress(UserError):  # of a newer Coterie, or taken out
-        words = {name: text for name, _, _, text in documented(method_class(method["name"]))}
+    known = METHODS.get(method["name"])  # not of a newer Coterie, nor one of the user's own
+    words = {name: text for name, _, _, text in documented(known)} if known else {}
     tables = {
         f"method {method.pop('name')}": method, "scenario": description["scenario"], "training": description["training"],
         "boundary": description.get("boundary", {}), "run": {k: description[k] for k in LIMITS if k in description},

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import numpy as np
-
 from coterie.report.gathered import Gathered
 from coterie.report.nodes import Node
+from coterie.report.summary import mean_of
 
 CLIENTS = 60
 """Clients of a group that are named on a page."""
@@ -37,14 +36,12 @@ def _told(node: Node, run: Gathered, truth: dict[int, int], reasons: dict[str, i
 
 
 def scored(node: Node, run: Gathered) -> dict[str, Any]:
-    """The mean accuracy and loss of a group's members, and in which round (tested): as last tested while it was there."""
+    """Mean accuracy and loss of a group's honest members, and in which round (tested): as last tested while it was there."""
     at = next((i for i in range(node.last - 1, node.first - 2, -1) if run.lines[i]["tested"]), None)
     if at is None:
         return {"tested": None, "accuracy": None, "loss": None}
     line = run.lines[at]
-    entries = [line["clients"][str(client)] for client in line["groups"][run.places[at].index(node.id)]]
-    said: dict[str, Any] = {"tested": line["round"]}
-    for metric in ("accuracy", "loss"):
-        found = [value for entry in entries if (value := entry.get(metric)) is not None]
-        said[metric] = float(np.mean(found)) if found else None
-    return said
+    members = line["groups"][run.places[at].index(node.id)]
+    return {
+        "tested": line["round"], "accuracy": mean_of(line, members), "loss": mean_of(line, members, "loss"),
+    }  # fmt: skip

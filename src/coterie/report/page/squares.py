@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ CELLS = 200
 """Rows of a matrix on a page; larger ones are told by means over blocks."""
 
 
-def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[list[dict[str, Any]], int]:
-    """The matrices of a run, oldest first, and how many there are in all.
+def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[list[dict[str, Any]], int, int]:
+    """The matrices of a run, oldest first; how many there are in all, and how many of those chosen cannot be read.
 
     Each: round, kind, text (of the note), clients (of the rows), groups (number of each row's group after the round), edges
     (rows at which a block of several clients begins, None where every row is a client), layers: name -> packed matrix.
@@ -32,7 +33,11 @@ def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[
     chosen = named
     if len(named) > MOST:
         chosen = [named[i] for i in np.linspace(0, len(named) - 1, MOST).round().astype(int)]
-    return [square(folder, line, note, order) for line, note in chosen], len(named)
+    found = []
+    for line, note in chosen:
+        with suppress(DamagedError):  # one lost file is no reason to show nothing
+            found.append(square(folder, line, note, order))
+    return found, len(named), len(chosen) - len(found)
 
 
 def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def about(settings: dict[str, Any]) -> str:
 def decision(told: Told) -> Finding:
     settings, numbers = told.story.settings, told.numbers
     level = settings["level"]
-    if told.kind == "merge":
+    if told.kind == "merge" and "p" in numbers:
         test = Criterion("The probability that the two groups differ by chance alone (p)", numbers["p"], ">", ALIKE,
                          "nothing sets them apart")  # fmt: skip
         return Finding(criteria=(test,), data=numbers)
