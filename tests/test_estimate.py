@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import time
@@ -21,8 +22,9 @@ from coterie.engines.fleet import Fleet
 from coterie.estimate import Estimate, data_bytes, estimate, rows_bytes
 from coterie.estimate import seconds as time_of
 from coterie.estimate.counting import passes
-from coterie.estimate.playing import noisy, play
+from coterie.estimate.playing import Clients, noisy, play
 from coterie.estimate.probing import Costs
+from coterie.estimate.shrinking import layout_of, shrunk
 from coterie.experiment import Experiment, make
 from coterie.record import Record
 from coterie.settings import UserError
@@ -153,6 +155,55 @@ def test_some_clients_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
         assert few.asked == pytest.approx(all_.asked, rel=0.2)
         assert few.evaluations == pytest.approx(all_.evaluations, rel=0.2)
         assert few.disk == pytest.approx(all_.disk, rel=0.4)
+
+
+SHRUNK = ["fedavg", "ifca", "hcct-p", {"name": "cfl", "split_rounds": [2]}, "acfl", "split-half", "fedfa"]
+
+
+@pytest.mark.parametrize("method", SHRUNK, ids=lambda m: m if isinstance(m, str) else m["name"])
+def test_a_small_model_stands_for_a_large_one(method: str | dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = experiment(method)
+    (exact,) = estimate(one, patience=FOREVER)
+    monkeypatch.setattr("coterie.estimate.shrinking.LARGE", 500)
+    assert layout_of(shrunk(one.world(0), 500)).size < 600 < layout_of(one.world(0)).size / 3
+    (small,) = estimate(one, patience=FOREVER)
+    assert (small.exchanges, small.asked, small.evaluations) == (exact.exchanges, exact.asked, exact.evaluations)
+    assert small.disk == pytest.approx(exact.disk, rel=0.1)
+    assert small.memory == pytest.approx(exact.memory, rel=0.1)
+
+
+def test_a_large_model_is_played_without_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = experiment("fedavg", rounds=2)
+    world = one.world(0)
+    large = dataclasses.replace(world, model=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 50_000)))
+    seen, first = [], Clients._rows
+
+    def watched(self: Clients, *arguments: Any) -> Any:
+        rows, at = first(self, *arguments)
+        seen.append(rows.shape[1])
+        return rows, at
+
+    monkeypatch.setattr(Clients, "_rows", watched)
+    played = play(one.methods[0], large, 0, one.boundary, rounds=2)
+    assert len(seen) == 2
+    assert max(seen) < 20_000
+    assert played.size == 65 * 50_000
+    assert played.state > 4 * played.size  # the checkpoint has the model whole
+
+
+def test_a_model_that_shares_tensors_and_counts_batches_is_made_smaller() -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.one, self.other = torch.nn.BatchNorm1d(40), torch.nn.Linear(40, 40), torch.nn.Linear(40, 40)
+            self.other.weight = self.one.weight
+
+    world = dataclasses.replace(experiment("fedavg").world(0), model=Tied)
+    whole, small = layout_of(world), layout_of(shrunk(world, 100))
+    assert [piece.name for piece in small.pieces] == [piece.name for piece in whole.pieces]
+    assert (small.dense, list(small.columns)) == (whole.dense, list(whole.columns))
+    assert small.size < 120
+    assert shrunk(world, 10_000) is world
 
 
 def test_it_changes_no_result_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, str] = {
     "runs": "codec boundary core settings world models scenario methods engines engines.flower record store experiment "
     "__init__",
     "export": "codec core settings randomness layout models world experiment record store runs engines boundary __init__",
-    "estimate": "clustering boundary core randomness world engines record experiment",
+    "estimate": "clustering boundary core randomness layout world engines record experiment",
     "suggestion": "clustering core settings layout world methods tree engines codec record experiment runs",
     "overrides": "core settings boundary scenario methods experiment",
     "report": "core codec settings boundary clustering methods tree scenario experiment record store runs suggestion __init__",

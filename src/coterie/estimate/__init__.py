@@ -18,7 +18,7 @@ from coterie.estimate.probing import Costs, probe
 from coterie.experiment import Experiment
 from coterie.world import World
 
-PATIENCE, LEAST = 0.8, 0.2
+PATIENCE, LEAST = 0.8, 0.05
 """Seconds for playing, of all methods together, and of each at least."""
 
 PROCESS = 280e6

@@ -19,6 +19,9 @@ NUMBER = 4
 HEADER = 180
 """Bytes of an array's head in its file, and of its name in a checkpoint."""
 
+PASS = 1e-9
+"""Seconds that the server takes, about, for a number of a model or reply: memory, and not arithmetic, is what limits it."""
+
 SCORE = 0.123456789012345678
 
 
@@ -47,10 +50,12 @@ class Work:
 
 @dataclass
 class Counts:
-    """Of one round, exchange by exchange. share: clients there are for each in ``world``."""
+    """Of one round, exchange by exchange. share: clients there are for each in ``world``. left_out: numbers of a model that
+    the one played with has not."""
 
     world: World
     share: float
+    left_out: int = 0
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("tasks", "passes", "measured", "products"), 0.0))
     rows: float = 0.0
 
@@ -87,7 +92,7 @@ class Counts:
             rows=self.rows,
             text=self.share * text,
             matrices=self.share**2 * matrices,
-            server=done.seconds["server"],
+            server=done.seconds["server"] + PASS * self.rows * self.left_out,
             **self.sums,
         )
 
@@ -126,10 +131,10 @@ def _measured(task: Task, data: ClientData) -> int:
 class Sizes:
     """Bytes that states take in checkpoints; what two of them share is stored once. Where some clients stand for
     all, what has as many parts as clients play is ``share`` times as long, and so is an axis of more than ``models`` and not
-    more rows."""
+    more rows. longer: lengths of axes that stand for others -> those."""
 
-    def __init__(self, clients: int, models: int, share: float) -> None:
-        self.clients, self.models, self.share = clients, models, share
+    def __init__(self, clients: int, models: int, share: float, longer: Mapping[int, int] | None = None) -> None:
+        self.clients, self.models, self.share, self.longer = clients, models, share, longer or {}
         self.seen: set[int] = set()
 
     def of(self, value: Any) -> float:
@@ -152,7 +157,7 @@ class Sizes:
         number = value.element_size() if isinstance(value, Tensor) else value.itemsize
         size = float(number)
         for length in value.shape:
-            size *= length * (self.share if self.models < length <= self.clients else 1.0)
+            size *= self.longer.get(length, length) * (self.share if self.models < length <= self.clients else 1.0)
         return HEADER + size
 
     def _factor(self, length: int) -> float:

@@ -1,7 +1,8 @@
 """A run played through with made-up replies: the method's own plans tell who is asked for what, and what is kept.
 
 Nobody trains. Each group of clients has an optimum of its own, and every reply is a step towards it, so that methods find the
-groups and hold as many models as they would. Where replies are large, some of the clients stand for all.
+groups and hold as many models as they would. Where replies are large, some of the clients stand for all, and a small model
+for a large one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from coterie.engines.clock import Clock
 from coterie.engines.gather import window
 from coterie.engines.inprocess import Position
 from coterie.estimate.counting import Counts, Sizes, Work
+from coterie.estimate.shrinking import layout_of, lengths, shrunk
 from coterie.randomness import Purpose, generator, numpy_generator
 from coterie.world import World
 
@@ -75,34 +77,36 @@ def play(
     patience: float = float("inf"),
 ) -> Played:  # fmt: skip
     """Play a run's rounds, as many as ``patience`` seconds allow, at least one. kept: checkpoints."""
-    wire, federation = inprocess.meeting(method, world, seed, boundary)
-    world = some(whole := world, wire.layout.size)
-    share = len(whole.clients) / len(world.clients)
-    if share > 1:
-        wire, federation = inprocess.meeting(method, world, seed, boundary)
-    clients = Clients(world, wire, federation.draw(0))
+    layout = layout_of(world)
+    played = shrunk(world) if boundary.rotation == "none" else world  # a map's blocks are of the model's own size
+    played = some(played, layout_of(played).size)
+    share = len(world.clients) / len(played.clients)
+    wire, federation = inprocess.meeting(method, played, seed, boundary)
+    clients = Clients(played, wire, federation.draw(0), layout.size)
     position = Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
     work: list[Work] = []
     newest: list[Position] = []
     end = time.perf_counter() + patience
     while position.round < rounds and (not work or time.perf_counter() < end):
-        clock, counts = Clock(), Counts(world, share)
-        steps = inprocess.communicate(method, world, wire, position, seed, clock)
+        clock, counts = Clock(), Counts(played, share, left_out=layout.size - wire.layout.size)
+        steps = inprocess.communicate(method, played, wire, position, seed, clock)
         done = inprocess.carry(steps, partial(clients.answer, counts=counts))
         position = done.position
         newest = [*newest, position][-kept:]
         work.append(counts.work(done, done.number % eval_every == 0 or done.number == rounds))
     held = len(done.assignment.models)
-    models = held if held < len(world.clients) else 1  # or one for each client
-    kept_bytes, state = (Sizes(len(world.clients), models, share).of(value) for value in (tuple(newest), position))
-    return Played(tuple(work), kept_bytes, state, wire.layout.size)
+    models = held if held < len(played.clients) else 1  # or one for each client
+    longer = lengths(wire.layout, layout)
+    kept_bytes, state = (Sizes(len(played.clients), models, share, longer).of(value) for value in (tuple(newest), position))
+    return Played(tuple(work), kept_bytes, state, layout.size)
 
 
 class Clients:
-    """Everybody's replies. Of those of a group that started from the same models they are equal."""
+    """Everybody's replies. Of those of a group that started from the same models they are equal. size: numbers of a row (d)
+    of the model that is run, which may be larger than the one that is played with."""
 
-    def __init__(self, world: World, wire: Wire, first: Tensor) -> None:
-        self.world, self.wire = world, wire
+    def __init__(self, world: World, wire: Wire, first: Tensor, size: int) -> None:
+        self.world, self.wire, self.size = world, wire, size
         groups = world.truth or (tuple(world.clients),)
         self.group = {client: number for number, group in enumerate(groups) for client in group}
         apart = torch.randn(len(groups), len(first), generator=generator(0, Purpose.INIT))
@@ -111,7 +115,7 @@ class Clients:
     def answer(self, plan: Plan, position: Position, *, counts: Counts) -> tuple[Replies, Mapping[Client, Tensor]]:
         """The replies to ``plan``, and what the clients keep."""
         clients = tuple(sorted(plan.tasks))
-        counts.add(plan, window(plan, self.wire.layout.size), position.kept)
+        counts.add(plan, window(plan, self.size), position.kept)
         losses = tuple(self._losses(plan, client) for client in clients)
         pairs = zip(clients, losses, strict=True)
         chosen = tuple(self._chosen(plan.tasks[client], own) for client, own in pairs)
