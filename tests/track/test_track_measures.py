@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import page_runs
 import pytest
 from safetensors import safe_open
 
@@ -79,6 +80,28 @@ def test_adversaries_are_left_out_as_in_the_summary() -> None:
     world = {"true_groups": [[0, 1], [2, 3, 9]], "adversaries": [3]}  # 9 has not come yet
     found = Course({"world": world}).numbers(line)
     assert (found["accuracy/mean"], found["groups/adjusted_rand"], found["groups/isolated"]) == (1.0, 1.0, 0.0)
+
+
+def test_a_group_s_mean_leaves_adversaries_out_unless_it_has_nobody_else() -> None:
+    one = page_runs.line(1, [[0, 1], [2, 3], [4]])
+    for client in (3, 4):
+        one["clients"][str(client)] |= {"adversary": True, "accuracy": 0.0}
+    found = Course({"world": {"adversaries": [3, 4]}}).numbers(one)
+    assert found["cluster/of-2/accuracy"] == one["clients"]["2"]["accuracy"]
+    assert found["cluster/of-4/accuracy"] == 0.0
+    assert found["cluster/of-2/size"] == 2
+
+
+def test_what_befalls_a_client_does_not_take_the_place_of_its_group_s_numbers() -> None:
+    notes = [page_runs.note(kind, [0], numbers={"p": 0.1}) for kind in ("walk", "join", "move")]
+    keep = page_runs.note("keep", [0, 1, 9], numbers={"p": 0.9})
+    merge = page_runs.note("merge", [0, 1, 9], numbers={"p": 0.5})
+    for order in ([*notes, keep, merge], [merge, keep, *notes]):
+        found = Course({"world": {}}).numbers(page_runs.line(1, [[0, 1, 9]], *order))
+        assert {name: value for name, value in found.items() if name.startswith("criteria/")} == {
+            "criteria/of-0/p": 0.9, "criteria/of-0/walk/p": 0.1, "criteria/of-0/join/p": 0.1, "criteria/of-0/move/p": 0.1,
+            "criteria/of-0/merge/p": 0.5,
+        }  # fmt: skip
 
 
 def test_settings_are_flat(whole: Path) -> None:

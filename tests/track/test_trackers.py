@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import struct
 import warnings
 from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tracked import ROUNDS, append, cut
 from coterie.cli import main
 from coterie.record import Record
 from coterie.track import track
+from coterie.track.__main__ import WRITERS, follow
 from coterie.track.measures import Course, settings
 from coterie.track.place import Place
 
@@ -99,6 +102,52 @@ def test_mlflow(run: Path) -> None:
     assert sorted(notes) == [f"notes/round-{i}.txt" for i in range(1, ROUNDS + 1)]
     images = [file.path for file in client.list_artifacts(found.info.run_id, "images") if file.path.endswith(".png")]
     assert len(images) == len(splits(run))
+
+
+def killed(run: Path, tracker: str, in_round: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Track a run by a process that is killed when ``in_round`` is written, and before that is kept; then by another."""
+    writer = getattr(importlib.import_module(f"coterie.track.to_{tracker}"), WRITERS[tracker])
+    keep = Place.keep
+
+    def fatal(self: Place, round: int | None = None, identity: str | None = None) -> None:
+        if round == in_round:
+            raise KeyboardInterrupt
+        keep(self, round, identity)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Place, "keep", fatal)
+        with pytest.raises(KeyboardInterrupt):
+            follow(iter([run]), writer)
+    follow(iter([run]), writer)
+
+
+@pytest.mark.parametrize("in_round", [1, 3])
+@pytest.mark.filterwarnings("ignore")  # of the database's library
+def test_mlflow_has_each_round_once_where_a_process_was_killed(
+    in_round: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    from coterie.track.to_mlflow import MLflow
+
+    MLflow(run)  # and killed before the first round
+    killed(run, "mlflow", in_round, monkeypatch)
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'track' / 'mlflow' / 'mlflow.db'}")
+    (found,) = client.search_runs([client.get_experiment_by_name("coterie").experiment_id])
+    for name in ("groups/count", "seconds/total"):
+        history = client.get_metric_history(found.info.run_id, name)
+        assert [metric.step for metric in history] == list(range(1, ROUNDS + 1))
+
+
+@pytest.mark.parametrize("in_round", [1, 3])
+def test_tensorboard_shows_each_round_once_where_a_process_was_killed(
+    in_round: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_tensorboard(run)  # or skip
+    clock = count(1_700_000_000)
+    monkeypatch.setattr("time.time", lambda: float(next(clock)))  # which names the files, by the second
+    killed(run, "tensorboard", in_round, monkeypatch)
+    found, _ = of_tensorboard(run / "track" / "tensorboard" / "cfl")
+    assert sorted(found) == list(range(1, ROUNDS + 1))
 
 
 def records_of_wandb(path: Path) -> Iterator[Any]:

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coterie.record import Line, spread
-from coterie.report.summary import ABOUT, agreement, isolated, without
+from coterie.report.summary import ABOUT, agreement, isolated, mean_of, without
 
 MOST = 100
 """Clients are tracked one by one up to so many; of more, the clusters and the whole are."""
+
+BEFALL = ("join", "walk", "move", "merge")
+"""Kinds of notes besides those on a group that was looked at, in the same round and maybe with the same smallest member."""
 
 
 class Course:
@@ -49,9 +52,9 @@ class Course:
 
 
 def _criteria(line: Line) -> dict[str, float | None]:
-    """The numbers that the method compared, of each group that it looked at."""
+    """The numbers that the method compared, of each group that it looked at, and of what befell one."""
     return {
-        f"criteria/{name_of(note['clients'])}/{name}": value
+        "/".join(["criteria", name_of(note["clients"]), *([note["kind"]] if note["kind"] in BEFALL else []), name]): value
         for note in line["notes"]
         if note["clients"]
         for name, value in note["numbers"].items()
@@ -68,9 +71,7 @@ def _measured(line: Line) -> Iterator[tuple[str, float | None]]:
         whole = spread(line, metric)
         yield from ((f"{metric}/{part}", whole[part]) for part in ("mean", "std", "min"))
         for group in line["groups"]:
-            values = [clients[str(c)].get(metric) for c in group]
-            known = [value for value in values if value is not None]
-            yield f"cluster/{name_of(group)}/{metric}", sum(known) / len(known) if known else None
+            yield f"cluster/{name_of(group)}/{metric}", mean_of(line, group, metric)
         if len(clients) <= MOST:
             yield from ((f"client/{client}/{metric}", value) for client, value in whole["per_client"].items())
 

@@ -34,8 +34,8 @@ class Place:
     """One run in one tracker. folder: the run directory. tracker: its name.
 
     ``identity``: of the run there, the same after a resume. ``round``: the last one tracked. Both are kept in
-    ``track/<tracker>.json`` of the run directory. ``where``: tells one store of the tracker from another; in another one a
-    run is tracked anew, from its first round.
+    ``track/<tracker>.json`` of the run directory; ``known``: whether they were there. ``where``: tells one store of the
+    tracker from another; in another one a run is tracked anew, from its first round.
     """
 
     def __init__(self, folder: Path, tracker: str, where: str = "") -> None:
@@ -44,7 +44,7 @@ class Place:
         self._path = self.folder / TRACK / f"{tracker}.json"
         known: dict[str, Any] = json.loads(self._path.read_text()) if self._path.exists() else {"schema": SCHEMA, "where": None}
         check_schema(known.get("schema"), self._path)
-        here = known["where"] == where
+        self.known = here = known["where"] == where
         self.identity: str = known["run"] if here else uuid.uuid4().hex[:12]
         self.round: int = known["round"] if here else 0
 

@@ -20,6 +20,9 @@ EXPERIMENT = "coterie"
 METRICS, PARAMS, LETTERS = 1000, 100, 500
 """MLflow takes so many at once, and values of so many letters."""
 
+LAST = "seconds/total"
+"""The number of every round that is written last: a round that has it is whole."""
+
 
 class MLflow:
     """Writes one run, with the same run id after a resume."""
@@ -31,9 +34,12 @@ class MLflow:
         if not uri:
             own.mkdir(parents=True, exist_ok=True)
         self.client = MlflowClient(tracking_uri=uri or f"sqlite:///{own / 'mlflow.db'}")
-        if not self.place.round:
+        if not self.place.known:
             self._begin(None if uri else (own / "artifacts").as_uri())
         self.run = self.place.identity
+        written = max((metric.step for metric in self.client.get_metric_history(self.run, LAST)), default=0)
+        if written > self.place.round:  # a process was killed before it could keep this
+            self.place.keep(written)
         self.client.update_run(self.run, status=RunStatus.to_string(RunStatus.RUNNING))
 
     def _begin(self, artifacts: str | None) -> None:
@@ -48,13 +54,14 @@ class MLflow:
         self.place.keep(identity=run.info.run_id)
 
     def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:
-        now = int(time.time() * 1000)
-        for some in batches([Metric(name, value, now, round) for name, value in numbers.items()], METRICS):
-            self.client.log_batch(self.run, metrics=some)
         for picture in pictures:
             self.client.log_image(self.run, picture.pixels, key=picture.name.replace("/", "-"), step=round)
         if text:
             self.client.log_text(self.run, text, f"notes/round-{round}.txt")
+        now = int(time.time() * 1000)
+        ordered = sorted(numbers.items(), key=lambda entry: entry[0] == LAST)
+        for some in batches([Metric(name, value, now, round) for name, value in ordered], METRICS):
+            self.client.log_batch(self.run, metrics=some)
 
     def close(self, finished: bool) -> None:
         self.client.set_terminated(self.run, RunStatus.to_string(RunStatus.FINISHED if finished else RunStatus.KILLED))

@@ -18,7 +18,7 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         self.place = Place(folder, "tensorboard")
         to, done = self.place.home / TRACK / "tensorboard" / self.place.name, self.place.round
-        self.writer = SummaryWriter(str(to), purge_step=done + 1 if done else None)
+        self.writer = SummaryWriter(str(to), purge_step=done + 1)
         if not done:
             for summary in hparams(self.place.settings, {"accuracy/mean": 0.0}):  # whose curve is shown beside the settings
                 self.writer._get_file_writer().add_summary(summary)
