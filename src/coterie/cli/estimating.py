@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,17 +86,16 @@ def announce(experiment: Experiment, folder: Path) -> None:
 
     if not sys.stderr.isatty():
         return
-    try:
-        with within(AT_MOST):
-            from coterie.estimate import estimate, together
+    said: list[str] = []
+    with suppress(Exception, TimeUp), within(AT_MOST):  # a mistake of the user's is told by the run
+        from coterie.estimate import estimate, together
 
-            whole = together(estimate(_ready(experiment)), len(experiment.seeds))
-    except (Exception, TimeUp):  # a mistake of the user's is told by the run
-        return
-    if whole.seconds > LONG:
-        needs = f"{terminal.size(whole.memory)} of memory, {terminal.size(whole.disk)} on disk"
-        print(f"coterie: about {duration(whole.seconds)}, {needs}", file=sys.stderr)
-    for text in shortages(whole, folder):
+        whole = together(estimate(_ready(experiment)), len(experiment.seeds))
+        if whole.seconds > LONG:
+            needs = f"{terminal.size(whole.memory)} of memory, {terminal.size(whole.disk)} on disk"
+            said.append(f"about {duration(whole.seconds)}, {needs}")
+        said += shortages(whole, folder)
+    for text in said:
         print(f"coterie: {text}", file=sys.stderr)
 
 
