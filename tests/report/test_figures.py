@@ -160,6 +160,28 @@ def test_a_run_without_such_numbers(tmp_path: Path) -> None:
     assert not (tmp_path / "figure.pdf").exists()
 
 
+def test_a_run_whose_rounds_have_no_groups(tmp_path: Path) -> None:
+    empty = write(tmp_path / "empty", [line(1, []), line(2, [])])
+    with pytest.raises(UserError, match="has no groups recorded: in none of its 2 rounds was anybody in one"):
+        drawn(empty, "groups", tmp_path / "no.pdf")
+    for kind in set(figures.KINDS) - {"groups", "traffic"}:
+        with pytest.raises(UserError, match=r"has no \w+ recorded"):
+            drawn(empty, kind, tmp_path / "no.pdf")
+    assert drawn(empty, "traffic", tmp_path / "yes.pdf").exists()
+    assert not (tmp_path / "no.pdf").exists()
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_rounds_that_were_tested_without_a_value_are_not_said_to_be_untested(metric: str, tmp_path: Path) -> None:
+    lines = [line(1, [[0, 1]]), line(2, [[0, 1]])]
+    for one in lines:
+        for entry in one["clients"].values():
+            entry[metric] = None
+    run = write(tmp_path / "run", lines)
+    with pytest.raises(UserError, match=f"has no {metric} recorded: 2 of its 2 rounds were tested for it, and gave no value"):
+        drawn(run, metric, tmp_path / "no.pdf")
+
+
 def test_of_several_runs_one_has_to_be_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / name, [line(1, [[0, 1]])])

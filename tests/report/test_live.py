@@ -77,6 +77,19 @@ def test_a_run_is_seen_on_lines_that_fit(width: int, clock: Clock) -> None:
     assert any("a-method-with-a-very-long" in row and "round 5 of 40" in row for row in rows)
 
 
+@pytest.mark.parametrize("scores", [{"loss": 0.5}, {"accuracy": None, "loss": None}])
+def test_an_accuracy_that_is_no_number_is_a_dash(scores: dict[str, Any], clock: Clock) -> None:
+    screen, stream = console()
+    one = line(1, [[0, 1]])
+    one["clients"] = {client: {"group": 0, **scores} for client in ("0", "1")}
+    with Live(screen, ["cfl"], 40) as shown:
+        shown.begin(0, 0)
+        shown.show(0, one)
+        shown.end(0)
+    assert any(row.startswith("cfl: ") and "accuracy -, 1 group of 2" in row for row in frames(stream.getvalue()))
+    assert "nan" not in stream.getvalue()
+
+
 def test_what_was_written_anew_is_taken_away_at_the_end(clock: Clock) -> None:
     screen, stream = console()
     with Live(screen, ["cfl"], 40) as shown:

@@ -22,7 +22,7 @@ import pytest
 
 from coterie.cli import main
 from coterie.record import ROUNDS, Record
-from coterie.report import following
+from coterie.report import following, serving
 from coterie.report.following import Following
 from coterie.report.serving import HOST, Server
 from coterie.settings import UserError
@@ -83,7 +83,8 @@ def test_the_page_and_its_document(run: Path, serve: Callable[[Path], Server]) -
     assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
     assert "Python" not in headers["Server"]
     assert ask(server, "/", "HEAD")[2] == b""
-    assert ask(server, "/", Host=f"localhost:{server.server_port}")[0] == 200
+    for name in ("localhost", "LOCALHOST", "LocalHost"):
+        assert ask(server, "/", Host=f"{name}:{server.server_port}")[0] == 200
 
 
 @pytest.mark.usefixtures("at_once")
@@ -150,6 +151,17 @@ def test_other_names_methods_and_paths_are_refused(run: Path, serve: Callable[[P
         status, headers, _ = ask(server, "/", method)
         assert status == 501
         assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_port_of_http_may_be_left_out(run: Path, serve: Callable[[Path], Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(run)
+    for host in (HOST, "localhost", "Localhost"):
+        assert ask(server, Host=host)[0] == 403
+    monkeypatch.setattr(serving, "HTTP_PORT", server.server_port)
+    for host in (HOST, "localhost", "Localhost"):
+        assert ask(server, Host=host)[0] == 200
+    for host in ("evil.example", "", f"{HOST}:1"):
+        assert ask(server, Host=host)[0] == 403
 
 
 def test_it_listens_to_this_machine_alone(run: Path) -> None:

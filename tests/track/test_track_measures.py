@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import page_runs
 import pytest
 from safetensors import safe_open
 
+import page_runs
 from coterie.record import Record
 from coterie.report.summary import summary
 from coterie.track.measures import MOST, Course, settings, words

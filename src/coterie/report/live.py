@@ -6,6 +6,7 @@ Without a console nothing is shown.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -113,7 +114,8 @@ class Live:
         self.pace.ended(line["round"])
         self.last = line
         if line["tested"]:
-            self.tested = f"accuracy {terminal.number(spread(line)['mean'])}"
+            mean = spread(line)["mean"]  # not a number where it was not measured, or the models diverged
+            self.tested = f"accuracy {terminal.number(mean if math.isfinite(mean) else None)}"
         for note in line["notes"]:
             text = terminal.event(note, line["round"])
             if text:

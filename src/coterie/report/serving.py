@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
@@ -40,6 +41,15 @@ WAITING = """\
 </body>
 </html>
 """
+
+
+def hosts(port: int) -> set[str]:
+    """What a browser that asks this machine says it asks: with the port, but for HTTP's own, which it leaves out.
+
+    >>> sorted(hosts(80))
+    ['127.0.0.1', '127.0.0.1:80', 'localhost', 'localhost:80']
+    """
+    return {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == HTTP_PORT else set())
 
 
 class Server(ThreadingHTTPServer):
@@ -85,8 +95,7 @@ class Answer(BaseHTTPRequestHandler):
     timeout = 10.0
 
     def do_GET(self) -> None:
-        port = self.server.server_port
-        if self.headers.get("Host") not in {f"{name}:{port}" for name in NAMES}:
+        if self.headers.get("Host", "").lower() not in hosts(self.server.server_port):
             return self._say(403, b"Only this machine is answered, by the address that coterie watch printed.\n")
         path = self.path.partition("?")[0]
         if path == "/favicon.ico":  # which browsers ask for by themselves

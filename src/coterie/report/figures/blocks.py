@@ -11,6 +11,7 @@ from coterie.report.figures.looks import Looks, letter, looks, truths
 from coterie.report.figures.style import PAGE, over_rounds, panels
 from coterie.report.gathered import Gathered
 from coterie.report.page.groups import scored
+from coterie.settings import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +34,9 @@ Block = tuple[int, int, int, int, int]
 
 
 def figure(run: Gathered) -> Figure:
+    """Raises :class:`~coterie.settings.UserError` if nobody ever was in a group."""
+    if not any(place >= 0 for places in run.members for place in places):
+        raise UserError(f"{run.folder} has no groups recorded: in none of its {len(run.lines)} rounds was anybody in one")
     height = max(LEAST, min(MOST, ROW * len(run.clients)))
     made, axes = panels(1, width=PAGE, height=height + 0.45)
     _draw(axes[0, 0], run, looks(run), height / len(run.clients))

@@ -36,13 +36,20 @@ def figure(run: Gathered, metric: str) -> Figure:
     """metric: accuracy or loss. Raises :class:`~coterie.settings.UserError` if it was never measured."""
     found = groups(run, metric)
     if not found:
-        raise UserError(f"{run.folder} has no {metric} recorded: none of its {len(run.lines)} rounds was tested for it")
+        raise UserError(f"{run.folder} has no {metric} recorded: {_why_not(run, metric)}")
     look = looks(run)
     entries = len(found) + (len(run.clients) <= LINES) + 1
     made, axes = panels(1, width=COLUMN, height=2.1 + LEGEND * math.ceil(entries / 2))
     draw(axes[0, 0], run, metric, found, look)
     made.legend(loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3)
     return made
+
+
+def _why_not(run: Gathered, metric: str) -> str:
+    tried = {at for entries in tests(run.lines).values() for at, entry in entries.items() if metric in entry}
+    if not tried:
+        return f"none of its {len(run.lines)} rounds was tested for it"
+    return f"{len(tried)} of its {len(run.lines)} rounds were tested for it, and gave no value of an honest client in a group"
 
 
 def groups(run: Gathered, metric: str) -> dict[int, dict[int, list[float]]]:
