@@ -48,7 +48,7 @@ def test_a_bare_run_is_the_demonstration_recorded_and_drawn(call: Call) -> None:
     assert (status, err) == (0, "")
     assert "fedavg seed 0" in out
     assert "0-3 (4 clients)  accuracy" in out
-    assert "adjusted Rand" in out
+    assert "ARI" in out
     (folder,) = Path("runs").iterdir()
     assert out.endswith(f"recorded in {folder}\n")
     assert folder.name.endswith("-digits-label-permutation")

@@ -58,8 +58,11 @@ def write_whole(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except OSError:  # a full disk, say
-        part.unlink(missing_ok=True)
+    except OSError as error:  # a full disk, say
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        error.filename = str(path)  # the one that was asked for
+        error.filename2 = None
         raise
     sync_folder(path.parent)
 

@@ -106,3 +106,10 @@ def test_the_order_is_that_of_the_tree_then_of_the_true_groups() -> None:
     nodes, places = follow(lines)
     members = memberships(lines, places, range(6))
     assert ordered(range(6), members, nodes, {1: 1, 2: 0, 4: 0}) == [0, 5, 3, 2, 4, 1]
+
+
+def test_who_was_not_heard_when_a_group_was_divided_waits() -> None:
+    split = note("split", range(5), [[0, 1], [2, 3]])
+    nodes, _ = follow([line(1, [[0, 1, 2, 3, 4]]), line(2, [[0, 1], [2, 3], [4]], split)])
+    assert [node.kind for node in nodes] == ["", "split", "split", "wait"]
+    assert nodes[3].parents == (0,)

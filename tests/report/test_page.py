@@ -84,7 +84,7 @@ def test_the_document_tells_what_was_recorded(tmp_path: Path) -> None:
     assert scores[0] == pytest.approx([1 - 1 / (r + 1) for r in (1, 2, 3, 4)], abs=1e-4)
     assert run["rounds"]["groups"] == [1, 2, 2, 2]
     norms = run["charts"][0]["series"]
-    assert {(one["name"], one["node"]) for one in norms} >= {("eps1", 0), ("norm of the mean update", 2)}
+    assert {(one["name"], one["node"]) for one in norms} >= {("eps1 x greatest norm", 0), ("norm of the mean update", 2)}
     root = next(one for one in norms if one["name"] == "norm of the mean update" and one["node"] == 0)
     assert root["points"] == [[1, 0.2], [2, 0.2]]  # a note is about the group as it was before it
 

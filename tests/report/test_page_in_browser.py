@@ -122,7 +122,7 @@ def test_layers_and_legends_switch(one: Opened) -> None:
     matrix = one.tab.locator("section.run canvas").nth(1)
     box = matrix.bounding_box()
     matrix.hover(position={"x": 60, "y": 60})
-    assert "client 0 (1st group)" in one.tip()
+    assert "client 0, true group A (1st group)" in one.tip()
     assert box["height"] > 200
     before = one.tab.locator("figure.chart").first.locator("path[stroke-width='3']").count()
     one.tab.locator("figure.chart").first.locator(".legend button").first.click()

@@ -21,6 +21,10 @@ FEW = 40
 """So many groups are told one by one."""
 
 
+WAITS: Mapping[str, Any] = {"kind": "wait", "text": "in none of the parts: waits to be placed when heard", "numbers": {}}
+"""The reason of those who were not heard when their group was divided."""
+
+
 @dataclass
 class Node:
     """A group from the round ``first``, after which it was there, to the round ``last``.
@@ -98,7 +102,10 @@ class Reasons:
             if count == size and 2 * size > len(group):
                 return note
         members = frozenset(group)
-        return next((note for note, about in zip(self.notes, self.about, strict=True) if members <= about), None)
+        about = next((i for i, clients in enumerate(self.about) if members <= clients), None)
+        if about is None:
+            return None
+        return WAITS if len(self.notes[about]["parts"]) > 1 else self.notes[about]
 
 
 def _new(id: int, round: int, group: Sequence[int], came: Counter[int], reasons: Reasons | None) -> Node:

@@ -152,6 +152,8 @@ def expand(folders: Iterable[Path | str]) -> list[Path]:
     """The run directories among and directly inside ``folders``."""
     out: list[Path] = []
     for folder in map(Path, folders):
+        if folder.is_file():
+            raise UserError(f"{folder} is a file; name the run directory that it is in")
         inside = [folder] if (folder / RUN).is_file() else sorted(p.parent for p in folder.glob(f"*/{RUN}"))
         if not inside:
             raise UserError(f"{folder} is no run directory and has none inside: there is no {RUN}")

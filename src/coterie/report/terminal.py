@@ -81,15 +81,16 @@ def event(note: Mapping[str, Any], round: int) -> Text | None:
 
 
 def table(summaries: Sequence[Summary]) -> Table:
-    """One row per run: accuracy over clients and of the worst, groups, agreement with the truth, traffic, time."""
+    """One row per run: accuracy over clients and of the worst, groups, agreement with the truth, traffic, time. It fits into 80
+    columns where there is one metric."""
     out = Table(box=None, pad_edge=False, header_style="bold")
     seeds = len({one["seed"] for one in summaries}) > 1
     others = _other_metrics(summaries)
-    for name in ("method", *(["seed"] if seeds else []), "rounds", "accuracy", "worst client", *others, "groups"):
-        out.add_column(name, justify="left" if name == "method" else "right")
+    for name in ("method", *(["seed"] if seeds else []), "rounds", "accuracy", "worst", *others, "groups"):
+        out.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
     attacked = any(one.get("isolated") is not None for one in summaries)
-    for name in ("adjusted Rand", *(["isolated"] if attacked else []), "up", "down", "seconds"):
-        out.add_column(name, justify="right")
+    for name in ("ARI", *(["isolated"] if attacked else []), "up", "down", "seconds"):
+        out.add_column(name, justify="right", no_wrap=True)
     for one in summaries:
         accuracy = one["accuracy"] or {}
         out.add_row(

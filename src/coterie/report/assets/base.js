@@ -35,7 +35,8 @@ function number(value, digits = 3) {
   if (!known(value)) return "–";
   const size = Math.abs(value);
   if (value === 0 || Number.isInteger(value) && size < 1e6) return String(value);
-  if (size < 1e-3 || size >= 1e6) return value.toExponential(1);
+  if (size < 1e-4 || size >= 1e6) return value.toExponential(1);
+  if (size < 1e-2) return String(Number(value.toPrecision(2)));
   return size >= 1 ? String(Number(value.toPrecision(digits + 1))) : value.toFixed(digits);
 }
 const share = (value) => (known(value) ? value.toFixed(3) : "–");

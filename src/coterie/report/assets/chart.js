@@ -75,7 +75,7 @@ function area(band, x, y) {
 }
 
 /**
- * A chart: {title, about, y, log, series, levels, marks, rounds: [first, last], height}. A series: {name, colour, dash, points,
+ * A chart: {title, about, y, log, counts, series, levels, marks, rounds: [first, last], height}. A series: {name, colour, dash, points,
  * band, faint, wide, client}; faint ones are neither in the legend nor told. marks: [{round, text}].
  */
 function chart(spec) {
@@ -119,6 +119,7 @@ function lines(spec, width, hidden, label) {
   const y = scale(low - room, high + room, height - EDGE.bottom, EDGE.top, 5, spec.log);
   const x = scale(spec.rounds[0], spec.rounds[1], EDGE.left, width - EDGE.right, Math.min(10, width / 70), false);
   x.ticks = x.ticks.filter(Number.isInteger);
+  if (spec.counts) y.ticks = y.ticks.filter(Number.isInteger);
   const cross = s("line", { class: "cross", y1: EDGE.top, y2: height - EDGE.bottom, hidden: true });
   const drawing = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label },
     axes(x, y, width, height, spec.y, spec),

@@ -7,7 +7,7 @@ const states = new Map();
 
 /** What the reader has chosen in a run's section; kept when the page is drawn anew. */
 function stateOf(name) {
-  if (!states.has(name)) states.set(name, { order: { column: 0, down: false }, byTruth: true });
+  if (!states.has(name)) states.set(name, { order: { column: 0, down: false }, byTruth: false });
   return states.get(name);
 }
 
@@ -17,18 +17,18 @@ function section(run, i) {
   ui.select = (id) => { ui.client = ui.client === id ? null : id; ui.follow.forEach((draw) => draw()); };
   run.colour = colours(run);
   const map = h("div", {}, groupsMap(run, ui));
-  const byTruth = run.true_groups && choices("Colours", [[true, "colours: true groups"], [false, "colours: groups found"]], ui.byTruth,
+  const byTruth = run.true_groups && choices("Colours", [[false, "colours: groups found"], [true, "colours: true groups"]], ui.byTruth,
     (value) => { ui.byTruth = value; redraw(); });
   const similar = squares(run, ui);
   const decided = decisions(run);
-  const part = (title, ...children) => [h("h2", {}, title), children];
+  const part = (title, ...children) => [h("h2", { id: `${title.toLowerCase().replaceAll(" ", "-")}-${i}` }, title), children];
   return h("section", { class: "run", id: `run-${i}`, "aria-labelledby": `title-${i}` },
     h("h1", { id: `title-${i}` }, `${run.method} on ${run.scenario}, seed ${run.seed}`),
     h("p", { class: "quiet" }, `${run.about} ${run.finished ? "" : `This run has not ended: ${run.rounds_done} of ${run.limits.rounds} rounds. `}`),
     tiles(run),
     part("Groups over rounds", h("p", { class: "about" }, "A row per client, a block per group, from left to right by rounds. "
       + (run.true_groups ? "Letters at the left: the true groups, which no method is told. " : "")
-      + "To the right the groups of now, with their clients and mean accuracy. Point at a block for who, when and why."),
+      + "At the right the groups of now, with their clients and mean accuracy; grey: groups that have ended. Point at a block for who, when and why."),
     byTruth && h("div", { class: "controls" }, byTruth), map,
     h("details", { open: run.nodes.length <= 24 }, h("summary", {}, "The same as a tree, with reasons"), groupsList(run))),
     part("Accuracy and loss", scoresPart(run, ui)),
@@ -72,7 +72,7 @@ function comparison(doc) {
       chart({ title: "Worst client", y: "accuracy", rounds: [1, last], series: over("accuracy", (values) => { const there = values.filter(known); return there.length ? Math.min(...there) : NaN; }) })),
     h("div", { class: "columns" }, doc.runs.slice(0, 8).map((run) => {
       run.colour = colours(run);
-      return h("div", {}, h("h3", {}, `${run.name}: groups over rounds`), groupsMap(run, { byTruth: true, select: () => {} }));
+      return h("div", {}, h("h3", {}, `${run.name}: groups over rounds`), groupsMap(run, { byTruth: false, select: () => {} }));
     })),
     doc.runs.length > 8 && h("p", { class: "quiet" }, "The groups of the first 8 runs; those of the others are in their own sections."));
 }
@@ -81,11 +81,12 @@ function render(doc) {
   widths.disconnect(); // what was drawn before goes
   drawings.clear();
   hideTip();
-  document.getElementById("nav").replaceChildren(...(doc.runs.length > 1
-    ? [h("a", { href: "#compared" }, "side by side"), ...doc.runs.map((run, i) => h("a", { href: `#run-${i}` }, run.name))] : []));
   for (const run of doc.runs) Object.assign(run, { groups_count: run.rounds.groups[run.rounds.groups.length - 1], rounds_done: run.rounds.groups.length });
   main.replaceChildren(...[doc.runs.length > 1 && comparison(doc), ...doc.runs.map(section),
     h("p", { class: "quiet" }, `Made by Coterie ${doc.coterie} from the records of ${plural(doc.runs.length, "run")}.`)].filter(Boolean));
+  const several = [h("a", { href: "#compared" }, "side by side"), ...doc.runs.map((run, i) => h("a", { href: `#run-${i}` }, run.name))];
+  const parts = [...main.querySelectorAll("h2")].map((head) => h("a", { href: `#${head.id}` }, head.textContent));
+  document.getElementById("nav").replaceChildren(...(doc.runs.length > 1 ? several : parts));
 }
 
 // -- light and dark --

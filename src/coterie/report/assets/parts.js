@@ -3,17 +3,22 @@
 
 function tiles(run) {
   const accuracy = run.accuracy || {};
-  const one = (value, label) => h("li", {}, h("b", {}, value), h("span", {}, label));
+  const bad = run.clients.filter((client) => client.adversary).length;
+  const who = bad ? " (honest clients)" : "";
+  const one = (value, label, about) => h("li", { title: about }, h("b", {}, value), h("span", {}, label));
   return h("ul", { class: "tiles" },
-    one(share(accuracy.mean), "mean accuracy"), one(share(accuracy.min), "worst client"), one(share(accuracy.std), "std over clients"),
-    one(String(run.groups_count), run.groups_count === 1 ? "group" : "groups"),
-    known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand"),
-    known(run.perplexity) && one(number(run.perplexity), "perplexity"),
-    one(`${run.rounds_done}${run.limits.rounds > run.rounds_done && !run.finished ? ` of ${run.limits.rounds}` : ""}`, "rounds"),
-    one(String(run.clients.length), "clients"), one(size(run.bytes_up), "sent up"), one(size(run.bytes_down), "sent down"),
-    one(time(run.seconds), "computing"),
-    run.privacy && one(number(run.privacy.epsilon), `ε at δ = ${run.privacy.delta}`),
-    known(run.isolated) && one(share(run.isolated), "of adversaries isolated"));
+    one(share(accuracy.mean), `mean accuracy${who}`, "Mean over clients, each on its own test data, as last tested"),
+    one(share(accuracy.min), `worst client${who}`, "The least accuracy of a client"),
+    one(share(accuracy.std), `spread${who}`, "Standard deviation of the accuracy over clients"),
+    one(String(run.groups_count), run.groups_count === 1 ? "group" : "groups", "Groups after the last round"),
+    known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand", "Agreement with the true groups: 1 where they are the same, about 0 by chance"),
+    known(run.perplexity) && one(number(run.perplexity), "perplexity", "Mean over clients"),
+    one(`${run.rounds_done}${run.limits.rounds > run.rounds_done && !run.finished ? ` of ${run.limits.rounds}` : ""}`, "rounds", "Communication rounds completed"),
+    one(String(run.clients.length), "clients", "All that ever took part"),
+    one(size(run.bytes_up), "sent up", "By all clients, in all rounds"), one(size(run.bytes_down), "sent down", "To all clients, in all rounds"),
+    one(time(run.seconds), "computing", "Training, server and tests, in all rounds"),
+    run.privacy && one(number(run.privacy.epsilon), `ε at δ = ${run.privacy.delta}`, "What noise has left to be known of the client that sent most"),
+    known(run.isolated) && one(`${Math.round(run.isolated * bad)} of ${bad}`, "adversaries isolated", "In no group with an honest client"));
 }
 
 /** Marks of the rounds in which groups changed. */
@@ -107,10 +112,10 @@ function costs(run) {
     chart({ title: "Sent so far", y: "MB", rounds, height: 220, series: [
       line("by clients (up)", palette(0), 0, summed(run.rounds.bytes_up)), line("to clients (down)", palette(1), 1, summed(run.rounds.bytes_down))] }),
     chart({ title: "Time of each round", y: "seconds", rounds, height: 220, series: kinds.map((name, i) => line(name.slice(8), palette(i), i % 4, points(run.rounds[name]))) }),
-    chart({ title: "Clients in each round", y: "clients", rounds, height: 220, series: [
+    chart({ title: "Tasks and replies", about: "A client may have several tasks in a round.", y: "tasks", counts: true, rounds, height: 220, series: [
       line("tasks sent", palette(0), 0, points(run.rounds.asked)), line("replies taken", palette(2), 1, points(run.rounds.answered)),
       line("replies refused", palette(4), 2, points(run.rounds.refused))] }),
-    chart({ title: "Groups", y: "groups", rounds, height: 220, series: [
+    chart({ title: "Number of groups", y: "groups", counts: true, rounds, height: 220, series: [
       line("groups", palette(0), 0, points(run.rounds.groups))] }));
 }
 

@@ -11,8 +11,8 @@ function mixed(stops, part) {
   return stops[i].map((value, j) => Math.round(value + (at - i) * (stops[i + 1][j] - value)));
 }
 
-/** How values of a matrix are coloured: cosines from -1 to 1, anything else from the least to the greatest. */
-function shades(matrix) {
+/** How values of a matrix are coloured: cosines of either sign around zero, anything else from the least to the greatest. */
+function shades(matrix, what) {
   let [low, high] = [Infinity, -Infinity];
   for (let i = 0; i < matrix.rows; i += 1) {
     for (let j = 0; j < matrix.columns; j += 1) {
@@ -22,13 +22,13 @@ function shades(matrix) {
     }
   }
   if (!(low <= high)) [low, high] = [0, 1];
-  const cosine = low >= -1.001 && high <= 1.001 && low < 0;
+  const cosine = what === "cosine" && low < 0;
   if (cosine) {
     const reach = Math.max(Math.abs(low), Math.abs(high), 1e-9);
     [low, high] = [-reach, reach];
   }
   const stops = cosine ? DIVERGING : SEQUENTIAL;
-  return { low, high, stops, of: (value) => (known(value) ? mixed(stops, high > low ? (value - low) / (high - low) : 0.5) : [128, 128, 128]) };
+  return { low, high, stops, what, of: (value) => (known(value) ? mixed(stops, high > low ? (value - low) / (high - low) : 0.5) : [128, 128, 128]) };
 }
 
 function squares(run, ui) {
@@ -59,12 +59,13 @@ function squares(run, ui) {
 }
 
 function heat(run, one, matrix, ui) {
-  const shade = shades(matrix);
+  const shade = shades(matrix, one.what);
   const n = matrix.rows;
   const byId = new Map(run.clients.map((client) => [client.id, client]));
   const label = `Matrix of ${plural(one.clients.length, "client")} in round ${one.round}.`;
   const first = (cell) => (one.edges ? one.edges[cell] : cell);
-  const whose = (cell) => (one.edges ? `clients ${members(one.clients.slice(one.edges[cell], one.edges[cell + 1]), 3)}` : `client ${one.clients[cell]}`);
+  const truth = (id) => { const client = byId.get(id); return client && known(client.truth) ? `, true group ${letter(client.truth)}` : ""; };
+  const whose = (cell) => (one.edges ? `clients ${members(one.clients.slice(one.edges[cell], one.edges[cell + 1]), 3)}` : `client ${one.clients[cell]}${truth(one.clients[cell])}`);
   const box = drawn((outer) => {
     const stripe = run.true_groups ? 12 : 0;
     const width = Math.min(outer - 90, 560);
@@ -85,6 +86,12 @@ function heat(run, one, matrix, ui) {
         pen.fillRect(zero + i * cell - 0.75, zero, 1.5, side);
       }
     }
+    for (let i = 0; !one.edges && cell >= 16 && i < n; i += 1) { // on the diagonal, where there is nothing to compare
+      pen.font = "10px system-ui, sans-serif";
+      [pen.fillStyle, pen.textAlign, pen.textBaseline] = ["#fff", "center", "middle"];
+      pen.fillText(String(one.clients[i]), zero + (i + 0.5) * cell, zero + (i + 0.5) * cell);
+    }
+    pen.textAlign = "left";
     for (let i = 0; run.true_groups && i < n; i += 1) {
       const client = byId.get(one.clients[first(i)]);
       pen.fillStyle = css(run.colour.truth(client && client.truth));
@@ -102,8 +109,8 @@ function heat(run, one, matrix, ui) {
         return column >= 0 && row >= 0 && column < n && row < n ? [column, row] : null;
       },
       place: (column, row) => [zero + (column + 0.5) * cell, zero + (row + 0.5) * cell],
-      say: (column, row) => `${whose(row)} (${group(row)}) and ${whose(column)} (${group(column)})\n`
-        + (one.edges ? "mean " : "") + number(matrix.at(row, column)),
+      say: (column, row) => `${whose(row)} (${group(row)})\nand ${whose(column)} (${group(column)}):\n`
+        + `${one.edges ? "mean " : ""}${shade.what} ${number(matrix.at(row, column))}`,
       shown: (column, row) => {
         frame.toggleAttribute("hidden", column === null);
         if (column !== null) made(frame, { x: zero + column * cell, y: zero + row * cell }, []);
@@ -120,10 +127,11 @@ const ordinal = (i) => `${i}${["th", "st", "nd", "rd"][i % 100 > 10 && i % 100 <
 function key(pen, shade, x, high) {
   for (let i = 0; i < high; i += 1) {
     pen.fillStyle = `rgb(${mixed(shade.stops, 1 - i / high).join()})`;
-    pen.fillRect(x, 8 + i, 14, 1.5);
+    pen.fillRect(x, 22 + i, 14, 1.5);
   }
   pen.fillStyle = colour("--quiet");
   pen.font = "11px system-ui, sans-serif";
   pen.textBaseline = "middle";
-  for (const part of [0, 0.5, 1]) pen.fillText(number(shade.high - part * (shade.high - shade.low), 2), x + 20, 8 + part * high);
+  for (const part of [0, 0.5, 1]) pen.fillText(number(shade.high - part * (shade.high - shade.low), 2), x + 20, 22 + part * high);
+  pen.fillText(shade.what, x, 8);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.codec import DamagedError
 from coterie.record import RUN, Line, Record
 from coterie.report.page.squares import load
 from coterie.settings import UserError
@@ -113,9 +115,10 @@ class Told:
     def matrices(self) -> tuple[list[int], dict[str, np.ndarray]]:
         """The clients of the rows, and the matrices ``(n, n)`` by name; none where nothing was recorded."""
         name = self.note.get("similarity")
-        if not name or not (self.story.folder / name).is_file():
-            return [], {}
-        return load(self.story.folder / name)
+        if name:
+            with suppress(DamagedError):  # a lost file is told like one that never was
+                return load(self.story.folder / name)
+        return [], {}
 
     def matrix(self, name: str = "all") -> tuple[list[int], np.ndarray | None]:
         clients, found = self.matrices

@@ -18,6 +18,7 @@ from scipy.cluster import hierarchy
 
 from coterie.clustering import dendrogram
 from coterie.codec import DamagedError
+from coterie.methods.split_half_review import ALIKE
 from coterie.record import Line
 from coterie.report.gathered import Told
 from coterie.report.page.squares import load
@@ -40,12 +41,16 @@ def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told:
 
 
 def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
-    norms = {"mean_norm": "norm of the mean update", "eps1": "eps1", "client_norm": "greatest norm of a client's update"}
+    relative = method.get("scale") == "relative"
+    bounds = ("eps1 x greatest norm", "eps2 x greatest norm so far") if relative else ("eps1", "eps2")
+    norms = {"mean_norm": "norm of the mean update", "eps1": bounds[0]}
+    norms |= {"client_norm": "greatest norm of a client's update", "eps2": bounds[1]}
     yield _chart(
         "Stationary, and at odds?",
-        "A group may split in a round in which the norm of its mean update is below eps1 while the greatest norm of a "
-        "client's update is at least eps2.",
-        "norm", _series(told, norms | {"eps2": "eps2"}),
+        "A group may split in a round in which the norm of its mean update is below its bound (eps1) while the greatest norm "
+        "of a client's update is at least its own (eps2)."
+        + (" Bounds are shares of the greatest norm of a client: in the same round, and so far." if relative else ""),
+        "norm", _series(told, norms),
     )  # fmt: skip
     gamma, levels = {"gamma_bound": "noise that the cosines allow for"}, []
     if isinstance(method.get("gamma_max"), float):
@@ -67,7 +72,8 @@ def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: T
 
 def _split_half(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
     names = {"p": "one probe", "p_together": "with the probe before"}
-    series = _series(told, names, lambda value: max(value, FLOOR))
+    reviews = [one for one in told if _reviews(one[2])]
+    series = _series([one for one in told if not _reviews(one[2])], names, lambda value: max(value, FLOOR))
     levels = [{"name": "level", "value": method["level"]}] if isinstance(method.get("level"), float) else []
     yield _chart(
         "Are all clients of a group alike?",
@@ -75,6 +81,18 @@ def _split_half(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], 
         f"probes together are below the level. What is smaller than {FLOOR:g} is drawn there.",
         "p", series, levels, log=True,
     )  # fmt: skip
+    yield _chart(
+        "Are two groups one?",
+        "In reviews: how probable two groups that differ as much would be if they were one; of the nearest two. They are "
+        f"merged where it is above {ALIKE:g}.",
+        "p", _series(reviews, {"p": "the nearest two groups"}, lambda value: max(value, FLOOR), one_for_all=True),
+        [{"name": "merge above", "value": ALIKE}], log=True,
+    )  # fmt: skip
+
+
+def _reviews(note: Mapping[str, Any]) -> bool:
+    """Whether a note compares groups, not the clients of one."""
+    return "other_node" in note["numbers"] or note["kind"] in ("merge", "move")
 
 
 def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
@@ -145,9 +163,20 @@ def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], tol
         yield _chart(name, "As the method's notes tell it.", name, _series(told, {name: name}))
 
 
+def _choosing(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+    yield _chart(
+        "Least training loss", "Mean over the clients heard of the least loss that a model has on their training data.", "loss",
+        _series(told, {"loss": "mean of the least losses"}, one_for_all=True),
+    )  # fmt: skip
+    yield _chart(
+        "Clients that changed their choice", "Those heard in a round that took another model than before.", "clients",
+        _series(told, {"moved": "changed"}, one_for_all=True),
+    )  # fmt: skip
+
+
 MAKERS = {
     "cfl": _cfl, "split-half": _split_half, "hcct": _hcct, "hcct-e": _hcct, "hcct-p": _hcct, "flhc": _dendrograms,
-    "acfl": _dendrograms,
+    "acfl": _dendrograms, "ifca": _choosing, "flsc": _choosing,
 }  # fmt: skip
 
 

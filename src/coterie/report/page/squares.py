@@ -43,8 +43,11 @@ def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[
 def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
     """One note's matrices."""
     clients, groups, edges, layers = arranged(folder, line, note, order)
+    _, matrices = load(folder / note["similarity"])
+    apart = all(not np.diag(matrix).any() for matrix in matrices.values())  # clients from themselves
     return {
-        "round": line["round"], "kind": note["kind"], "text": note["text"], "clients": clients, "groups": groups,
+        "round": line["round"], "kind": note["kind"], "text": note["text"], "what": "distance" if apart else "cosine",
+        "clients": clients, "groups": groups,
         "edges": edges, "layers": {name: real(matrix, bits=8) for name, matrix in layers.items()},
     }  # fmt: skip
 
@@ -72,7 +75,7 @@ def load(path: Path) -> tuple[list[int], dict[str, np.ndarray]]:
             clients = json.loads(file.metadata()["note"])["clients"]
             found = {name: file.get_tensor(name).astype(np.float64) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"{path} cannot be read: {error}") from error
+        raise DamagedError(f"{path} cannot be read; it is damaged or missing") from error
     if any(matrix.shape != (len(clients), len(clients)) for matrix in found.values()):
         raise DamagedError(f"{path} has a matrix that is not of its {len(clients)} clients")
     return clients, dict(sorted(found.items(), key=lambda item: (item[0] != "all", item[0])))
