@@ -18,7 +18,7 @@ from coterie.world import Split, World
 
 LONG = 0.2
 """Seconds that are enough to tell."""
-TESTED = 256
+TESTED = 64
 """Examples of a client, at most, that a test is timed with."""
 MULTIPLIED = 1 << 22
 """Numbers in the updates whose products are timed."""
