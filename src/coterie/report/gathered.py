@@ -40,6 +40,15 @@ class Gathered:
         facts: Mapping[str, Any] = self.description["world"]
         return facts
 
+    @property
+    def truth(self) -> dict[int, int]:
+        """client -> number of its true group, where these are known."""
+        return true_groups(self.facts)
+
+
+def true_groups(facts: Mapping[str, Any]) -> dict[int, int]:
+    return {client: i for i, group in enumerate(facts.get("true_groups") or ()) for client in group}
+
 
 def gather(folder: Path) -> Gathered:
     """Read the run in ``folder``. Raises :class:`~coterie.settings.UserError` if there is none, or no completed round."""
@@ -50,8 +59,7 @@ def gather(folder: Path) -> Gathered:
     nodes, places = follow(lines)
     known = sorted({client for line in lines for group in line["groups"] for client in group})
     members = memberships(lines, places, known)
-    truth = {client: i for i, group in enumerate(description["world"].get("true_groups") or ()) for client in group}
-    order = ordered(known, members, nodes, truth)
+    order = ordered(known, members, nodes, true_groups(description["world"]))
     return Gathered(
         folder, description, lines, nodes, [known[i] for i in order], [members[i] for i in order], places,
         notes(lines, places),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.report.figures.looks import Looks, letter, looks, truths
+from coterie.report.figures.looks import Looks, letter, looks
 from coterie.report.figures.style import PAGE, over_rounds, panels
 from coterie.report.gathered import Gathered
 from coterie.report.page.groups import scored
@@ -126,7 +126,8 @@ def _say(axes: Axes, text: str, row: float) -> None:
 
 def _stripe(axes: Axes, run: Gathered, look: Looks, row: float) -> None:
     """The true groups, left of the clients' rows."""
-    truth = [truths(run).get(client, -1) for client in run.clients]
+    truths = run.truth
+    truth = [truths.get(client, -1) for client in run.clients]
     beside = axes.inset_axes((-0.03, 0, 0.022, 1))
     for _, top, bottom, *_ in blocks([[number] for number in truth]):
         number = truth[top]

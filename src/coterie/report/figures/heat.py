@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.report.figures.looks import Looks, looks, truths
+from coterie.report.figures.looks import Looks, looks
 from coterie.report.figures.style import COLUMN, PAGE, panels
 from coterie.report.gathered import Gathered
 from coterie.report.page.squares import arranged
@@ -107,7 +107,8 @@ def _draw(axes: Axes, run: Gathered, look: Looks, title: str, clients: Any, grou
         axes.axhline(i - 0.5, color="black", linewidth=0.9)
         axes.axvline(i - 0.5, color="black", linewidth=0.9)
     if run.facts.get("true_groups"):
-        _stripes(axes, n, [truths(run).get(clients[i], -1) for i in first], look)
+        truth = run.truth
+        _stripes(axes, n, [truth.get(clients[i], -1) for i in first], look)
     axes.set_title(title)
     axes.set_xticks([])
     axes.set_yticks([])

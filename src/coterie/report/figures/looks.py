@@ -53,11 +53,6 @@ def looks(run: Gathered) -> Looks:
     return Looks(now, _truths(run, now), len(run.nodes) > MANY)
 
 
-def truths(run: Gathered) -> dict[int, int]:
-    """client -> number of its true group, where these are known."""
-    return {client: i for i, group in enumerate(run.facts.get("true_groups") or ()) for client in group}
-
-
 def letter(number: int) -> str:
     """The name of a true group.
 
@@ -69,7 +64,7 @@ def letter(number: int) -> str:
 
 def _truths(run: Gathered, now: Mapping[int, int]) -> dict[int, str]:
     """A true group takes the colour of the group that has most of its members, larger shares first, each colour once."""
-    truth = truths(run)
+    truth = run.truth
     shares: dict[int, Counter[int]] = {number: Counter() for number in set(truth.values())}
     for client, row in zip(run.clients, run.members, strict=True):
         if client in truth and row[-1] in now:

@@ -7,32 +7,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.record import Line
-from coterie.report.nodes import Node
+from coterie.report.gathered import Gathered
 from coterie.report.summary import silent
 
 STEPS = 8
 """Groups on a client's way that are told: the first, and the last ones."""
 
 
-def rows(
-    lines: Sequence[Line], nodes: Sequence[Node], clients: Sequence[int], members: Sequence[Sequence[int]],
-    facts: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """A row per client, in the order of ``clients``.
+def rows(run: Gathered) -> list[dict[str, Any]]:
+    """A row per client, in the order of ``run.clients``.
 
     id, node (its group's id in the last round, or -1), examples, truth (number of its true group), adversary, accuracy and
     loss (as last tested), path: ``[node, round, accuracy]`` of each group it was in, as it was last tested there; best (the
     id of the group on the path where it was most accurate), silent (rounds in which it was asked and not heard; None in
-    records that do not tell), refused (replies). facts: the world's table of ``run.toml``.
-    """  # fmt: skip
+    records that do not tell), refused (replies).
+    """
+    facts, truth = run.facts, run.truth
     examples = dict(zip(facts.get("clients", ()), facts.get("examples", ()), strict=False))
-    truth = {client: i for i, group in enumerate(facts.get("true_groups") or ()) for client in group}
     adversaries = set(facts.get("adversaries", ()))
-    quiet = silences(lines)
-    refused = Counter(int(client) for line in lines for client in line["refused"])
-    tested = tests(lines)
+    quiet = silences(run.lines)
+    refused = Counter(int(client) for line in run.lines for client in line["refused"])
+    tested = tests(run.lines)
     out = []
-    for client, places in zip(clients, members, strict=True):
+    for client, places in zip(run.clients, run.members, strict=True):
         path = way(places, tested.get(client, {}))
         last = tested.get(client, {})
         final = last[max(last)] if last else {}

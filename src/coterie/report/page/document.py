@@ -72,7 +72,7 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
         **{key: value for key, value in about.items() if key not in left_out},
         "accuracy": about["accuracy"] and {key: about["accuracy"][key] for key in ("mean", "std", "min")},
         "about": first_line(METHODS[about["method"]]) if about["method"] in METHODS else "",
-        "clients": rows(lines, run.nodes, clients, members, run.facts),
+        "clients": rows(run),
         "true_groups": truth,
         **groups(run),
         "members": whole(members),

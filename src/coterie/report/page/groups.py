@@ -20,7 +20,7 @@ def groups(run: Gathered) -> dict[str, Any]:
     """nodes: of each group id, first, last (round), count, clients (the first :data:`CLIENTS`), parents, kind, why (position in
     reasons, or None), truth (``[true group, clients of it]``), and what :func:`scored` says. reasons: texts, each once.
     """
-    truth = {client: i for i, group in enumerate(run.facts.get("true_groups") or ()) for client in group}
+    truth = run.truth
     reasons: dict[str, int] = {}
     return {"nodes": [_told(node, run, truth, reasons) for node in run.nodes], "reasons": list(reasons)}
 
