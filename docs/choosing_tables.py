@@ -41,8 +41,11 @@ WORLDS = {
 Row = Mapping[str, Any]
 
 
-def studied(kinds: Iterable[str], size: str, participation: float, cell: Callable[[Sequence[Row]], str]) -> str:
-    """A row per kind of world, a column per method, of the runs at frozen settings."""
+BOTH = "adjusted Rand, accuracy"
+
+
+def studied(head: str, kinds: Iterable[str], size: str, participation: float, cell: Callable[[Sequence[Row]], str]) -> str:
+    """A row per kind of world, a column per method, of the runs at frozen settings; ``head`` says what cells are."""
     seen = [
         row
         for row in study_tables.rows()
@@ -53,22 +56,25 @@ def studied(kinds: Iterable[str], size: str, participation: float, cell: Callabl
         own = [row for row in seen if row["kind"] == kind]
         cells = [[row for row in own if row["method"] == method] for method in methods]
         lines.append((WORLDS[kind], *(cell(runs) if runs else NOTHING for runs in cells)))
-    return table(("clients", *(f"`{method}`" for method in methods)), lines, "l" + "r" * len(methods))
+    return table((head, *(f"`{method}`" for method in methods)), lines, "l" + "r" * len(methods))
 
 
 def groups(size: str, *kinds: str) -> str:
     """Adjusted Rand index and accuracy where everybody answers."""
-    return studied(kinds, size, 1.0, lambda runs: f"{_mean(runs, 'ari')}, {_mean(runs, 'accuracy', 3)}")
+    return studied(BOTH, kinds, size, 1.0, lambda runs: f"{_mean(runs, 'ari')}, {_mean(runs, 'accuracy', 3)}")
 
 
 def silent(*kinds: str) -> str:
     """The same where each client answers with probability 0.3."""
-    return studied(kinds, "many", 0.3, lambda runs: f"{_mean(runs, 'ari')}, {_mean(runs, 'accuracy', 3)}")
+    return studied(BOTH, kinds, "many", 0.3, lambda runs: f"{_mean(runs, 'ari')}, {_mean(runs, 'accuracy', 3)}")
 
 
 def pieces(*kinds: str) -> str:
     """Groups at the end and accuracy, where there is nothing, or no more than degrees, to find."""
-    return studied(kinds, "many", 1.0, lambda runs: f"{_mean(runs, 'groups', 1)}, {_mean(runs, 'accuracy', 3)}")
+    return studied(
+        "number of groups, accuracy", kinds, "many", 1.0,
+        lambda runs: f"{_mean(runs, 'groups', 1)}, {_mean(runs, 'accuracy', 3)}",
+    )  # fmt: skip
 
 
 def _mean(runs: Sequence[Row], key: str, digits: int = 2) -> str:
@@ -191,7 +197,8 @@ def hidden() -> str:
         for boundary in HIDDEN
         if all((method, boundary) in by for method in methods)
     ]
-    return table(("boundary", *(f"`{method}`" for method in methods)), lines, "l" + "r" * len(methods))
+    head = ("exactly the true groups, accuracy, ε", *(f"`{method}`" for method in methods))
+    return table(head, lines, "l" + "r" * len(methods))
 
 
 def _behind(row: Row) -> str:
