@@ -253,7 +253,13 @@ def python(page: str, content: str, module: types.ModuleType) -> None:
             exec(compile(content, page, "exec"), vars(module))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/data.md"])
+LONG = ("docs/tracking.md",)
+"""Pages whose blocks take more than a few seconds."""
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in LONG)) for page in PAGES if page != "docs/data.md"]
+)
 def test_every_block_of_code_runs(page: str, module: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     called = play(page, module)
     if page == "docs/tutorial.md":

@@ -203,6 +203,7 @@ def test_clients_who_are_alike_stay_together(seed: int) -> None:
     assert all(len(done.assignment.groups) == 1 for done in played(SplitHalf(), digits("iid", seed), 24, seed=seed))
 
 
+@pytest.mark.slow
 def test_it_is_right_before_cfl_is() -> None:
     world = digits()
     when = [
@@ -217,6 +218,7 @@ def test_newcomers_and_silent_clients_find_their_groups() -> None:
     assert played(SplitHalf(), world, 30)[-1].assignment.groups == world.truth
 
 
+@pytest.mark.slow
 def test_a_wrong_split_heals() -> None:
     """Groups are torn apart and mixed by hand in a run that goes well; reviews bring them together again."""
     world, method = digits(), SplitHalf(review_every=4)

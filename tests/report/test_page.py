@@ -135,6 +135,7 @@ def test_a_page_is_the_same_whenever_it_is_made(tmp_path: Path) -> None:
     assert page(document([folder])) == page(document([folder]))
 
 
+@pytest.mark.slow
 def test_a_thousand_clients_and_200_rounds_are_a_small_page(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", *thousand())
     assert len(page(document([folder])).encode()) < 5e6

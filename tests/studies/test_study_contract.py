@@ -103,6 +103,7 @@ def test_settings_are_what_the_study_takes(name: str) -> None:
         assert not scale.needs if scale.name == "small" else True
 
 
+@pytest.mark.slow
 @each
 def test_tiny_rows_make_claims_tables_and_figures(name: str, tmp_path: Path) -> None:
     study, rows = STUDIES[name], tiny(name)
@@ -133,6 +134,7 @@ def worlds(scale: str, needs: bool) -> Sequence[Any]:
     return list(found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["data", "paper"])
 def test_worlds_of_real_data_can_be_made(scale: str, data_folder: Path) -> None:
     made = 0
