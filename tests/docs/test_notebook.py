@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,8 @@ def test_the_notebook_holds_nothing_of_one_machine() -> None:
     notebook = nbformat.reads(text, as_version=4)
     assert notebook.metadata == execute_notebook.METADATA
     assert [cell.metadata for cell in notebook.cells] == [{}] * len(notebook.cells)
-    assert not [name for name in ("/home/", "/tmp/", "/work/", "/root/", "/usr/") if name in text]
+    without_pictures = re.sub(r'"image/png": "[^"]*"', "", text)
+    assert not re.findall(r"(?<![\w.)>])/(?:[\w.-]+/)+", without_pictures)  # a path from the root
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert sum("image/png" in part.get("data", {}) for cell in code for part in cell.outputs) == 3

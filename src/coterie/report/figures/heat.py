@@ -11,7 +11,7 @@ import numpy as np
 from coterie.report.figures.looks import Looks, looks
 from coterie.report.figures.style import COLUMN, PAGE, panels
 from coterie.report.gathered import Gathered
-from coterie.report.page.squares import arranged
+from coterie.report.page.squares import arranged, load
 from coterie.settings import UserError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _panels(run: Gathered, named: Sequence[tuple[Any, Any]]) -> list[tuple[str, 
     """title, clients, groups, edges and matrix of each panel."""
     out: list[tuple[str, Any, Any, Any, np.ndarray]] = []
     for line, note in named:
-        clients, groups, edges, layers = arranged(run.folder, line, note, run.clients)
+        clients, groups, edges, layers = arranged(*load(run.folder / note["similarity"]), line, run.clients)
         of = f"round {line['round']}" + (f", {len(clients)} clients" if len(named) > 1 else "")
         out += [
             (of if len(layers) == 1 else f"{of}, {name}", clients, groups, edges, matrix) for name, matrix in layers.items()

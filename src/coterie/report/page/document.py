@@ -93,18 +93,14 @@ def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:
     entries = (entry for at in tested for entry in lines[at]["clients"].values())
     names = dict.fromkeys(name for entry in entries for name in entry if name not in ABOUT)
     table = {
-        name: real([[_number(found.get(client, {}).get(at, {}).get(name)) for at in tested] for client in clients])
+        name: real([[found.get(client, {}).get(at, {}).get(name) for at in tested] for client in clients])
         for name in sorted(names, key=lambda name: (name != "accuracy", name != "loss", name))
     }
     return {"rounds": [lines[at]["round"] for at in tested], "metrics": table}
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
-
-
 def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
-    """Numbers of each round: groups, ari, traffic, seconds by what they went to."""
+    """Numbers of each round: groups, traffic, seconds by what they went to."""
     out: dict[str, list[Any]] = {key: [line.get(key) for line in lines] for key in COUNTED}
     out["groups"] = [len(line["groups"]) for line in lines]
     out["refused"] = [len(line["refused"]) for line in lines]

@@ -17,7 +17,7 @@ def whole(values: Any) -> Packed:
 
 
 def real(values: Any, bits: int = 16) -> Packed:
-    """Numbers, in 2^bits - 1 steps from the least to the greatest; what is not finite is told as missing.
+    """Numbers, in 2^bits - 1 steps from the least to the greatest; what is not finite, or None, is told as missing.
 
     ``{"type", "shape", "low", "high", "data"}``: a code ``c`` is ``low + (high - low) * c / (2^bits - 2)``, and the greatest
     code is a missing number.

@@ -42,8 +42,8 @@ def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[
 
 def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
     """One note's matrices."""
-    clients, groups, edges, layers = arranged(folder, line, note, order)
-    _, matrices = load(folder / note["similarity"])
+    heard, matrices = load(folder / note["similarity"])
+    clients, groups, edges, layers = arranged(heard, matrices, line, order)
     apart = all(not np.diag(matrix).any() for matrix in matrices.values())  # clients from themselves
     return {
         "round": line["round"], "kind": note["kind"], "text": note["text"], "what": "distance" if apart else "cosine",
@@ -53,10 +53,9 @@ def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[in
 
 
 def arranged(
-    folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[int]
+    clients: Sequence[int], matrices: Mapping[str, np.ndarray], line: Line, order: Sequence[int]
 ) -> tuple[list[int], list[int], list[int] | None, dict[str, np.ndarray]]:
-    """clients, groups, edges and layers of a note's matrices as :func:`squares` tells them, the matrices not packed."""
-    clients, matrices = load(folder / note["similarity"])
+    """clients, groups, edges and layers of what :func:`load` has read as :func:`squares` tells them, matrices not packed."""
     group = {client: i for i, members in enumerate(line["groups"]) for client in members}
     place = {client: i for i, client in enumerate(order)}
     by_group = sorted(range(len(clients)), key=lambda i: (group.get(clients[i], -1), place.get(clients[i], -1)))
