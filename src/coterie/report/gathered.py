@@ -56,6 +56,11 @@ def gather(folder: Path) -> Gathered:
     description, lines = record.description(), record.lines()
     if not lines:
         raise UserError(f"{folder} has no completed round yet")
+    return gathered(folder, description, lines)
+
+
+def gathered(folder: Path, description: Mapping[str, Any], lines: Sequence[Line]) -> Gathered:
+    """:func:`gather` of a run whose records have been read."""
     nodes, places = follow(lines)
     known = sorted({client for line in lines for group in line["groups"] for client in group})
     members = memberships(lines, places, known)

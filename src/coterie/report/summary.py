@@ -32,7 +32,11 @@ def summary(run: Path | str) -> Summary:
     Numbers that are not finite are None. Raises :class:`~coterie.settings.UserError` if there is no round yet.
     """
     record = Record(run)
-    description, lines = record.description(), record.lines()
+    return summarised(run, record.description(), record.lines())
+
+
+def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]) -> Summary:
+    """:func:`summary` of a run whose records have been read."""
     if not lines:
         raise UserError(f"{run} has no completed round yet; coterie resume {run} goes on with it")
     method, scenario = dict(description["methods"][0]), dict(description["scenario"])

@@ -111,13 +111,9 @@ def traffic(run: Gathered) -> Figure:
     rounds = [line["round"] for line in run.lines]
     sent = {"by clients (up)": told["bytes_up"], "to clients (down)": told["bytes_down"]}
     _lines(axes[0, 0], rounds, {name: np.cumsum(values) / 1e6 for name, values in sent.items()}, "MB sent so far")
-    took = {name.partition("_")[2]: told[name] for name in told if name.startswith("seconds_")}
-    _lines(axes[0, 1], rounds, {name: _known(values) for name, values in took.items()}, "seconds of each round")
+    took = {name.partition("_")[2]: np.array(told[name], dtype=float) for name in told if name.startswith("seconds_")}
+    _lines(axes[0, 1], rounds, took, "seconds of each round")
     return made
-
-
-def _known(values: Sequence[float | None]) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def _lines(axes: Axes, rounds: Sequence[int], series: Mapping[str, Any], label: str) -> None:

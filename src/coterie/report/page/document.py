@@ -8,15 +8,15 @@ from typing import Any
 
 import coterie
 from coterie.methods import METHODS
-from coterie.record import Line
-from coterie.report.gathered import Told, gather
+from coterie.record import Line, Record
+from coterie.report.gathered import Told, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts
 from coterie.report.page.clients import rows, tests
 from coterie.report.page.groups import groups
 from coterie.report.page.packing import real, whole
 from coterie.report.page.squares import squares
-from coterie.report.summary import ABOUT, Summary, expand, side_by_side, summary
+from coterie.report.summary import ABOUT, Summary, expand, side_by_side, summarised
 from coterie.settings import documented
 
 EVENTS = 2000
@@ -64,8 +64,10 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
     """A run: its summary, and what a page shows of it but for the name. Clients are in the same order everywhere."""
-    about, run = summary(folder), gather(folder)
-    lines, clients, members, truth = run.lines, run.clients, run.members, run.facts.get("true_groups")
+    record = Record(folder)
+    description, lines = record.description(), record.lines()
+    about, run = summarised(folder, description, lines), gathered(folder, description, lines)
+    clients, members, truth = run.clients, run.members, run.facts.get("true_groups")
     pictures, count, lost = squares(folder, lines, clients)
     left_out = ("groups", "true_groups", "accuracy", "settings", "scenario_settings", "training", "boundary")
     return about, {
