@@ -1,12 +1,13 @@
 # make demo: the bare `coterie run`.   make test: lint, types, tests.   make venv: only make and install.
 # make studies: the papers' experiments at the small scale, those that are not recorded; their pages and figures are made anew.
+# make attack: attempts to break what docs/trust.md promises, with a seed and a budget of time (ATTACK_ARGS).
 # make docs: the documentation site, in build/docs.
 # make bench: speed beside a plain loop and Flower's simulation; the documents' tables of it are made anew.
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test docs studies bench venv clean
+.PHONY: demo test attack docs studies bench venv clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/coterie run
@@ -17,6 +18,9 @@ test: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/pytest -n auto $(PYTEST_ARGS)
+
+attack: $(VENV)/.installed-test
+	cd tests && ../$(VENV)/bin/python -m attack $(ATTACK_ARGS)
 
 docs: $(VENV)/.installed-docs
 	$(VENV)/bin/sphinx-build -W --keep-going -q -b html docs build/docs

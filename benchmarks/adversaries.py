@@ -1,16 +1,19 @@
-"""Which methods set adversaries apart, and what honest clients lose, on IID digits: 20 clients of whom 4 mean harm.
+"""What hostile clients take from the honest ones, and which defences hold, on digits with 20 clients.
 
-    python benchmarks/adversaries.py [SEEDS] [ROUNDS] [WORKERS]      writes benchmarks/results/adversaries.json
+    python benchmarks/adversaries.py [PART] [ROUNDS]      writes benchmarks/results/adversaries-PART.json, and goes on with it
 
-A row per method and attack: the accuracy of the honest clients, the least accurate one's, what they have lost against the
-same seed without the attack, the share of the adversaries that are in no group with an honest client, and the groups of
-honest clients. docs/adversaries.md quotes the table.
+PART ``methods``: every method with its defaults, one client of 20 hostile, all attacks, where all clients are alike; PART
+``groups``: the same where there are four groups to be found. PART ``means``: two methods with 1, 2 and 4 hostile clients, under
+each rule of averaging, with and without the bounds of ``robust``.
+
+A row has the accuracy of the honest clients, the same ones with and without the attack, the least accurate one's, and the
+share of hostile clients in no group with an honest one. docs/adversaries.md quotes the tables.
 """
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,65 +21,80 @@ import numpy as np
 
 from coterie import SCENARIOS, run
 from coterie.attack import ATTACKS, USUAL
-from coterie.methods import ACFL, CFL, FLHC, HCCT, FedAvg, Independent
-from coterie.report.summary import isolated, without
+from coterie.core.averaging import MEANS
+from coterie.methods import METHODS
+from coterie.report.summary import isolated
+from coterie.robust import AS_PUBLISHED, Robust
 
-OUT = Path(__file__).parent / "results" / "adversaries.json"
-SCENARIO = "digits/iid"
-SHARE = 0.2
-METHODS = (Independent(), FedAvg(), CFL(), FLHC(fraction=1.0), HCCT(), ACFL())
-
-
-Played = tuple[Mapping[int, float], Any]
-
-
-def play(method: Any, attack: str, seed: int, rounds: int, workers: int | None) -> Played:
-    """Every client's accuracy after the last round, and the groups."""
-    scenario = replace(SCENARIOS[SCENARIO], adversaries=0.0 if attack == "none" else SHARE, attack=attack)
-    *_, done = run(method, scenario, rounds=rounds, seed=seed, eval_every=rounds, workers=workers)
-    assert done.scores is not None
-    return {client: score["accuracy"] for client, score in done.scores.items()}, done.assignment.groups
-
-
-def adversaries(seed: int) -> list[int]:
-    """Who they are: the same for every attack."""
-    return sorted(replace(SCENARIOS[SCENARIO], adversaries=SHARE, attack="scale").build(seed).attacks)
+OUT = Path(__file__).parent / "results"
+SEEDS = {"methods": 3, "groups": 1, "means": 1}
+SCENARIO = {"methods": "digits/iid", "groups": "digits/label-permutation", "means": "digits/iid"}
+CLIENTS = 20
+TRIED = [attack for attack in ATTACKS if attack != "random"]
+DEFENDED = ("fedavg", "hcct")
+DEFENCES: Mapping[str, Robust] = {
+    "none": AS_PUBLISHED,
+    "defaults": Robust(),
+    **{mean: replace(AS_PUBLISHED, mean=mean) for mean in MEANS if mean != "mean"},
+}
+"""Name of a column -> the settings. Robust means stand alone, so that it shows what each of them does."""
 
 
-def row(method: Any, attack: str, runs: list[Played], calm: list[Played]) -> dict[str, Any]:
-    """The numbers of a method under an attack; ``calm``: its runs without one."""
+@dataclass(frozen=True)
+class Case:
+    """One cell of a table."""
+
+    method: str
+    attack: str
+    hostile: int
+    defence: str
+
+
+def cases(part: str) -> Iterator[Case]:
+    if part != "means":
+        yield from (Case(method, attack, 1, "defaults") for method in METHODS for attack in ("none", *TRIED))
+        return
+    for method in DEFENDED:
+        for defence in DEFENCES:
+            yield Case(method, "none", 1, defence)
+            for hostile in (1, 2, 4):
+                for attack in TRIED:
+                    yield Case(method, attack, hostile, defence)
+
+
+def row(case: Case, named: str, seeds: int, rounds: int) -> dict[str, Any]:
     values = []
-    for seed, ((scores, groups), (before, _)) in enumerate(zip(runs, calm, strict=True)):
-        bad = adversaries(seed)
-        honest = [client for client in scores if client not in bad]
-        mean = float(np.mean([scores[c] for c in honest]))
-        values.append({
-            "accuracy": mean, "worst": min(scores[c] for c in honest),
-            "lost": float(np.mean([before[c] for c in honest])) - mean,
-            "isolated": isolated(groups, bad), "honest_groups": len(without(groups, bad)),
-        })  # fmt: skip
-    out = {name: round(float(np.mean([value[name] for value in values])), 3) for name in values[0]}
-    if attack == "none":
-        del out["isolated"]
-    return {"method": method.name, "attack": attack, **out}
+    for seed in range(seeds):
+        share = case.hostile / CLIENTS
+        bad = sorted(replace(SCENARIOS[named], adversaries=share, attack="scale").build(seed).attacks)
+        adversaries = {} if case.attack == "none" else {"adversaries": share, "attack": case.attack}
+        scenario = replace(SCENARIOS[named], **adversaries)
+        how = {"rounds": rounds, "seed": seed, "eval_every": rounds, "workers": 1, "robust": DEFENCES[case.defence]}
+        *_, done = run(case.method, scenario, **how)
+        scores = {client: score["accuracy"] for client, score in (done.scores or {}).items()}
+        honest = [0.0 if np.isnan(scores[client]) else scores[client] for client in scores if client not in bad]
+        alone = isolated(done.assignment.groups, bad)
+        values.append((float(np.mean(honest)), min(honest), 1.0 if alone is None else alone))  # retired, as always refused
+    accuracy, worst, apart = np.mean(values, 0).round(4).tolist()
+    each = [round(value[0], 4) for value in values]
+    return {**asdict(case), "accuracy": accuracy, "worst": worst, "isolated": apart, "each": each}
 
 
-def main(seeds: int = 3, rounds: int = 40, workers: int | None = None) -> None:
-    rows = []
-    for method in METHODS:
-        calm: list[Played] = []
-        for attack in ("none", *ATTACKS):
-            runs = [play(method, attack, seed, rounds, workers) for seed in range(seeds)]
-            calm = calm or runs
-            rows.append(row(method, attack, runs, calm))
-            print(json.dumps(rows[-1]), flush=True)
-    about = {
-        "scenario": SCENARIO, "clients": SCENARIOS[SCENARIO].clients, "adversaries": SHARE, "scales": dict(USUAL),
-        "rounds": rounds, "seeds": seeds,
+def main(part: str, rounds: int = 40) -> None:
+    seeds, out = SEEDS[part], OUT / f"adversaries-{part}.json"
+    about: dict[str, Any] = {
+        "scenario": SCENARIO[part], "clients": CLIENTS, "scales": dict(USUAL), "rounds": rounds, "seeds": seeds,
     }  # fmt: skip
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    found = json.loads(out.read_text()) if out.is_file() else {}
+    rows = found.get("rows", []) if {key: found.get(key) for key in about} == about else []
+    known = {tuple(one[key] for key in ("method", "attack", "hostile", "defence")) for one in rows}
+    for case in cases(part):
+        if tuple(asdict(case).values()) not in known:
+            rows.append(row(case, SCENARIO[part], seeds, rounds))
+            print(json.dumps(rows[-1]), flush=True)
+            out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    for part in sys.argv[1:2] or SEEDS:
+        main(part, *map(int, sys.argv[2:]))

@@ -11,7 +11,7 @@ either. docs/flower.md quotes the table.
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -102,6 +102,7 @@ class Counting(Grid):
     count: int
     down: Sent = field(default_factory=Sent)
     up: Sent = field(default_factory=Sent)
+    replies: dict[str, Message] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         TaskIdentity.task_id = TaskIdentity.run_id = FIRST  # what Flower sets for the process of a ServerApp
@@ -116,8 +117,13 @@ class Counting(Grid):
     def get_node_ids(self) -> Iterable[int]:
         return list(self.contexts)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        return iter([self._answer(message) for message in messages])
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        replies = [self._answer(message) for message in messages]
+        self.replies.update({reply.metadata.reply_to_message_id: reply for reply in replies})
+        return [reply.metadata.reply_to_message_id for reply in replies]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(id) for id in message_ids if id in self.replies]
 
     def _answer(self, message: Message) -> Message:
         message.metadata.__dict__["_message_id"] = message.object_id  # as HttpGrid does
@@ -140,10 +146,7 @@ class Counting(Grid):
     def create_message(self, *arguments: Any, **named: Any) -> Message:
         raise NotImplementedError
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError
 
 

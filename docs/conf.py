@@ -16,6 +16,7 @@ from typing import Any
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.transforms import SphinxTransform
 
 DOCS = Path(__file__).resolve().parent
@@ -61,6 +62,8 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(torch|numpy|collections|pathlib|os|flwr)\..*"),
     # Type variables, and types in brackets that Sphinx takes apart at their commas.
     (r"py:class", r"coterie\.core\.(state\.T|method\.S)|.*\[int"),
+    # What a strategy takes besides a text or a table, and nobody makes.
+    (r"py:class", r"coterie\.engines\.flower\.identity\.Identity"),
     # The states of methods, which are their own affair.
     (r"py:class", r"coterie\.methods\.\w+\.\w+"),
 ]
@@ -96,7 +99,9 @@ def signature(app: Sphinx, what: str, name: str, thing: Any, options: Any, text:
 
 def docstring(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Arguments and fields where a docstring tells of them, as ``name: ...``, in bold; a table of settings."""
-    if callable(thing):
+    if {"Args:", "Attributes:"} & {line.strip() for line in lines}:  # Google's sections
+        lines[:] = GoogleDocstring(lines, Config(napoleon_use_ivar=True), app, what, name, thing, options).lines()
+    elif callable(thing):
         names = "|".join(map(re.escape, parameters(thing)))
         told = re.compile(rf"(?:^|(?<=[.;)`] ))((?:{names})(?:, (?:{names}))*):(?= |$)")
         lines[:] = [told.sub(r"**\1**:", line) if names else line for line in lines]

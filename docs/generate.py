@@ -27,7 +27,18 @@ import experiment_tables
 import published_tables
 import study_tables
 import suggest_table
-from measured import adversaries, boundary_results, cfl_defaults, compared, hcct_signals, report_page, results, table
+from measured import (
+    adversaries,
+    boundary_results,
+    cfl_defaults,
+    compared,
+    hcct_signals,
+    report_page,
+    results,
+    robust_means,
+    table,
+    trust,
+)
 from speed_tables import speed
 from traffic_table import traffic
 
@@ -163,6 +174,8 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "cfl-defaults": cfl_defaults,
     "boundary-results": boundary_results,
     "adversaries": adversaries,
+    "robust-means": robust_means,
+    "trust": trust,
     "hcct-signals": hcct_signals,
     "report-page": report_page,
     "speed": speed,

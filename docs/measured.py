@@ -22,7 +22,7 @@ RESULTS = ROOT / "docs" / "results"
 DEFAULTS = ROOT / "benchmarks" / "results" / "cfl-defaults.json"
 BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"
 SIGNALS = ROOT / "benchmarks" / "results" / "hcct-signals.json"
-ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries.json"
+ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries-methods.json"
 PAGE = ROOT / "benchmarks" / "results" / "report-page.json"
 
 STUDIES: Mapping[str, tuple[str, str]] = {
@@ -131,22 +131,76 @@ def hcct_signals(what: str) -> str:
     return table(("world", *head), [(name, *row) for name, row in cells.items()], "l" + "r" * len(head))
 
 
-def adversaries() -> str:
-    """What attacks did to each method, from benchmarks/adversaries.py: a row per method, a column per attack."""
-    if not ADVERSARIES.is_file():
+def adversaries(part: str = "methods") -> str:
+    """What one hostile client took from the others, by benchmarks/adversaries.py: every method with its defaults."""
+    path = ADVERSARIES.with_stem(f"adversaries-{part}")
+    if not path.is_file():
         return "The table has not been measured yet: `python benchmarks/adversaries.py` makes it.\n"
-    found = json.loads(ADVERSARIES.read_text())
-    attacks = list(dict.fromkeys(row["attack"] for row in found["rows"]))
-    cells: dict[str, list[str]] = {}
-    for row in found["rows"]:
-        alone = f", {row['isolated']:.0%} alone" if "isolated" in row else ""
-        cells.setdefault(row["method"], []).append(f"{number(row['accuracy'])}{alone}")
+    found, rows = _attacked(path)
+    attacks = list(dict.fromkeys(attack for _, attack, _, _ in rows if attack != "none"))
+    cells = []
+    for method in dict.fromkeys(method for method, *_ in rows):
+        calm = rows[method, "none", 1, "defaults"]
+        cells.append((f"`{method}`", number(calm), *(f"{calm - rows[method, a, 1, 'defaults']:+.3f}" for a in attacks)))
+    tests = found["seeds"] * 171  # test examples of the honest clients in each of the digits scenarios
     about = (
-        f"`{found['scenario']}` with {found['clients']} clients, of whom {round(found['adversaries'] * found['clients'])} are "
-        f"adversaries, after {found['rounds']} rounds; means of {found['seeds']} seeds. The number is the accuracy of the "
-        f"honest clients, the same ones in every column; *alone* are the adversaries in no group with an honest client.\n\n"
+        f"`{found['scenario']}`, {found['clients']} clients, {found['rounds']} rounds, {_seeds(found)}. First "
+        "column: accuracy of the 19 honest clients without an attack. The others: how much of it they **lose** to one hostile "
+        f"client, with every setting at its default. {1 / tests:.3f} is one of the {tests} test examples of "
+        "the honest clients.\n\n"
     )
-    return about + table(("method", *attacks), [(f"`{name}`", *row) for name, row in cells.items()], "l" + "r" * len(attacks))
+    return about + table(("method", "no attack", *attacks), cells, "l" + "r" * (1 + len(attacks)))
+
+
+def robust_means() -> str:
+    """The same with 1, 2 and 4 hostile clients, by the rule of averaging."""
+    path = ADVERSARIES.with_stem("adversaries-means")
+    if not path.is_file():
+        return "The table has not been measured yet: `python benchmarks/adversaries.py` makes it.\n"
+    found, rows = _attacked(path)
+    defences = list(dict.fromkeys(defence for *_, defence in rows))
+    cells = []
+    for method in dict.fromkeys(method for method, *_ in rows):
+        calm = {defence: rows[method, "none", 1, defence] for defence in defences}
+        cells.append((f"`{method}`", "none", "0", *(number(calm[defence]) for defence in defences)))
+        for attack, hostile in dict.fromkeys((a, n) for m, a, n, _ in rows if m == method and a != "none"):
+            lost = (f"{calm[defence] - rows[method, attack, hostile, defence]:+.3f}" for defence in defences)
+            cells.append((f"`{method}`", attack, str(hostile), *lost))
+    about = (
+        f"The same world with 1, 2 and 4 hostile clients of {found['clients']}, {_seeds(found)}. *none*: no "
+        "bounds and the plain mean. *defaults*: the bounds and the plain mean. The others: a robust mean and no bounds. Rows "
+        "of attack *none* are accuracies, the others what is lost.\n\n"
+    )
+    return about + table(("method", "attack", "hostile", *defences), cells, "llr" + "r" * len(defences))
+
+
+def _seeds(found: Mapping[str, Any]) -> str:
+    return f"means of {found['seeds']} seeds" if found["seeds"] > 1 else "one seed"
+
+
+def _attacked(path: Path) -> tuple[Any, dict[tuple[str, str, int, str], float]]:
+    found = json.loads(path.read_text())
+    return found, {(row["method"], row["attack"], row["hostile"], row["defence"]): row["accuracy"] for row in found["rows"]}
+
+
+def trust() -> str:
+    """Attempts of the attack campaign and how many of them succeeded, before and after; ``python -m attack --json``."""
+    paths = [RESULTS / f"attacks{which}.json" for which in ("-before", "")]
+    if not all(path.is_file() for path in paths):
+        return "The table has not been measured yet: `make attack` makes it.\n"
+    before, after = (json.loads(path.read_text())["subjects"] for path in paths)
+    rows = []
+    for subject, points in after.items():
+        for point, now in points.items():
+            then = before[subject][point]
+            counts = (f"{found['failed']:,} of {found['attempts']:,}" for found in (then, now))
+            rows.append((subject.replace("_", " "), f"*{point}*: {now['promise']}", *counts))
+    sums = (
+        [sum(counts[key] for points in found.values() for counts in points.values()) for key in ("failed", "attempts")]
+        for found in (before, after)
+    )
+    rows.append(("all", "", *(f"{failed:,} of {attempts:,}" for failed, attempts in sums)))
+    return table(("subject", "what must hold", "broken before", "broken now"), rows, "llrr")
 
 
 def boundary_results() -> str:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 @contextmanager
 def alone() -> Iterator[None]:
-    with open(Path(tempfile.gettempdir()) / "coterie-tests-ray.lock", "w") as file:
+    # One per user: nobody may write to another's.
+    with open(Path(tempfile.gettempdir()) / f"coterie-tests-ray-{os.getuid()}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         os.environ.update(RAY_worker_niceness="0")  # a process of its own reads it
         yield

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,8 +16,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
-from coterie.engines.flower import MethodStrategy, Participant, client_app
+from coterie.engines.flower import MethodStrategy, Participant, client_app, waiting
 from coterie.engines.inprocess import Round
+from coterie.randomness import seeded
+from coterie.robust import AS_PUBLISHED
 from coterie.world import World
 
 FIRST = 1 << 40  # node ids are large numbers
@@ -31,6 +35,8 @@ class Here(Grid):
         self.app, self.named, self.fate = app, named, lambda message: None
         self.contexts: dict[int, Context] = {}
         self.messages: list[tuple[Message, Message | None]] = []
+        self.replies: dict[str, Message] = {}
+        self.count = itertools.count()
         for i in range(count):
             self.join(i)
 
@@ -47,12 +53,21 @@ class Here(Grid):
         return list(self.contexts)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        replies = []
+        return iter(self.pull_messages(self.push_messages(messages)))
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        sent = []
         for message in messages:
+            message.metadata.__dict__["_message_id"] = f"message-{next(self.count)}"
             reply = self._answer(message) if message.metadata.dst_node_id in self.contexts else None
             self.messages.append((message, reply))
-            replies.append(reply)
-        return iter([reply for reply in replies if reply is not None])
+            if reply is not None:
+                self.replies[message.metadata.message_id] = reply
+            sent.append(message.metadata.message_id)
+        return sent
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [self.replies.pop(id) for id in message_ids if id in self.replies]
 
     def _answer(self, message: Message) -> Message | None:
         fate = self.fate(message)
@@ -75,18 +90,27 @@ class Here(Grid):
     def create_message(self, *arguments: Any, **named: Any) -> Message:
         raise NotImplementedError
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+class Clock:
+    """A clock that nobody waits for."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
 
 
 @contextmanager
-def a_run() -> Iterator[None]:
-    """What Flower sets for the process of a ServerApp: messages carry it."""
+def a_run() -> Iterator[Clock]:
+    """What Flower sets for the process of a ServerApp: messages carry it. Whoever waits for a node does so by this clock."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-    yield
+    clock = Clock()
+    with patch.object(waiting, "time", clock):
+        yield clock
 
 
 def app_of(tried: World, mods: Any = ()) -> ClientApp:
@@ -100,7 +124,8 @@ def app_of(tried: World, mods: Any = ()) -> ClientApp:
 
 
 def strategy_of(method: Any, tried: World, **how: Any) -> MethodStrategy:
-    how = {"nodes": len(tried.clients), "wait": 1.0, "training": tried.training, **how}
+    """A strategy without the bounds of ``robust``, unless ``how`` says otherwise, as ``scripted.play``."""
+    how = {"nodes": len(tried.clients), "wait": 1.0, "training": tried.training, "robust": AS_PUBLISHED, **how}
     return MethodStrategy(method, tried.model, **how)
 
 
@@ -128,6 +153,7 @@ def foreign(tried: World, mods: Any = ()) -> ClientApp:
     """As in Flower's quickstart: the model's arrays in, the trained ones and freely named metrics out."""
     app, ids = ClientApp(mods=list(mods)), sorted(tried.clients)
 
+    @seeded(0)
     def loaded(message: Message) -> nn.Module:
         net = tried.model()
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())

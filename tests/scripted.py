@@ -13,6 +13,7 @@ from torch import Tensor
 from coterie.codec import blob, encode
 from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, state
 from coterie.engines.inprocess import Round, rounds
+from coterie.robust import AS_PUBLISHED
 from coterie.world import World
 
 
@@ -57,7 +58,8 @@ def everyone(task: Task, **plan: Any) -> Callable[[int, tuple[Client, ...]], dic
 
 
 def play(method: Any, world: World, count: int = 1, workers: int = 1, **how: Any) -> list[Round]:
-    return list(rounds(method, world, rounds=count, workers=workers, **how))
+    """Rounds without the bounds of ``robust``, unless ``how`` says otherwise: what is averaged is what was sent."""
+    return list(rounds(method, world, rounds=count, workers=workers, **{"robust": AS_PUBLISHED, **how}))
 
 
 def shown(plans: Sequence[dict[str, Any]], world: World, **how: Any) -> list[Replies]:

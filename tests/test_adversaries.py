@@ -26,10 +26,12 @@ from coterie.models import factory
 from coterie.record import Record, spread
 from coterie.report import terminal
 from coterie.report.summary import Summary, compare, isolated, summary, without
+from coterie.robust import AS_PUBLISHED
 from coterie.runs import begin
 from coterie.scenario import SCENARIOS, Scenario
 from coterie.settings import SettingError
 from coterie.world import ClientData, Split, World
+from forged import forge
 from scripted import Scripted, everyone
 from small import made, mlp, normed, world
 
@@ -93,8 +95,10 @@ def test_attacks_by_their_definition(row: Tensor, scale: float, cut: int, seed: 
         before, after = row[sent].double(), found[sent].double()
         if kind == "random":
             assert float(after.norm()) == pytest.approx(scale * float(before.norm()), rel=1e-4, abs=1e-6)
+        elif kind == "huge":
+            torch.testing.assert_close(after.abs(), torch.full_like(after, scale))
         else:
-            factor = {"label-flip": 1.0, "sign-flip": -scale, "scale": scale}[kind]
+            factor = {"sign-flip": -scale, "scale": scale, "examples": -1.0}.get(kind, 1.0)
             torch.testing.assert_close(after, factor * before, rtol=1e-5, atol=1e-6)
 
 
@@ -114,7 +118,7 @@ def test_random_updates_are_of_no_direction_and_drawn_from_their_key() -> None:
 def updates(tried: World, task: Task, workers: int = 1) -> dict[int, Tensor]:
     """Every client's update of one exchange, as the server sees it."""
     method = Scripted(everyone(task))
-    for _ in inprocess.rounds(method, tried, rounds=1, workers=workers):
+    for _ in inprocess.rounds(method, tried, rounds=1, workers=workers, robust=AS_PUBLISHED):
         pass
     (seen,) = method.seen
     assert seen.updates is not None
@@ -219,7 +223,10 @@ def test_agreement_is_that_of_the_honest(tmp_path: Path) -> None:
     groups = [*without(about["true_groups"], bad), [bad[0]], [bad[1]]]
     old = Record(tmp_path / "run").lines()[0]
     path.unlink()
-    Record(tmp_path / "run").append({**old, "groups": groups})
+    place = {str(client): number for number, group in enumerate(groups) for client in group}
+    clients = {client: {**entry, "group": place[client]} for client, entry in old["clients"].items()}
+    Record(tmp_path / "run").append({**old, "groups": groups, "clients": clients})
+    forge(tmp_path / "run")
     found = summary(tmp_path / "run")
     assert (found["ari"], found["isolated"]) == (1.0, 1.0)
 
@@ -246,10 +253,10 @@ def test_without_an_honest_client_there_is_no_number() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"adversaries": 0.2}, r"adversaries 0\.2 needs Scenario\.attack, one of label-flip, .*, random, got none"),
+        ({"adversaries": 0.2}, r"adversaries 0\.2 needs Scenario\.attack, one of label-flip, .*, inner-product, got none"),
         ({"attack": "labelflip"}, r"Scenario\.attack must be one of none, label-flip, .*; did you mean label-flip\?"),
         ({"adversaries": 1.0, "attack": "scale"}, r"Scenario\.adversaries must be >= 0 and < 1, got 1\.0"),
-        ({"adversaries": 0.2, "attack": "scale", "attack_scale": 0}, r"Scenario\.attack_scale must be > 0 and < 1e\+09, got 0"),
+        ({"adversaries": 0.2, "attack": "scale", "attack_scale": 0}, r"Scenario\.attack_scale must be > 0 and < 1e\+18, got 0"),
     ],
 )
 def test_contradictions_are_refused_at_birth(changes: dict[str, Any], sentence: str) -> None:

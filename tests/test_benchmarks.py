@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from coterie.layout import Layout
+from coterie.randomness import seeded
 from coterie.record import Record
 from coterie.report.page import document
 from coterie.report.summary import summary
@@ -63,6 +64,7 @@ def test_what_is_over_in_no_time_is_called_more_often() -> None:
 
 @pytest.mark.parametrize("dataloader", [True, False])
 @pytest.mark.parametrize("key", ["a", "b", "c100", "d"])
+@seeded(0)
 def test_a_round_of_the_plain_loop_is_a_round_of_coterie(key: str, dataloader: bool) -> None:
     """With one batch per epoch their order cannot matter: from the same model both come to the same one."""
     work = SMALL[key]
@@ -111,6 +113,7 @@ def test_flowers_simulation_goes_on_when_it_is_told_to() -> None:
 # -- from the command to the tables ---------------------------------------------------------------------------------------
 
 
+@seeded(0)
 def test_a_part_is_measured_and_kept_with_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,10 +13,14 @@ import pytest
 
 import coterie
 from coterie.arguments import parser
+from coterie.boundary import secret_of_file
 from coterie.cli import main
 from coterie.engines import inprocess
 from coterie.engines.workers import EngineError
+from coterie.experiment import read
 from coterie.report.summary import summary
+from coterie.store import SCHEMA
+from forged import change
 
 SMALL = ("--set", "scenario.clients=4", "--set", "scenario.groups=2", "--set", "training.epochs=1", "--workers", "1")
 
@@ -122,8 +126,7 @@ def test_resume_of_what_is_finished_changes_nothing(call: Call) -> None:
 
 def test_resume_tells_of_other_versions(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(call, monkeypatch, 1)
-    path = Path("here/run.toml")
-    path.write_text(path.read_text().replace(f'coterie = "{coterie.__version__}"', 'coterie = "0.0.1"'))
+    change(Path("here"), lambda text: text.replace(f'coterie = "{coterie.__version__}"', 'coterie = "0.0.1"'))
     status, _, err = call("resume", "here")
     assert status == 0
     assert err.startswith(f"coterie: the run began with coterie 0.0.1, this is {coterie.__version__}; the last digits")
@@ -221,6 +224,10 @@ MISTAKES = [
     (("run", "--method", "cfl", "--set", "esp1=1"), "has a setting 'esp1'; did you mean eps1?"),
     (("run", "--method", "cfl", "--set", "eps1=high"), "CFL.eps1 must be a number, got 'high'"),
     (("run", "--set", "eps1"), "--set takes key=value, got 'eps1'"),
+    (("run", "--set", "data=1979-05-27"), "--set data: the value cannot be read: it has a date or a time"),
+    (("run", "--set", "boundary.secret:7319991"), "--set takes key=value; what was given is not shown"),
+    (("run", "--set", "boundary.secret:7319991=1"), "--set takes key=value; what was given is not shown"),
+    (("run", "--secret-file", "7319991"), "its name, a number, is not shown: is it the secret?"),
     (("run", "--set", "method.fraction=2"), "FedAvg.fraction must be > 0 and <= 1, got 2.0"),
     (("run", "--scenario", "mnist/iid", "--data", "absent"), "absent"),
     (("resume",), "the following arguments are required: RUN"),
@@ -240,17 +247,53 @@ def test_a_mistake_costs_one_sentence_and_leaves_nothing(call: Call, arguments: 
     assert err.startswith("coterie: ")
     assert sentence in err
     assert err.count("\n") == 1
+    assert "7319991" not in err
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("more", [(), ("--estimate",)])
+@pytest.mark.parametrize("name", ["examples", "classes", "features"])
+def test_drawn_data_fit_into_half_of_the_memory(call: Call, name: str, more: tuple[str, ...]) -> None:
+    setting = f"scenario.{name}=4000000000000"
+    status, out, err = call("run", "--scenario", "synthetic/groups", "--method", "cfl", "--set", setting, "--out", "a", *more)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"{name} 4,000,000,000,000" in err
+    assert "and half of the free memory is" in err
+
+
+def test_a_memory_that_is_not_enough_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("coterie.runs.begin", fill)
+    status, _, err = call("run", "--out", "here")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "the memory is not enough" in err
+
+
+def test_a_table_in_place_of_which_a_secret_stands_is_not_shown(call: Call) -> None:
+    Path("a.toml").write_text('boundary = "7319991"')
+    status, _, err = call("run", "a.toml", "--out", "here")
+    assert status == 2
+    assert "boundary must be a table of settings; what was given is not shown" in err
+    assert "7319991" not in err
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(call: Call) -> None:
+    Path("a.toml").write_bytes(b"\xef\xbb\xbfrounds = 7")
+    Path("secret").write_bytes(b"\xef\xbb\xbf7319991\n")
+    assert read("a.toml")["rounds"] == 7
+    assert secret_of_file("secret") == 7319991
 
 
 def test_a_run_directory_of_a_newer_version_is_refused(call: Call) -> None:
     run_small(call, "--method", "cfl", "--out", "here")
     path = Path("here/run.toml")
-    path.write_text(path.read_text().replace("schema = 1", "schema = 99"))
+    path.write_text(path.read_text().replace(f"schema = {SCHEMA}", "schema = 99"))
     for command in ("resume", "compare"):
         status, _, err = call(command, "here")
         assert status == 2
-        assert "schema version 99, this version of Coterie reads up to 1" in err
+        assert f"schema version 99, this version of Coterie reads up to {SCHEMA}" in err
 
 
 # -- runs that do not end -------------------------------------------------------------------------------------------------
@@ -293,3 +336,61 @@ def test_a_full_disk_is_a_run_that_failed(call: Call, monkeypatch: pytest.Monkey
     status, _, err = interrupted(call, monkeypatch, 1, OSError(28, "No space left on device"))
     assert status == 1
     assert err == "coterie: here: no space left on device\n"
+
+
+# -- paths, streams and variables that are odd ----------------------------------------------------------------------------
+
+
+def test_every_command_works_on_a_path_that_is_not_utf8(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = os.fsdecode(b"run\xff\xed\xa0\x80")
+    assert run_small(call, "--method", "fedavg", "--out", name)[0] == 0
+    status, out, _ = call("report", name)
+    assert (status, out) == (0, "report written to run\\udcff\\udced\\udca0\\udc80/report.html\n")
+    assert r"run\udcff" in Path(name, "report.html").read_text(encoding="utf-8")
+    for words in (("compare", name), ("explain", name), ("resume", name), ("plot", name, "groups", "-o", f"{name}/x.svg")):
+        assert call(*words)[0] == 0
+    for words in (("explain", name, "--json"), ("compare", name, "--json"), ("resume", name, "--json")):
+        json.loads(call(*words)[1])
+    status, _, err = call("run", "--scenario", "folder/clients", "--data", name, "--out", "no")
+    assert status == 2
+    assert err.startswith("coterie: Experiment.data must be a text in UTF-8 without control characters, got '")
+    assert not Path("no").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--rounds", "9" * 5000], "--rounds: must be a whole number, got '999"),
+        (["--seed", "1" + "0" * 20], "--seed: must be a whole number of at most 64 bits, got '1000"),
+        (["--seeds", "1000000000000"], "--seeds must be at most 10,000, got 1000000000000"),
+        (["--set", f"rounds={'9' * 5000}"], "--set rounds: the value cannot be read: it has a number of too many digits"),
+        (["--set", f"rounds={'[' * 3000}"], "--set rounds: the value cannot be read: its tables and lists are more than 16"),
+        (["--data", "~nosuchuser/x"], "~nosuchuser/x: there is no such user"),
+    ],
+    ids=range(6),
+)
+def test_numbers_and_values_that_nobody_can_mean(call: Call, words: list[str], sentence: str) -> None:
+    status, out, err = call("run", *words, "--out", "here")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"coterie: {sentence}")
+    assert err.count("\n") == 1
+    assert not Path("here").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("methods >/dev/full", 2, b"coterie: the disk: no space left on device\n"),
+        ("--help >/dev/full", 2, b"coterie: the disk: no space left on device\n"),
+        ("methods >&-", 0, b""),
+        ("methods >&- 2>&-", 0, b""),
+        ("nothing 2>/dev/full", 2, b""),
+        ("nothing 2>&-", 2, b""),
+        ("methods | head -c 1 >/dev/null", 0, b""),
+    ],
+)
+def test_an_output_that_takes_nothing(command: str, status: int, said: bytes) -> None:
+    line = f"{sys.executable} -m coterie {command}"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, timeout=300)
+    assert (done.returncode, done.stderr) == (status, said)

@@ -21,6 +21,7 @@ from coterie.cli import main
 from coterie.cli.running import options
 from coterie.data.datasets import DATASETS
 from coterie.experiment import Experiment, make, normal, read
+from coterie.randomness import seeded
 from coterie.record import line
 from coterie.runs import run
 from coterie.scenario import Scenario
@@ -146,13 +147,17 @@ def test_the_table_of_adversaries_has_a_column_per_attack(monkeypatch: pytest.Mo
     monkeypatch.setattr(measured, "ADVERSARIES", tmp_path / "adversaries.json")
     assert "not been measured" in measured.adversaries()
     rows = [
-        {"method": "cfl", "attack": "none", "accuracy": 0.9},
-        {"method": "cfl", "attack": "scale", "accuracy": 0.8, "isolated": 0.5},
+        {"method": "cfl", "attack": attack, "hostile": 1, "defence": defence, "accuracy": accuracy}
+        for attack, defence, accuracy in (("none", "defaults", 0.9), ("scale", "defaults", 0.8), ("scale", "none", 0.5))
     ]
-    found = {"scenario": "digits/iid", "clients": 20, "adversaries": 0.2, "rounds": 9, "seeds": 2, "rows": rows}
-    (tmp_path / "adversaries.json").write_text(json.dumps(found))
-    assert "with 20 clients, of whom 4 are adversaries, after 9 rounds; means of 2 seeds" in measured.adversaries()
-    assert "| `cfl` | 0.900 | 0.800, 50% alone |" in measured.adversaries()
+    found = {"scenario": "digits/iid", "clients": 20, "rounds": 9, "seeds": 2, "rows": rows[:2]}
+    (tmp_path / "adversaries-methods.json").write_text(json.dumps(found))
+    assert "`digits/iid`, 20 clients, 9 rounds, means of 2 seeds" in measured.adversaries()
+    assert "| `cfl` | 0.900 | +0.100 |" in measured.adversaries()
+    assert "not been measured" in measured.robust_means()
+    rows.append({**rows[0], "defence": "none"})
+    (tmp_path / "adversaries-means.json").write_text(json.dumps({**found, "rows": rows}))
+    assert "| `cfl` | none | 0 | 0.900 | 0.900 |\n| `cfl` | scale | 1 | +0.100 | +0.400 |" in measured.robust_means()
 
 
 def test_the_table_of_boundaries_tells_what_was_spent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -241,6 +246,7 @@ def play(page: str, module: types.ModuleType) -> list[str]:
     return called
 
 
+@seeded(0)  # a page's nets are drawn as its readers' are
 def python(page: str, content: str, module: types.ModuleType) -> None:
     if content.startswith(">>>"):
         test = doctest.DocTestParser().get_doctest(content, vars(module), page, page, 0)

@@ -22,6 +22,7 @@ from coterie.report.summary import agreement, compare, interval, summary
 from coterie.runs import begin, reopen, run
 from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError, UserError
+from forged import change_lines
 
 SMALL: dict[str, Any] = {
     "scenario": {"name": "digits/label-permutation", "clients": 4, "groups": 2},
@@ -306,8 +307,7 @@ def test_evaluations_are_what_clients_were_asked_to_measure(tmp_path: Path) -> N
     (one,) = begin(make({**SMALL, "methods": methods}), tmp_path / "run")
     assert [done.evaluations for done in one.rounds()] == [4, 4]
     assert summary(tmp_path / "run")["evaluations"] == 8
-    path = tmp_path / "run" / "rounds.jsonl"
-    path.write_text(path.read_text().replace('"evaluations": 4, ', "", 1))
+    change_lines(tmp_path / "run", lambda line: line.pop("evaluations") if line["round"] == 1 else None)
     assert summary(tmp_path / "run")["evaluations"] is None
 
 
@@ -370,7 +370,7 @@ def test_records_are_mappings_of_plain_values(folder: Path) -> None:
 
     for line in Record(folder / "cfl-seed0").lines():
         assert plain(line)
-        assert set(line) == {
+        assert set(line) - {"files"} == {
             "round", "exchange", "exchanges", "tested", "groups", "clients", "notes", "asked", "answered", "refused", "silent",
             "bytes_up", "bytes_down", "evaluations", "seconds",
         }  # fmt: skip

@@ -1,6 +1,7 @@
 """Models taken out of a run predict what the run recorded, with Coterie and without; nothing is half-written."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +13,20 @@ import torch
 from torch import Tensor, nn
 
 import coterie
+from coterie.checksum import sealed_json
 from coterie.cli import main
+from coterie.codec import DamagedError
 from coterie.core import Assignment
 from coterie.experiment import make
 from coterie.export import saving
 from coterie.methods import CFL, Independent
 from coterie.models import make as make_net
+from coterie.randomness import seeded
 from coterie.record import Record
 from coterie.runs import Run, begin
 from coterie.settings import UserError
+from coterie.store import SCHEMA
+from forged import change
 
 SMALL: dict[str, Any] = {
     "scenario": {"name": "digits/label-permutation", "clients": 5, "groups": 2},
@@ -95,6 +101,7 @@ METHODS = [*coterie.METHODS, SPLIT, {**SPLIT, "fallback": True}]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
+@seeded(0)
 def test_loaded_models_predict_what_was_recorded(tmp_path: Path, method: Any) -> None:
     run = finished(tmp_path / "run", method)
     folder = coterie.save(run.folder, tmp_path / "models")
@@ -107,10 +114,11 @@ def test_loaded_models_predict_what_was_recorded(tmp_path: Path, method: Any) ->
 
 @pytest.mark.parametrize("method", ["fedavg", SPLIT, "independent"], ids=str)
 @pytest.mark.parametrize("model", ["test_export:Awkward", "acfl-cnn"])
+@seeded(0)
 def test_nets_of_all_kinds(tmp_path: Path, method: Any, model: str) -> None:
     run = finished(tmp_path / "run", method, scenario={"model": model}, training={"epochs": 1, "lr": 0.2})
-    folder = coterie.save(run.folder, tmp_path / "models")
-    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(recorded(run))
+    folder = coterie.save(run.folder, tmp_path / "models", trust_code=True)
+    assert accuracies(run, lambda client: coterie.load(folder, client, trust_code=True)) == pytest.approx(recorded(run))
     fresh = make_net(model, (1, 8, 8), 10).state_dict()
     for path in folder.glob("*.safetensors"):
         tensors = safetensors.torch.load_file(path)
@@ -124,11 +132,12 @@ def test_nets_of_all_kinds(tmp_path: Path, method: Any, model: str) -> None:
 def test_models_that_the_server_holds_in_other_coordinates_are_turned_back(tmp_path: Path, method: Any, rotation: str) -> None:
     boundary = {"rotation": rotation, "secret": 7}
     run = finished(tmp_path / "run", method, scenario={"model": "test_export:Awkward"}, boundary=boundary)
-    folder = coterie.save(run.folder, tmp_path / "models")
-    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(recorded(run))
+    folder = coterie.save(run.folder, tmp_path / "models", trust_code=True, secret=7)
+    assert accuracies(run, lambda client: coterie.load(folder, client, trust_code=True)) == pytest.approx(recorded(run))
 
 
 @pytest.mark.parametrize("cls", [CFL, Independent])
+@seeded(0)
 def test_an_ensemble_answers_as_its_models_do_on_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
     original = cls.assignment
 
@@ -162,7 +171,7 @@ def test_models_are_written_once_and_named_by_whom_they_serve(tmp_path: Path) ->
     coterie.save(run.folder, tmp_path / "models")
     about = json.loads((tmp_path / "models" / "models.json").read_text())
     assert {key: about[key] for key in ("schema", "method", "scenario", "seed", "round", "finished", "ensemble")} == {
-        "schema": 1, "method": "cfl", "scenario": "digits/label-permutation", "seed": 0, "round": 2, "finished": True,
+        "schema": SCHEMA, "method": "cfl", "scenario": "digits/label-permutation", "seed": 0, "round": 2, "finished": True,
         "ensemble": False,
     }  # fmt: skip
     assert about["model"] == {"name": "mlp", "shape": [1, 8, 8], "classes": 10}
@@ -197,10 +206,7 @@ def test_names_where_groups_and_models_are_not_the_same() -> None:
 
 def test_a_run_that_does_not_tell_its_net_is_asked_for_its_data(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", "fedavg")
-    path = run.folder / "run.toml"
-    text = path.read_text()
-    start = text.index("[world.model]")
-    path.write_text(text[:start] + text[text.index("[versions]") :])
+    change(run.folder, lambda text: text[: text.index("[world.model]")] + text[text.index("[versions]") :])
     assert "model" not in Record(run.folder).description()["world"]
     coterie.save(run.folder, tmp_path / "models")
     assert accuracies(run, lambda client: coterie.load(tmp_path / "models", client)) == pytest.approx(recorded(run))
@@ -266,16 +272,16 @@ def test_a_mistake_costs_one_sentence_and_leaves_nothing(
 
 def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = finished(tmp_path / "run", "independent", rounds=1)
-    original, written = safetensors.torch.save_file, []
+    original, written = Path.write_bytes, []
 
-    def full(tensors: Any, path: Path) -> None:
+    def full(path: Path, data: bytes) -> int:
         if len(written) == 3:
             raise OSError(28, "No space left on device", str(path))
         written.append(path)
-        original(tensors, path)
+        return original(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(saving.safetensors.torch, "save_file", full)
+        patch.setattr(Path, "write_bytes", full)
         with pytest.raises(OSError, match="No space left"):
             coterie.save(run.folder, tmp_path / "models")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -288,8 +294,40 @@ def test_a_file_of_another_net_is_refused(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", "fedavg", rounds=1)
     folder = coterie.save(run.folder, tmp_path / "models")
     safetensors.torch.save_file({"fc.weight": torch.zeros(3)}, folder / "group-0.safetensors")
+    with pytest.raises(UserError, match=r"group-0\.safetensors is not what was written: its checksum does not fit"):
+        coterie.load(folder, 0)
+    about = json.loads((folder / "models.json").read_text())
+    earlier = {key: about[key] for key in about if key not in ("files", "checksum")}
+    (folder / "models.json").write_text(json.dumps({**earlier, "schema": 1}))
+    with pytest.raises(UserError, match=r"a net of 4,810 numbers, and its models have 3"):  # of an earlier Coterie
+        coterie.load(folder, 0)
+    safetensors.torch.save_file({"fc.weight": torch.zeros(4810)}, folder / "group-0.safetensors")
     with pytest.raises(UserError, match=r"group-0\.safetensors cannot be loaded into mlp"):
         coterie.load(folder, 0)
+
+
+def test_a_net_is_not_made_for_models_that_are_much_smaller(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", "fedavg", rounds=1)
+    folder = coterie.save(run.folder, tmp_path / "models")
+    about = json.loads((folder / "models.json").read_text())
+    del about["checksum"]
+    big = {"name": "mlp", "shape": [2**23], "classes": 10}  # 2 GB
+    (folder / "models.json").write_bytes(sealed_json(json.dumps({**about, "model": big}).encode()))
+    with pytest.raises(UserError, match="a net of 536,871,626 numbers, and its models have 4,810"):
+        coterie.load(folder, 0)
+    change(run.folder, lambda text: re.sub(r"(?s)(\[world.model\].*?shape = \[).*?\]", r"\g<1>8388608]", text))
+    with pytest.raises(UserError, match=r"run\.toml describes no net that can be made: a net of 536,871,626 numbers"):
+        coterie.save(run.folder, tmp_path / "again")
+
+
+@pytest.mark.parametrize("sealed", [{"a": 1}, {"rotation": "x", "block": 64}, {"rotation": "permute", "block": "x"}])
+def test_a_seal_of_another_form_is_damage(tmp_path: Path, sealed: dict[str, Any]) -> None:
+    folder = coterie.save(finished(tmp_path / "run", "fedavg", rounds=1).folder, tmp_path / "models")
+    about = json.loads((folder / "models.json").read_text())
+    del about["checksum"]
+    (folder / "models.json").write_bytes(sealed_json(json.dumps({**about, "sealed": sealed}).encode()))
+    with pytest.raises(DamagedError, match=r"models\.json is damaged"):
+        coterie.load(folder, 0, secret=3)
 
 
 def test_a_failed_export_leaves_no_folders_above_it(tmp_path: Path) -> None:

@@ -21,15 +21,17 @@ from coterie.boundary import Boundary
 from coterie.cli import main
 from coterie.engines.flower import boundary_mod
 from coterie.methods import METHODS
+from coterie.randomness import seeded
 from coterie.record import Record
 from coterie.scenario import SCENARIOS
 from coterie.settings import UserError
 from coterie.world import World
 from flowered import Here, a_run, app_of, strategy_of
+from forged import change
 from small import CLASSES, FEATURES, world
 from test_export import Awkward, accuracies, finished
 
-SECRET = 7
+SECRET = 2**100 + 31415926535
 ROTATED = Boundary(rotation="permute-tensors", secret=SECRET)
 
 
@@ -74,6 +76,7 @@ def test_models_of_a_net_without_a_name_predict_what_was_recorded(tmp_path: Path
     assert predicted(tried, models, model=Net) == pytest.approx(recorded(tmp_path / "run"))
 
 
+@seeded(0)
 def test_files_are_the_state_dict_of_the_net(tmp_path: Path) -> None:
     federated(tmp_path / "run", "fedavg", rounds=1)
     models = coterie.save(tmp_path / "run", tmp_path / "models")
@@ -85,6 +88,7 @@ def test_files_are_the_state_dict_of_the_net(tmp_path: Path) -> None:
     net.load_state_dict(tensors)
 
 
+@seeded(0)
 def test_who_does_not_say_what_makes_the_net_is_told(tmp_path: Path) -> None:
     federated(tmp_path / "run", "fedavg", rounds=1)
     models = coterie.save(tmp_path / "run", tmp_path / "models")
@@ -129,6 +133,7 @@ def test_sealed_models_of_a_net_with_a_name_need_the_secret_alone(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["fedper", "hcct-p"])
+@seeded(0)
 def test_layers_that_stay_at_the_clients_are_not_made_up(tmp_path: Path, name: str) -> None:
     federated(tmp_path / "run", name, rounds=1)
     models = coterie.save(tmp_path / "run", tmp_path / "models")
@@ -153,8 +158,7 @@ def test_models_that_stay_at_the_clients_altogether_cannot_be_taken_out(
 
 def test_layers_that_ended_with_a_simulation_are_not_made_up(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", "fedper", rounds=1)
-    toml = run.folder / "run.toml"
-    toml.write_text(toml.read_text().replace('engine = "inprocess"', 'engine = "flower"'))
+    change(run.folder, lambda text: text.replace('engine = "inprocess"', 'engine = "flower"'))
     models = coterie.save(run.folder, tmp_path / "models")
     with pytest.raises(UserError, match="client 0 keeps fc2 of its model to itself"):
         coterie.load(models, 0)
@@ -165,8 +169,8 @@ def test_layers_that_ended_with_a_simulation_are_not_made_up(tmp_path: Path) -> 
 
 def without_net(folder: Path) -> None:
     """As an earlier Coterie described it."""
-    text = (folder / "run.toml").read_text()
-    (folder / "run.toml").write_text(re.sub(r"\[world\.net\].*(?=\[versions\])", "", text, flags=re.DOTALL))
+    change(folder, lambda text: text.replace("schema = 2", "schema = 1"))
+    change(folder, lambda text: re.sub(r"\[world\.net\].*(?=\[versions\])", "", text, flags=re.DOTALL))
     (folder / "others.safetensors").unlink()
 
 
@@ -189,8 +193,7 @@ def test_a_directory_that_does_not_tell_its_net_does_once_its_server_app_was_sta
 )
 def test_a_damaged_description_is_told(tmp_path: Path, old: str, new: str) -> None:
     federated(tmp_path / "run", "fedavg", rounds=1)
-    toml = tmp_path / "run" / "run.toml"
-    toml.write_text(toml.read_text().replace(old, new))
+    change(tmp_path / "run", lambda text: text.replace(old, new))
     with pytest.raises(UserError, match="does not tell its net's tensors as it should"):
         coterie.save(tmp_path / "run", tmp_path / "models")
 
@@ -199,7 +202,8 @@ def test_models_written_by_an_earlier_coterie_are_loaded(tmp_path: Path) -> None
     run = finished(tmp_path / "run", "fedavg", rounds=1)
     models = coterie.save(run.folder, tmp_path / "models")
     document = json.loads((models / "models.json").read_text())
-    del document["sealed"], document["stays"]
+    del document["sealed"], document["stays"], document["files"], document["checksum"]
+    document["schema"] = 1
     (models / "models.json").write_text(json.dumps(document))
     expected = {client: entry["accuracy"] for client, entry in Record(run.folder).lines()[-1]["clients"].items()}
     assert accuracies(run, lambda client: coterie.load(models, client)) == pytest.approx(expected)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
@@ -19,6 +18,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from coterie.boundary import NUMBER
 from coterie.core import Training
 from coterie.methods import METHODS
+from coterie.randomness import seeded
 from flowered import a_run
 from small import mlp, world
 
@@ -68,9 +68,9 @@ def test_recorded_bytes_are_those_of_the_messages_but_for_headers(name: str) -> 
     assert 0 <= found["recorded_up"] - up["numbers"] <= told * NUMBER * up["messages"]
 
 
+@seeded(0)
 def test_a_message_is_counted_as_a_supernode_receives_it() -> None:
     """Nothing but the objects' contents, names and the metadata, against Flower's own walk over a message."""
-    torch.manual_seed(0)
     state = mlp().state_dict()
     message = Message(RecordDict({"arrays": ArrayRecord(state)}), dst_node_id=7, message_type="train")
     head, *parts = flower_traffic.received(message)

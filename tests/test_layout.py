@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,9 +41,10 @@ LAYERS = st.sampled_from(
 )  # fmt: skip
 
 
-@given(st.lists(LAYERS, min_size=1, max_size=4).map(lambda some: [nn.Linear(1, 1), *(make() for make in some)]))
-def test_a_row_holds_every_float_of_the_state_dict_once(layers: list[nn.Module]) -> None:
-    module = nn.Sequential(*layers)
+@given(st.lists(LAYERS, min_size=1, max_size=4))
+@seeded(0)
+def test_a_row_holds_every_float_of_the_state_dict_once(layers: list[Callable[[], nn.Module]]) -> None:
+    module = nn.Sequential(nn.Linear(1, 1), *(make() for make in layers))
     layout = Layout(module)
     for tensor in module.state_dict().values():  # numbers that are all different
         if tensor.is_floating_point():
@@ -57,9 +59,10 @@ def test_a_row_holds_every_float_of_the_state_dict_once(layers: list[nn.Module])
     assert torch.equal(layout.row(layout.state_dict(row)), row)
 
 
-@given(st.lists(LAYERS, max_size=4).map(lambda some: [nn.Linear(1, 1), *(make() for make in some)]))
-def test_columns_tile_the_trainable_parameters(layers: list[nn.Module]) -> None:
-    module = nn.Sequential(*layers)
+@given(st.lists(LAYERS, max_size=4))
+@seeded(0)
+def test_columns_tile_the_trainable_parameters(layers: list[Callable[[], nn.Module]]) -> None:
+    module = nn.Sequential(nn.Linear(1, 1), *(make() for make in layers))
     layout = Layout(module)
     wanted = [p for p in module.parameters() if p.requires_grad]
     spans = sorted(layout.columns.values())
@@ -68,9 +71,9 @@ def test_columns_tile_the_trainable_parameters(layers: list[nn.Module]) -> None:
     assert torch.equal(layout.row(module)[: layout.trainable], torch.cat([p.detach().reshape(-1) for p in wanted]))
 
 
+@seeded(0)
 def test_load_is_the_inverse_of_row() -> None:
-    with seeded(0):
-        source, target = Mixed(), Mixed()
+    source, target = Mixed(), Mixed()
     layout, order = Layout(source), target.order.clone()
     target.order += 3
     scratch = target.scratch.clone()
@@ -83,6 +86,7 @@ def test_load_is_the_inverse_of_row() -> None:
     assert not missing.unexpected_keys
 
 
+@seeded(0)
 def test_a_row_is_a_copy_and_a_state_dict_views() -> None:
     module = nn.Linear(3, 2, bias=False)  # a single piece
     layout = Layout(module)
@@ -94,6 +98,7 @@ def test_a_row_is_a_copy_and_a_state_dict_views() -> None:
     assert not layout.row(module).requires_grad
 
 
+@seeded(0)
 def test_columns_and_mask_of_a_net_with_batchnorm() -> None:
     module = nn.Sequential()
     module.add_module("conv", nn.Conv2d(1, 2, 3))  # 2 * 9 + 2
@@ -110,6 +115,7 @@ def test_columns_and_mask_of_a_net_with_batchnorm() -> None:
         layout.mask(["fc", "fc2"])
 
 
+@seeded(0)
 def test_all_layers_are_everything() -> None:
     layout = Layout(Mixed())
     every = layout.mask(layout.columns)
@@ -117,6 +123,7 @@ def test_all_layers_are_everything() -> None:
     assert int(layout.mask([""]).sum()) == 2 + 3  # the root's own: scale and shift
 
 
+@seeded(0)
 def _wrong() -> list[tuple[Any, str]]:
     fits = nn.Linear(3, 2).state_dict()
     return [
@@ -127,12 +134,14 @@ def _wrong() -> list[tuple[Any, str]]:
 
 
 @pytest.mark.parametrize(("source", "text"), _wrong())
+@seeded(0)
 def test_a_state_dict_of_another_model_is_refused(source: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Layout(nn.Linear(3, 2)).row(source)
 
 
 @pytest.mark.parametrize("row", [torch.zeros(9), torch.zeros(7), torch.zeros(1, 8)])
+@seeded(0)
 def test_a_row_of_another_model_is_refused(row: Tensor) -> None:
     with pytest.raises(ValueError, match=r"a row of this model has shape \(8,\), got"):
         Layout(nn.Linear(3, 2)).state_dict(row)
@@ -146,6 +155,7 @@ def test_models_that_cannot_be_trained_are_refused() -> None:
         Layout(complex_one)
 
 
+@seeded(0)
 def test_other_precisions_become_float32() -> None:
     module = nn.Linear(3, 2).double()
     row = Layout(module).row(module)

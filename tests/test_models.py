@@ -11,6 +11,7 @@ from torch import nn
 
 from coterie import models
 from coterie.layout import Layout
+from coterie.randomness import seeded
 from coterie.settings import UserError
 
 PRINTED = [
@@ -41,6 +42,7 @@ def inputs(shape: tuple[int, ...], classes: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("name", "shape", "classes", "count"), PRINTED)
+@seeded(0)
 def test_parameters_are_as_many_as_printed(name: str, shape: tuple[int, ...], classes: int, count: int) -> None:
     module = models.make(name, shape, classes).eval()
     assert Layout(module).trainable == count
@@ -54,6 +56,7 @@ def test_every_model_is_counted() -> None:
     assert set(models.MODELS) == {name for name, *_ in PRINTED}
 
 
+@seeded(0)
 def test_layers_have_the_names_that_methods_go_by() -> None:
     layers = {name: list(Layout(models.make(name, shape, classes)).columns) for name, shape, classes, _ in PRINTED}
     assert layers["linear"] == ["fc"]
@@ -64,6 +67,7 @@ def test_layers_have_the_names_that_methods_go_by() -> None:
     assert layers["fedbn-cnn"][-1] == "fc3"
 
 
+@seeded(0)
 def test_a_factory_makes_fresh_models_and_can_be_sent() -> None:
     before = torch.get_rng_state()
     make = pickle.loads(pickle.dumps(models.factory("mlp", (1, 8, 8), 10)))
@@ -105,6 +109,7 @@ def test_a_net_of_the_users_that_is_none(monkeypatch: pytest.MonkeyPatch, made: 
         models.factory("users_own:Net", (3,), 2)
 
 
+@seeded(0)
 def test_a_net_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The installed command has its own folder on the path, not the user's.
     monkeypatch.chdir(tmp_path)
@@ -118,6 +123,7 @@ def test_a_net_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
         models.factory("broken_net:Net", (3,), 2)
 
 
+@seeded(0)
 def test_a_net_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("users_own")
     module.Net = lambda shape, classes: nn.Linear(*shape, classes)  # type: ignore[attr-defined]

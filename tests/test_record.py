@@ -162,7 +162,7 @@ def names(folder: Path) -> list[str]:
 def test_two_checkpoints_are_kept_and_no_blob_that_none_refers_to(tmp_path: Path) -> None:
     checkpoints, shared = Checkpoints(tmp_path / "state"), torch.arange(3.0)
     (tmp_path / "state" / "blobs").mkdir(parents=True)
-    (tmp_path / "state" / "blobs" / "left-by-a-killed-process.safetensors.part").write_bytes(b"")
+    (tmp_path / "state" / "blobs" / f"{40 * 'a'}.safetensors.part").write_bytes(b"")  # of a killed process
     for round in (1, 2, 3):
         checkpoints.save(round, Pair(left=shared, right=torch.tensor(float(round))))
     assert checkpoints.rounds() == [2, 3]
@@ -205,8 +205,8 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, Pair(left=1))
     path = tmp_path / "000001.json"
-    path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
-    with pytest.raises(UserError, match="schema version 99, this version of Coterie reads up to 1"):
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": 99'))
+    with pytest.raises(UserError, match="schema version 99, this version of Coterie reads up to 2"):
         checkpoints.load()
 
 

@@ -17,11 +17,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import coterie
 from coterie import record, runs, store
+from coterie.checksum import sealed_json
 from coterie.experiment import Experiment, make
 from coterie.record import Record
 from coterie.runs import Run, begin, reopen
 from coterie.settings import UserError
+from forged import change
 
 ROUNDS = 4
 SPEC: dict[str, Any] = {
@@ -43,11 +46,14 @@ def finish(run: Run) -> None:
 
 
 def outcome(folder: Path) -> tuple[Any, Any, list[str], dict[str, bytes]]:
-    """The last checkpoint (which names its blobs by content), the records but for the seconds, the blobs, the matrices."""
+    """The last checkpoint (which names its blobs by content), the records but for the seconds, the blobs, the matrices.
+
+    Checksums are over the seconds too; that they fit is asked of ``coterie.check``."""
+    assert not coterie.check(folder).damaged
     kept = Record(folder)
     lines = [{key: value for key, value in line.items() if key != "seconds"} for line in kept.lines()]
     state = folder / "state"
-    last = json.loads((state / f"{kept.checkpoints.rounds()[-1]:06d}.json").read_bytes())
+    last = json.loads((state / f"{kept.checkpoints.rounds()[-1]:06d}.json").read_bytes())["value"]
     matrices = {path.name: path.read_bytes() for path in (folder / "similarity").iterdir()}
     return last, lines, sorted(path.name for path in (state / "blobs").iterdir()), matrices
 
@@ -133,7 +139,7 @@ def test_killed_within_a_record(tmp_path: Path, uninterrupted: Any, monkeypatch:
 
     def half(self: Record, line: record.Line) -> None:
         with open(self.folder / record.ROUNDS, "ab") as file:
-            text = record.to_json(line).encode()
+            text = sealed_json(record.to_json(line).encode(), before=self._newest())
             file.write(text if line["round"] < 3 else text[: len(text) // 2])
             file.write(b"\n" if line["round"] < 3 else b"")
         if line["round"] == 3:
@@ -191,7 +197,7 @@ def test_relabelled_data_of_the_same_sizes_are_refused() -> None:
 
 def test_a_checkpoint_of_something_else_is_damaged(tmp_path: Path) -> None:
     (run,) = begin(experiment(), tmp_path / "run")
-    run.record.checkpoints.save(0, "no position")
+    run.record.store(0, "no position")
     with pytest.raises(UserError, match="holds no position of a run; it is damaged"):
         finish(run)
 
@@ -224,6 +230,7 @@ def test_the_command_line_killed_with_its_workers_at_work(tmp_path: Path) -> Non
     subprocess.run([*call, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
     with subprocess.Popen([*call, *options, "--out", str(tmp_path / "killed")]) as process:
         while not (tmp_path / "killed" / "rounds.jsonl").exists():
+            assert process.poll() is None
             time.sleep(0.02)
         time.sleep(0.7)
         process.kill()
@@ -234,8 +241,6 @@ def test_the_command_line_killed_with_its_workers_at_work(tmp_path: Path) -> Non
 
 def test_a_run_begun_before_a_fact_was_written_goes_on(tmp_path: Path) -> None:
     (run,) = begin(experiment(rounds=1), tmp_path / "run")
-    path = run.folder / "run.toml"
-    text = path.read_text()
-    path.write_text(text[: text.index("[world.model]")] + text[text.index("[versions]") :])
+    change(run.folder, lambda text: text[: text.index("[world.model]")] + text[text.index("[versions]") :])
     finish(run)
     assert run.finished()

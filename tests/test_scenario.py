@@ -11,6 +11,7 @@ from torch import nn
 from coterie.core import Training
 from coterie.data import datasets
 from coterie.layout import Layout
+from coterie.randomness import seeded
 from coterie.scenario import SCENARIOS, Scenario, find, from_lists
 from coterie.settings import SettingError, UserError, build
 from coterie.world import Split, World
@@ -49,6 +50,7 @@ def hold(world: World, scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("name", FREE)
+@seeded(0)
 def test_worlds_without_files(name: str) -> None:
     scenario = find(name)
     world, again, other = (scenario.build(seed) for seed in (3, 3, 4))
@@ -60,6 +62,7 @@ def test_worlds_without_files(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILED)
+@seeded(0)
 def test_worlds_from_the_real_data(name: str, data_folder: Path) -> None:
     source = datasets.find(find(name).dataset)
     assert source.files
@@ -70,6 +73,7 @@ def test_worlds_from_the_real_data(name: str, data_folder: Path) -> None:
     hold(find(name).build(0, data_folder), find(name))
 
 
+@seeded(0)
 def test_the_demo() -> None:
     """digits/label-permutation: 20 clients, 4 groups of 5, all 1,797 images, 72 or so of each client's to train."""
     world = find("digits/label-permutation").build(0)
@@ -198,6 +202,7 @@ def arrays(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.random((count, 5), np.float32), rng.integers(0, 3, count)
 
 
+@seeded(0)
 def test_a_folder_with_a_file_per_client(tmp_path: Path) -> None:
     for seed, name in enumerate(("anna", "bert")):
         x, y = arrays(20, seed)
@@ -242,6 +247,7 @@ def test_clients_that_would_not_train_are_refused() -> None:
         build(Scenario, {"training": {"epochs": 0}}).build()
 
 
+@seeded(0)
 def test_clients_from_lists() -> None:
     three = [arrays(20, 0), (*arrays(30, 1), *arrays(9, 2)), dict(zip("xy", arrays(10, 3), strict=True))]
     world = from_lists(three, training=Training(lr=0.3), truth=((0, 1), (2,)), model=lambda: nn.Linear(5, 3))

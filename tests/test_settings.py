@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.core import Training
+from coterie.experiment import make
 from coterie.methods import METHODS
 from coterie.scenario import SCENARIOS, Scenario
-from coterie.settings import SettingError, UserError, as_dict, build, check, describe, documented, nearest, parse, setting
+from coterie.settings import SettingError, UserError, as_dict, build, check, describe, documented, nearest, parse, setting, toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,3 +185,54 @@ def test_a_table_of_nested_settings_is_built_too() -> None:
     assert build(type(scenario), as_dict(scenario)) == scenario
     with pytest.raises(SettingError, match="Training has no setting 'lrr'; did you mean lr"):
         build(type(scenario), {"training": {"lrr": 1}})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"a = {'9' * 5000}", "a number of too many digits"),
+        (f"a = 0x{'f' * 17}", "more than 64 bits"),
+        (f"a = [{2**63 + 1}]", "it has a whole number of more than 64 bits"),
+        (f"[boundary]\nsecret = {2**63}", "a longer secret is given by --secret-file FILE"),
+        ("a = [{b = 1979-05-27}]", "a date or a time, which no setting is"),
+        ("a = 07:32:00", "a date or a time, which no setting is"),
+        (f"b = {{{'.'.join(['a'] * 80_000)} = 1}}", "more than 16 deep"),
+        (f"a = {'[' * 3000}{']' * 3000}", "more than 16 deep"),
+        (f"a = {'{a = ' * 3000}1{'}' * 3000}", "more than 16 deep"),
+        (f"a = {'[' * 17}{']' * 17}", "more than 16 deep"),
+        (f"{'.'.join(['a'] * 80_000)} = 1", "more than 16 deep"),
+        (f"[{'.'.join(['a'] * 20)}]", "more than 16 deep"),
+        ("[" + " . ".join(["'a.b'", '"c\\"d"'] * 40_000) + "]", "more than 16 deep"),
+    ],
+    ids=range(13),
+)
+def test_toml_that_would_take_too_much(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        toml(text)
+
+
+def test_toml_that_is_deep_or_dotted_enough() -> None:
+    assert toml(f"a = {'[' * 15}{']' * 15}")
+    assert toml(f"{'.'.join('abcdefghijklmno')} = {2**63 - 1}")
+    path = ".".join(["x"] * 50)
+    assert toml(f'a = "{path}"\nb = "1.2.3"\nd = {-(2**63)}')["a"] == path
+    long = ".".join(["x"] * 90)
+    assert toml(f'# {long}\na = "{long} = 1"  # {long}\n["{long}"]') == {"a": f"{long} = 1", long: {}}
+
+
+@pytest.mark.parametrize("number", [2**63 + 1, -(10**400), 10**5000], ids=range(3))
+def test_whole_numbers_have_64_bits(number: int) -> None:
+    for name in ("rounds", "target"):
+        with pytest.raises(SettingError, match=f"Experiment.{name} must be below 2.63"):
+            make({"scenario": "synthetic/groups", "methods": ["fedavg"], name: number})
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "\udcff", "\x1b[2J", "a\nb"], ids=range(4))
+def test_texts_are_such_that_a_file_can_hold_them(text: str) -> None:
+    with pytest.raises(SettingError, match="must be a text in UTF-8 without control characters"):
+        make({"scenario": "synthetic/groups", "methods": ["fedavg"], "data": text})
+
+
+def test_a_number_of_seeds_has_an_end() -> None:
+    with pytest.raises(SettingError, match="seeds must be a list, or a number of at most 10,000, got 1000000000000"):
+        make({"scenario": "synthetic/groups", "methods": ["fedavg"], "seeds": 10**12})

@@ -35,6 +35,7 @@ from coterie.suggestion.criteria import Course, Probe, advise, course
 from coterie.suggestion.results import Advice, Finding, shortest, sureness
 from coterie.suggestion.suggesting import EXCHANGES, _caveats
 from coterie.suggestion.thresholds import Cut, Geometry, common, cut_of
+from forged import forge
 from small import world as small_world
 
 
@@ -443,6 +444,7 @@ def edit(path: Path, made: str) -> None:
     else:
         document["world"]["data"] = "0" * 32
     path.write_text(to_toml(document))
+    forge(path.parent)
 
 
 # -- the tables of the page -----------------------------------------------------------------------------------------------

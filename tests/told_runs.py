@@ -40,9 +40,11 @@ def recorded(
     """A run directory of these rounds: (groups after it, its notes). more: field of a line -> round -> its value."""
     record = Record(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    clients = sorted({client for groups, _ in rounds for group in groups for client in group})
+    known: dict[str, Any] = {"true_groups": [list(g) for g in truth]} if truth else {"adversaries": []}
     record.describe({
         "rounds": len(rounds), "seeds": [0], "training": {}, "scenario": {"name": "by-hand"}, "methods": [dict(method)],
-        "world": {"true_groups": [list(g) for g in truth]} if truth else {"adversaries": []},
+        "world": {"clients": clients, **known},
     })  # fmt: skip
     for number, (groups, notes) in enumerate(rounds, start=1):
         for i, note in enumerate(notes):

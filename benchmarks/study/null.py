@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from coterie.core import Training
 from coterie.engines import inprocess
 from coterie.methods import SplitHalf
+from coterie.robust import AS_PUBLISHED
 from coterie.scenario import Scenario
 from study.run import SETTINGS, append, lines, with_files
 from study.worlds import in_files, scenario
@@ -50,7 +51,7 @@ def measured(name: str, seed: int, folder: str | None = None) -> dict[str, Any]:
     """One run of split-half at its defaults; each probe's p-value, kept to three digits, is in its note."""
     began, notes, rounds = time.perf_counter(), [], SETTINGS["rounds"]
     world = WORLDS[name][0].build(seed, folder)
-    for done in inprocess.rounds(SplitHalf(), world, rounds=rounds, seed=seed, workers=1, eval_every=1000):
+    for done in inprocess.rounds(SplitHalf(), world, rounds=rounds, seed=seed, workers=1, eval_every=1000, robust=AS_PUBLISHED):
         notes += [note for note in done.notes if note.kind in PROBES and "p" in note.numbers]
     return {
         "world": name, "seed": seed, "rounds": rounds, "splits": sum(note.kind == "split" for note in notes),

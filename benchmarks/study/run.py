@@ -31,6 +31,7 @@ from coterie.core import Groups, as_groups
 from coterie.engines import inprocess
 from coterie.methods import METHODS
 from coterie.report.summary import agreement
+from coterie.robust import AS_PUBLISHED
 from coterie.settings import build
 from study.frozen import frozen
 from study.worlds import KINDS, SIZES, needs_files, scenario, sizes
@@ -70,7 +71,8 @@ def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
     truth = None if world.truth is None else among(world.truth, clients)
     made = build(METHODS[method], how)
     right, false, total = None, False, 0
-    for done in inprocess.rounds(made, world, rounds=SETTINGS["rounds"], seed=seed, workers=1, eval_every=1000):
+    options = {"rounds": SETTINGS["rounds"], "seed": seed, "workers": 1, "eval_every": 1000, "robust": AS_PUBLISHED}
+    for done in inprocess.rounds(made, world, **options):
         total += done.bytes_up + done.bytes_down
         if truth is None:
             continue

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from coterie.checking import check as check
     from coterie.core import Training as Training
     from coterie.engines.inprocess import Position as Position
     from coterie.engines.inprocess import Round as Round
@@ -51,6 +52,7 @@ _PUBLIC = {
     "Training": "core",
     "World": "world",
     "begin": "runs",
+    "check": "checking",
     "compare": "report.summary",
     "explain": "report.explain",
     "load": "export",

@@ -1,4 +1,4 @@
-"""Worlds in which some clients mean harm."""
+"""Worlds in which some clients are hostile."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from coterie import __version__
-from coterie.settings import UserError, nearest
+from coterie.printable import say
+from coterie.settings import LARGEST, MOST_SEEDS, UserError, nearest
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -28,6 +29,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(re.sub(r"^argument (\S+): ", r"\1: ", message))
 
+    def print_help(self, file: Any = None) -> None:
+        say(self.format_help(), file, end="")  # argparse passes over a full disk
+
     def options(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
 
@@ -42,15 +46,18 @@ class Version(argparse.Action):
         import platform
         from importlib.metadata import version
 
-        print(f"coterie {__version__}, Python {platform.python_version()}, torch {version('torch')}")
+        say(f"coterie {__version__}, Python {platform.python_version()}, torch {version('torch')}")
         parser.exit()
 
 
 def whole(text: str) -> int:
     try:
-        return int(text)
-    except ValueError:
+        number = int(text)
+    except ValueError:  # or more digits than Python reads
         raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+    if not -LARGEST <= number < LARGEST:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at most 64 bits, got {text!r}")
+    return number
 
 
 def real(text: str) -> float:
@@ -81,6 +88,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
             ("watch", "the report of a run that goes on, in a browser", WATCH),
             ("suggest", "thresholds that would find a run's groups", SUGGEST),
             ("export", "write the models of a run as safetensors", EXPORT),
+            ("check", "whether files of runs and exports are as they were written", CHECK),
             ("methods", "list the methods, or the settings of one", METHODS),
             ("scenarios", "list the scenarios, or the settings of one", SCENARIOS),
             ("studies", "list the papers' experiments, and how long they take", STUDIES),
@@ -91,15 +99,23 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     _run(own["run"])
     own["resume"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
     _track(own["resume"])
+    _given(own["resume"])
     _common(own["resume"])
     own["compare"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
     _json(own["compare"])
     _seen(own)
     own["suggest"].add_argument("run", metavar="RUN", help="a run directory, of any method")
     own["suggest"].add_argument("--data", metavar="DIR", help="folder of the data set's files (that of the run)")
+    _given(own["suggest"])
     _common(own["suggest"])
     own["export"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
     own["export"].add_argument("--to", metavar="DIR", required=True, help="a new folder for the models")
+    _given(own["export"])
+    own["check"].add_argument("runs", metavar="RUN", nargs="+", help="a run directory, a folder of several, or an export")
+    own["check"].add_argument(
+        "--accept", action="store_true", help="write new checksums after you edited run.toml or experiment.toml"
+    )
+    _json(own["check"])
     own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
     own["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
     _study(own["study"])
@@ -131,13 +147,20 @@ compared, how close the decision was, and what would have changed it."""
 PLOT = """\
 Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, accuracy, loss, similarity, criteria, traffic."""
 WATCH = """\
-Serve the report of a run on this machine alone, at 127.0.0.1, and refresh it while the run goes on. Ctrl-C ends it."""
+Serve the report of a run on this machine alone, at 127.0.0.1, and refresh it while the run goes on. The address that it
+prints has a token: other users of the machine see nothing without it. Ctrl-C ends it."""
 SUGGEST = """\
 Ask the clients of a run for updates of two halves of their data, find its groups by the split-half test, and say what
 FL+HC, ACFL and CFL would have to be set to, to find the same, and how sure that is. Nothing of the run is changed."""
 EXPORT = """\
 Write every model that serves a client, as the newest checkpoint has it, as safetensors, and who is served by which.
 Of several runs, each gets a folder inside."""
+CHECK = """\
+Read all files of runs and of exported models, and say what is not as it was written. Exit status 1: something is wrong. This
+finds damage and careless edits; who can write the files can also write their checksums.
+
+  coterie check runs/first
+  coterie check runs/first --accept"""
 METHODS = "List the methods, or the settings of one."
 SCENARIOS = "List the scenarios, or the settings of one."
 STUDIES = """\
@@ -176,7 +199,13 @@ def _run(own: Parser) -> None:
     own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
     own.add_argument("--estimate", action="store_true", help="say what it would take: time, memory, disk; run nothing")
     _track(own)
+    _given(own)
     _common(own)
+
+
+def _given(own: Parser) -> None:
+    own.add_argument("--trust-code", action="store_true", help="import a model that a recorded file calls package.module:Name")
+    own.add_argument("--secret-file", metavar="FILE", help="file with the boundary's secret (COTERIE_SECRET)")
 
 
 def _track(own: Parser) -> None:
@@ -240,4 +269,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         value = getattr(found, option, None)
         if value is not None and value < 1:
             raise UsageError(f"--{option.replace('_', '-')} must be at least 1, got {value}")
+    if (getattr(found, "seeds", None) or 0) > MOST_SEEDS:
+        raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, got {found.seeds}")
     return found

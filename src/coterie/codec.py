@@ -13,7 +13,10 @@ import hashlib
 import json
 import math
 import struct
+import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ import safetensors.torch
 import torch
 
 from coterie import core
+from coterie.hints import agrees
 from coterie.settings import UserError
 
 Json = Any
@@ -34,12 +38,32 @@ VALUES: Mapping[str, type[Any]] = {
 """The contract's own value classes, which a state may hold as well."""
 
 
+_DAMAGE = (
+    LookupError, ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError, struct.error,
+    safetensors.SafetensorError,
+)  # fmt: skip
+"""What building a value from other JSON than was written may end in, and using it."""
+
+
 class DamagedError(UserError):
     """What was read is not what was written."""
 
 
 class UnknownClassError(UserError):
     """A stored class that this version of Coterie does not know, or knows with other fields."""
+
+
+@contextmanager
+def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """For what is done with the value stored in ``what``, which may fit together as no method leaves it: errors in here become
+    a :class:`DamagedError`, all ``but`` these."""
+    try:
+        yield
+    except _DAMAGE as error:
+        if isinstance(error, (UserError, *but)):
+            raise
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise DamagedError(f"{what} is not what was written, or fails with this version of Coterie ({why})") from error
 
 
 def blob(data: bytes) -> str:
@@ -94,8 +118,8 @@ def decode(value: Json, get: Callable[[str], bytes]) -> Any:
         return value
     try:
         return _decode_object(value, get)
-    except (KeyError, ValueError, TypeError, struct.error, safetensors.SafetensorError) as error:
-        raise DamagedError(f"a stored {value.get('is', 'value')} is damaged ({error})") from error
+    except _DAMAGE as error:
+        raise DamagedError(f"a stored {str(value.get('is', 'value'))[:80]} is damaged ({str(error)[:200]})") from error
 
 
 def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
@@ -120,7 +144,17 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
     if strange:
         differs = sorted(strange)[0]
         raise UnknownClassError(f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs")
+    hints = _hints(kind)
+    for name, field in fields.items():
+        if not agrees(field, hints.get(name, Any)):
+            raise TypeError(f"its {name} is {type(field).__name__} {str(field)[:40]!r}")
     return cls(**fields)
+
+
+@cache
+def _hints(name: str) -> Mapping[str, Any]:
+    """The annotations of a class of Coterie's own; those of somebody's method may say what they like."""
+    return typing.get_type_hints(_known(name)) if name.startswith("coterie.") else {}
 
 
 def blobs(value: Json) -> Iterator[str]:

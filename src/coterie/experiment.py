@@ -23,7 +23,12 @@ As TOML, everything but the name of the scenario may be left out::
     [boundary]                               # what is done to updates on their way, see docs/boundary.md
     rotation = "permute"
 
-The ``run.toml`` of a run directory is such a file too, with everything said.
+    [robust]                                 # what one client can do to the others, see docs/adversaries.md
+    mean = "trimmed-mean"
+
+The ``run.toml`` of a run directory is such a file too, with everything said. Two things are not taken from a file that was
+recorded, since it may be somebody else's: code, which a model ``package.module:Name`` is, and a boundary's secret, which is
+not in it.
 """
 
 from __future__ import annotations
@@ -36,14 +41,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.boundary import Boundary
+from coterie import models
+from coterie.attack import COLLUDING
+from coterie.boundary import Boundary, secret_of_environment, unlike_secret
 from coterie.core import Training
 from coterie.engines.hardware import PRECISIONS, Hardware
+from coterie.files import expanded
 from coterie.methods import METHODS
-from coterie.record import read_toml
+from coterie.record import ROUNDS, RUN, read_any
+from coterie.robust import Robust
 from coterie.scenario import Scenario, find
-from coterie.settings import SettingError, UserError, build, check, nearest, setting
-from coterie.store import KEPT, check_schema
+from coterie.settings import MOST_SEEDS, SettingError, UserError, build, check, nearest, setting
+from coterie.store import KEPT
 from coterie.world import World
 
 ENGINES = ("inprocess", "flower")
@@ -55,14 +64,27 @@ Spec = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The recorded file that an experiment was read from. secret: what its boundary's secret is known by, if it has one.
+    trusted: whether the caller lets code be imported that it names."""
+
+    file: str
+    secret: str | None = None
+    trusted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Several methods and seeds in one scenario. ``setup`` holds the scenario's settings, ``methods`` the methods'."""
+    """Several methods and seeds in one scenario. ``setup`` holds the scenario's settings, ``methods`` the methods'.
+
+    origin: where it was read from, if that is a file that Coterie recorded."""
 
     scenario: str
     setup: Scenario
     methods: tuple[Any, ...]
     training: Training
     boundary: Boundary = Boundary()  # noqa: RUF009  (frozen)
+    robust: Robust = Robust()  # noqa: RUF009  (frozen)
     rounds: int = setting(40, "communication rounds", ge=1)
     seeds: tuple[int, ...] = setting((0,), "one run of each method per seed", ge=0)
     target: float | None = setting(None, "stop a run when its mean accuracy reaches this", gt=0)
@@ -75,6 +97,7 @@ class Experiment:
     precision: str = setting("fp32", "fp32, or bf16 (autocast) for training and tests", choices=PRECISIONS)
     engine: str = setting("inprocess", "who runs the clients: processes of its own, or Flower's simulation", choices=ENGINES)
     data: str | None = setting(None, "folder of the data set's files")
+    origin: Origin | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check(self)
@@ -94,6 +117,10 @@ class Experiment:
         for name, only in (("width", None), ("device", "cpu"), ("precision", "fp32")):
             if getattr(self, name) not in (None, only):
                 raise SettingError(f"Experiment.{name} is for engine inprocess, got {getattr(self, name)} with engine flower")
+        if self.setup.attack in COLLUDING:
+            raise SettingError(
+                f"Scenario.attack {self.setup.attack} needs engine inprocess, got flower: no client there has others' updates"
+            )
 
     def hardware(self, workers: int | None = None) -> Hardware:
         """What the runs compute with; ``workers`` in place of the experiment's."""
@@ -108,17 +135,33 @@ class Experiment:
         if setup.leavers and setup.leave and setup.leave[0] > self.rounds:
             raise SettingError(f"Scenario.leave {list(setup.leave)} {late} leave")
 
+    def check_consent(self, model: str) -> None:
+        """Raises :class:`~coterie.settings.UserError` if a recorded file names code as the model and nobody has agreed."""
+        if self.origin is not None and not self.origin.trusted:
+            models.check_consent(model, self.origin.file)
+
+    def check_secret(self) -> None:
+        """Raises :class:`~coterie.settings.UserError` unless the boundary has the secret with which the experiment began."""
+        origin = self.origin
+        if origin is None or origin.secret is None:
+            return
+        if why := unlike_secret(self.boundary.secret, origin.secret):
+            raise UserError(f"{origin.file} was recorded with a secret of its boundary{why}")
+
     def world(self, seed: int) -> World:
-        """The scenario's clients and data for ``seed``."""
+        """The scenario's clients and data for ``seed``. Raises :class:`~coterie.settings.UserError`, see ``check_consent``."""
+        self.check_consent(self.setup.model)
         return replace(self.setup, training=self.training).build(seed, self.data)
 
     def spec(self) -> Spec:
-        """Everything said: :func:`make` of it is this experiment again."""
+        """Everything said but a boundary's secret: :func:`make` of it is this experiment again, where that is none."""
         out: Spec = {"scenario": {"name": self.scenario, **plain(self.setup, without=("training",))}}
         out["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
         out |= {name: value for name in PLAIN if (value := getattr(self, name)) is not None}
         out["seeds"] = list(self.seeds)
-        out |= {"training": plain(self.training), "boundary": plain(self.boundary)}
+        hidden = ("secret",) if self.boundary.secret is not None else ()
+        out |= {"training": plain(self.training), "boundary": plain(self.boundary, without=hidden)}
+        out["robust"] = plain(self.robust)
         return out
 
 
@@ -126,18 +169,38 @@ PLAIN = (
     "rounds", "target", "eval_every", "checkpoint_every", "checkpoints_kept", "workers", "width", "device", "precision",
     "engine", "data",
 )  # fmt: skip
-TABLES = ("scenario", "methods", "training", "boundary")
-KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training", "boundary")
+KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training", "boundary", "robust")
 
 
-def read(path: Path | str) -> Spec:
-    """The experiment in a TOML file, as tables: for :func:`make`, or to be changed first."""
-    document = read_toml(Path(path))
+def read(path: Path | str, *, trust_code: bool = False, secret: int | None = None) -> Spec:
+    """The experiment in a TOML file, as tables: for :func:`make`, or to be changed first.
+
+    Args:
+        path: An experiment file, or the ``run.toml`` or ``experiment.toml`` that Coterie recorded.
+        trust_code: Lets a model that a recorded file names as ``package.module:Name`` be imported.
+        secret: The boundary's, where a recorded file had one; else the environment's COTERIE_SECRET.
+
+    Raises:
+        UserError: The file cannot be read, or is a recorded one that is not what was written.
+    """
+    path = Path(path)
+    document = read_any(path)
+    if not document:
+        raise UserError(f"{path} is empty: it says nothing of an experiment")
+    recorded: dict[str, Any] = {}
     if "schema" in document:  # a run's own file, with what else is known of it
-        check_schema(document.pop("schema"), Path(path))
-        document = {k: v for k, v in document.items() if k not in ("world", "versions")}
+        document = {key: value for key, value in document.items() if key not in ("schema", "world", "versions")}
+        known = document.pop("secret", None)
+        if known is not None:
+            boundary = document.get("boundary", {})
+            given = secret_of_environment() if secret is None else secret
+            document["boundary"] = {**boundary, "secret": given} if given is not None else boundary
+        recorded = {"origin": Origin(file=str(path), secret=known, trusted=trust_code)}
+    elif path.name == RUN or (path.parent / ROUNDS).exists():  # it may be a stranger's, and is not to pass for the user's own
+        hint = f"keep an experiment file of your own out of run directories, under another name than {RUN}"
+        raise UserError(f"{path} has no schema version, so Coterie did not record it; {hint}")
     try:
-        return normal(document)
+        return {**normal(document), **recorded}
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -148,7 +211,7 @@ def normal(document: Mapping[str, Any]) -> Spec:
     Raises :class:`~coterie.settings.SettingError` for an unknown key, naming the nearest.
     """
     for key in document:
-        if key not in KNOWN:
+        if key not in KNOWN and not (key == "origin" and isinstance(document[key], Origin)):
             raise SettingError(f"an experiment has no setting {key!r}{nearest(key, KNOWN)} (known: {', '.join(KNOWN)})")
     spec: Spec = dict(document)
     spec["scenario"] = _named("scenario", document.get("scenario", DEMO))
@@ -156,17 +219,22 @@ def normal(document: Mapping[str, Any]) -> Spec:
     if not isinstance(methods, Sequence) or isinstance(methods, str):
         raise SettingError(f"methods must be a list of names or tables, got {methods!r}")
     spec["methods"] = [_named("methods", method) for method in methods]
-    for table in ("training", "boundary"):
+    for table in ("training", "boundary", "robust"):
         spec[table] = document.get(table, {})
         if not isinstance(spec[table], Mapping):
-            raise SettingError(f"{table} must be a table of settings, got {spec[table]!r}")
+            got = "; what was given is not shown: it may be a secret" if table == "boundary" else f", got {spec[table]!r}"
+            raise SettingError(f"{table} must be a table of settings{got}")
         spec[table] = dict(spec[table])
     if "seed" in spec and "seeds" in spec:
         raise SettingError("use just one of seed and seeds")
     if "seed" in spec:
         spec["seeds"] = [spec.pop("seed")]
     seeds = spec.get("seeds", [0])
-    spec["seeds"] = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        if seeds > MOST_SEEDS:
+            raise SettingError(f"seeds must be a list, or a number of at most {MOST_SEEDS:,}, got {seeds}")
+        seeds = list(range(seeds))
+    spec["seeds"] = seeds
     return spec
 
 
@@ -194,6 +262,8 @@ def make(spec: Mapping[str, Any]) -> Experiment:
         methods=tuple(methods),
         training=changed(setup.training, spec["training"], "training"),
         boundary=changed(Boundary(), spec["boundary"], "boundary"),
+        robust=changed(Robust(), spec["robust"], "robust"),
+        origin=spec.get("origin"),
         **{key: spec[key] for key in (*PLAIN, "seeds") if key in spec},
     )
 
@@ -223,7 +293,7 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
 def data_folder(data: str | os.PathLike[str] | None) -> str | None:
     """``data``, or the environment's COTERIE_DATA, as a whole path, so that a run can go on from another folder."""
     data = data or os.environ.get("COTERIE_DATA")
-    return str(Path(data).expanduser().absolute()) if data else None
+    return str(expanded(data).absolute()) if data else None
 
 
 def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Layout:
     (BatchNorm's running statistics) follow: they travel and are averaged, but similarity does not see them. Integer
     buffers have no place in a row; :meth:`load` leaves them alone.
 
-    >>> layout = Layout(nn.Linear(3, 2))
+    >>> layout = Layout(nn.Linear(3, 2, device="meta"))
     >>> layout.size, dict(layout.columns)
     (8, {'': (0, 8)})
     """
@@ -53,6 +53,9 @@ class Layout:
         self.size: int = start
         self.trainable: int = sum(p.numel() for _, p in trainable)
         self.statistics: tuple[str, ...] = tuple(n for n, _ in buffers)
+        self.variances: tuple[slice, ...] = tuple(
+            slice(p.start, p.stop) for p in pieces if p.name.rpartition(".")[2] == "running_var"
+        )
         names = {n for n, _ in trainable}
         self.columns: Mapping[str, tuple[int, int]] = self._layers(names)
         self.tensors: Mapping[str, tuple[int, int]] = {p.name: (p.start, p.stop) for p in self.pieces if p.name in names}
@@ -102,6 +105,11 @@ class Layout:
         if row.shape != (self.size,):
             raise ValueError(f"a row of this model has shape ({self.size},), got {tuple(row.shape)}")
         return {p.name: row[p.start : p.stop].view(p.shape) for p in self.pieces}
+
+    def raise_variances(self, row: Tensor) -> None:
+        """Running variances of a row below zero, which no training makes and whose roots would be NaN, become zero."""
+        for part in self.variances:
+            row[part].clamp_(min=0.0)
 
     def load(self, module: nn.Module, row: Tensor) -> None:
         """Copy a row into a module's tensors, in place."""

@@ -9,6 +9,7 @@ softmax.
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import math
 import os
 import sys
@@ -170,7 +171,9 @@ def make(name: str, shape: Shape, classes: int) -> nn.Module:
     """A fresh module: ``name`` is one of :data:`MODELS`, or ``package.module:Name`` of anything that takes
     ``(shape, classes)`` and returns an ``nn.Module``.
 
-    >>> sum(p.numel() for p in make("mlp", (1, 8, 8), 10).parameters())
+    >>> from coterie.randomness import seeded
+    >>> with seeded(0):
+    ...     sum(p.numel() for p in make("mlp", (1, 8, 8), 10).parameters())
     4810
     """
     return builder(name)(shape, classes)
@@ -205,6 +208,21 @@ def _try(name: str, shape: Shape, classes: int) -> None:
         raise UserError(f"the model {name!r} must make an nn.Module, it makes {type(made).__name__}")
     if not any(parameter.requires_grad for parameter in made.parameters()):
         raise UserError(f"the model {name!r} has no trainable parameter")
+
+
+def check_consent(name: str, file: str) -> None:
+    """Raises :class:`~coterie.settings.UserError` if the model that ``file`` names is code, saying where that is."""
+    module, colon, _ = name.partition(":")
+    if name in MODELS or not colon:
+        return
+    top = module.partition(".")[0]
+    spec = importlib.machinery.PathFinder.find_spec(top, [*sys.path, os.getcwd()]) if top.isidentifier() else None
+    place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+    where = f"from {place}" if place else "from wherever Python finds it"
+    raise UserError(
+        f"{file} names the model {name!r}, which is code, and Coterie would import {module!r} {where}; if you trust it, "
+        "say so by --trust-code, in Python by trust_code=True"
+    )
 
 
 def builder(name: str) -> Builder:

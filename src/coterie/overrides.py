@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -9,8 +10,14 @@ from coterie.boundary import Boundary
 from coterie.core import Training
 from coterie.experiment import PLAIN, Spec, method_class, settings_of
 from coterie.methods import METHODS
+from coterie.robust import Robust
 from coterie.scenario import find
 from coterie.settings import SettingError, nearest, parse
+
+_KEY = re.compile(r"[\w.-]+")
+
+DOTTED = ("boundary", "robust")
+"""Tables whose settings are named with the table."""
 
 
 class Place(NamedTuple):
@@ -30,21 +37,29 @@ def assign(spec: Spec, text: str) -> Spec:
     """``spec`` with the setting of ``text``, ``key=value``, changed.
 
     key: ``method.KEY`` (of each method that has it), ``NAME.KEY`` of one method, ``training.KEY``, ``scenario.KEY``,
-    ``experiment.KEY``, ``boundary.KEY``; or a bare KEY where only one kind of these has it, the boundary left aside. Raises
+    ``experiment.KEY``, ``boundary.KEY``, ``robust.KEY``; or a bare KEY where only one kind of the first four has it. Raises
     :class:`~coterie.settings.SettingError` for an unknown key, naming the nearest, and for an ambiguous one.
     """
     key, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not key:
-        raise SettingError(f"--set takes key=value, got {text!r}")
+    if not equals or not _KEY.fullmatch(key):
+        got = "; what was given is not shown: it may be a secret" if "secret" in text.lower() else f", got {text!r}"
+        raise SettingError(f"--set takes key=value{got}")
     spec = {
         **spec,
         "scenario": dict(spec["scenario"]),
         "training": dict(spec["training"]),
         "boundary": dict(spec["boundary"]),
+        "robust": dict(spec["robust"]),
         "methods": [dict(m) for m in spec["methods"]],
     }
-    # A text may be called "none" (a shift), and an optional setting takes "none" for None.
-    parsed = "none" if parse(value) is None else parse(value)
+    try:
+        parsed = parse(value)
+    except ValueError as error:
+        if key.rpartition(".")[2] == "secret" and value.isdecimal():
+            raise SettingError(f"--set {key}: a secret of more than 64 bits is given by --secret-file FILE") from None
+        raise SettingError(f"--set {key}: the value cannot be read: {error}") from error
+    if parsed is None:  # a text may be called "none" (a shift), and an optional setting takes "none" for None
+        parsed = "none"
     places = list(_places(spec))
     for place in _dotted(places, key) if "." in key else _bare(places, key):
         place.values[place.key] = parsed
@@ -59,6 +74,8 @@ def _places(spec: Spec) -> Iterator[Place]:
         yield Place("training", "training", key, spec["training"])
     for key in settings_of(Boundary):
         yield Place("boundary", "boundary", key, spec["boundary"])
+    for key in settings_of(Robust):
+        yield Place("robust", "robust", key, spec["robust"])
     for key in settings_of(type(find(spec["scenario"]["name"])), hidden=("training",)):
         yield Place("scenario", "scenario", key, spec["scenario"])
     for key in (*PLAIN, "seeds"):
@@ -82,10 +99,10 @@ def _dotted(places: list[Place], key: str) -> list[Place]:
 
 
 def _bare(places: list[Place], key: str) -> list[Place]:
-    found = [place for place in places if place.key == key and place.kind != "boundary"]
+    found = [place for place in places if place.key == key and place.kind not in DOTTED]
     if not found:
-        if key in settings_of(Boundary):
-            raise SettingError(f"--set {key}: write boundary.{key}")
+        if table := next((place.table for place in places if place.key == key), None):
+            raise SettingError(f"--set {key}: write {table}.{key}")
         hint = nearest(key, {place.key for place in places})
         if not hint:
             hint = "; coterie methods NAME and coterie scenarios NAME list them"

@@ -17,20 +17,31 @@ from pathlib import Path
 from typing import Any
 
 from coterie import models
-from coterie.boundary import Boundary
-from coterie.codec import DamagedError
+from coterie.boundary import Boundary, known_by
+from coterie.checksum import sealed_toml
+from coterie.codec import DamagedError, from_stored
 from coterie.core import Method, Training
 from coterie.engines import inprocess
 from coterie.engines.inprocess import Position, Round
+from coterie.engines.workers import EngineError
 from coterie.experiment import Experiment, data_folder, make, method_class, read
-from coterie.record import RUN, Line, Record, ends, to_toml
+from coterie.files import within
+from coterie.record import RUN, Line, Record, ends, read_recorded, to_toml
 from coterie.record import versions as versions
+from coterie.robust import Robust
 from coterie.scenario import Scenario, find
 from coterie.settings import SettingError, UserError
-from coterie.store import SCHEMA, held, write_whole
+from coterie.store import LOCK, PART, SCHEMA, held, write_whole
 from coterie.world import World
 
 EXPERIMENT = "experiment.toml"
+
+_LEFT = {LOCK, RUN + PART, EXPERIMENT + PART}
+"""Files of a process that was killed before there was anything to go on with."""
+
+
+_SAME = ("scenario", "setup", "methods", "training", "robust", "seeds", "width", "device", "precision", "engine")
+"""What an experiment's file and that of a run of it agree on, with the boundary but for its secret."""
 
 
 def run(
@@ -48,6 +59,7 @@ def run(
     eval_every: int = 1,
     start: Position | None = None,
     boundary: Boundary | None = None,
+    robust: Robust | None = None,
 ) -> Iterator[Round]:
     """Run a method over a scenario; yields each communication round as it ends.
 
@@ -55,7 +67,9 @@ def run(
     :data:`coterie.SCENARIOS`, a scenario, or a world of your own. training: local training in place of the scenario's.
     data: folder of the data set's files. workers, width, device, precision: what it computes with
     (:class:`~coterie.engines.hardware.Hardware`). start: the ``position`` of an earlier round, to go on from. boundary:
-    what is done to updates on their way. Nothing is written; early stopping is ``break``. Raises
+    what is done to updates on their way. robust: bounds on what one client can do to the others.
+
+    Nothing is written; early stopping is ``break``. Raises
     :class:`~coterie.settings.UserError` for a wrong argument, before the first round.
     """
     for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("eval_every", eval_every, 1)):
@@ -69,7 +83,7 @@ def run(
         world = replace(world, training=training)
     return inprocess.rounds(
         chosen, world, rounds=rounds, seed=seed, workers=workers, width=width, device=device, precision=precision,
-        eval_every=eval_every, start=start, boundary=boundary,
+        eval_every=eval_every, start=start, boundary=boundary, robust=robust,
     )  # fmt: skip
 
 
@@ -93,19 +107,27 @@ class Run:
         return self.experiment.seeds[0]
 
     def finished(self) -> bool:
-        """Whether the last round, or the target, is recorded and stored."""
+        """Whether the last round, or the target, is recorded and stored, and can be read."""
         lines = self.record.lines()
-        return bool(lines) and self._last(lines[-1]) and lines[-1]["round"] in self.record.checkpoints.rounds()
+        if not lines or not self._last(lines[-1]) or lines[-1]["round"] not in self.record.checkpoints.rounds():
+            return False
+        try:
+            self.record.checkpoints.check(lines[-1]["round"], self.record.fits())
+        except DamagedError:  # it is made again, from the one before
+            return False
+        return True
 
     def rounds(self, workers: int | None = None) -> Iterator[Round]:
         """Begin the run or go on where it stands; yields the rounds that were missing, each recorded before.
 
         Raises :class:`~coterie.store.BusyError` if another process writes this run, and
-        :class:`~coterie.settings.UserError` if it cannot go on: files of a newer Coterie, data that have changed.
+        :class:`~coterie.settings.UserError` if it cannot go on: files of a newer Coterie or that are damaged, data that have
+        changed, code or a secret that the caller has to give.
         """
         if self.finished():
             self.record.checkpoints.prune(self.experiment.checkpoints_kept)  # it may have been killed before it could
             return
+        self.experiment.check_secret()
         world = self.experiment.world(self.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         with held(self.folder):
@@ -113,7 +135,7 @@ class Run:
             if self.finished():  # another process may have been faster
                 return
             with closing(self._engine(world, stored, workers)) as engine:  # type: ignore[type-var]
-                for done in engine:
+                for done in self._going_on(engine, stored):
                     last = self._store(done)
                     yield done
                     if last:
@@ -124,7 +146,7 @@ class Run:
         experiment = self.experiment
         common: dict[str, Any] = {
             "rounds": experiment.rounds, "seed": self.seed, "eval_every": experiment.eval_every, "start": start,
-            "boundary": experiment.boundary,
+            "boundary": experiment.boundary, "robust": experiment.robust,
         }  # fmt: skip
         if experiment.engine == "flower":
             from coterie.engines.flower import simulation  # Flower is an extra
@@ -133,28 +155,47 @@ class Run:
             return simulation.rounds(self.method, maker, workers=workers or experiment.workers, **common)
         return inprocess.rounds(self.method, world, **common, **asdict(experiment.hardware(workers)))
 
+    def _going_on(self, engine: Iterator[Round], start: Position | None) -> Iterator[Round]:
+        """What the engine makes. Its first round shows whether the checkpoint that it began with fits together."""
+        if start is not None:
+            with from_stored(self.record.checkpoints.path(start.round), but=(EngineError,)):
+                first = next(engine, None)
+            if first is not None:
+                yield first
+        yield from engine
+
     def _prepare(self, world: World) -> Position | None:
         """Write ``run.toml``, or check it and cut off what was recorded after the checkpoint."""
         record, facts = self.record, world_facts(world)
         if not record.begun:
-            record.describe({**self.experiment.spec(), "world": facts, "versions": versions()})
+            known = self.experiment.origin and self.experiment.origin.secret
+            secret = {"secret": known} if known else _secret_of(self.experiment)
+            record.describe({**self.experiment.spec(), **secret, "world": facts, "versions": versions()})
         elif any(facts.get(name) != known for name, known in record.description()["world"].items()):
             raise UserError(f"{self.folder} cannot go on: the scenario's clients or data are not what they were")
-        stored = record.checkpoints.load()
+        try:
+            stored = record.go_on(self.experiment.checkpoint_every)
+        except DamagedError as error:
+            raise DamagedError(f"{error}; coterie run {self.folder / RUN} --out DIR makes the run again") from error
         if stored and not isinstance(stored[1], Position):
             raise DamagedError(f"the checkpoint of {self.folder} holds no position of a run; it is damaged")
-        record.rewind(stored[0] if stored else 0)
         return stored[1] if stored else None
 
     def _store(self, done: Round) -> bool:
         """Record a round and store its checkpoint when one is due; returns whether the run ends here."""
         last = self._last(self.record.keep(done))
         if last or done.number % self.experiment.checkpoint_every == 0:
-            self.record.checkpoints.save(done.number, done.position, self.experiment.checkpoints_kept)
+            self.record.store(done.number, done.position, self.experiment.checkpoints_kept)
         return last
 
     def _last(self, recorded: Line) -> bool:
         return ends(recorded, self.experiment.rounds, self.experiment.target)
+
+
+def _secret_of(experiment: Experiment) -> dict[str, str]:
+    """What a record keeps of a boundary's secret."""
+    secret = experiment.boundary.secret
+    return {} if secret is None else {"secret": known_by(secret)}
 
 
 def world_of(spec: str, seed: int) -> World:
@@ -164,7 +205,7 @@ def world_of(spec: str, seed: int) -> World:
 
 def world_facts(world: World) -> dict[str, Any]:
     """What ``run.toml`` keeps of a world: ids, training-set sizes in that order, a digest of all data, the true groups, who
-    means harm, and what it takes to make a net like the clients'."""
+    is hostile, and what it takes to make a net like the clients'."""
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
         "clients": clients,
@@ -213,7 +254,8 @@ def begin(experiment: Experiment, folder: Path | str) -> tuple[Run, ...]:
     """
     folder = Path(folder)
     experiment = replace(experiment, data=data_folder(experiment.data))
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    experiment.check_secret()
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - _LEFT):
         runs = folder.is_dir() and any((folder / name).exists() for name in (RUN, EXPERIMENT))
         hint = f"; coterie resume {folder} goes on with what is there" if runs else ""
         raise UserError(f"{folder} is there already and not an empty folder; name another{hint}")
@@ -226,7 +268,8 @@ def begin(experiment: Experiment, folder: Path | str) -> tuple[Run, ...]:
     if len(runs_) == 1:
         runs_[0]._prepare(world)
     else:
-        write_whole(folder / EXPERIMENT, to_toml({"schema": SCHEMA, **experiment.spec()}).encode())
+        about = {"schema": SCHEMA, **experiment.spec(), **_secret_of(experiment)}
+        write_whole(folder / EXPERIMENT, sealed_toml(to_toml(about)))
     return runs_
 
 
@@ -245,15 +288,42 @@ def _runs(experiment: Experiment, folder: Path) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def reopen(folder: Path | str) -> tuple[Run, ...]:
+def reopen(folder: Path | str, *, trust_code: bool = False, secret: int | None = None) -> tuple[Run, ...]:
     """The runs of a run directory or an experiment's folder, finished or not.
 
-    Raises :class:`~coterie.settings.UserError` if it is neither, or of a newer Coterie.
+    Args:
+        folder: It may be from somebody else: nothing that it names is imported, no link in it is followed.
+        trust_code: Lets a model of it that is called ``package.module:Name`` be imported, where it is needed to go on.
+        secret: The boundary's, where it had one; else the environment's COTERIE_SECRET. A run cannot go on without it.
+
+    Raises:
+        UserError: It is neither, of a newer Coterie, or not what was written.
     """
     folder = Path(folder)
     for name in (EXPERIMENT, RUN):
-        if (folder / name).is_file():
-            return _runs(make(read(folder / name)), folder)
+        if (folder / name).is_file() or (folder / name).is_symlink():
+            path = within(folder, name)
+            if name == EXPERIMENT:
+                read_recorded(path)
+            else:
+                Record(folder).description()
+            found = _runs(make(read(path, trust_code=trust_code, secret=secret)), folder)
+            for one in found if name == EXPERIMENT else ():
+                _check_place(one, folder)
+            return found
     if not folder.exists():
         raise UserError(f"{folder} does not exist")
-    raise UserError(f"{folder} is no run directory: it has neither {RUN} nor {EXPERIMENT}")
+    begun = folder.is_dir() and {path.name for path in folder.iterdir()}
+    hint = f"; it was stopped before it began: coterie run --out {folder} begins it there" if begun and begun <= _LEFT else ""
+    raise UserError(f"{folder} is no run directory: it has neither {RUN} nor {EXPERIMENT}{hint}")
+
+
+def _check_place(one: Run, folder: Path) -> None:
+    """Raises :class:`~coterie.settings.UserError` if a run of an experiment is elsewhere, or is another one."""
+    within(folder, one.folder.name)
+    if one.record.begun:
+        one.record.description()
+        there = make(read(one.folder / RUN))
+        boundaries = [replace(experiment.boundary, secret=None) for experiment in (there, one.experiment)]
+        if boundaries[0] != boundaries[1] or any(getattr(there, name) != getattr(one.experiment, name) for name in _SAME):
+            raise DamagedError(f"{one.folder} has another run than {folder / EXPERIMENT} says")

@@ -9,14 +9,25 @@ import dataclasses
 import difflib
 import math
 import numbers
+import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, time
 from typing import Any
+
+from coterie.printable import one_line
 
 
 class UserError(Exception):
-    """A mistake of the caller's, told in one sentence: the setting, its value, what is allowed, the likely slip."""
+    """A mistake of the caller's, told in one sentence: the setting, its value, what is allowed, the likely slip.
+
+    What it quotes may be from a stranger: as a text it is one line without control characters, cut in the middle
+    where it is too long to read.
+    """
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class SettingError(UserError, ValueError):
@@ -33,11 +44,15 @@ def setting(
     lt: float | None = None,
     choices: Iterable[str] | None = None,
     multiple: int | None = None,
+    bits: int = 64,
 ) -> Any:
-    """A dataclass field with its sentence ``doc`` and its limits (>=, >, <=, <, one of ``choices``, or a positive multiple)."""
+    """A dataclass field with its sentence ``doc`` and its limits.
+
+    The limits: >=, >, <=, <, one of ``choices``, a positive multiple; the ``bits`` of a whole number: TOML's have 64.
+    """
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "choices": None if choices is None else tuple(choices)}
     limits["multiple"] = multiple
-    metadata = {"doc": doc, "limits": {k: v for k, v in limits.items() if v is not None}}
+    metadata = {"doc": doc, "limits": {k: v for k, v in limits.items() if v is not None}, "bits": bits}
     if isinstance(default, (dict, list)):
         raise TypeError("a setting's default is immutable")
     return dataclasses.field(default=default, metadata=metadata)
@@ -50,10 +65,19 @@ def check(settings: Any) -> None:
         if "limits" not in field.metadata:
             continue
         name = f"{type(settings).__name__}.{field.name}"
-        value = _coerce(name, getattr(settings, field.name), hints[field.name])
+        value = _coerce(name, getattr(settings, field.name), hints[field.name], field.metadata["bits"])
         object.__setattr__(settings, field.name, value)
         for single in value if isinstance(value, tuple) else (value,):
             _check_limits(name, single, field.metadata["limits"])
+
+
+MOST_SEEDS = 10_000
+"""Seeds from 0 on that a number can ask for."""
+
+
+def _is_text(value: str) -> bool:
+    """Whether a file can hold it, and the system take it for a path: bytes of a name that are no UTF-8 are half a pair."""
+    return not any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in value)
 
 
 SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "multiple": "a positive multiple of"}
@@ -79,25 +103,33 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         raise SettingError(f"{name} must be {allowed}, got {value!r}")
 
 
-def _coerce(name: str, value: Any, hint: Any) -> Any:
+def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
     """``value`` as the annotated type: ints pass as floats, NumPy's numbers as Python's, lists as tuples, nothing else."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
     for option in sorted(options, key=lambda o: o is not type(None)):
         origin = typing.get_origin(option) or option
         if option is type(None) and value in (None, "none"):
             return None
+        if origin in (float, int) and isinstance(value, numbers.Integral) and int(value).bit_length() >= bits:
+            raise SettingError(f"{name} must be below 2^{bits - 1}, got a number of {int(value).bit_length():,} bits")
         if origin is float and isinstance(value, numbers.Real) and value is not True and value is not False:
             return float(value)
         if origin is int and isinstance(value, numbers.Integral) and value is not True and value is not False:
             return int(value)
         if origin is tuple and isinstance(value, (list, tuple)):
             inner = typing.get_args(option)[0]
-            return tuple(_coerce(f"{name}[{i}]", v, inner) for i, v in enumerate(value))
+            return tuple(_coerce(f"{name}[{i}]", v, inner, bits) for i, v in enumerate(value))
+        if origin is str and isinstance(value, str) and not _is_text(value):
+            raise SettingError(f"{name} must be a text in UTF-8 without control characters, got {value!r}")
         if origin in (bool, str) and isinstance(value, origin):
             return value
         if isinstance(origin, type) and origin not in (float, int, bool, str) and isinstance(value, origin):
             return value
     raise SettingError(f"{name} must be {describe(hint)}, got {value!r}")
+
+
+LARGEST = 2**63
+"""Whole numbers in TOML have 64 bits: they are below this."""
 
 
 def describe(hint: Any) -> str:
@@ -120,8 +152,63 @@ def nearest(name: Any, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+DEEPEST = 16
+"""Tables and lists inside one another, in TOML."""
+
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}[ \t]*+\.[ \t]*+){{{4 * DEEPEST}}}", re.MULTILINE)
+"""A key of too many parts, where one can begin, before it is parsed: of 80,000, the parser takes minutes and all memory."""
+
+
+def toml(text: str) -> dict[str, Any]:
+    """The document in TOML text; raises ``ValueError`` that says in a few words why it is none, whoever wrote it.
+
+    >>> toml("a = [1, {b = 2}]")
+    {'a': [1, {'b': 2}]}
+    """
+    import tomllib
+
+    too_deep = f"its tables and lists are more than {DEEPEST} deep"
+    if _DEEP_KEY.search(text):
+        raise ValueError(too_deep)
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(too_deep) from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # of Python's own: more digits than it reads
+        raise ValueError(f"it has a number of too many digits ({error})") from None
+    for value in _within(document, too_deep):
+        if isinstance(value, date | time):
+            raise ValueError("it has a date or a time, which no setting is")
+        if isinstance(value, int) and not -LARGEST <= value < LARGEST:
+            table = document.get("boundary")
+            if isinstance(table, dict) and table.get("secret") is value:
+                raise ValueError("its boundary.secret has more than 64 bits; a longer secret is given by --secret-file FILE")
+            raise ValueError("it has a whole number of more than 64 bits")
+    return document
+
+
+def _within(document: Any, too_deep: str) -> Iterator[Any]:
+    """All values in tables and lists, however deep; raises ``ValueError`` beyond :data:`DEEPEST`."""
+    level = [document]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+        ]
+        yield from level
+        if not level:
+            return
+    raise ValueError(too_deep)
+
+
 def parse(text: str) -> Any:
     """A value typed on the command line: TOML's notation, ``none``, or else the text itself.
+
+    Raises ``ValueError`` for what Coterie reads nowhere: see :func:`toml`.
 
     >>> parse("0.5"), parse("[1, 2]"), parse("true"), parse("none"), parse("ward")
     (0.5, [1, 2], True, None, 'ward')
@@ -131,7 +218,7 @@ def parse(text: str) -> Any:
     if text.lower() == "none":
         return None
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 

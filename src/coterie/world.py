@@ -105,7 +105,7 @@ class World:
 
     model: makes a module with fresh parameters from torch's global generator (engines call it in a seeded scope).
     augment: (inputs, generator) -> inputs, applied to training batches only. attendance: who is there when. attacks: what
-    those clients do to their updates that mean harm; flipped labels are in their data already.
+    hostile clients do to their updates; flipped labels are in their data already.
     """
 
     clients: Mapping[Client, ClientData]

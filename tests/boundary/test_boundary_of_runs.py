@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def test_a_table_of_an_experiment() -> None:
 
     experiment = make({**SMALL, "boundary": {"rotation": "blocks", "block": 8, "secret": 3, **NOISE}})
     assert experiment.boundary == Boundary(rotation="blocks", block=8, secret=3, clip=0.5, noise=4.0)
-    assert make(tomllib.loads(to_toml(experiment.spec()))) == experiment
+    again = make(tomllib.loads(to_toml(experiment.spec())))
+    assert again == replace(experiment, boundary=replace(experiment.boundary, secret=None))  # which is never written
     assert make(SMALL).boundary == Boundary()
 
 
@@ -37,7 +39,7 @@ def test_a_table_of_an_experiment() -> None:
     [
         ({"rotate": "permute"}, "boundary has no setting 'rotate'; did you mean rotation?"),
         ({"noise": 1}, "Boundary.noise 1 needs Boundary.clip"),
-        (3, "boundary must be a table of settings, got 3"),
+        (3, "boundary must be a table of settings; what was given is not shown: it may be a secret"),
     ],
 )
 def test_mistakes_in_the_table(table: Any, sentence: str) -> None:

@@ -14,6 +14,7 @@ from coterie.boundary.rules import ROTATIONS
 from coterie.clustering import manhattan
 from coterie.layout import Layout
 from coterie.methods.hcct_layers import paper_code_ratios
+from coterie.randomness import seeded
 from small import made, mlp, normed
 
 MAPS = [name for name in ROTATIONS if name != "none"]
@@ -27,6 +28,7 @@ def rows(layout: Layout, count: int, seed: int) -> Tensor:
 @pytest.mark.parametrize("rotation", MAPS)
 @given(seed=st.integers(0, 2**40), inputs=st.integers(1, 9), hidden=st.integers(1, 40), block=st.integers(2, 64))
 @settings(max_examples=25)
+@seeded(0)
 def test_norms_inner_products_and_rows_survive(rotation: str, seed: int, inputs: int, hidden: int, block: int) -> None:
     layout = Layout(nn.Sequential(nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 2)))
     drawing, parameters = drawn(rotation, layout, block, seed), slice(0, layout.trainable)
@@ -41,6 +43,7 @@ def test_norms_inner_products_and_rows_survive(rotation: str, seed: int, inputs:
 
 
 @pytest.mark.parametrize("rotation", MAPS)
+@seeded(0)
 def test_a_map_is_linear_so_means_and_differences_commute_with_it(rotation: str) -> None:
     layout = Layout(mlp())
     drawing = drawn(rotation, layout, 16, 5)
@@ -48,6 +51,7 @@ def test_a_map_is_linear_so_means_and_differences_commute_with_it(rotation: str)
     torch.testing.assert_close(drawing.seal(0.3 * x - 0.7 * y), 0.3 * drawing.seal(x) - 0.7 * drawing.seal(y))
 
 
+@seeded(0)
 def test_the_matrix_of_a_blocks_map_is_orthogonal() -> None:
     layout = Layout(nn.Linear(6, 3, bias=False))  # 18 parameters: blocks of 8, 8 and 2
     drawing = drawn("blocks", layout, 8, 1)
@@ -56,6 +60,7 @@ def test_the_matrix_of_a_blocks_map_is_orthogonal() -> None:
     assert sorted(int((row.abs() > 1e-9).sum()) for row in matrix) == [2] * 2 + [8] * 16
 
 
+@seeded(0)
 def test_a_map_by_tensors_leaves_every_tensor_its_columns() -> None:
     layout = Layout(normed())
     row = torch.cat([torch.full((piece.stop - piece.start,), float(i + 1)) for i, piece in enumerate(layout.pieces)])
@@ -64,6 +69,7 @@ def test_a_map_by_tensors_leaves_every_tensor_its_columns() -> None:
 
 
 @pytest.mark.parametrize("rotation", MAPS)
+@seeded(0)
 def test_a_map_is_its_key(rotation: str) -> None:
     layout = Layout(mlp())
     row = rows(layout, 1, 0)[0]
@@ -74,6 +80,7 @@ def test_a_map_is_its_key(rotation: str) -> None:
     assert (sealed[0] == row).sum() < 8
 
 
+@seeded(0)
 def test_signs_and_places_are_even() -> None:
     layout = Layout(nn.Linear(100, 100))
     sealed = drawn("permute", layout, 2, 4).seal(torch.arange(1.0, layout.size + 1))
@@ -82,6 +89,7 @@ def test_signs_and_places_are_even() -> None:
 
 
 @pytest.mark.parametrize("rotation", EXACT)
+@seeded(0)
 def test_distances_by_l1_survive_permutations_and_not_blocks(rotation: str) -> None:
     layout = Layout(mlp())
     x = rows(layout, 4, 1)
@@ -90,6 +98,7 @@ def test_distances_by_l1_survive_permutations_and_not_blocks(rotation: str) -> N
     assert abs(manhattan(seal("blocks")) - manhattan(x)).max() > 0.5
 
 
+@seeded(0)
 def test_signed_means_of_entries_survive_no_map() -> None:
     layout = Layout(mlp())
     x = rows(layout, 4, 1) + 1
@@ -122,6 +131,7 @@ def test_maps_and_noise_depend_on_every_bit_of_their_key() -> None:
     assert len({tuple(one.tolist()) for one in noisy}) == 4
 
 
+@seeded(0)
 def test_a_block_larger_than_the_model_is_the_model() -> None:
     layout = Layout(nn.Linear(3, 2))
     row = rows(layout, 1, 0)[0]

@@ -15,6 +15,7 @@ from scipy.stats import norm
 from coterie.boundary import Boundary, Wire, noise_for, spent
 from coterie.boundary.privacy import leak
 from coterie.layout import Layout
+from coterie.randomness import seeded
 from coterie.settings import SettingError, UserError
 from small import mlp
 
@@ -81,6 +82,7 @@ def test_accountants_have_names_and_may_be_missing(monkeypatch: pytest.MonkeyPat
         spent(1.0, 1, accountant="rdp")
 
 
+@seeded(0)
 def test_layers_that_stay_do_not_count_for_the_clip() -> None:
     layout = Layout(mlp())
     keep = layout.mask(["2"])
@@ -88,6 +90,7 @@ def test_layers_that_stay_do_not_count_for_the_clip() -> None:
     assert torch.equal(Wire(Boundary(clip=1.0), layout, 0).send(row, 1, 0, keep), row)
 
 
+@seeded(0)
 def test_clipped_updates_of_any_two_data_sets_are_twice_the_clip_apart_at_most() -> None:
     layout = Layout(mlp())
     wire = Wire(Boundary(clip=0.5), layout, 0)

@@ -1,5 +1,6 @@
 """Data sets of the hub, from a local folder in the hub's layout: no network."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,21 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(__import__("sys").modules, "flwr_datasets", None)
     with pytest.raises(UserError, match=r"hub:mnist needs flwr-datasets: pip install 'coterie\[hub\]'"):
         reader.read((), "hub:mnist")
+
+
+def test_a_folder_of_broken_files_or_of_a_pipe(hub: Any, tmp_path: Path) -> None:
+    features = hub.Features({"x": hub.Sequence(hub.Value("float32")), "label": hub.Value("int64")})
+    rows = {"x": [[0.5, 1.0]] * 40, "label": [1, 0] * 20}
+    name = write(hub, tmp_path / "table", features, {"train": rows})
+    (file,) = (tmp_path / "table").iterdir()
+    whole = file.read_bytes()
+    changed = whole[:300] + bytes(200) + whole[500:]
+    for number, broken in enumerate((b"", b"PAR1", whole[:-20], changed, b"\x80\x04cos\nsystem\n")):
+        folder = tmp_path / f"table{number}"
+        folder.mkdir()
+        (folder / file.name).write_bytes(broken)
+        with pytest.raises(UserError, match=f"^hub:{folder} cannot be loaded: ."):
+            datasets.load(f"hub:{folder}")
+    os.mkfifo(tmp_path / "table" / "train-00001.parquet")
+    with pytest.raises(UserError, match="is not a regular file"):
+        reader.read((), name)

@@ -1,12 +1,21 @@
 """Files that are not what they should be: one sentence each, and nothing is ever unpickled."""
 
+import gzip
+import io
+import os
 import struct
+import subprocess
+import sys
+import warnings
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from upstream import idx_bytes
 
+from coterie import files
 from coterie.data import readers
 from coterie.settings import UserError
 
@@ -94,5 +103,136 @@ def test_csv_rows_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is not a regular file"):
         readers.content(tmp_path)
+
+
+def zipped(path: Path, *members: tuple[str, bytes], how: int = zipfile.ZIP_DEFLATED) -> Path:
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", how) as file:
+        warnings.simplefilter("ignore")  # of names that occur twice
+        for name, data in members:
+            file.writestr(name, data)
+    return path
+
+
+def saved(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def headed(shape: str, dtype: str = "<f8") -> bytes:
+    head = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head
+
+
+def test_npz_gives_back_what_was_saved(tmp_path: Path) -> None:
+    arrays = {
+        "a": np.arange(24, dtype=">i4").reshape(2, 3, 4), "b": np.asfortranarray(np.random.default_rng(0).normal(size=(3, 5))),
+        "c": np.array(3), "d": np.zeros((0, 4), np.uint8), "e": np.array(["x", "yz"]),
+    }  # fmt: skip
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "x.npz", **arrays)
+        found = readers.npz(tmp_path / "x.npz")
+        assert list(found) == list(arrays)
+        for name, array in arrays.items():
+            assert found[name].dtype == array.dtype
+            assert (found[name] == array).all()
+            assert found[name].shape == array.shape
+
+
+@pytest.mark.parametrize("shape", ["(4000000000000,)", "(2, 3)", f"({2**62}, {2**62})", "(-1,)", "()"])
+def test_an_array_that_claims_other_bytes_than_there_are(tmp_path: Path, shape: str) -> None:
+    path = zipped(tmp_path / "x.npz", ("x.npy", headed(shape) + bytes(40)))
+    with pytest.raises(UserError, match=r"x\.npy has 40 bytes where its header promises an array \["):
+        readers.npz(path)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        headed(f"({'9' * 5000},)"), headed("(" * 5000), headed("(True,)"), headed("'a'"), headed("(1,)", "x" * 9000),
+        b"\x93NUMPY\x09\x00",
+    ],
+    ids=range(6),
+)  # fmt: skip
+def test_a_header_that_is_none(tmp_path: Path, head: bytes) -> None:
+    with pytest.raises(UserError, match=r"is no readable \.npz file"):
+        readers.npz(zipped(tmp_path / "x.npz", ("x.npy", head)))
+
+
+def test_zip_files_that_numpy_does_not_write(tmp_path: Path) -> None:
+    one = ("x.npy", saved(np.ones(3)))
+    with pytest.raises(UserError, match="has two arrays 'x'"):
+        readers.npz(zipped(tmp_path / "x.npz", one, one))
+    with pytest.raises(UserError, match="packed by zip's method 14"):
+        readers.npz(zipped(tmp_path / "x.npz", one, how=zipfile.ZIP_LZMA))
+    data = bytearray(zipped(tmp_path / "x.npz", one).read_bytes())
+    data[6] |= 1
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    (tmp_path / "x.npz").write_bytes(data)
+    with pytest.raises(UserError, match="is encrypted"):
+        readers.npz(tmp_path / "x.npz")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files may unpack to a megabyte, or to so many times their size."""
+    monkeypatch.setattr(files, "ALWAYS", 1 << 20)
+    monkeypatch.setattr(readers, "AT_ONCE", 1 << 16)
+
+
+@pytest.mark.usefixtures("small")
+def test_bombs_are_refused_before_they_fill_the_memory(tmp_path: Path) -> None:
+    zeros, many = bytes(1 << 24), "it is made to fill the memory"
+    with pytest.raises(UserError, match=f"16,777,344 bytes or more from .*: {many}"):
+        readers.npz(zipped(tmp_path / "x.npz", ("x.npy", headed(f"({1 << 21},)").ljust(128) + zeros)))
+    (tmp_path / "x.gz").write_bytes(gzip.compress(zeros))
+    with pytest.raises(UserError, match=many):
+        readers.content(tmp_path / "x.gz")
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"good") + gzip.compress(zeros))
+    with pytest.raises(UserError, match=many):
+        readers.content(tmp_path / "x.gz")
+    packed = zlib.compress(zeros)
+    element = b"MATLAB 5.0".ljust(124) + b"\x00\x01IM" + struct.pack("<II", 15, len(packed)) + packed
+    (tmp_path / "x.mat").write_bytes(element)
+    with pytest.raises(UserError, match=many):
+        readers.mat(tmp_path / "x.mat", ("X",))
+
+
+@pytest.mark.usefixtures("small")
+def test_what_data_are_packed_into_is_unpacked(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).integers(0, 2, 1 << 22, np.uint8).tobytes()
+    (tmp_path / "x.gz").write_bytes(gzip.compress(data))
+    assert readers.content(tmp_path / "x.gz") == data
+    np.savez_compressed(tmp_path / "x.npz", x=np.frombuffer(data, np.uint8))
+    assert readers.npz(tmp_path / "x.npz")["x"].tobytes() == data
+
+
+def test_files_have_room_in_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").write_bytes(bytes(600))
+    (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(600)))
+    for module in (files, readers):
+        monkeypatch.setattr(module, "available_memory", lambda: 1000.0)
+    with pytest.raises(UserError, match="has 600 bytes, more than the 500"):
+        readers.content(tmp_path / "x")
+    with pytest.raises(UserError, match="unpacks to 600 bytes or more, and half of the free memory is 500 bytes"):
+        readers.content(tmp_path / "x.gz")
+
+
+def test_the_memory_that_a_process_may_take_counts() -> None:
+    """In a process of its own: a limit is for good."""
+    code = (
+        "import resource; from coterie.files import available_memory; before = available_memory();"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32)); print(before > 0, available_memory() < 1 << 32)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.gz", "x.mat"])
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    for read in (readers.npz, readers.content, lambda path: readers.mat(path, ("X",))):
+        with pytest.raises(UserError, match="is not a regular file"):
+            read(tmp_path / name)

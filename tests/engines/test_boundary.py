@@ -17,6 +17,7 @@ from coterie.core import Federation, Plan, Replies, Task, Training
 from coterie.engines.inprocess import rehearse
 from coterie.layout import Layout
 from coterie.methods import CFL, FLHC, HCCTE, MAXFL, FedAvg, FedFA, FedPer, Independent
+from coterie.randomness import seeded
 from coterie.settings import SettingError
 from coterie.world import World
 from scripted import everyone, outcome, play, shown
@@ -62,6 +63,7 @@ def wired(boundary: Boundary, model: Any = normed, seed: int = 0) -> Wire:
 
 
 @pytest.mark.parametrize("rotation", MAPS)
+@seeded(0)
 def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(method: Any, rotation: str) -> None:
     tried, boundary = world(model=normed, sizes=SIZES), Boundary(rotation=rotation, block=BLOCK)
     if rotation in WHOLE_ROW and method.name in BY_LAYERS:
@@ -92,6 +94,7 @@ def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(method: Any, r
 @pytest.mark.parametrize("method", [FLHC(warmup=1, metric="l1", linkage="complete", threshold=None, groups=2),
                                     CFL(similarity="gradients", post_split="parent-mean", eps1=10.0, eps2=0.0, gamma_max=0.0,
                                         persistence=1)])
+@seeded(0)
 def test_l1_and_gradients_under_a_permutation(method: Any) -> None:  # fmt: skip
     tried, boundary = world(sizes=SIZES), Boundary(rotation="permute")
     wire = wired(boundary, mlp)
@@ -147,6 +150,7 @@ def test_updates_are_clipped_and_the_small_ones_left_alone() -> None:
     assert torch.cosine_similarity(clipped, plain).min() > 1 - 1e-6
 
 
+@seeded(0)
 def test_noise_has_the_scale_that_was_asked_for_and_is_never_the_same() -> None:
     layout = Layout(nn.Linear(200, 100))
     wire = Wire(Boundary(clip=2.0, noise=1.5), layout, 0)
@@ -172,6 +176,7 @@ def test_with_noise_the_server_learns_no_example_counts() -> None:
     assert float((noised.updates - clipped).std()) == pytest.approx(0.1, rel=0.3)
 
 
+@seeded(0)
 def test_the_order_is_clip_noise_map_compress() -> None:
     layout = Layout(mlp())
     row = torch.randn(layout.size, generator=torch.Generator().manual_seed(0))
@@ -183,6 +188,7 @@ def test_the_order_is_clip_noise_map_compress() -> None:
     assert torch.equal(at_once, step_by_step)
 
 
+@seeded(0)
 def test_a_useless_update_is_refused_and_under_noise_is_noise() -> None:
     tried = world()
     tried = replace(tried, clients={**tried.clients, 3: spoiled(tried.clients[3], "train")})
@@ -215,6 +221,7 @@ def test_a_run_with_noise_may_stop_and_go_on() -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "topk", "sign", "8bit"])
+@seeded(0)
 def test_bytes_up_are_counted_as_compressed(kind: str) -> None:
     parameters, buffers = Layout(normed()).trainable, 16
     (done,) = play(FedAvg(), world(model=normed), boundary=Boundary(compress=kind, share=0.25))
@@ -224,6 +231,7 @@ def test_bytes_up_are_counted_as_compressed(kind: str) -> None:
     assert done.bytes_up == 4 * packed_bytes(kind, Layout(mlp()).trainable, 0.25)  # and no example count
 
 
+@seeded(0)
 def test_layers_that_stay_are_neither_clipped_nor_noised_nor_sent() -> None:
     tried = world(sizes=SIZES)
     boundary = Boundary(clip=0.01, noise=1.0, rotation="permute-tensors", compress="8bit")
@@ -265,7 +273,7 @@ def test_updates_that_noise_covers_are_counted_for_each_client() -> None:
         ({"noise": 1.0}, r"Boundary.noise 1 needs Boundary.clip, got none"),
         ({"noise": -1.0, "clip": 1.0}, "Boundary.noise must be >= 0"),
         ({"clip": 0.0}, "Boundary.clip must be > 0"),
-        ({"secret": 3}, "Boundary.secret 3 draws a map, and Boundary.rotation is none"),
+        ({"secret": 3}, "Boundary.secret draws a map, and Boundary.rotation is none"),
         ({"compress": "topk", "share": 0.6}, "Boundary.share must be > 0 and <= 0.5"),
         ({"block": 1}, "Boundary.block must be >= 2"),
         ({"delta": 1.0}, "Boundary.delta must be > 0 and < 1"),
@@ -325,6 +333,7 @@ def test_what_goes_together_is_not_refused() -> None:
     rehearse(CFL(fallback=True), world(model=normed), 0, Boundary(rotation="blocks", clip=1.0))
 
 
+@seeded(0)
 def test_similarity_by_some_columns_needs_them_where_they_were() -> None:
     layout, plan = Layout(normed()), {"tasks": dict.fromkeys((1, 2), Task(offered=(0,))), "models": torch.zeros(1, 115)}
     mapped, whole = Boundary(rotation="permute"), slice(0, layout.trainable)

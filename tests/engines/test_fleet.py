@@ -49,6 +49,7 @@ def by_hand(tried: World, row: Tensor, client: int, exchange: int) -> Tensor:
 
 
 @pytest.mark.parametrize("model", [mlp, normed], ids=lambda m: m.__name__)
+@seeded(0)
 def test_independent_clients_train_as_if_alone_and_send_nothing(model: Any) -> None:
     tried = world(model=model, sizes=SIZES, training=TRAINING)
     _, (row,) = first_models(tried)
@@ -60,6 +61,7 @@ def test_independent_clients_train_as_if_alone_and_send_nothing(model: Any) -> N
             torch.testing.assert_close(done.position.kept[c], expected, rtol=1e-4, atol=1e-5)
 
 
+@seeded(0)
 def test_a_head_that_stays_is_trained_kept_and_not_sent() -> None:
     tried = world(sizes=SIZES, training=TRAINING)
     layout, (first, _) = first_models(tried, 2)
@@ -77,6 +79,7 @@ def test_a_head_that_stays_is_trained_kept_and_not_sent() -> None:
         rows = {c: by_hand(tried, torch.where(head, rows[c], first), c, 1) for c in rows}
 
 
+@seeded(0)
 def test_own_layers_count_only_in_tasks_that_keep_them() -> None:
     tried = world(training=TRAINING)
     layout, (first, _) = first_models(tried, 2)
@@ -103,6 +106,7 @@ def test_asking_for_a_gradient_changes_no_layer_that_stays() -> None:
     assert not method.seen[1].updates[:, first_models(tried)[0].mask(keep)].any()
 
 
+@seeded(0)
 def test_the_mean_of_several_models_has_the_clients_own_layers() -> None:
     tried = world(training=TRAINING)
     layout, models = first_models(tried, 2)
@@ -137,6 +141,7 @@ HEAD_SIZE = 8 * CLASSES + CLASSES
         (Task(offered=(0,), keep=(HEAD, BODY), measure="train"), 1 + 2, 0),
     ],
 )
+@seeded(0)
 def test_bytes_are_counted_both_ways(task: Task, up: int, down: int) -> None:
     layout = Layout(mlp())
     assert layout.size == D
@@ -240,6 +245,7 @@ def test_clients_without_validation_or_test_data(method: Any) -> None:
     assert all(math.isfinite(scores[c]["loss"]) for c in (1, 2))
 
 
+@seeded(0)
 def test_clients_may_differ_greatly_in_size() -> None:
     sizes = (1, 1000, 3, 40)
     tried = world(model=linear, sizes=sizes, training=TRAINING)

@@ -27,6 +27,7 @@ from coterie.engines.workers import EngineError
 from coterie.export import save
 from coterie.layout import Layout
 from coterie.methods import ACFL, CFL, FLSC, HCCT, HCCTE, IFCA, METHODS, FedAvg, FedPer, SplitHalf
+from coterie.randomness import seeded
 from coterie.report.summary import summary
 from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError, UserError
@@ -66,6 +67,7 @@ def test_every_method_finds_over_flower_what_it_finds_in_one_process(name: str) 
     same(over_flower(method, tried, 4), list(inprocess.rounds(method, tried, rounds=4, workers=1)))
 
 
+@seeded(0)
 def test_flowers_own_loop_comes_to_the_same() -> None:
     """Its start() calls configure_train and aggregate_train in turn; ours also knows rounds of several exchanges."""
     tried = world(IDS)
@@ -79,11 +81,12 @@ def test_flowers_own_loop_comes_to_the_same() -> None:
     assert "accuracy" in result.evaluate_metrics_clientapp[3]
 
 
+@seeded(3)
 def first_state(tried: World) -> dict[str, Tensor]:
-    torch.manual_seed(3)
     return tried.model().state_dict()
 
 
+@seeded(0)
 def test_the_first_model_may_be_given() -> None:
     tried = world(IDS)
     strategy = strategy_of(FedAvg(), tried, training=Training(lr=1e-9))
@@ -97,6 +100,7 @@ def test_the_first_model_may_be_given() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedavg", "cfl", "flhc", "hcct", "hcct-e"])
+@seeded(0)
 def test_an_app_that_knows_nothing_of_coterie_takes_part(name: str) -> None:
     tried = replace(world(IDS), training=Training(batch=0, lr=0.2, lr_decay=0.9))
     method = METHODS[name]()
@@ -104,6 +108,7 @@ def test_an_app_that_knows_nothing_of_coterie_takes_part(name: str) -> None:
     same(found, list(inprocess.rounds(method, tried, rounds=3, workers=1)))
 
 
+@seeded(0)
 def test_apps_are_told_what_the_server_app_says() -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
@@ -133,6 +138,7 @@ def test_what_such_an_app_would_ignore_is_refused_before_anybody_trains(method: 
     assert not (tmp_path / "run" / "run.toml").exists()
 
 
+@seeded(0)
 def test_one_app_that_knows_of_coterie_is_enough_to_begin_with() -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
@@ -204,6 +210,7 @@ def test_a_reply_that_is_of_no_use_is_refused_with_the_reason(reply: Callable[[M
     assert torch.isfinite(done.assignment.models).all()
 
 
+@seeded(0)
 def test_an_app_that_fails_is_refused_and_the_others_go_on() -> None:
     tried = world(IDS)
     data = tried.clients[4]
@@ -244,6 +251,7 @@ def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again() -> None:
     assert done.position.members == IDS
 
 
+@seeded(0)
 def test_a_plain_app_that_joins_late_stops_nobody() -> None:
     tried = world(IDS)
     grid, usual, plain = Here(app_of(tried), 5), app_of(tried), foreign(tried)
@@ -303,6 +311,7 @@ def test_what_a_client_measured_is_whole_and_finite(measured: dict[str, Any]) ->
     assert any(set(done.refused) == {0} for done in found)
 
 
+@seeded(0)
 def test_tensors_that_do_not_travel_reach_no_mean() -> None:
     tried = world(IDS)
     grid, layout = Here(app_of(tried), 6), Layout(tried.model())
@@ -387,7 +396,7 @@ def test_a_run_config_tells_all_of_it() -> None:
     terms = MethodStrategy.from_config(config, mlp, patience=4).terms
     assert terms.method == METHODS["hcct"](personal=1)
     assert (terms.training.lr, terms.boundary, terms.names["accuracy"]) == (0.3, Boundary(clip=2.0), ("hits", "share"))
-    assert (terms.nodes, terms.eval_every, terms.timeout, terms.patience) == (3, 2, 5.0, 4)
+    assert (terms.nodes, terms.eval_every, terms.waiting.timeout, terms.patience) == (3, 2, 5.0, 4)
     with pytest.raises(SettingError, match=r"CFL has no setting 'eps'"):
         MethodStrategy.from_config({"cfl.eps": 1.0}, mlp)
 
@@ -431,6 +440,7 @@ def test_models_of_a_federation_can_be_taken_out(tmp_path: Path) -> None:
     assert (folder / "models.json").is_file()
 
 
+@seeded(0)
 def test_layers_that_stay_are_sent_once_to_every_node() -> None:
     tried = world(IDS)
     grid, layout = Here(app_of(tried), 6), Layout(tried.model())
@@ -469,6 +479,7 @@ class Tied(nn.Module):
         return self.second(torch.relu(self.first(x)))
 
 
+@seeded(0)
 def test_a_tensor_with_two_names_is_sent_under_both() -> None:
     tried = replace(world(IDS), model=Tied, training=Training(batch=0, lr=0.2))
     found = list(strategy_of(FedAvg(), tried).rounds(Here(foreign(tried), 6, named=False), 3))

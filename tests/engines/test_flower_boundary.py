@@ -24,6 +24,7 @@ from coterie.engines.flower.messages import METRICS, Order, config_of, unpacked
 from coterie.engines.workers import EngineError
 from coterie.layout import Layout
 from coterie.methods import CFL, IFCA, FedAvg, FedPer
+from coterie.randomness import seeded
 from coterie.settings import SettingError
 from coterie.world import World
 from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, strategy_of
@@ -70,6 +71,7 @@ def first_row(tried: World, secret: int) -> Tensor:
     return Wire(Boundary(rotation="permute", secret=secret), Layout(tried.model()), 0).first_model(0, tried.model)
 
 
+@seeded(0)
 def test_the_server_sees_no_row_that_is_not_sealed() -> None:
     tried, boundary = world(IDS), Boundary(rotation="permute", secret=SECRET)
     grid = Here(app_of(tried, [boundary_mod(boundary, tried.model)]), 6)
@@ -88,14 +90,18 @@ def test_the_server_sees_no_row_that_is_not_sealed() -> None:
 
 
 def test_a_rotation_without_a_secret_is_for_simulations() -> None:
-    with pytest.raises(SettingError, match=r"Boundary.rotation permute needs Boundary.secret at a real node, got none"):
+    with pytest.raises(SettingError, match=r"rotation permute needs Boundary.secret >= 2\^64 at a real node, got none"):
         boundary_mod(Boundary(rotation="permute"), mlp)
+    with pytest.raises(SettingError, match=r"at a real node, got a smaller one: the server has a digest") as told:
+        boundary_mod(Boundary(rotation="permute", secret=2**63 + 12345), mlp)
+    assert str(2**63 + 12345) not in str(told.value)
     with pytest.raises(SettingError, match=r"Boundary.secret is for the clients alone"):
         MethodStrategy(CFL(), mlp, boundary=Boundary(rotation="permute", secret=3))
 
 
+@seeded(0)
 def test_under_a_rotation_no_first_model_is_given() -> None:
-    tried, boundary = world(IDS), Boundary(rotation="permute", secret=3)
+    tried, boundary = world(IDS), Boundary(rotation="permute", secret=SECRET)
     strategy = strategy_of(FedAvg(), tried, boundary=Boundary(rotation="permute"))
     with pytest.raises(SettingError, match=r"Boundary.rotation permute hides the first model too.*let the function"):
         strategy.start(
@@ -115,6 +121,7 @@ def test_noise_at_a_real_node_cannot_be_drawn_again() -> None:
         assert (models[a] - models[b]).std() == pytest.approx(expected, rel=0.2)
 
 
+@seeded(0)
 def test_with_noise_nothing_is_told_of_the_training() -> None:
     tried, boundary = world(IDS), Boundary(clip=0.1, noise=1.0)
     grid = Here(foreign(tried, [boundary_mod(boundary, tried.model)]), 6, named=False)
@@ -125,6 +132,7 @@ def test_with_noise_nothing_is_told_of_the_training() -> None:
 
 
 @pytest.mark.parametrize("task", [{"measure": "train", "epochs": 0}, {"measure": "train"}, {"epochs": 0}], ids=str)
+@seeded(0)
 def test_under_noise_a_client_measures_nothing_whoever_asks(task: dict[str, Any]) -> None:
     tried, boundary = world(IDS), Boundary(clip=0.1, noise=1.0)
     grid = Here(app_of(tried, [boundary_mod(boundary, tried.model)]), 1)
@@ -134,6 +142,7 @@ def test_under_noise_a_client_measures_nothing_whoever_asks(task: dict[str, Any]
         grid.app(Message(content, dst_node_id=FIRST, message_type="train"), grid.contexts[FIRST])
 
 
+@seeded(0)
 def test_of_what_an_app_replies_only_the_update_and_metrics_leave() -> None:
     tried, boundary = world(IDS), Boundary(rotation="permute", secret=SECRET)
     usual = foreign(tried)
@@ -153,6 +162,7 @@ def test_of_what_an_app_replies_only_the_update_and_metrics_leave() -> None:
         assert set(reply) == {METRICS, likeness.BOUNDARY} | ({"update"} if kind == "train" else set())
 
 
+@seeded(0)
 def test_under_noise_an_app_that_fails_does_not_say_why() -> None:
     tried, boundary = world(IDS), Boundary(clip=0.1, noise=1.0)
     data = tried.clients[2]
@@ -164,6 +174,7 @@ def test_under_noise_an_app_that_fails_does_not_say_why() -> None:
 
 
 @pytest.mark.parametrize("compress", ["topk", "sign", "8bit"])
+@seeded(0)
 def test_compressed_updates_are_compressed_on_the_wire(compress: str) -> None:
     tried, boundary = world(IDS), Boundary(compress=compress)
     grid = Here(foreign(tried, [boundary_mod(boundary, tried.model)]), 6, named=False)
@@ -203,6 +214,7 @@ def spoil(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Messa
     ],
     ids=["beyond", "below", "too few", "type", "nan", "nothing", "others"],
 )
+@seeded(0)
 def test_what_is_not_compressed_as_agreed_is_refused(change: Any, says: str) -> None:
     tried, boundary = replace(world(IDS), model=mlp), Boundary(compress="topk")
     grid = Here(app_of(tried, [boundary_mod(boundary, mlp)]), 6)
@@ -227,14 +239,14 @@ def with_one_of(other: Boundary | None, boundary: Boundary, tried: World) -> Her
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (Boundary(rotation="permute", secret=4), "its boundary's secret is another than the other clients'"),
-        (Boundary(rotation="blocks", secret=3), "its boundary is rotation blocks, and the server's is rotation permute"),
+        (Boundary(rotation="permute", secret=SECRET + 1), "its boundary's secret is another than the other clients'"),
+        (Boundary(rotation="blocks", secret=SECRET), "its boundary is rotation blocks, and the server's is rotation permute"),
         (None, "it has no boundary, and the server's strategy has one; its app needs the mod boundary_mod"),
     ],
     ids=["secret", "settings", "none"],
 )
 def test_replies_under_another_boundary_are_refused(other: Boundary | None, says: str) -> None:
-    tried, boundary = world(IDS), Boundary(rotation="permute", secret=3)
+    tried, boundary = world(IDS), Boundary(rotation="permute", secret=SECRET)
     strategy = strategy_of(FedAvg(), tried, boundary=Boundary(rotation="permute"))
     done = next(strategy.rounds(with_one_of(other, boundary, tried), 1))
     assert done.refused == {5: says}
@@ -249,6 +261,7 @@ def test_a_boundary_that_the_server_does_not_know_of_is_not_overlooked() -> None
     assert done.refused == {5: "its boundary is clip 1.0, and the server's is none"}
 
 
+@seeded(0)
 def test_where_no_client_has_the_mod_no_first_model_can_be_had() -> None:
     tried = world(IDS)
     with pytest.raises(EngineError, match="no client drew the first model under rotation permute: their apps need the mod"):

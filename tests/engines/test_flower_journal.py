@@ -24,6 +24,7 @@ from coterie.record import Record
 from coterie.report.summary import summary
 from coterie.settings import UserError
 from flowered import Here, a_run, app_of, strategy_of
+from forged import forge
 from small import mlp, world
 
 SPLITS = CFL(split_rounds=(1,))
@@ -148,6 +149,7 @@ def test_a_setting_that_is_newer_than_the_run_is_no_obstacle(tmp_path: Path) -> 
     path = tmp_path / "run.toml"
     lines = [line for line in path.read_text().splitlines() if not line.startswith(("proximal", "share"))]
     path.write_text("\n".join(lines))
+    forge(tmp_path)
     federated(tmp_path, rounds=2)
     assert len(Record(tmp_path).lines()) == 2
 

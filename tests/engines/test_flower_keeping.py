@@ -18,6 +18,7 @@ from coterie.engines import inprocess
 from coterie.engines.flower.keeping import Keeping
 from coterie.layout import Layout
 from coterie.methods import FedPer
+from coterie.randomness import seeded
 from coterie.world import World
 from flowered import FIRST, Here, a_run, app_of, strategy_of
 from small import mlp, world
@@ -48,6 +49,7 @@ def row(value: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("files", [True, False])
+@seeded(0)
 def test_what_is_kept_is_what_it_was_before_an_exchange(files: bool, tmp_path: Path) -> None:
     state = RecordDict()
     here = lambda **how: keeping(tmp_path if files else None, state=state, **how)  # noqa: E731
@@ -63,6 +65,7 @@ def test_what_is_kept_is_what_it_was_before_an_exchange(files: bool, tmp_path: P
     assert not files or here(client=4).before(40) is None
 
 
+@seeded(0)
 def test_going_back_beyond_all_that_is_kept_keeps_what_is_new() -> None:
     state = RecordDict()
     for exchange in (*range(10, 18), 3):
@@ -71,6 +74,7 @@ def test_going_back_beyond_all_that_is_kept_keeps_what_is_new() -> None:
 
 
 @pytest.mark.parametrize("run", ["../../etc", "AB", "a" * 33, "/tmp"])
+@seeded(0)
 def test_the_name_of_a_run_leads_nowhere_else(run: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a run's name must be up to 32 hexadecimal digits"):
         keeping(tmp_path, run=run)

@@ -65,14 +65,15 @@ class Terminal:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[dict[str, Terminal]]:
-    """The server and two clients; one whose key nobody has registered, and one that has no certificate of the CA."""
+    """The server and two clients; one whose key nobody has registered, one that has no certificate of the CA, and one that
+    is registered as they are and says that it is client 1."""
     (tmp_path / "bin").mkdir()
     for name, script in COMMANDS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     with alone(), ended(tmp_path):
-        port = free_ports(5, together=True)[0]
-        names = ("server", "client0", "client1", "stranger", "unsure")
+        port = free_ports(6, together=True)[0]
+        names = ("server", "client0", "client1", "stranger", "unsure", "impostor")
         made = {name: Terminal(tmp_path / name, max(0, i - 1), port) for i, name in enumerate(names)}
         yield made
     for terminal in made.values():
@@ -80,7 +81,7 @@ def hosts(tmp_path: Path) -> Iterator[dict[str, Terminal]]:
 
 
 def test_the_page_leads_to_a_federation_that_keeps_strangers_out(hosts: dict[str, Terminal]) -> None:
-    server, stranger, unsure = hosts["server"], hosts["stranger"], hosts["unsure"]
+    server, stranger, unsure, impostor = (hosts[name] for name in ("server", "stranger", "unsure", "impostor"))
     said = []
     for where, what in BLOCKS:
         places = {"server": ["server"], "each client": ["client0", "client1"], "every host": ["server", "client0", "client1"]}
@@ -90,6 +91,8 @@ def test_the_page_leads_to_a_federation_that_keeps_strangers_out(hosts: dict[str
             strangers(stranger, unsure)
         for name in places[re.split("[,:]", where)[0]]:
             said.append(hosts[name](what))
+        if where.startswith(("each client", "every host")):
+            impostor(what.replace("partition-id=$CLIENT", "partition-id=1"))
     run = server.home / "federation" / "run"
     lines = rounds_of(run)
     print(*said, sep="\n-----\n")
@@ -98,7 +101,13 @@ def test_the_page_leads_to_a_federation_that_keeps_strangers_out(hosts: dict[str
     assert [line["groups"] for line in lines] == [[[0, 1]]] * 3
     assert sorted(json.loads((run / "nodes.json").read_text())["nodes"].values()) == [0, 1]
     assert (server.home / "federation" / "models" / "models.json").exists()
-    assert server("flwr supernode list --format json").count('"online"') == 2
+    assert server("flwr supernode list --format json").count('"online"') == 3
+
+    key = impostor("ssh-keygen -l -f client-$CLIENT.key.pub").split()[1]
+    notes = {note["text"] for line in lines for note in line["notes"] if note["kind"] == "node"}
+    who = rf"node \d+ with key {re.escape(key)}"
+    (told,) = (note for note in notes if note.endswith("takes no part"))
+    assert re.fullmatch(rf"{who} says that it is client 1, and is in no line of the list of clients; it takes no part", told)
 
     for terminal, reason in ((stranger, "Exit Code: 305"), (unsure, "certificate verify failed")):
         assert "ended with 1" in terminal('wait "$(cat supernode-$CLIENT.pid)" || echo "ended with $?"')

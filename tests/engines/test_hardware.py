@@ -16,6 +16,7 @@ from coterie.engines.fleet import Fleet
 from coterie.engines.hardware import BLOCK_BYTES, WIDEST, Hardware
 from coterie.engines.inprocess import meeting, rounds
 from coterie.methods import CFL, FLHC, HCCT, FedAvg
+from coterie.randomness import seeded
 from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError
 from coterie.world import Objective, World
@@ -30,6 +31,7 @@ def width(model: Callable[[], nn.Module], tried: World, **how: Any) -> int:
     return Hardware(**how).block(model(), tried)
 
 
+@seeded(0)
 def test_small_dense_nets_train_in_blocks_on_a_cpu() -> None:
     tried = world()
     assert width(mlp, tried) == WIDEST
@@ -40,6 +42,7 @@ def test_small_dense_nets_train_in_blocks_on_a_cpu() -> None:
     assert width(normed, tried, width=3) == 3
 
 
+@seeded(0)
 def test_blocks_fit_a_cache_and_long_steps_need_none() -> None:
     tried, make = world(), lambda hidden: lambda: nn.Sequential(nn.Linear(100, hidden), nn.ReLU(), nn.Linear(hidden, 3))
     sizes = [width(make(hidden), tried) for hidden in (10, 100, 1000, 10_000)]

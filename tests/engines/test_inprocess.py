@@ -72,6 +72,7 @@ def by_hand(tried: World, layout: Layout, row: Tensor, client: int, exchange: in
     return layout.row(trained(module, tried.clients[client].train, tried.training, lr, generator(*key)))
 
 
+@seeded(0)
 def test_federated_averaging_by_hand() -> None:
     tried = world(sizes=SIZES, training=Training(lr=0.2, lr_decay=0.5, batch=8, epochs=2))
     layout, model = first_model(tried, 0)
@@ -83,6 +84,7 @@ def test_federated_averaging_by_hand() -> None:
         assert (done.asked, done.answered, done.exchanges) == (4, 4, 1)
 
 
+@seeded(0)
 def test_scores_are_of_each_clients_model_on_its_own_test_data(method: Any) -> None:
     tried = world(sizes=SIZES, model=normed)
     done = play(method, tried, 3)[-1]
@@ -98,6 +100,7 @@ def test_scores_are_of_each_clients_model_on_its_own_test_data(method: Any) -> N
         assert done.scores[c]["accuracy"] == pytest.approx(float((outputs.argmax(1) == data.test.targets).float().mean()))
 
 
+@seeded(0)
 def test_learning_rates_go_by_rounds_and_randomness_by_exchanges() -> None:
     tried = world(training=Training(lr=0.2, lr_decay=0.5, batch=8))
     method = Scripted(lambda e, clients: {"tasks": {7: Task(offered=(0,))}, "ends_round": e % 2 == 1})
@@ -109,6 +112,7 @@ def test_learning_rates_go_by_rounds_and_randomness_by_exchanges() -> None:
         torch.testing.assert_close(seen.updates[0], expected, rtol=1e-4, atol=1e-5)
 
 
+@seeded(0)
 def test_a_task_may_bring_its_own_training() -> None:
     own = Training(lr=0.5, lr_decay=0.1, batch=0, steps=2)
     method = Scripted(everyone(Task(offered=(0,), training=own)))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from coterie.attack import Attack
 from coterie.clustering import gram, sketch
 from coterie.core import Plan, Task
 from coterie.core.means import CHUNK
@@ -83,7 +84,7 @@ def test_refused_and_untrained_replies_have_no_sketch() -> None:
     assert measured.updates is measured.means is measured.gram is None
 
 
-class Towering:
+class Towering(Attack):
     """An update that is finite itself, squared as well, and in a sketch is not."""
 
     def tampered(self, row: Tensor, sent: Tensor, *key: int) -> Tensor:

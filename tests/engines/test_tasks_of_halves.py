@@ -18,7 +18,7 @@ from coterie.core import Assignment, Cohort, Federation, Note, Plan, Replies, Ta
 from coterie.engines import inprocess
 from coterie.layout import Layout
 from coterie.local import Job, Learner
-from coterie.randomness import Purpose, generator
+from coterie.randomness import Purpose, generator, seeded
 from coterie.world import Split, World
 from small import mlp, normed, world
 
@@ -85,6 +85,7 @@ def first_model(tried: World) -> Tensor:
     return federation.draw(0)
 
 
+@seeded(0)
 def test_halves_are_two_updates_from_disjoint_halves_and_their_mean_is_the_update() -> None:
     tried = world(IDS)
     model = first_model(tried)
@@ -148,6 +149,7 @@ def test_an_orthonormal_map_leaves_their_products() -> None:
             np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-3, atol=1e-6)
 
 
+@seeded(0)
 def test_both_halves_are_clipped_and_have_noise_of_their_own() -> None:
     tried, boundary = world(IDS), Boundary(clip=1e-6, noise=1.0)
     done = played(Probing(), tried, 1, boundary=boundary)[0]
@@ -157,6 +159,7 @@ def test_both_halves_are_clipped_and_have_noise_of_their_own() -> None:
     assert set(done.released.values()) == {2}
 
 
+@seeded(0)
 def test_layers_that_stay_move_by_the_mean_of_both_and_are_in_no_product() -> None:
     tried = world(IDS)
     layout = Layout(tried.model())
@@ -185,6 +188,7 @@ def whole_update(tried: World, client: int) -> Tensor:
 
 @pytest.mark.parametrize(("model", "size"), [(mlp, 1), (normed, 3)])
 @pytest.mark.parametrize("how", [{}, {"workers": 2}, {"width": 4}], ids=str)
+@seeded(0)
 def test_who_has_too_few_examples_sends_its_whole_update(model: Any, size: int, how: dict[str, int]) -> None:
     tried = world(IDS, model=model)
     few = cut(tried, 4, size)
@@ -214,6 +218,7 @@ def test_where_nobody_can_be_halved_there_are_no_halves() -> None:
     torch.testing.assert_close(found.assignment.models, played(Probing(spared=IDS), tried, 1)[0].assignment.models)
 
 
+@seeded(0)
 def test_one_update_costs_and_releases_as_one() -> None:
     tried, boundary = world(IDS), Boundary(clip=1.0, noise=1.0)
     halved, single = (played(Probing(), cut(tried, 4, size), 1, boundary=boundary)[0] for size in (2, 1))
@@ -231,6 +236,7 @@ def test_replies_tell_whose_halves_they_have() -> None:
     assert replies.of([5, 9]).halved == (9,)
 
 
+@seeded(0)
 def test_twice_the_bytes_go_up_and_no_more_come_down() -> None:
     tried = world(IDS)
     halves, plain = played(Probing(), tried, 1)[0], played(Probing(spared=IDS), tried, 1)[0]

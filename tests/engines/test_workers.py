@@ -154,14 +154,13 @@ def test_a_worker_that_died_between_two_runs_is_an_error() -> None:
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_closing_is_quick_even_if_a_later_crew_holds_copies_of_the_pipes() -> None:
+def test_idle_workers_end_by_themselves_even_if_a_later_crew_holds_copies_of_the_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "GRACE", 60.0)  # a busy machine is no failure; a killed process has another exit code
     first, second = Workers(abs, 3), Workers(abs, 2)
     try:
-        began = time.monotonic()
-        pids = [p.pid for p in first.processes]
+        processes = list(first.processes)
         first.close()
-        assert time.monotonic() - began < 0.9  # below the second after which they would be killed
-        assert all(gone(pid, 1) for pid in pids if pid)
+        assert [process.exitcode for process in processes] == [0, 0, 0]
         assert second.run([-1]) == [1]
     finally:
         second.close()

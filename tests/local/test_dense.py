@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coterie.core import Training
 from coterie.layout import Layout
 from coterie.local import Learner, dense
-from coterie.randomness import generator
+from coterie.randomness import generator, seeded
 from coterie.world import Objective
 from small import CLASSES, FEATURES, examples, linear, made, mlp, trained
 
@@ -132,6 +132,7 @@ def test_other_steps_need_the_gradient(training: Training) -> None:
     assert not Learner(made(mlp), Objective()).dense.gain(training)
 
 
+@seeded(0)
 def test_layers_with_other_weights_than_the_models_are_left_alone() -> None:
     assert not Learner(made(mlp), Objective(), precision="bf16").dense.layers  # autocast is followed bit for bit
     hooked = made(linear)

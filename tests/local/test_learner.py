@@ -120,6 +120,7 @@ def test_plain_sgd_is_the_plain_loop_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
+@seeded(0)
 def test_images_keep_the_channels_last_through_the_net(channels: int) -> None:
     # With one channel both orders are the same bytes, and only the strides tell a convolution which one is meant.
     module = nn.Sequential(nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.LazyLinear(2))
@@ -229,6 +230,7 @@ def test_a_split_is_its_rows_and_its_own_targets() -> None:
     assert torch.equal(learner.gradient(start, part), learner.gradient(start, copied))
 
 
+@seeded(0)
 def test_in_tests_too_a_net_that_mixes_the_examples_of_a_batch_sees_one_clients_alone() -> None:
     module = nn.Sequential(nn.BatchNorm1d(FEATURES, track_running_stats=False), nn.Linear(FEATURES, CLASSES))
     learner = Learner(module, Objective())

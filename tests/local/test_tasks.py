@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie import local
 from coterie.core import Task, Training
 from coterie.local import Learner
-from coterie.randomness import generator
+from coterie.randomness import generator, seeded
 from coterie.world import ClientData, Objective, whole
 from small import CLASSES, FEATURES, client, dropped, examples, linear, made, mlp, normed, trained
 
@@ -82,6 +82,7 @@ def test_a_gradient_task_replies_with_the_gradient() -> None:
     assert torch.equal(reply.row, learner(dropped).gradient(offered[0], data.train))
 
 
+@seeded(0)
 def test_objectives_without_classes_are_measured_by_their_own_metric() -> None:
     data = whole(torch.arange(10.0).reshape(5, 2), torch.arange(5.0))
     error = Objective(

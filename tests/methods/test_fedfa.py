@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from coterie.core import Replies
 from coterie.methods import FedAvg, FedFA
-from coterie.methods.fedfa import fair_weights
+from coterie.methods.fedfa import FedFAState, fair_weights
 from coterie.settings import SettingError
 from scripted import play as run
 from small import world as small_world
@@ -51,10 +52,31 @@ def test_weights_sum_to_one_and_fall_with_accuracy(accuracies: list[float]) -> N
         assert (np.diff(found[order]) <= 1e-12).all()
 
 
-@pytest.mark.parametrize("accuracy", [math.nan, 1.5, -0.1])
-def test_a_measure_that_is_no_accuracy_is_refused(accuracy: float) -> None:
-    with pytest.raises(SettingError, match="needs an objective whose accuracy is 0 to 1, client 6 measured"):
-        fair_weights(heard([0.5, accuracy]))
+def told(accuracies: list[float]) -> Replies:
+    """Of clients 5, 6, ..., each of whom sends an update of ones times its place."""
+    updates = torch.arange(1.0, len(accuracies) + 1)[:, None].expand(-1, 4)
+    return replace(heard(accuracies), updates=updates, chosen=((0,),) * len(accuracies))
+
+
+def state_of(count: int) -> FedFAState:
+    return FedFAState(clients=tuple(range(5, 5 + count)), model=torch.zeros(4))
+
+
+@pytest.mark.parametrize("accuracy", [math.nan, 1.5, -0.1, 1e308, -math.inf])
+def test_who_tells_an_accuracy_that_is_none_is_left_out_and_the_others_go_on(accuracy: float) -> None:
+    method, state = FedFA(), state_of(3)
+    found = method.step(state, told([0.5, 0.25, accuracy]))
+    assert torch.equal(found.model, method.step(state, told([0.5, 0.25])).model)
+    assert [note.clients for note in method.explain(found)] == [(5, 6), (7,)]
+    assert method.explain(found)[1].text == f"left out, as their training accuracy is not 0 to 1: client 7 ({accuracy:.3g})"
+    alone = method.step(state, told([accuracy]))  # the only one that was asked
+    assert torch.equal(alone.model, state.model)
+    assert [note.clients for note in method.explain(alone)] == [(5,)]
+
+
+def test_an_objective_whose_accuracy_is_none_is_a_mistake_that_is_told() -> None:
+    with pytest.raises(SettingError, match=r"needs an objective whose accuracy is 0 to 1, client 5 measured 7$"):
+        FedFA().step(state_of(2), told([7.0, -3.0]))
 
 
 def test_a_round_moves_the_model_by_the_weighted_mean_of_those_who_answered() -> None:

@@ -16,6 +16,7 @@ from coterie.core import Cohort, Federation
 from coterie.layout import Layout
 from coterie.methods import HCCT, HCCTE, HCCTP, FedAvg, FedPer, Independent
 from coterie.methods.hcct_layers import comparable, paper_code_ratios, relative_variances
+from coterie.randomness import seeded
 from coterie.scenario import find
 from coterie.settings import SettingError
 from scripted import play as run
@@ -71,6 +72,7 @@ def test_the_papers_code_takes_gradients_and_adds_weight_and_bias() -> None:
     assert set(zero.values()) == {-math.inf}
 
 
+@seeded(0)
 def test_normalisation_and_layers_that_stay_do_not_compete() -> None:
     federation = federation_of(normed())
     assert tuple(federation.columns) == ("0", "1", "3")
@@ -169,6 +171,7 @@ def test_one_group_with_personal_layers_is_fedper() -> None:
 
 
 @pytest.mark.parametrize("method", [HCCTP(tradeoff=1e5), FedPer()])
+@seeded(0)
 def test_heads_are_never_averaged_and_cost_nothing(method: Any) -> None:
     # Published slip: the heads of a group's members are averaged before each epoch. Without a learning rate nothing
     # moves, so each client's head must be the one it had, and they must differ after a round with one.

@@ -13,7 +13,9 @@ import torch
 from rich.console import Console
 
 import coterie
+from coterie.checking import accept
 from coterie.cli import main
+from coterie.randomness import seeded
 from coterie.record import read_toml, to_toml
 from coterie.report import terminal
 from coterie.store import SCHEMA
@@ -38,7 +40,11 @@ def drawn(lines: list[dict[str, Any]]) -> str:
 
 
 def change(file: Path, **settings: Any) -> None:
-    file.write_text(to_toml({**read_toml(file), **settings}))
+    """As a user edits it; from schema 2 on, that is to be said."""
+    document = read_toml(file)
+    file.write_text(to_toml({**document, **settings}))
+    if document["schema"] > 1 and "schema" not in settings:
+        accept(file.parent)
 
 
 def test_there_are_runs_of_every_schema() -> None:
@@ -59,6 +65,7 @@ def test_it_opens_and_is_told(old: Path) -> None:
     assert all((old / name).is_file() for name in matrices)
 
 
+@seeded(0)
 def test_its_models_can_be_taken_out(old: Path, tmp_path: Path) -> None:
     coterie.save(old, tmp_path / "models")
     net = coterie.load(tmp_path / "models", client=3)

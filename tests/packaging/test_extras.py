@@ -23,7 +23,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 PACKAGE = {
     "sklearn": "scikit-learn", "PIL": "pillow", "dp_accounting": "dp-accounting", "flwr_datasets": "flwr-datasets",
-    "mlflow": "mlflow-skinny", "tomli_w": "tomli-w", "ray": "flwr",
+    "google": "protobuf", "mlflow": "mlflow-skinny", "tomli_w": "tomli-w", "ray": "flwr",
 }  # fmt: skip
 """Module -> the package that brings it, where the names differ; Ray comes with Flower's simulation."""
 

@@ -21,6 +21,7 @@ from coterie.report.page.packing import real, whole
 from coterie.report.page.squares import CELLS, MOST, blocks, square, squares
 from coterie.report.summary import summary
 from coterie.settings import UserError
+from forged import change
 from page_runs import OLD, cosines, line, matrices, note, split_run, write
 
 
@@ -173,8 +174,7 @@ def test_adversaries_count_in_no_mean(tmp_path: Path) -> None:
 
 def test_the_truth_about_adversaries_is_nobodys_mistake(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", [line(1, [[0, 1], [2], [3]])], truth=[[0, 1], [2, 3]])
-    about = (folder / "run.toml").read_text()
-    (folder / "run.toml").write_text(about.replace("[world]\n", "[world]\nadversaries = [3]\n"))
+    change(folder, lambda text: text.replace("[world]\n", "[world]\nadversaries = [3]\n"))
     assert summary(folder)["ari"] == 1.0 == explain(folder)["agreement"]
 
 
@@ -199,7 +199,7 @@ def test_a_run_is_shown_once_whatever_it_is_called(tmp_path: Path) -> None:
 
 def test_a_method_of_ones_own_has_a_page(tmp_path: Path) -> None:
     folder = split_run(tmp_path / "run")
-    (folder / "run.toml").write_text((folder / "run.toml").read_text().replace('name = "cfl"', 'name = "mine"'))
+    change(folder, lambda text: text.replace('name = "cfl"', 'name = "mine"'))
     (run,) = document([folder])["runs"]
     assert (run["method"], run["about"]) == ("mine", "")
     assert [chart["title"] for chart in run["charts"]] == ["alpha_cross", "client_norm", "eps1", "eps2", "mean_norm"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 from collections.abc import Iterator
@@ -23,7 +24,9 @@ def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     if BROWSER is None:
         pytest.skip("there is no Chromium on this machine")
+    state = random.getstate()  # Playwright draws from the global generator as it starts
     with api.sync_playwright() as made:
+        random.setstate(state)
         opened = made.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         yield opened
         opened.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -56,7 +57,11 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "REST", 0)
 
 
-def ask(server: Server, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+def ask(
+    server: Server, path: str = "/", method: str = "GET", query: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """The answer to somebody who has the address that is printed; query: in place of what that has."""
+    path += f"?token={server.token}" if query is None else query
     connection = http.client.HTTPConnection(HOST, server.server_port, timeout=30)
     try:
         connection.request(method, path, headers=headers)
@@ -129,7 +134,8 @@ def test_a_run_without_a_round_becomes_the_report_by_itself(tmp_path: Path, serv
     assert ask(server, "/document.json")[0] == 204
     run = write(tmp_path / "cfl-seed0", [])
     assert b"No round is completed yet" in ask(server)[2]
-    whole = json.dumps(line(1, GROUPS)).encode() + b"\n"
+    Record(run).append(line(1, GROUPS))
+    whole = (run / ROUNDS).read_bytes()
     (run / ROUNDS).write_bytes(whole[:40])
     assert b"No round is completed yet" in ask(server)[2]
     (run / ROUNDS).write_bytes(whole + whole[:40])
@@ -137,6 +143,34 @@ def test_a_run_without_a_round_becomes_the_report_by_itself(tmp_path: Path, serv
     assert json.loads(ask(server, "/document.json")[2])["runs"][0]["rounds"]["groups"] == [1]
     write(tmp_path / "fedavg-seed0", [line(1, GROUPS)], method="fedavg")
     assert [one["method"] for one in json.loads(ask(server, "/document.json")[2])["runs"]] == ["cfl", "fedavg"]
+
+
+def test_who_has_no_token_gets_a_sentence_and_no_data(
+    run: Path, serve: Callable[[Path], Server], capfd: pytest.CaptureFixture[str]
+) -> None:
+    server, other = serve(run), serve(run)
+    assert server.token != other.token
+    assert len(server.token) >= 40
+    token = server.token
+    wrong = (
+        "", "?", "?token=", "?token", f"?Token={token}", f"?token={token[:-1]}", f"?token={token}a", f"?token={other.token}",
+        f"?token={token}&token={token}", f"?token={token}&token=x", "?token=%ff%fe", f"?token=%00{token}", "?token=%C3%A9",
+        "&".join(["?a=1"] * 50), f"#token={token}",
+    )  # fmt: skip
+    for query in wrong:
+        for path in ("/", "/document.json", "/run.toml"):
+            for how in ("GET", "HEAD"):
+                status, headers, body = ask(server, path, how, query=query, Cookie=f"token={token}")
+                assert status == 403, (path, query)
+                assert "ETag" not in headers
+                assert token not in str(headers)
+                assert body in (b"", b"The address that coterie watch printed has a token at its end: open it as a whole.\n")
+    assert ask(server)[0] == ask(server, "/document.json")[0] == 200
+    assert ask(server, query="", Host="evil.example")[0] == 403
+    assert ask(server, Host="evil.example")[0] == 403
+    assert ask(server)[1]["Referrer-Policy"] == "no-referrer"
+    assert "Set-Cookie" not in ask(server)[1]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_other_names_methods_and_paths_are_refused(run: Path, serve: Callable[[Path], Server]) -> None:
@@ -174,13 +208,14 @@ def test_a_reader_who_leaves_is_no_error(run: Path, serve: Callable[[Path], Serv
     for _ in range(5):
         with socket.create_connection((HOST, server.server_port)) as reader:
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing sends a reset
-            reader.sendall(f"GET / HTTP/1.0\r\nHost: {HOST}:{server.server_port}\r\n\r\n".encode())
+            reader.sendall(f"GET /?token={server.token} HTTP/1.0\r\nHost: {HOST}:{server.server_port}\r\n\r\n".encode())
     assert ask(server)[0] == 200
     assert capfd.readouterr() == ("", "")
 
 
 def test_damage_is_told_in_a_sentence(run: Path, serve: Callable[[Path], Server], capfd: pytest.CaptureFixture[str]) -> None:
-    (run / ROUNDS).write_text('{"round": 1}\nnothing\n{"round": 3}\n', encoding="utf-8")
+    first, *_ = (run / ROUNDS).read_bytes().splitlines(keepends=True)
+    (run / ROUNDS).write_bytes(first + b"nothing\n{}\n")
     status, _, text = ask(serve(run))
     assert status == 503
     assert text.decode().startswith(f"line 2 of {run / ROUNDS} is damaged")
@@ -251,10 +286,11 @@ def test_the_command_prints_its_address_and_ends_by_ctrl_c(run: Path) -> None:
     watching = Command("watch", str(run), "--port", "0")
     assert watching.process.stdout is not None
     first = watching.process.stdout.readline()
-    port = int(first.partition(f"http://{HOST}:")[2].partition("/")[0])
-    with socket.create_connection((HOST, port), timeout=30) as reader:
-        reader.sendall(f"GET / HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode())
-        assert reader.recv(15) == b"HTTP/1.0 200 OK"
+    port, _, path = first.partition(f"http://{HOST}:")[2].partition(" ")[0].partition("/")
+    for asked, status in ((path, b"200 OK"), ("", b"403 Fo")):
+        with socket.create_connection((HOST, int(port)), timeout=30) as reader:
+            reader.sendall(f"GET /{asked} HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode())
+            assert reader.recv(15) == b"HTTP/1.0 " + status
     assert watching.end(signal.SIGINT) == (0, "no longer shown\n", "")
 
 
@@ -265,7 +301,9 @@ def tab() -> Iterator[Any]:
     browser = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
     if browser is None:
         pytest.skip("there is no Chromium on this machine")
+    state = random.getstate()  # Playwright draws from the global generator as it starts
     with api.sync_playwright() as made:
+        random.setstate(state)
         opened = made.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         page = opened.new_page()
         page.wrong, page.asked = [], []
@@ -291,5 +329,5 @@ def test_a_browser_sees_rounds_as_they_come(tmp_path: Path, serve: Callable[[Pat
     tiles = " ".join(tab.locator("section.run .tiles").inner_text().split())
     assert "2 groups" in tiles
     assert tab.wrong == []
-    assert {url.removeprefix(server.address) for url in tab.asked} <= {"", "document.json", "favicon.ico"}
-    assert all(url.startswith(server.address) for url in tab.asked)
+    origin, known = f"http://{HOST}:{server.server_port}/", f"?token={server.token}"
+    assert {url.removeprefix(origin) for url in tab.asked} <= {known, f"document.json{known}", "favicon.ico"}

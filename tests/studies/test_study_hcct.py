@@ -12,6 +12,7 @@ import torch
 from coterie.core import Training
 from coterie.engines.hardware import Hardware
 from coterie.methods import FedAvg, Independent
+from coterie.randomness import seeded
 from coterie.studies import STUDIES, hcct, hcct_choice, hcct_patterns
 from coterie.studies.running import rounds_of, world_of
 from coterie.studies.study import Resources, Row
@@ -23,6 +24,7 @@ TRAINING = {"lr": 0.1, "batch": 20, "epochs": 1}
 
 
 @pytest.mark.parametrize("method", [FedAvg(), Independent()])
+@seeded(0)
 def test_the_end_is_of_the_models_that_serve_the_clients(method: Any) -> None:
     world = world_of(ALONE, SCENARIO, TRAINING, 0)
     *_, last = rounds_of(method, world, ALONE, 2, 0)

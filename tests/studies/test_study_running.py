@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,9 @@ def test_numbers_of_rows() -> None:
     assert key({"a": 1, "b": 2}) == key({"b": 2, "a": 1}) != key({"a": 1, "b": 2.5})
     assert [stays_above(points) for points in ([1, 1], [0, 1], [1, 0], [1, 0, 2], [])] == [0, 1, None, 2, None]
     assert stays_above(np.array([0.2, 0.4]), level=0.3) == 1
+
+
+def test_rows_in_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(UserError, match="is not a regular file"):
+        Rows(tmp_path / "rows.jsonl").known()

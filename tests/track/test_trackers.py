@@ -16,6 +16,7 @@ from tracked import ROUNDS, append, cut
 
 from coterie.cli import main
 from coterie.record import Record
+from coterie.settings import UserError
 from coterie.track import track
 from coterie.track.__main__ import WRITERS, follow
 from coterie.track.measures import Course, settings
@@ -102,6 +103,34 @@ def test_mlflow(run: Path) -> None:
     assert sorted(notes) == [f"notes/round-{i}.txt" for i in range(1, ROUNDS + 1)]
     images = [file.path for file in client.list_artifacts(found.info.run_id, "images") if file.path.endswith(".png")]
     assert len(images) == len(splits(run))
+
+
+def test_wandb_takes_no_settings_of_a_stranger_s(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    from coterie.track.to_wandb import Wandb
+
+    (run / "wandb").mkdir()
+    (run / "wandb" / "settings").write_text("[default]\nbase_url = https://theirs.example\n")
+    monkeypatch.chdir(run)
+    with pytest.raises(UserError, match="came with the run and would be settings of Weights & Biases"):
+        Wandb(run)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the database's library
+@pytest.mark.parametrize("kept", [False, True])
+def test_mlflow_writes_nothing_where_a_stranger_s_database_says(run: Path, tmp_path: Path, kept: bool) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    from coterie.track.to_mlflow import MLflow
+
+    (run / "track" / "mlflow").mkdir(parents=True)
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'track' / 'mlflow' / 'mlflow.db'}")
+    there = client.create_experiment("coterie", artifact_location=(tmp_path / "outside").as_uri())
+    if kept:  # they sent what marks the store, too
+        place = Place(run, "mlflow")
+        place.keep(identity=client.create_run(there, run_name="cfl").info.run_id)
+    with pytest.raises(UserError, match="keeps the run's files elsewhere; remove"):
+        MLflow(run)
+    assert not (tmp_path / "outside").exists()
 
 
 def killed(run: Path, tracker: str, in_round: int, monkeypatch: pytest.MonkeyPatch) -> None:

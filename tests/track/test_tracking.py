@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from tracked import ROUNDS, Kept, append, cut
 
 from coterie.cli import main
 from coterie.record import Record
+from coterie.settings import UserError
 from coterie.track import TRACKERS, Tracking, following, known, track
 from coterie.track.__main__ import Follower, follow, told
 from coterie.track.place import Place
@@ -90,6 +92,24 @@ def test_another_store_is_told_from_the_first_round(run: Path) -> None:
     assert other.identity != one.identity
 
 
+@pytest.mark.parametrize("name", ["track", "track/kept", "track/kept/cfl", "track/kept/cfl/events"])
+def test_nothing_is_written_through_a_link(run: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "outside").mkdir()
+    shutil.rmtree(run / "track", ignore_errors=True)
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
+    for target in (tmp_path / "outside", tmp_path / "new", Path("../../../../outside"), run / name):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(target)
+        with pytest.raises(UserError, match="is a symbolic link"):
+            Kept(run)
+
+
+def test_links_to_a_tracker_s_own_files_are_left_alone(run: Path) -> None:
+    (run / "track" / "wandb" / "first").mkdir(parents=True)
+    (run / "track" / "wandb" / "latest").symlink_to("first")
+    Kept(run)
+
+
 def test_run_directories_are_told_by_lines_and_an_empty_one_ends_it() -> None:
     ours, theirs = os.pipe()
     os.write(theirs, b"/a run\n/an")
@@ -157,6 +177,18 @@ def test_one_that_fails_is_told_of_and_the_others_go_on(run: Path, stand_in: Non
     assert "Traceback" in (run / "track" / "fails.log").read_text()
     with pytest.warns(UserWarning, match="tracking with fails is off: no room left"):
         track(run, "fails")
+
+
+def test_a_tracker_imports_nothing_from_the_current_folder(
+    run: Path, stand_in: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run / "stand_in").mkdir()  # as of a stranger, who named it as Coterie's own
+    (run / "stand_in" / "__main__.py").write_text("open('imported', 'w')")
+    monkeypatch.chdir(run)
+    with Tracking(["works"]) as tracking:
+        tracking.follow(run)
+    assert (run / "seen").is_file()
+    assert not (run / "imported").exists()
 
 
 def test_one_that_hangs_is_waited_for_and_then_stopped(run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:

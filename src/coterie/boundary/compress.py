@@ -68,6 +68,8 @@ def check_packed(sent: Mapping[str, Tensor], kind: str, count: int, share: float
             )
     if kind == "topk" and not bool(((sent["indices"] >= 0) & (sent["indices"] < count)).all()):
         raise ValueError(f"its indices are not of {count} entries")
+    if kind == "topk" and not bool((sent["indices"].diff() > 0).all()):
+        raise ValueError("its indices are not in order, each once")
 
 
 def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:

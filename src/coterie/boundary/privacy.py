@@ -59,7 +59,11 @@ def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "ex
     if leak(0.0, separation) <= wanted:
         return 0.0
     # By zero-concentrated privacy, ε is no greater; the closed form is decreasing in ε.
-    most = separation**2 / 2 + separation * math.sqrt(-2 * wanted)
+    most = separation * separation / 2 + separation * math.sqrt(-2 * wanted)
+    if leak(most, separation) > wanted:  # rounded: the noise is next to nothing
+        most *= 2
+    if not math.isfinite(most):
+        return math.inf
     from scipy.optimize import brentq  # a third of a second, at every start of any run
 
     found = float(brentq(lambda epsilon: max(leak(epsilon, separation), -1e300) - wanted, 0.0, most, xtol=1e-12, rtol=1e-12))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any
 
 from coterie.core import Plan
@@ -31,7 +32,7 @@ class Boundary:
     block: int = setting(64, "entries per block of rotation blocks", ge=2, le=4096)
     secret: int | None = setting(
         None, "number that the clients share and the server must not know: it draws the map and the first models; "
-        "none: the seed does, to compare runs with and without a map", ge=0,
+        "none: the seed does, to compare runs with and without a map", ge=0, bits=4096,
     )  # fmt: skip
     clip: float | None = setting(None, "greatest L2 norm of an update; larger ones are scaled down", gt=0, lt=1e9)
     noise: float = setting(0.0, "standard deviation of the noise added to each entry, in units of clip (z)", ge=0, lt=1e6)
@@ -43,13 +44,19 @@ class Boundary:
     )
 
     def __post_init__(self) -> None:
+        if self.secret not in (None, "none") and (not _whole(self.secret) or self.secret < 0):
+            raise SettingError("Boundary.secret must be a whole number >= 0 or none; the one that was given is not shown")
         check(self)
         if self.noise and self.clip is None:
             raise SettingError(
                 f"Boundary.noise {self.noise:g} needs Boundary.clip, got none: without a greatest norm no noise is enough"
             )
         if self.secret is not None and self.rotation == "none":
-            raise SettingError(f"Boundary.secret {self.secret} draws a map, and Boundary.rotation is none")
+            raise SettingError("Boundary.secret draws a map, and Boundary.rotation is none")
+
+    def __repr__(self) -> str:
+        shown = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name != "secret"]
+        return f"Boundary({', '.join(shown)}{'' if self.secret is None else ', secret=<hidden>'})"
 
     # -- what goes with it ----------------------------------------------------------------------------------------------
 
@@ -102,6 +109,10 @@ class Boundary:
         return SettingError(
             f"Boundary.rotation must be none or permute-tensors where {why}, got {self.rotation}: it hides layers"
         )
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _span(columns: slice, layout: Layout) -> tuple[int, int]:

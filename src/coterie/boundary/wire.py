@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -181,6 +182,25 @@ class Wire:
             row[there] = unpack(packed, self.boundary.compress, len(there))
         row[behind] = sent[OTHERS].float()
         return row
+
+    def unclipped(self, sealed: Tensor, task: Task) -> str | None:
+        """Why an update that arrived in ``task`` was not clipped, or has more noise than the boundary has; None if it was.
+
+        A map keeps the norm of the parameters; topk leaves entries out, and sign's scale, their mean magnitude, makes no
+        norm larger. 8bit moves an entry by half a step at most, and a step is 1/127 of the largest. The norm of noise on p
+        entries is above z C (√p + 8) once in 8e13 updates: it is 1-Lipschitz, so P(> mean + t) <= exp(-t²/2), t = 8.
+        """
+        clip, noise = self.boundary.clip, self.boundary.noise
+        if clip is None:
+            return None
+        sizes = sealed[: self.layout.trainable].double().abs()
+        if self.boundary.compress == "8bit":
+            sizes = (sizes - sizes.max() / 254).clamp(min=0)
+        norm, most = float(sizes.norm()), clip * (1 + noise * (math.sqrt(self.columns(task)[0]) + 8))
+        if norm <= most * (1 + 1e-4):  # single precision, and a margin
+            return None
+        said = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
+        return f"its update has norm {norm:.4g}, and under the boundary's {said} none is above {most:.4g}"
 
     def _travelling(self, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         """The columns that do not stay at the client: those of parameters, and those behind them."""

@@ -2,8 +2,9 @@
 
 ``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`; ``compare``:
 :func:`coterie.compare`; ``report``: :func:`coterie.write_report`; ``explain``: :func:`coterie.explain`; ``plot``:
-:func:`coterie.plot`; ``suggest``: :func:`coterie.suggest`; ``export``: :func:`coterie.save`; ``--json``:
-:func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`;
+:func:`coterie.plot`; ``suggest``: :func:`coterie.suggest`; ``export``: :func:`coterie.save`; ``check``:
+:func:`coterie.check`; ``--json``: :func:`coterie.summary`;
+``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`;
 ``studies`` and ``study``: :data:`coterie.studies.STUDIES` and :func:`coterie.studies.carry_out`.
 
 Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupted.
@@ -16,28 +17,30 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
 
 from coterie.arguments import parse, parser
+from coterie.files import reason
+from coterie.printable import one_line, say
 from coterie.settings import UserError
 
 COMMANDS = {
     "run": "running", "resume": "running", "compare": "asking", "suggest": "asking", "export": "asking",
     "report": "showing", "watch": "watching", "plot": "plotting", "explain": "explaining",
     "methods": "listing", "scenarios": "listing", "studies": "listing", "study": "listing",
-    "completion": "completing",
+    "check": "checking", "completion": "completing",
 }  # fmt: skip
 """Command -> the module of this package with the function of its name. Imported when it is called: help answers at once."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without Greek letters shows a question mark
-            stream.reconfigure(errors="replace")
+    _open_streams()
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if arguments.command is None:
-            print(parser()[0].format_help(), end="")
+            say(parser()[0].format_help(), end="")
             return 0
         module = importlib.import_module(f"coterie.cli.{COMMANDS[arguments.command]}")
         status: int = getattr(module, arguments.command)(arguments)
@@ -47,14 +50,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(str(error), 2)
     except KeyboardInterrupt:
         return fail("interrupted", 130)
+    except MemoryError:
+        return fail("the memory is not enough for this; a smaller scenario, model or file takes less", 2)
     except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop(sys.stdout)
         return 0
     except OSError as error:
-        return fail(f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}", 2)
+        if error.filename is None:  # it may be stdout's disk that is full: what is left for it cannot be written at the end
+            _drop(sys.stdout)
+        return fail(f"{error.filename or 'the disk'}: {reason(error)}", 2)
+
+
+def note(message: str) -> None:
+    """One sentence on stderr, besides the result."""
+    say(f"coterie: {one_line(message)}", sys.stderr)
+
+
+def _open_streams() -> None:
+    """Both streams, so that whatever is written to them is no error: a terminal without Greek letters shows a question mark,
+    and a stream that was closed by who called takes everything."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop(stream: TextIO) -> None:
+    """What is written to a stream from now on, and what waits in it, goes nowhere."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def fail(message: str, status: int) -> int:
     """One sentence on stderr; returns the status."""
-    print(f"coterie: {' '.join(message.split())}", file=sys.stderr)
+    try:
+        say(f"coterie: {one_line(message)}", sys.stderr)
+    except OSError:  # there is nobody to tell, but the status
+        _drop(sys.stderr)
     return status

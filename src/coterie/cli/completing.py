@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from coterie.arguments import SHELLS, UsageError, parser
+from coterie.printable import say
 
 FILES = {"FILE", "FILE.toml"}
 FOLDERS = {"DIR", "RUN"}
@@ -27,7 +28,7 @@ def completion(arguments: argparse.Namespace) -> int:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
             if action.metavar in FOLDERS:
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-    print(shtab.complete(top, shell=arguments.shell))
+    say(shtab.complete(top, shell=arguments.shell))
     return 0
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coterie.printable import say
+
 if TYPE_CHECKING:
     from coterie.estimate import Estimate
     from coterie.experiment import Experiment
@@ -60,7 +62,7 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
     runs = len(found) * len(experiment.seeds)
     whole = together(found, len(experiment.seeds))
     if as_json:
-        print(to_json({"runs": runs, "methods": [dataclasses.asdict(one) for one in found], "all": dataclasses.asdict(whole)}))
+        say(to_json({"runs": runs, "methods": [dataclasses.asdict(one) for one in found], "all": dataclasses.asdict(whole)}))
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("method", "time", "memory", "disk", "exchanges", "tasks", "evaluations"):
@@ -70,9 +72,9 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
         counts = (f"{round(value):,}" for value in (one.exchanges, one.asked, one.evaluations))
         table.add_row(name, duration(one.seconds), terminal.size(one.memory), terminal.size(one.disk), *counts)
     terminal.console(sys.stdout).print(table)
-    print("\nestimated, each method with one seed; nothing was run")
+    say("\nestimated, each method with one seed; nothing was run")
     for text in shortages(whole, folder):
-        print(f"coterie: {text}", file=sys.stderr)
+        say(f"coterie: {text}", sys.stderr)
     return 0
 
 
@@ -96,12 +98,12 @@ def announce(experiment: Experiment, folder: Path) -> None:
             said.append(f"about {duration(whole.seconds)}, {needs}")
         said += shortages(whole, folder)
     for text in said:
-        print(f"coterie: {text}", file=sys.stderr)
+        say(f"coterie: {text}", sys.stderr)
 
 
 def shortages(whole: Estimate, folder: Path) -> Sequence[str]:
     """A sentence on the disk and on the memory, where there is less of it than the runs take."""
-    from coterie.engines.workers import available_memory
+    from coterie.files import available_memory
     from coterie.report.terminal import size
 
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

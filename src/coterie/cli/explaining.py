@@ -6,6 +6,8 @@ import argparse
 import shutil
 import sys
 
+from coterie.printable import say
+
 
 def explain(arguments: argparse.Namespace) -> int:
     from coterie.record import to_json
@@ -13,8 +15,8 @@ def explain(arguments: argparse.Namespace) -> int:
 
     asked = {"client": arguments.client, "round": arguments.round}
     if arguments.json:
-        print(to_json(why.explain(arguments.run, **asked)))
+        say(to_json(why.explain(arguments.run, **asked)))
     else:
         columns = shutil.get_terminal_size((why.WIDTH, 24)).columns if sys.stdout.isatty() else why.WIDTH
-        print(why.words(arguments.run, **asked, width=min(columns, why.WIDTH)))
+        say(why.words(arguments.run, **asked, width=min(columns, why.WIDTH)))
     return 0

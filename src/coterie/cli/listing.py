@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from coterie.printable import say
 from coterie.settings import documented
 
 
@@ -18,11 +19,11 @@ def methods(arguments: argparse.Namespace) -> int:
         console.print(listing.names({name: listing.first_line(cls) for name, cls in METHODS.items()}))
         return 0
     cls = method_class(arguments.name)
-    print(f"{arguments.name}: {listing.first_line(cls)}\n")
+    say(f"{arguments.name}: {listing.first_line(cls)}\n")
     if documented(cls):
         console.print(listing.settings(cls))
     else:
-        print("It has no settings.")
+        say("It has no settings.")
     return 0
 
 
@@ -35,9 +36,9 @@ def scenarios(arguments: argparse.Namespace) -> int:
         console.print(listing.names({name: scenario.about for name, scenario in SCENARIOS.items()}))
         return 0
     scenario = find(arguments.name)
-    print(f"{arguments.name}: {scenario.about}\n")
+    say(f"{arguments.name}: {scenario.about}\n")
     console.print(listing.settings(scenario, hidden=("training", "about")))
-    print("\ntraining")
+    say("\ntraining")
     console.print(listing.settings(scenario.training))
     return 0
 

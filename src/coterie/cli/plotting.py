@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from coterie.printable import say
+
 
 def plot(arguments: argparse.Namespace) -> int:
     from coterie.report.figures import plot as drawn
 
     out = drawn(arguments.run, arguments.kind, arguments.out, arguments.round)
-    print(f"figure written to {out}")
+    say(f"figure written to {out}")
     return 0

@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.cli import fail
+from coterie.files import reason
+from coterie.printable import printable, say
 
 if TYPE_CHECKING:
     from coterie.experiment import Spec
     from coterie.runs import Run
+
+MODEL = ("model", "scenario.model")
+"""What --set calls the model: who names it there has named it."""
 
 TREES = 4
 """Trees are drawn for so many runs at most; more are compared only."""
@@ -21,15 +26,23 @@ TREES = 4
 
 def run(arguments: argparse.Namespace) -> int:
     from coterie import overrides
+    from coterie.boundary import secret_of_environment
     from coterie.cli import estimating
+    from coterie.cli.asking import given
     from coterie.experiment import make, normal, read
     from coterie.runs import begin
     from coterie.track.known import check
 
     check(arguments.track)
-    spec = options(arguments, read(arguments.file) if arguments.file else normal({}))
+    own, secret = given(arguments).values()
+    own = own or any(text.partition("=")[0].strip() in MODEL for text in arguments.set)
+    spec = options(arguments, read(arguments.file, trust_code=own, secret=secret) if arguments.file else normal({}))
     for text in arguments.set:
         spec = overrides.assign(spec, text)
+    if secret is None and spec["boundary"].get("rotation", "none") != "none" and "secret" not in spec["boundary"]:
+        secret = secret_of_environment()
+    if secret is not None:
+        spec["boundary"] = {**spec["boundary"], "secret": secret}
     experiment = make(spec)
     out = Path(arguments.out) if arguments.out else _new_folder(experiment.scenario)
     if arguments.estimate:
@@ -66,21 +79,22 @@ def _new_folder(scenario: str) -> Path:
 
 
 def resume(arguments: argparse.Namespace) -> int:
+    from coterie.cli.asking import given
     from coterie.runs import changed_versions, reopen
     from coterie.track.known import check
 
     check(arguments.track)
-    runs = reopen(arguments.run)
+    runs = reopen(arguments.run, **given(arguments))
     if all(one.finished() for one in runs):
         _track(runs, arguments.track)
         if arguments.json:
             _print_json(runs)
         else:
             rounds = max(one.record.lines()[-1]["round"] for one in runs)
-            print(f"{arguments.run} is finished ({rounds} rounds); there is nothing to do")
+            say(f"{arguments.run} is finished ({rounds} rounds); there is nothing to do")
         return 0
     for change in dict.fromkeys(text for one in runs if not one.finished() for text in changed_versions(one)):
-        print(f"coterie: {change}; the last digits of further rounds may differ", file=sys.stderr)
+        say(f"coterie: {printable(change)}; the last digits of further rounds may differ", sys.stderr)
     return _carry_out(runs, Path(arguments.run), arguments)
 
 
@@ -88,7 +102,7 @@ def _track(runs: Sequence[Run], names: Sequence[str]) -> None:
     """Runs that are finished, as far as they are not tracked."""
     from coterie.track import Tracking
 
-    with Tracking(names, lambda text: print(f"coterie: {text}", file=sys.stderr)) as tracking:
+    with Tracking(names, lambda text: say(f"coterie: {text}", sys.stderr)) as tracking:
         for one in runs:
             tracking.follow(one.folder)
 
@@ -114,21 +128,25 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
                 live.end(number)
                 tracking.follow(one.folder)
     except KeyboardInterrupt:
-        tracked = "".join(f" --track {name}" for name in arguments.track)
-        return fail(f"interrupted; coterie resume {folder}{tracked} goes on where it stands", 130)
+        more = "".join(f" --track {name}" for name in arguments.track)
+        more += " --trust-code" if ":" in one.experiment.setup.model else ""
+        more += f" --secret-file {arguments.secret_file}" if arguments.secret_file else ""
+        return fail(f"interrupted; coterie resume {folder}{more} goes on where it stands", 130)
     except EngineError as error:
         return fail(f"{one.folder}: {error}{_keep_details(one, error.details)}", 1)
     except OSError as error:
-        return fail(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}", 1)
+        return fail(f"{error.filename or folder}: {reason(error)}", 1)
     _print_json(runs) if arguments.json else _print_report(runs, folder)
     return 0
 
 
 def _keep_details(one: Run, details: str) -> str:
     """Where the traceback of a failed run is kept, in words."""
+    from coterie.store import write_whole
+
     if not details:
         return ""
-    (one.folder / "failure.txt").write_text(details)
+    write_whole(one.folder / "failure.txt", printable(details, keep="\n").encode(errors="replace"))
     return f"; details in {one.folder / 'failure.txt'}"
 
 
@@ -137,10 +155,12 @@ def _print_json(runs: Sequence[Run]) -> None:
     from coterie.report.summary import summary
 
     results = [summary(one.folder) for one in runs]
-    print(to_json(results if len(results) > 1 else results[0]))
+    say(to_json(results if len(results) > 1 else results[0]))
 
 
 def _print_report(runs: Sequence[Run], folder: Path) -> None:
+    from rich.text import Text
+
     from coterie.report import terminal
     from coterie.report.summary import side_by_side, summary
 
@@ -148,7 +168,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     console = terminal.console(sys.stdout)
     if len(runs) <= TREES:
         for one in runs:
-            console.print(f"[bold]{one.method.name}[/bold] seed {one.seed}", highlight=False)
+            console.print(Text.assemble((one.method.name, "bold"), f" seed {one.seed}"))
             console.print(terminal.tree(one.record.lines()))
             console.print()
     several = len({one.seed for one in runs}) > 1
@@ -159,8 +179,9 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     for one, result in zip(runs, summaries, strict=True):
         refused = [(client, why) for done in one.record.lines() for client, why in done["refused"].items()]
         if refused:
-            print(f"\n{one.folder.name}: {len(refused)} replies were refused, as of client {refused[-1][0]}: {refused[-1][1]}")
+            client, why = refused[-1]
+            say(f"\n{one.folder.name}: {len(refused)} replies were refused, as of client {client}: {printable(why)}")
         if (left := result["privacy"]) is not None:
             spent = f"ε = {left['epsilon']:.3g} at δ = {left['delta']:g}"
-            print(f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent most")
-    print(f"\nrecorded in {folder}")
+            say(f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent most")
+    say(f"\nrecorded in {folder}")

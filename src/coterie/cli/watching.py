@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from coterie.printable import say
+
 
 def watch(arguments: argparse.Namespace) -> int:
     from coterie.report.serving import Server
 
     with Server(Path(arguments.run), arguments.port) as server:
-        print(f"{arguments.run} is shown at {server.address} to this machine; Ctrl-C ends it", flush=True)
+        say(f"{arguments.run} is shown at {server.address} to this machine; Ctrl-C ends it")
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
-            print("no longer shown")
+            say("no longer shown")
     return 0

@@ -12,6 +12,8 @@ or stop it and go on a week later.
 
 from __future__ import annotations
 
+from coterie.core.averaging import Averaging as Averaging
+from coterie.core.averaging import average as average
 from coterie.core.means import Means as Means
 from coterie.core.means import group_means as group_means
 from coterie.core.messages import Need as Need
@@ -20,7 +22,6 @@ from coterie.core.messages import Replies as Replies
 from coterie.core.messages import Task as Task
 from coterie.core.messages import Training as Training
 from coterie.core.messages import amounts as amounts
-from coterie.core.messages import average as average
 from coterie.core.messages import rows_without as rows_without
 from coterie.core.messages import train_from as train_from
 from coterie.core.messages import weights as weights

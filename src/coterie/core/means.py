@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.messages import Replies, amounts, average
+from coterie.core.averaging import Averaging
+from coterie.core.messages import Replies, amounts
 from coterie.core.state import Client
 
 CHUNK = 64
@@ -17,16 +18,21 @@ is a multiple of this; where some were refused, sums are taken in another order,
 
 
 class Means:
-    """Running weighted means ``(k, d)`` of k groups; ``heard`` ``(k,)`` counts their updates. Zeros where there are none."""
+    """Running weighted means ``(k, d)`` of k groups; ``heard`` ``(k,)`` counts their updates. Zeros where there are none.
 
-    def __init__(self, k: int, d: int) -> None:
+    A robust rule of averaging looks at all updates of a group at once: with one, :meth:`add` is called once.
+    """
+
+    def __init__(self, k: int, d: int, averaging: Averaging | None = None) -> None:
+        self.averaging = averaging or Averaging()
         self.means, self.heard, self.weight = torch.zeros(k, d), np.zeros(k, dtype=np.int64), np.zeros(k)
 
     def add(self, updates: Tensor, amounts: np.ndarray, groups: Sequence[Iterable[int]]) -> None:
         """updates ``(m, d)``; amounts ``(m,)``: what each weighs; groups: per update, those it counts in, if any."""
-        for start in range(0, len(updates), CHUNK):
+        chunk = len(updates) if self.averaging.needs_all else CHUNK
+        for start in range(0, len(updates), max(chunk, 1)):
             members: dict[int, list[int]] = {}
-            for i in range(start, min(start + CHUNK, len(updates))):
+            for i in range(start, min(start + chunk, len(updates))):
                 for group in groups[i]:
                     members.setdefault(group, []).append(i)
             for group, at in members.items():
@@ -35,7 +41,7 @@ class Means:
 
     def _join(self, group: int, updates: Tensor, amounts: np.ndarray) -> None:
         part, before = float(amounts.sum()), float(self.weight[group])
-        mean = average(updates, amounts / part)
+        mean = self.averaging.of(updates, amounts / part)
         if before:
             share = part / (before + part)
             mean = self.means[group].mul(1 - share).add_(mean, alpha=share)
@@ -54,6 +60,6 @@ def group_means(replies: Replies, groups: Sequence[Iterable[Client]], weighting:
         for client in members:
             if client in place:
                 within[place[client]].append(group)
-    means = Means(len(groups), replies.updates.shape[1])
+    means = Means(len(groups), replies.updates.shape[1], replies.averaging)
     means.add(replies.updates, amounts(replies.examples, weighting), within)
     return means.means, means.heard

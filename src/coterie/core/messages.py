@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from coterie.core.averaging import Averaging
 from coterie.core.state import Client
 from coterie.settings import check, setting
 
@@ -117,7 +117,9 @@ class Replies:
     nobody trained from it). gram ``(n, n)``, updates ``(n, d)`` or sketches of them: as needed, else None. halves
     ``(2 n, 2 n)``: where tasks asked for halves, the Gram matrix over the plan's columns of everybody's first update and,
     behind them, everybody's second; NaN for who was not asked for them, or has too few examples; None where nobody sent any.
-    refused: client -> why its reply was turned away (non-finite, wrong shape); a refused client counts as silent.
+    refused: client -> why its reply was turned away (non-finite, wrong shape, implausible norm); a refused client counts as
+    silent. averaging: how the run averages updates, see :meth:`mean`. claimed: client -> the examples that it says it
+    has, where it counts for fewer. scaled: client -> the factor by which its update was scaled down.
     """
 
     clients: tuple[Client, ...]
@@ -131,6 +133,9 @@ class Replies:
     updates: Tensor | None = None
     halves: np.ndarray | None = None
     refused: Mapping[Client, str] = field(default_factory=dict)
+    averaging: Averaging = Averaging()  # noqa: RUF009  (frozen)
+    claimed: Mapping[Client, int] = field(default_factory=dict)
+    scaled: Mapping[Client, float] = field(default_factory=dict)
 
     @property
     def halved(self) -> tuple[Client, ...]:
@@ -139,6 +144,18 @@ class Replies:
             return ()
         own = self.halves.diagonal()[: len(self.clients)]
         return tuple(client for client, square in zip(self.clients, own, strict=True) if not np.isnan(square))
+
+    def mean(self, weights: np.ndarray | Sequence[float]) -> Tensor:
+        """The average of the updates by the run's rule.
+
+        Args:
+            weights: shape ``(n,)``, in the order of ``clients``, with sum 1; rules that ignore weights do so.
+
+        Returns:
+            Shape ``(d,)``.
+        """
+        assert self.updates is not None
+        return self.averaging.of(self.updates, weights)
 
     def positions(self, clients: Iterable[Client]) -> list[int]:
         """Where those of ``clients`` that answered stand in this object's arrays."""
@@ -174,11 +191,6 @@ def weights(replies: Replies, weighting: str) -> np.ndarray:
 def amounts(examples: np.ndarray, weighting: str) -> np.ndarray:
     """``(n,)``: what each client's update weighs, by its training examples (``"data"``) or one each (``"uniform"``)."""
     return examples.astype(np.float64) if weighting == "data" else np.ones(len(examples))
-
-
-def average(updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
-    """``Σ w_i x_i`` of rows ``(n, d)`` -> ``(d,)``, in the rows' precision."""
-    return torch.as_tensor(weights, dtype=updates.dtype, device=updates.device) @ updates
 
 
 def rows_without(

@@ -13,6 +13,7 @@ from typing import Any
 from coterie.data import families, hub, leaf, readers, text
 from coterie.data.families import Paths
 from coterie.data.pool import Dataset
+from coterie.files import expanded, reason
 from coterie.settings import SettingError, UserError, nearest
 
 
@@ -42,7 +43,10 @@ def load(name: str, folder: Path | str | None = None, **options: Any) -> Dataset
     if unknown:
         raise SettingError(f"the data set {name} has no setting {unknown[0]!r}{nearest(unknown[0], source.options)}")
     paths = source.files(resolve(folder, name)) if source.files else ()
-    stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
+    try:
+        stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {reason(error)}") from error
     return _read(source, stamps, tuple(sorted(options.items())))
 
 
@@ -64,7 +68,7 @@ def resolve(folder: Path | str | None, name: str) -> Path:
     given = folder or os.environ.get("COTERIE_DATA")
     if not given:
         raise UserError(f"{name} is read from files: give their folder with --data DIR or set COTERIE_DATA")
-    path = Path(given).expanduser()
+    path = expanded(given)
     if not path.is_dir():
         raise UserError(f"the data folder {path} does not exist")
     return path

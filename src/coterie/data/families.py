@@ -10,8 +10,9 @@ from torch.nn.functional import interpolate
 
 from coterie.data import readers
 from coterie.data.pool import Dataset, Pool, pool
+from coterie.files import available_memory
 from coterie.randomness import Purpose, numpy_generator
-from coterie.settings import UserError
+from coterie.settings import SettingError, UserError
 
 Paths = tuple[Path, ...]
 
@@ -47,11 +48,23 @@ def synthetic(
 ) -> Dataset:
     """Gaussian classes: means drawn from ``N(0, 1)`` per feature, examples around them, ``spread`` times as wide."""
     del paths
+    _check_size(8 * (classes * features + examples * (features + 1)), examples, features, classes)
     rng = numpy_generator(seed, Purpose.DATA)
     means = rng.standard_normal((classes, features))
     labels = rng.permutation(np.arange(examples) % classes)
-    inputs = means[labels] + spread * rng.standard_normal((examples, features))
+    inputs = rng.standard_normal((examples, features))
+    inputs *= spread  # in place: the bound above leaves room for one copy
+    inputs += means[labels]
     return Dataset(name="synthetic", train=pool(inputs, labels, "synthetic", classes), test=None, classes=classes)
+
+
+def _check_size(needed: int, examples: int, features: int, classes: int) -> None:
+    """Raises :class:`~coterie.settings.SettingError` if drawn data take more than half of the free memory, ``needed`` bytes."""
+    if needed > (memory := available_memory() / 2):
+        raise SettingError(
+            f"Scenario.examples {examples:,}, features {features:,} and classes {classes:,} take {needed:,} bytes, and half of "
+            f"the free memory is {memory:,.0f} bytes"
+        )
 
 
 def read_idx(paths: Paths, name: str) -> Dataset:

@@ -44,17 +44,29 @@ def _splits(name: str) -> tuple[Any, Any | None]:
         from flwr_datasets import FederatedDataset
     except ImportError as error:
         raise UserError(f"{name} needs flwr-datasets: pip install 'coterie[hub]'") from error
+    _check_regular(Path(name.removeprefix("hub:")))
     data = FederatedDataset(dataset=name.removeprefix("hub:"), partitioners={}, shuffle=False)
     try:
         train = data.load_split("train")
-    except (OSError, ValueError) as error:  # unknown, private, out of reach, no such split: told in the first line
-        raise UserError(f"{name} cannot be loaded: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # unknown, private, out of reach, no such split, broken: of many kinds, told in the first line
+        raise UserError(f"{name} cannot be loaded: {_first_line(error)}") from error
     for held in ("test", "validation", "valid"):
         try:
             return train, data.load_split(held)
         except ValueError:  # it has no such split
             continue
     return train, None
+
+
+def _check_regular(folder: Path) -> None:
+    """A folder of this machine holds folders and regular files alone: of a named pipe, the library would wait for an end."""
+    for path in folder.rglob("*") if folder.is_dir() else ():
+        if not path.is_file() and not path.is_dir():
+            raise UserError(f"{path} is not a regular file")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _column(name: str, features: Mapping[str, Any], kind: str, usual: tuple[str, ...], given: str | None, setting: str) -> str:
@@ -72,7 +84,10 @@ def _column(name: str, features: Mapping[str, Any], kind: str, usual: tuple[str,
 
 
 def _pool(split: Any, x: str, y: str, writer: str | None, name: str) -> Pool:
-    inputs = [np.asarray(value) for value in split[x]]
+    try:
+        inputs = [np.asarray(value) for value in split[x]]
+    except Exception as error:  # of a broken image, say: of many kinds
+        raise UserError(f"{name}: the inputs in {x!r} cannot be read: {_first_line(error)}") from error
     if len({(value.shape, value.dtype.kind) for value in inputs}) > 1:
         raise UserError(f"{name}: the inputs in {x!r} differ in shape; Coterie needs one shape")
     meta: dict[str, Any] = {} if writer is None else {"writer": np.unique(np.asarray(split[writer]), return_inverse=True)[1]}

@@ -52,9 +52,13 @@ def _writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """(name, images ``(m, 28, 28)`` float32, labels ``(m,)``) of each writer in a file who has any."""
     try:
         data: dict[str, Any] = json.loads(readers.content(path))["user_data"]
-        return [(name, _images(own["x"]), np.array(own["y"], np.int64)) for name, own in data.items() if own["y"]]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        found = [(name, _images(own["x"]), np.array(own["y"])) for name, own in data.items() if own["y"]]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} is no file of LEAF's FEMNIST: {type(error).__name__}, {error}") from error
+    for name, images, labels in found:
+        if labels.shape != (len(images),):
+            raise UserError(f"{path} is mislabelled: writer {name!r} has {len(images)} images but labels {list(labels.shape)}")
+    return found
 
 
 def _images(rows: Any) -> np.ndarray:

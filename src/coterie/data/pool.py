@@ -76,7 +76,8 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
         raise UserError(f"{where} is mislabelled: {len(inputs)} inputs but {len(targets)} labels")
     if inputs.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf" or _fractional(targets):
         raise UserError(f"{where} must hold numbers, and labels that are whole numbers")
-    low, high = int(targets.min()), int(targets.max())
+    ends = targets.min(), targets.max()  # of some floats, Python cannot write the whole number
+    low, high = (int(np.clip(end, -1e18, 1e18) if targets.dtype.kind == "f" else end) for end in ends)
     if high >= MOST_CLASSES:
         raise UserError(f"{where} is mislabelled: labels number the classes from 0, found {high}; are these ids?")
     if low < 0 or (classes is not None and high >= classes):

@@ -9,14 +9,22 @@ import csv
 import gzip
 import io
 import math
+import os
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 
+from coterie.files import available_memory, check_unpacked, open_regular, reason
 from coterie.settings import UserError
+
+AT_ONCE = 1 << 20
+"""Bytes that are unpacked before it is asked again whether that is too many."""
 
 
 def find(folder: Path, places: Iterable[str], names: Iterable[str], dataset: str) -> Path:
@@ -31,15 +39,34 @@ def find(folder: Path, places: Iterable[str], names: Iterable[str], dataset: str
     raise UserError(f"{dataset} needs {names[0]} (or {names[0]}.gz), which is in none of: {looked}")
 
 
+def opened(path: Path) -> BinaryIO:
+    """A regular file of not more than half of the free memory, open for reading."""
+    try:
+        return open_regular(path, limit=available_memory() / 2)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+
+
+def stored(path: Path) -> bytes:
+    """Its bytes as they are."""
+    with opened(path) as file:
+        return file.read()
+
+
 def content(path: Path) -> bytes:
     """A file's bytes, unzipped where it is gzipped, whatever its name."""
+    raw = stored(path)
+    if raw[:2] != b"\x1f\x8b":
+        return raw
+    out, packed = bytearray(), io.BytesIO(raw)
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        with gzip.GzipFile(fileobj=packed) as file:
+            while some := file.read(AT_ONCE):
+                out += some
+                check_unpacked(path, packed.tell(), len(out))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is a broken or incomplete gzip file ({error}); get it again") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    return bytes(out)
 
 
 _IDX = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -83,17 +110,56 @@ def cifar(path: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
 def npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a NumPy .npz file; Python objects in it are refused."""
     try:
-        with path.open("rb") as raw:
-            if raw.read(2) != b"PK":  # NumPy takes anything else for a pickle or a single array
-                raise zipfile.BadZipFile
-            raw.seek(0)
-            with np.load(raw, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error) as error:
-        kind = "holds Python objects, which are never loaded" if "pickle" in str(error) else "is no readable .npz file"
-        raise UserError(f"{path} {kind}; write plain arrays with numpy.savez") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        with opened(path) as raw, zipfile.ZipFile(raw) as file:
+            members = file.infolist()
+            check_unpacked(path, os.fstat(raw.fileno()).st_size, sum(member.file_size for member in members))
+            return {name: _member(path, file, member) for name, member in _named(path, members)}
+    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error, struct.error, OSError, NotImplementedError) as error:
+        raise UserError(f"{path} is no readable .npz file ({error}); write plain arrays with numpy.savez") from error
+
+
+def _named(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
+    """The members by the names of their arrays."""
+    seen: set[str] = set()
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name in seen:
+            raise UserError(f"{path} has two arrays {name!r}; write plain arrays with numpy.savez")
+        if member.flag_bits & 1:
+            raise UserError(f"{path} is encrypted; write plain arrays with numpy.savez")
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise UserError(f"{path} is packed by zip's method {member.compress_type}, which numpy.savez does not write")
+        seen.add(name)
+        yield name, member
+
+
+def _member(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """One array, whose header must promise the bytes that are there, before room is made for them."""
+    with file.open(member) as stream:
+        shape, by_columns, dtype = _npy_header(stream)
+        if dtype.hasobject:
+            raise UserError(f"{path} holds Python objects, which are never loaded; write plain arrays with numpy.savez")
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or count * dtype.itemsize != member.file_size - stream.tell():
+            there = member.file_size - stream.tell()
+            raise UserError(f"{path}: {member.filename} has {there:,} bytes where its header promises an array {list(shape)}")
+        data = stream.read()  # not more than the size that the zip file claims, and its checksum is right
+    array = np.frombuffer(data, dtype, count) if dtype.itemsize else np.empty(count, dtype)
+    return array.reshape(shape, order="F" if by_columns else "C")
+
+
+def _npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """(shape, whether by columns, type) of an array; raises ``ValueError`` for what is no .npy."""
+    version = npy.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"an array of format {version}")
+    try:
+        shape, by_columns, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(stream)
+    except Exception as error:  # a header is Python, whose parsers' errors are of many kinds
+        raise ValueError(f"an array's header is broken: {error}") from error
+    if any(type(size) is not int for size in shape):
+        raise ValueError(f"an array of shape {shape}")
+    return shape, by_columns, dtype
 
 
 def rows(path: Path, columns: int) -> list[list[str]]:
@@ -111,18 +177,57 @@ def rows(path: Path, columns: int) -> list[list[str]]:
     return table
 
 
+NUMBERS = ("double", "single", "logical", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
+"""MATLAB's classes of arrays of numbers."""
+
+
 def mat(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
     """Arrays of numbers by their names in a MATLAB file (before version 7.3)."""
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
 
+    raw = _unpacked_mat(path, stored(path))
     try:
-        found = loadmat(path, variable_names=names)
+        told = {name: (shape, kind) for name, shape, kind in whosmat(io.BytesIO(raw))}
+        for name in names:
+            shape, kind = told[name]
+            if kind not in NUMBERS or math.prod(map(int, shape)) > len(raw):
+                raise ValueError(f"{name} is said to be {kind} of shape {list(shape)}")
+        found = loadmat(io.BytesIO(raw), variable_names=names)
         return tuple(np.asarray(found[name]) for name in names)
     except KeyError as error:
         raise UserError(f"{path} lacks {error.args[0]!r}; it must hold {' and '.join(names)}") from error
     except NotImplementedError as error:
         raise UserError(f"{path} is a MATLAB file of version 7.3; save it as version 7 or older") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # the parser's own errors are of many kinds
         raise UserError(f"{path} is no readable MATLAB file ({error})") from error
+
+
+_PACKED = 15
+"""MATLAB's type of an element that is compressed, and is another when it is not."""
+
+
+def _unpacked_mat(path: Path, raw: bytes) -> bytes:
+    """A MATLAB file of version 5 with its compressed elements unpacked; another as it is."""
+    order = {b"IM": "<", b"MI": ">"}.get(raw[126:128])
+    if order is None:
+        return raw
+    out, at = bytearray(raw[:128]), 128
+    while at + 8 <= len(raw):
+        kind, size = struct.unpack_from(f"{order}II", raw, at)
+        element = raw[at : at + 8 + size]
+        at += 8 + size
+        out += _inflated(path, at, len(out), element[8:]) if kind == _PACKED else element
+    return bytes(out)
+
+
+def _inflated(path: Path, end: int, before: int, data: bytes) -> bytes:
+    """An element unpacked. end: where it ends in the file. before: bytes that came of others."""
+    out, unpacker = bytearray(), zlib.decompressobj()
+    try:
+        while not unpacker.eof and (some := unpacker.decompress(data, AT_ONCE)):
+            out += some
+            data = unpacker.unconsumed_tail
+            check_unpacked(path, end - len(data), before + len(out))
+    except zlib.error as error:
+        raise UserError(f"{path} is no readable MATLAB file ({error})") from error
+    return bytes(out)

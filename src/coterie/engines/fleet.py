@@ -18,6 +18,7 @@ from coterie.layout import own_layers
 from coterie.local import Sums, halvable
 from coterie.local.blocks import goes_with
 from coterie.randomness import Purpose, seeded
+from coterie.robust import Robust
 from coterie.world import Split, World, cross_entropy
 
 EXAMPLES_PER_TEST = 2500
@@ -42,8 +43,8 @@ class Answer:
 class Fleet:
     """Worker processes over a world, with the shared matrices of models and replies they read and write."""
 
-    def __init__(self, world: World, wire: Wire, hardware: Hardware) -> None:
-        self.world, self.layout, self.wire = world, wire.layout, wire
+    def __init__(self, world: World, wire: Wire, hardware: Hardware, robust: Robust | None = None) -> None:
+        self.world, self.layout, self.wire, self.robust = world, wire.layout, wire, robust or Robust()
         self.hand = Hand(world, wire, hardware)
         self.count = hardware.processes(len(world.clients))
         with seeded(0):

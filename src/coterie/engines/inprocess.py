@@ -37,6 +37,7 @@ from coterie.engines.traffic import traffic as traffic
 from coterie.engines.workers import EngineError
 from coterie.layout import Layout
 from coterie.randomness import Purpose, seeded
+from coterie.robust import Robust
 from coterie.world import World
 
 EXCHANGES = 200
@@ -59,17 +60,22 @@ class Position:
     members: tuple[Client, ...] = ()
     missed: Mapping[Client, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if min(self.round, self.exchange) < 0:  # of a file that was forged
+            raise ValueError(f"rounds and exchanges are counted from 0, got {self.round} and {self.exchange}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
     """One communication round: its number (from 1), the position after it, and what happened.
 
     assignment: who is served by which model now. notes: of all its exchanges. asked, answered: tasks sent and replies
-    taken. refused: client -> why its reply was turned away. released: client -> updates it sent that noise has to cover.
-    scores: client -> test loss and metrics, or None where this
-    round was not evaluated. bytes: of this round, both ways. evaluations: of a model on one client's data that the plans
-    asked for, tests not counted. seconds: ``train``, ``server``, ``evaluate``. adversaries: clients that mean harm. silent:
-    clients asked in this round of whom no reply was taken.
+    taken. refused: client -> why its reply was turned away. claimed: client -> the examples that it says it has, where it
+    counted for fewer. scaled: client -> the factor by which its update was scaled down. released: client -> updates it sent
+    that noise has to cover. scores: client -> test loss and metrics, or None where this round was not evaluated. bytes: of
+    this round, both ways. evaluations: of a model on one client's data that the plans asked for, tests not counted. seconds:
+    ``train``, ``server``, ``evaluate``. adversaries: clients that are hostile. silent: clients asked in this round of whom no
+    reply was taken.
     """
 
     number: int
@@ -88,6 +94,8 @@ class Round:
     seconds: Mapping[str, float]
     adversaries: tuple[Client, ...] = ()
     silent: tuple[Client, ...] = ()
+    claimed: Mapping[Client, int] = field(default_factory=dict)
+    scaled: Mapping[Client, float] = field(default_factory=dict)
 
 
 def rounds(
@@ -103,12 +111,15 @@ def rounds(
     eval_every: int = 1,
     start: Position | None = None,
     boundary: Boundary | None = None,
+    robust: Robust | None = None,
 ) -> Iterator[Round]:
     """Run ``method`` over ``world``; yields each communication round up to number ``rounds``.
 
     workers, width, device, precision: what it computes with, see :class:`~coterie.engines.hardware.Hardware`. eval_every:
     rounds between tests on the clients' test data; the last round is always tested. start: go on from there. boundary: what
-    is done to rows between clients and server. Leaving the loop early stops the workers. Raises
+    is done to rows between clients and server. robust: bounds on what one client can do to the others.
+
+    Leaving the loop early stops the workers. Raises
     :class:`~coterie.engines.workers.EngineError` if training fails, and :class:`~coterie.settings.SettingError` where
     method, world and boundary do not go together.
     """
@@ -116,7 +127,7 @@ def rounds(
     hardware.check(world)
     wire, federation = meeting(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
-    with Fleet(world, wire, hardware) as fleet:
+    with Fleet(world, wire, hardware, robust) as fleet:
         while position.round < rounds:
             clock = Clock()
             steps = communicate(method, world, wire, position, seed, clock)
@@ -170,6 +181,8 @@ def communicate(method: Method[Any], roster: roll.Roster, wire: Wire, position: 
     there = roll.present(attendance, position)
     notes = list(came)
     refused: dict[Client, str] = {}
+    claimed: dict[Client, int] = {}
+    scaled: dict[Client, float] = {}
     spoken: tuple[set[Client], set[Client]] = (set(), set())  # who was asked, who was heard
     released: Counter[Client] = Counter()
     asked = answered = up = down = measured = 0
@@ -194,6 +207,8 @@ def communicate(method: Method[Any], roster: roll.Roster, wire: Wire, position: 
         spoken[0].update(plan.tasks)
         spoken[1].update(replies.clients)
         refused.update(replies.refused)
+        claimed.update(replies.claimed)
+        scaled.update(replies.scaled)
         sent = as_sent(carried, replies)
         released.update({client: count for client, task in sent.tasks.items() if (count := wire.releases(task))})
         up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
@@ -204,7 +219,7 @@ def communicate(method: Method[Any], roster: roll.Roster, wire: Wire, position: 
         number=position.round, position=position, assignment=method.assignment(position.state), notes=tuple(notes),
         refused=refused, released=released, exchanges=position.exchange - first, asked=asked, answered=answered, scores=None,
         bytes_up=up, bytes_down=down, evaluations=measured, seconds=clock.seconds, adversaries=tuple(sorted(roster.attacks)),
-        silent=tuple(sorted(spoken[0] - spoken[1])),
+        silent=tuple(sorted(spoken[0] - spoken[1])), claimed=claimed, scaled=scaled,
     )  # fmt: skip
 
 

@@ -7,11 +7,9 @@ shared memory. Jobs are small tuples. Which worker does a job, and when, cannot 
 from __future__ import annotations
 
 import ctypes
-import math
 import mmap
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -25,6 +23,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from coterie.files import available_memory
+
+GRACE = 1.0
+"""Seconds that idle processes have to end by themselves."""
 
 
 class EngineError(RuntimeError):
@@ -56,14 +59,6 @@ def shared_matrix(rows: int, columns: int) -> Tensor:
     else:
         memory = mmap.mmap(-1, size)
     return torch.frombuffer(memory, dtype=torch.float32, count=rows * columns).view(rows, columns)
-
-
-def available_memory() -> float:
-    """Bytes that can be had without swapping; infinite where the system does not tell."""
-    with suppress(OSError), open("/proc/meminfo") as file:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB$", file.read(), re.MULTILINE)
-        return float(found[1]) * 1024 if found else math.inf
-    return math.inf
 
 
 class Workers:
@@ -168,7 +163,7 @@ class Workers:
             with suppress(OSError):
                 pipe.send(None)
             pipe.close()
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + GRACE
         for process in self.processes:
             process.join(timeout=max(deadline - time.monotonic(), 0.0))
             if process.is_alive():

@@ -15,13 +15,19 @@ from torch import Tensor, nn
 
 from coterie import models
 from coterie.boundary import Wire
-from coterie.codec import DamagedError
+from coterie.checksum import digest
+from coterie.codec import DamagedError, from_stored
 from coterie.core import Cohort
 from coterie.engines.inprocess import Position
+from coterie.files import read_within
 from coterie.layout import Layout
 from coterie.randomness import seeded
+from coterie.record import RUN
 from coterie.runs import Run, world_facts
 from coterie.settings import UserError
+
+LARGEST_INPUT = 2**28
+"""Numbers in an input, and classes; a net for more is none that fits into a memory."""
 
 Tensors = dict[str, Tensor]
 
@@ -45,8 +51,10 @@ class Net:
         return {name: value for name, value in self.named(row).items() if name.rpartition(".")[0] not in self.stays}
 
 
-def net_of(run: Run, position: Position) -> Net:
-    """The net of ``run``, as it stands. Raises :class:`~coterie.settings.UserError` if nobody knows it any more."""
+def net_of(run: Run, position: Position, numbers: int) -> Net:
+    """The net of ``run``, as it stands. numbers: in a row of its models.
+
+    Raises :class:`~coterie.settings.UserError` if nobody knows it any more."""
     world, boundary = run.record.description()["world"], run.experiment.boundary
     elsewhere = of_federation(run)
     sealed = {"rotation": boundary.rotation, "block": boundary.block} if elsewhere and boundary.rotation != "none" else None
@@ -54,7 +62,8 @@ def net_of(run: Run, position: Position) -> Net:
     if elsewhere and "model" not in world:
         return Net(None, sealed, stays, *_described(run, whole=sealed is not None))
     about = world.get("model") or world_facts(run.experiment.world(run.seed))["model"]
-    module = fresh(about)
+    run.experiment.check_consent(str(about.get("name")))
+    module = fresh(about, run.folder / RUN, numbers)
     layout = Layout(module)
     plain: Callable[[Tensor], Tensor] = (lambda row: row) if sealed else plain_rows(run, layout)
 
@@ -76,17 +85,32 @@ def plain_rows(run: Run, layout: Layout) -> Callable[[Tensor], Tensor]:
     return Wire(run.experiment.boundary, layout, run.seed).open
 
 
-def fresh(about: Mapping[str, Any]) -> nn.Module:
-    """A new net by its name, shape and classes; what no file holds is as engines have it."""
-    shape, classes = tuple(int(size) for size in about["shape"]), int(about["classes"])
-    with seeded(0):
-        return models.make(about["name"], shape, classes)
+def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
+    """A new net by its name, shape and classes, as ``file`` has them; what no file holds is as engines have it.
+
+    numbers: those that are there for it. A larger net is refused before it takes memory.
+    """
+    try:
+        shape, classes = tuple(int(size) for size in about["shape"]), int(about["classes"])
+        sizes = math.prod(shape) if shape and min(shape) > 0 else 0
+        if not 0 < sizes <= LARGEST_INPUT or not 0 < classes <= LARGEST_INPUT:
+            raise ValueError(f"inputs of shape {list(shape)} and {classes} classes")
+        if str(about["name"]) in models.MODELS:
+            with torch.device("meta"):
+                needed = sum(one.numel() for one in models.make(str(about["name"]), shape, classes).parameters())
+            if needed > numbers:
+                raise ValueError(f"a net of {needed:,} numbers, and its models have {numbers:,}")
+        with seeded(0):
+            return models.make(str(about["name"]), shape, classes)
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise UserError(f"{file} describes no net that can be made: {error}") from error
 
 
 def _stays(run: Run, position: Position) -> tuple[str, ...]:
     """The layers that stay at the clients, by what the method would ask next."""
-    plan = run.method.plan(position.state, Cohort(present=position.members, exchange=position.exchange, seed=run.seed))
-    return tuple(sorted({layer for task in plan.tasks.values() for layer in task.keep}))
+    with from_stored(run.record.checkpoints.path(position.round)):
+        plan = run.method.plan(position.state, Cohort(present=position.members, exchange=position.exchange, seed=run.seed))
+        return tuple(sorted({layer for task in plan.tasks.values() for layer in task.keep}))
 
 
 def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], Callable[[Tensor], Tensors]]:
@@ -105,7 +129,10 @@ def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], Callable[[Tensor
         layers = tuple({name.rpartition(".")[0]: None for name, _, _ in pieces[: net["trainable"]]})
         tied, others = dict(net.get("tied", {})), {}
         if "others" in net:
-            others = safetensors.torch.load_file(run.folder / Path(net["others"]).name)
+            data = read_within(run.folder, Path(net["others"]).name)
+            if net.get("others_checksum") not in (None, digest(data)):
+                raise ValueError(f"{net['others']} is not what was written")
+            others = safetensors.torch.load(data)
     except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
         raise DamagedError(f"{run.folder} does not tell its net's tensors as it should ({error}); it is damaged") from error
 

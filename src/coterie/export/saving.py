@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import secrets
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import safetensors.torch
 
 import coterie
+from coterie.checksum import digest, sealed_json
+from coterie.codec import from_stored
 from coterie.core import Assignment, Client
 from coterie.engines.inprocess import Position
 from coterie.export.nets import net_of, of_federation
@@ -27,53 +30,82 @@ Key = tuple[int, Client | None]
 """A model as it serves: its row in the assignment and, if the client keeps layers of its own, the client."""
 
 
-def save(run: Path | str, to: Path | str, told: Callable[[], None] | None = None) -> Path:
+def save(
+    run: Path | str, to: Path | str, told: Callable[[], None] | None = None, *, trust_code: bool = False,
+    secret: int | None = None, warn: Callable[[str], None] = warnings.warn,
+) -> Path:  # fmt: skip
     """Write every model that serves a client of ``run`` into the new folder ``to``; returns it.
 
-    run: a run directory, as its newest checkpoint stands, or the folder of several, each of which gets a subfolder of its
-    name. Nothing is left behind where this fails. Models of which the server has a part alone, or sealed rows, are written
-    as it has them. told: is called after each run.
+    Nothing is left behind where this fails. Models of which the server has a part alone, or sealed rows, are written as it has
+    them.
 
-    Raises :class:`~coterie.settings.UserError` if ``to`` has something in it, a run has no checkpoint yet, or all layers stay
-    at the clients.
+    Args:
+        run: A run directory, as its newest checkpoint stands, or the folder of several, each of which gets a subfolder of its
+            name.
+        to: The new folder.
+        told: Is called after each run.
+        trust_code: Lets a model be imported that a run directory names as ``package.module:Name``.
+        secret: The boundary's, where the run had one; else the environment's COTERIE_SECRET.
+        warn: Takes a sentence where records go on after the newest checkpoint; a warning by default.
+
+    Raises:
+        UserError: ``to`` has something in it, a run has no checkpoint yet or is damaged, all layers stay at the clients, or
+            code or a secret is needed and was not given.
     """
     to = Path(to).absolute()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} is there already and not an empty folder; name another")
-    runs = reopen(run)
+    runs = reopen(run, trust_code=trust_code, secret=secret)
     made = [parent for parent in to.parents if not parent.exists()]  # the innermost first
-    part = to.with_name(f".{to.name}.{os.getpid()}.part")
+    part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         part.mkdir()
+        made.insert(0, part)
         for one in runs:
-            _save(one, part if one.folder == Path(run) else part / one.folder.name)
+            _save(one, part if one.folder == Path(run) else part / one.folder.name, warn)
             if told:
                 told()
         part.rename(to)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        if part in made:
+            shutil.rmtree(part, ignore_errors=True)
         for parent in made if not to.exists() else ():
             with contextlib.suppress(OSError):  # never made, or somebody else has put something there
                 parent.rmdir()
     return to
 
 
-def _save(run: Run, folder: Path) -> None:
-    stored = run.record.checkpoints.load()
-    if stored is None or not isinstance(stored[1], Position):
+def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
+    run.experiment.check_secret()
+    if not run.record.begun:
+        hint = f"it was renamed, or it has not begun and coterie resume {run.folder.parent} begins it"
+        raise UserError(f"{run.folder} has no run: {hint}")
+    stored = run.record.stored(fallback=False)
+    lines = run.record.lines()  # after that: a run that goes on records a round before it stores its checkpoint
+    if stored is None or not lines or not isinstance(stored[1], Position):
         on = "its ServerApp, started again," if of_federation(run) else f"coterie resume {run.folder}"
         raise UserError(f"{run.folder} has no completed round yet; {on} goes on with it")
     round, position = stored
-    assignment: Assignment = run.method.assignment(position.state)
-    net = net_of(run, position)
-    files, clients = _files(assignment, position)
+    if lines[-1]["round"] > round:
+        last = lines[-1]["round"]
+        warn(f"{run.folder} has records up to round {last}, and models of round {round} alone, that of its newest checkpoint")
+    path = run.record.checkpoints.path(round)
+    with from_stored(path):
+        assignment: Assignment = run.method.assignment(position.state)
+        numbers = assignment.models.shape[1]
+        files, clients = _files(assignment, position)
+    net = net_of(run, position, numbers)
     folder.mkdir(exist_ok=True)
+    checksums = {}
     for (row, client), name in files.items():
-        tensors = net.tensors(own_layers(assignment.models[row], None if client is None else position.kept[client]))
+        with from_stored(path):
+            tensors = net.tensors(own_layers(assignment.models[row], None if client is None else position.kept[client]))
+            data = safetensors.torch.save(tensors)
         if not tensors:
             raise UserError(f"{run.method.name} leaves all layers at the clients, and {run.folder} has no model of theirs")
-        safetensors.torch.save_file(tensors, folder / name)
+        (folder / name).write_bytes(data)
+        checksums[name] = digest(data)
     document = {
         "schema": SCHEMA,
         "coterie": coterie.__version__,
@@ -81,16 +113,17 @@ def _save(run: Run, folder: Path) -> None:
         "scenario": run.experiment.scenario,
         "seed": run.seed,
         "round": round,
-        "finished": any(line["round"] == round and ends(line, **_limits(run)) for line in run.record.lines()),
+        "finished": ends(lines[round - 1], **_limits(run)),
         "model": net.about,
         "sealed": net.sealed,
         "stays": net.stays,
         "ensemble": assignment.ensemble,
         "groups": assignment.groups,
         "clients": clients,
+        "files": checksums,
     }
-    lines = [f"  {to_json(key)}: {to_json(value)}" for key, value in document.items()]
-    (folder / MODELS).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    rows = [f"  {to_json(key)}: {to_json(value)}" for key, value in document.items()]
+    (folder / MODELS).write_bytes(sealed_json(("{\n" + ",\n".join(rows) + "\n}").encode()) + b"\n")
 
 
 def _limits(run: Run) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Block:
         self.learner, self.layout = learner, learner.layout
         self.flat = learner.scratch("models", len(rows), learner.layout.size)
         for model, row in zip(self.flat, rows, strict=True):
-            model.copy_(row)
+            self.layout.raise_variances(model.copy_(row))
         trainable = {p.name for p in self.layout.pieces[: len(learner.parameters)]}
         rounded = {id(parameter) for parameter, _ in learner.master.rounded}
         own = dict(learner.module.named_parameters())

@@ -54,7 +54,7 @@ class Master:
                 self.trainable.append(values)
 
     def load(self, row: Tensor) -> None:
-        self.flat.copy_(row)
+        self.layout.raise_variances(self.flat.copy_(row))
         if self.apart:
             own = self.module.state_dict(keep_vars=True)
             with torch.no_grad():

@@ -40,7 +40,6 @@ from coterie.core import (
     Replies,
     Task,
     as_groups,
-    average,
     rows_without,
     state,
     weights,
@@ -198,7 +197,8 @@ class ACFL:
         for group, clients in state.groups:
             heard = members.of(clients)
             if heard.clients:
-                centres[group] = average(rows[members.positions(clients)], weights(heard, "data"))
+                own = rows[members.positions(clients)]
+                centres[group] = heard.averaging.around(centres[group], own, weights(heard, "data"))
         mixes = [client for client in members.clients if self._mixing(state, client) > 0]
         trained, own = rows_without(state.trained, state.own, mixes)
         own = torch.cat([own, rows[members.positions(mixes)]])

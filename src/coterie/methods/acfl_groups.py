@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import closeness, cosine, cut_dendrogram, dendrogram, groups_of, layer_cosines, layer_grams
-from coterie.core import Client, Federation, Note, Replies, as_groups, average, state, weights
+from coterie.core import Client, Federation, Note, Replies, as_groups, state, weights
 from coterie.settings import SettingError, nearest
 
 
@@ -107,7 +107,7 @@ def _mean(first: Tensor, replies: Replies, clients: list[Client]) -> Tensor:
     """The data-weighted mean of what ``clients`` trained ``first`` to."""
     heard = replies.of(clients)
     assert heard.updates is not None
-    return average(first + heard.updates, weights(heard, "data"))
+    return heard.averaging.around(first, first + heard.updates, weights(heard, "data"))
 
 
 def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple[Client, ...]) -> Note:

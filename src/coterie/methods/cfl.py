@@ -45,7 +45,6 @@ from coterie.core import (
     Plan,
     Replies,
     Task,
-    average,
     weights,
 )  # fmt: skip
 from coterie.methods import cfl_leaves, walking
@@ -215,8 +214,7 @@ class CFL:
         own = heard.replies.of(part)
         if self.post_split == "parent-mean":
             return heard.mean
-        assert own.updates is not None
-        return average(own.updates, weights(own, self.weighting))
+        return own.mean(weights(own, self.weighting))
 
     def _step_gradients(self, state: CFLState, replies: Replies) -> CFLState:
         """The exchange after stationarity: bipartition of the gradients at the model as it is (Algorithm 3)."""

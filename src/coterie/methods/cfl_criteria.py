@@ -24,7 +24,7 @@ from coterie.clustering import (
     reliability,
     sketch_error,
 )  # fmt: skip
-from coterie.core import Client, Groups, Note, Replies, as_groups, average, weights
+from coterie.core import Client, Groups, Note, Replies, as_groups, weights
 from coterie.settings import SettingError
 
 if TYPE_CHECKING:
@@ -100,8 +100,11 @@ def listen(method: CFL, state: CFLState, row: int, replies: Replies) -> Heard | 
     parameters = None if method.sketch else slice(0, state.tree.parameters)
     matrix = gram(part.updates, columns=parameters)
     w = weights(part, method.weighting)
-    mean = average(part.updates, w) if replies.means is None else replies.means[row]
-    mean_norm, client_norm = norm_of_mean(matrix, w), float(norms(matrix).max())
+    mean = part.mean(w) if replies.means is None else replies.means[row]
+    # The norm of the step that the group takes: of a robust mean the Gram matrix does not give it.
+    robust = part.averaging.needs_all
+    mean_norm = float(mean[: state.tree.parameters].double().norm()) if robust else norm_of_mean(matrix, w)
+    client_norm = float(norms(matrix).max())
     leaf = replace(
         leaf,
         peak=max(leaf.peak, client_norm),

@@ -11,11 +11,14 @@ Deviations
 - An accuracy of 0 counts as 1e-7, as in that code. Where every accuracy is 1 the weights are 0 / 0; they are then those of
   FedAvg (ours).
 - Weights are renormalised over the clients that answered.
+- No client weighs more than ``robust.share`` (ours): a client whose labels are wrong would get the greatest weight of all.
+- A client that reports an accuracy below 0 or above 1 is left out (ours).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -31,7 +34,6 @@ from coterie.core import (
     Plan,
     Replies,
     Task,
-    average,
     joined,
     state,
     weights,
@@ -71,10 +73,25 @@ class FedFA:
         return Plan(models=state.model[None], tasks=dict.fromkeys(cohort.sample(state.clients, self.fraction), task))
 
     def step(self, state: FedFAState, replies: Replies) -> FedFAState:
+        """A client whose accuracy is not 0 to 1 is left out. Raises :class:`SettingError` where that is so of all who answered,
+        and they are most of the federation: it is the objective that has no such accuracy then."""
         if replies.updates is None or not replies.clients:
             return replace(state, notes=())
-        share = fair_weights(replies)
-        return replace(state, model=state.model + average(replies.updates, share), notes=(_note(replies, share),))
+        told = {client: found[0] for client, found in zip(replies.clients, replies.accuracies, strict=True)}
+        odd = {client: accuracy for client, accuracy in told.items() if not 0 <= accuracy <= 1}
+        notes = _left_out(odd)
+        if len(odd) == len(told):
+            if len(odd) > len(state.clients) / 2:
+                client = min(odd)
+                raise SettingError(
+                    f"fedfa needs an objective whose accuracy is 0 to 1, client {client} measured {odd[client]:g}"
+                )
+            return replace(state, notes=notes)
+        heard = replies.of(set(told) - set(odd))
+        fair = fair_weights(heard)
+        bounded = heard.averaging.bounded(fair)
+        share = fair if bounded is fair else bounded / bounded.sum()
+        return replace(state, model=state.model + heard.mean(share), notes=(_note(heard, share), *notes))
 
     def assignment(self, state: FedFAState) -> Assignment:
         groups = (state.clients,) if state.clients else ()
@@ -91,16 +108,18 @@ class FedFA:
 
 
 def fair_weights(replies: Replies) -> np.ndarray:
-    """``(n,)`` weights p_n of the clients that answered, from the accuracies they measured; they sum to one.
-
-    Raises :class:`SettingError` where an accuracy is not between 0 and 1.
-    """
-    accuracies = [accuracies[0] for accuracies in replies.accuracies]
-    for client, accuracy in zip(replies.clients, accuracies, strict=True):
-        if not 0 <= accuracy <= 1:
-            raise SettingError(f"fedfa needs an objective whose accuracy is 0 to 1, client {client} measured {accuracy:g}")
-    bits = np.array([0.0 - math.log2(max(accuracy, NONE_RIGHT)) for accuracy in accuracies])
+    """``(n,)`` weights p_n of the clients that answered, from the accuracies they measured, 0 to 1; they sum to one."""
+    bits = np.array([0.0 - math.log2(max(found[0], NONE_RIGHT)) for found in replies.accuracies])
     return bits / bits.sum() if bits.sum() > 0 else weights(replies, "data")
+
+
+def _left_out(odd: Mapping[Client, float]) -> tuple[Note, ...]:
+    """Who has no weight, and why."""
+    if not odd:
+        return ()
+    told = ", ".join(f"client {client} ({accuracy:.3g})" for client, accuracy in list(odd.items())[:3])
+    text = f"left out, as their training accuracy is not 0 to 1: {told}{', ...' if len(odd) > 3 else ''}"
+    return (Note(kind="keep", clients=tuple(odd), text=text),)
 
 
 def _note(replies: Replies, share: np.ndarray) -> Note:

@@ -64,8 +64,17 @@ def _draw(centres: Centres, present: list[Client], cohort: Cohort) -> tuple[Clie
     if not known:
         return (int(rng.choice(present)),) if present else ()
     least = np.array([min(centres.losses[c]) for c in known])
-    excess = least - least.min()
+    excess = capped(least - least.min())
     return (int(rng.choice(known, p=excess / excess.sum() if excess.any() else None)),)
+
+
+def capped(values: np.ndarray) -> np.ndarray:
+    """Numbers >= 0 that n clients report, ``(n, ...)``, none above twice the second greatest: no client decides alone.
+
+    >>> capped(np.array([1.0, 2.0, 3e38]))
+    array([1., 2., 4.])
+    """
+    return values if len(values) < 3 else np.minimum(values, 2 * np.partition(values, -2, axis=0)[-2])
 
 
 def step_centre(centres: Centres, models: Tensor, replies: Replies) -> tuple[Centres | None, Tensor]:

@@ -44,7 +44,6 @@ from coterie.core import (
     Replies,
     Task,
     as_groups,
-    average,
     joined,
     rows_without,
     state,
@@ -199,9 +198,10 @@ class MAXFL:
         rests = tuple(client for client in losses if client not in set(joins))
         start, place = state.model, {client: i for i, client in enumerate(state.apart)}
         if joins:  # the data-weighted mean of their current models: w and what those from apart differ by
-            share = dict(zip(joins, weights(replies.of(joins), "data").tolist(), strict=True))
-            for client in set(joins) & set(place):
-                start = start + share[client] * (state.own[place[client]] - state.model)
+            moves = torch.stack([
+                state.own[place[client]] - state.model if client in place else torch.zeros_like(start) for client in joins
+            ])  # fmt: skip
+            start = start + replies.averaging.of(moves, weights(replies.of(joins), "data"))
         note = self._note(losses, bars, joins, rests)
         return replace(state, start=start, joins=joins, rests=rests, notes=(note,) if losses else ())
 
@@ -234,8 +234,7 @@ class MAXFL:
             apart, own = (*apart, *resting.clients), torch.cat([own, starts + resting.updates])
         model = state.model
         if others.clients:
-            assert others.updates is not None
-            model = state.start + average(others.updates, weights(others, "data"))
+            model = state.start + others.mean(weights(others, "data"))
         return replace(state, model=model, apart=apart, own=own)
 
     # -- cho: all take part, with weights -------------------------------------------------------------------------------
@@ -246,7 +245,7 @@ class MAXFL:
         losses = {client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)}
         bars = {client: state.bars[client] for client in losses}
         q = appeal(np.array([*losses.values()]) - np.array([*bars.values()]))
-        moved = average(replies.updates, q / (q.sum() + self.epsilon))
+        moved = replies.mean(q / (q.sum() + self.epsilon))
         moved[: state.parameters] *= self.server_lr  # a variance that BatchNorm keeps must not be stepped over
         model = state.model + moved
         met = sum(losses[client] < bars[client] for client in losses)

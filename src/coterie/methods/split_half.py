@@ -38,7 +38,6 @@ from coterie.core import (
     Replies,
     Task,
     Training,
-    average,
     weights,
 )  # fmt: skip
 from coterie.methods import cfl_leaves, walking
@@ -173,8 +172,7 @@ class SplitHalf:
         return round + 1 + (self.first_probe - round - 1) % self.probe_every if round >= self.first_probe else self.first_probe
 
     def _mean(self, own: Replies) -> Tensor:
-        assert own.updates is not None
-        return average(own.updates, weights(own, self.weighting))
+        return own.mean(weights(own, self.weighting))
 
     def _trained(self, leaf: Leaf, own: Replies) -> Leaf:
         return replace(leaf, model=leaf.model + self._mean(own))

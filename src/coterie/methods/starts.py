@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from coterie.core import Client, Groups, Note, Replies, as_groups, state
-from coterie.methods.initialisation import Centres
+from coterie.methods.initialisation import Centres, capped
 
 Choice = tuple[int, ...]
 """The models that a client took: rows, that of least loss first."""
@@ -83,14 +83,15 @@ def no_number_last(loss: float) -> tuple[bool, float]:
 def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
     """``(starts,)`` means over clients of the ``taken`` least losses among each start's models; zeros where nobody measured.
 
-    A loss that is no number is as bad as any; clients that have no finite value at all are left out.
+    A loss that is no number is as bad as any; clients that have no finite value at all are left out. One that is far above
+    all others is :func:`capped`.
     """
     if not replies.clients:
         return np.zeros(starts)
     losses = np.nan_to_num(np.array(replies.losses).reshape(len(replies.clients), starts, -1), nan=np.inf, posinf=np.inf)
     best = np.sort(losses, axis=2)[:, :, :taken].mean(axis=2)
     told = best[np.isfinite(best).any(axis=1)]
-    return told.mean(axis=0) if len(told) else np.zeros(starts)
+    return capped(told).mean(axis=0) if len(told) else np.zeros(starts)
 
 
 # -- reasons ------------------------------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.files import descriptor, within
 from coterie.record import ROUNDS, RUN, to_json
 from coterie.report.page import page
 from coterie.report.page.document import one, together
@@ -85,7 +87,7 @@ class Following:
 def stamped(run: Path) -> Stamp | None:
     """When the run's records last changed; None before its first round is whole."""
     try:
-        with open(run / ROUNDS, "rb") as file:
+        with open(descriptor(within(run, ROUNDS), os.O_RDONLY), "rb") as file:
             if not file.readline().endswith(b"\n"):
                 return None
         return tuple((told.st_mtime_ns, told.st_size) for told in ((run / name).stat() for name in (RUN, ROUNDS)))

@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from coterie.printable import say
 from coterie.record import Line, spread
 from coterie.report import terminal
 from coterie.report.pace import Pace, duration
@@ -135,7 +136,7 @@ class Live:
         if self.screen.display:
             self.screen.keep(Text(f"coterie: {text}", style="yellow"))
         else:
-            print(f"coterie: {text}", file=sys.stderr)
+            say(f"coterie: {text}", sys.stderr)
 
     def note(self, text: str) -> None:
         """What goes on besides, where somebody looks."""

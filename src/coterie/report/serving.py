@@ -3,18 +3,26 @@
 ``/`` is the page, ``/document.json`` what it draws, which a page asks for every two seconds and gets when it has changed.
 Nothing of the file system is served. A request that names another host is refused: a page elsewhere whose name was made to
 lead to this machine could read the answers otherwise.
+
+Other users of this machine can ask at 127.0.0.1 as well: who asks shows a token, drawn anew by each server. It is in the
+address that is printed, and stays there: a browser sends a cookie to every port of a machine, another user's server included.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
+import secrets
 import sys
 from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
 from typing import Any
+from urllib.parse import parse_qs
 
+from coterie.files import reason
+from coterie.printable import say
 from coterie.report.following import Following, Shown
 from coterie.settings import UserError
 
@@ -65,11 +73,11 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path, port: int) -> None:
         if not 0 <= port <= 65535:
             raise UserError(f"--port must be from 0 to 65535, got {port}")
-        self.following = Following(folder)
+        self.following, self.token = Following(folder), secrets.token_urlsafe(32)
         try:
             super().__init__((HOST, port), Answer)
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
+            why = reason(error)
             raise UserError(f"port {port} cannot be had ({why}); --port 0 takes one that is free") from error
 
     def server_bind(self) -> None:
@@ -79,13 +87,21 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        return f"http://{HOST}:{self.server_port}/"
+        return f"http://{HOST}:{self.server_port}/?token={self.token}"
+
+    def knows(self, query: str) -> bool:
+        """Whether a request's query has the token, and no other."""
+        try:
+            said = parse_qs(query, max_num_fields=8).get("token", [])
+        except ValueError:
+            return False
+        return len(said) == 1 and hmac.compare_digest(said[0].encode(), self.token.encode())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader who left is no error; of any other, one line."""
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
-            print(f"coterie: a request was not answered: {type(error).__name__}: {error}", file=sys.stderr)
+            say(f"coterie: a request was not answered: {type(error).__name__}: {error}", sys.stderr)
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -97,9 +113,11 @@ class Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Host", "").lower() not in hosts(self.server.server_port):
             return self._say(403, b"Only this machine is answered, by the address that coterie watch printed.\n")
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
         if path == "/favicon.ico":  # which browsers ask for by themselves
             return self._say(204)
+        if not self.server.knows(query):
+            return self._say(403, b"The address that coterie watch printed has a token at its end: open it as a whole.\n")
         if path not in ("/", "/document.json"):
             return self._say(404, b"Here are / and /document.json only.\n")
         try:

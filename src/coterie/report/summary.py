@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from coterie.boundary import spent
+from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
+from coterie.files import within
 from coterie.record import RUN, Line, Record, ends, finite, spread
 from coterie.settings import UserError
 
@@ -107,9 +108,8 @@ def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | Non
     for line in lines:
         sent.update(line.get("released", {}))
     updates = max(sent.values(), default=0)
-    return {
-        "epsilon": spent(boundary["noise"], updates, boundary["delta"]), "delta": boundary["delta"], "updates": updates,
-    }  # fmt: skip
+    delta = boundary.get("delta", Boundary.delta)
+    return {"epsilon": spent(boundary["noise"], updates, delta), "delta": delta, "updates": updates}
 
 
 def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | None) -> float | None:
@@ -161,6 +161,8 @@ def expand(folders: Iterable[Path | str]) -> list[Path]:
         inside = [folder] if (folder / RUN).is_file() else sorted(p.parent for p in folder.glob(f"*/{RUN}"))
         if not inside:
             raise UserError(f"{folder} is no run directory and has none inside: there is no {RUN}")
+        for path in inside if inside != [folder] else ():
+            within(folder, path.name)
         known = {path.resolve() for path in out}
         out += [path for path in inside if path.resolve() not in known]
     return out

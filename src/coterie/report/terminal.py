@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NoReturn
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.console import Group as Together
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from coterie.printable import printable
 from coterie.record import Line
 from coterie.report.history import Group, history
 from coterie.report.summary import Summary, mean_of
 
 
 class _Console(Console):
+    """What is shown on it is text: it has no markup, and nothing but rich's own styles reaches the terminal as a sequence."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text, keep="\n"), style, control)
+
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError  # rich would end the process, as failed
 
 
 def console(stream: IO[str]) -> Console:
     """A console on ``stream``; where nobody looks at it, as wide as COLUMNS says, or so wide that rows stay on one line."""
-    width = None if stream.isatty() or "COLUMNS" in os.environ else 160
-    return _Console(file=stream, width=width, highlight=False)
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if re.fullmatch("[1-9][0-9]{0,4}", columns) else None if stream.isatty() else 160
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # rich trusts them
+    return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False, _environ=environment)
 
 
 def tree(lines: Sequence[Line]) -> Tree:
@@ -41,9 +52,9 @@ def _branch(group: Group, tested: Line | None, parent: Tree | None) -> Tree:
         label.append(f"  accuracy {accuracy:.3f}", style="cyan")
     if group.parts and group.round is not None:
         label.append(f"\nround {group.round}: ", style="yellow")
-        label.append(group.why or "groups of the last round", style="dim")
+        label.append(printable(group.why or "groups of the last round"), style="dim")
     elif group.why:
-        label.append(f"\n{group.why}", style="dim")
+        label.append(f"\n{printable(group.why)}", style="dim")
     branch = Tree(label, guide_style="dim") if parent is None else parent.add(label)
     for part in group.parts:
         _branch(part, tested, branch)

@@ -16,6 +16,7 @@ from coterie.engines.fleet import Fleet
 from coterie.engines.gather import exchange
 from coterie.engines.inprocess import Position, Round
 from coterie.experiment import make
+from coterie.robust import AS_PUBLISHED
 from coterie.studies.store import Rows
 from coterie.studies.study import Claim, Resources, Row, Scale, Study, key, verdict
 from coterie.world import World
@@ -89,7 +90,7 @@ def rounds_of(
     every: int | None = None,
 ) -> Iterator[Round]:  # fmt: skip
     """The rounds of a method over a world, from the first or after ``start``; every so many are tested, and the last."""
-    how = {"eval_every": every or rounds, "start": start, **asdict(resources.hardware)}
+    how = {"eval_every": every or rounds, "start": start, "robust": AS_PUBLISHED, **asdict(resources.hardware)}
     for done in inprocess.rounds(method, world, rounds=rounds, seed=seed, **how):
         if resources.told:
             resources.told(done, rounds)
@@ -99,7 +100,7 @@ def rounds_of(
 def asked(on: Resources, method: Method[Any], plan: Plan, position: Position, world: World, seed: int) -> Replies:
     """The replies to one exchange after a run has come to ``position``; no method learns of it."""
     wire, _ = inprocess.meeting(method, world, seed, Boundary())
-    with Fleet(world, wire, on.hardware) as fleet:
+    with Fleet(world, wire, on.hardware, AS_PUBLISHED) as fleet:
         replies, _ = exchange(fleet, plan, position, seed, Clock())
         if replies.updates is None:
             return replies

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from coterie.codec import DamagedError
+from coterie.files import read_regular
 from coterie.record import to_json
 from coterie.studies.study import Cell, Row, key
 
@@ -38,7 +39,7 @@ class Rows:
 
     def _whole(self) -> tuple[dict[str, Row], int]:
         """The rows of whole lines, and where the last of these ends."""
-        data = self.path.read_bytes() if self.path.exists() else b""
+        data = read_regular(self.path) if self.path.exists() else b""
         known: dict[str, Row] = {}
         end = 0
         for number, line in enumerate(data.splitlines(keepends=True), start=1):
@@ -47,7 +48,7 @@ class Rows:
             try:
                 row = json.loads(line)
                 known[key(row["cell"])] = {"found": row["found"], "seconds": row["seconds"], "cell": row["cell"]}
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise DamagedError(f"line {number} of {self.path} is no row of a study ({error})") from error
             end += len(line)
         return known, end

@@ -38,7 +38,7 @@ class Start:
 
 def stored(run: Run) -> Position:
     """Where a run stands. Raises :class:`~coterie.settings.UserError` if it has completed no round, or is damaged."""
-    found = run.record.checkpoints.load()
+    found = run.record.stored(fallback=False)
     if found is None:
         raise UserError(f"{run.folder} has no completed round yet; coterie resume {run.folder} goes on with it")
     if not isinstance(found[1], Position):

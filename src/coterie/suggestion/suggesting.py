@@ -19,7 +19,8 @@ from coterie.clustering import (
     manhattan,
     reliability,
 )  # fmt: skip
-from coterie.core import Client, Federation, Groups, Replies, as_groups
+from coterie.codec import from_stored
+from coterie.core import Assignment, Client, Federation, Groups, Replies, as_groups
 from coterie.engines.fleet import Fleet
 from coterie.engines.inprocess import meeting
 from coterie.experiment import data_folder
@@ -45,23 +46,37 @@ EXCHANGES = 9
 
 
 def suggest(
-    run: Path | str, *, data: Path | str | None = None, workers: int | None = None, told: Callable[[], None] | None = None
-) -> Suggestion:
+    run: Path | str, *, data: Path | str | None = None, workers: int | None = None, told: Callable[[], None] | None = None,
+    trust_code: bool = False, secret: int | None = None,
+) -> Suggestion:  # fmt: skip
     """What FL+HC, ACFL and CFL would have to be set to, to find the groups that the split-half test finds in a run.
 
-    run: a run directory, of any method, with a completed round. Its clients are asked for a few exchanges, from the model of
-    its newest checkpoint and from its first; nothing of the run is changed, and asking again gives the same. data: folder of
-    the data set's files, where it is no longer the run's. workers: processes that train; changes no result. told: is called
-    after each exchange, of which there are at most ``EXCHANGES``.
+    Its clients are asked for a few exchanges, from the model of its newest checkpoint and from its first; nothing of the run is
+    changed, and asking again gives the same.
 
-    Raises :class:`~coterie.settings.UserError` for what is no run directory, holds several runs, is of a federation, or has no
-    completed round; where the data are not what they were; and where fewer than two clients can be halved.
+    Args:
+        run: A run directory, of any method, with a completed round.
+        data: Folder of the data set's files, where it is no longer the run's.
+        workers: Processes that train; changes no result.
+        told: Is called after each exchange, of which there are at most ``EXCHANGES``.
+        trust_code: Lets a model be imported that the run directory names as ``package.module:Name``.
+        secret: The boundary's, where the run had one; else the environment's COTERIE_SECRET.
+
+    Raises:
+        UserError: It is no run directory, holds several runs, is of a federation, is damaged, or has no completed round; the
+            data are not what they were; fewer than two clients can be halved; or code or a secret is needed and was not given.
     """
-    one = _only(run)
+    one = _only(run, trust_code, secret)
+    one.experiment.check_secret()
     position = stored(one)
     federation, fleet = _meet(one, data, workers)
-    assignment = one.method.assignment(position.state)
-    start = start_of(assignment, position, one.record.lines())
+    with from_stored(one.record.checkpoints.path(position.round)):
+        assignment: Assignment = one.method.assignment(position.state)
+        start = start_of(assignment, position, one.record.lines())
+        if strangers := set(position.members) - set(fleet.world.clients):
+            raise ValueError(f"there is no client {min(strangers)}")
+        if start.model.shape != (size := fleet.wire.layout.size,):
+            raise ValueError(f"a model has shape {tuple(start.model.shape)}, and not ({size},)")
     with fleet:
         asked = _Asked(one, Clients(fleet, federation.parameters, position, one.seed, told), federation, start)
         finding, probes = asked.found()
@@ -73,9 +88,9 @@ def suggest(
     )  # fmt: skip
 
 
-def _only(folder: Path | str) -> Run:
+def _only(folder: Path | str, trust_code: bool, secret: int | None) -> Run:
     """The run in ``folder``, which must be the only one."""
-    runs = reopen(folder)
+    runs = reopen(folder, trust_code=trust_code, secret=secret)
     if len(runs) > 1:
         raise UserError(f"{folder} holds {len(runs)} runs, and a suggestion is for one: name it, as {runs[0].folder}")
     one = runs[0]

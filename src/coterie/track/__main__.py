@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from coterie.files import descriptor
 from coterie.record import ROUNDS, Line, ends
 from coterie.track.measures import Course, words
 from coterie.track.pictures import pictures
@@ -47,7 +48,7 @@ class Follower:
         path = self.folder / ROUNDS
         if not path.exists():
             return
-        with open(path, "rb") as file:
+        with open(descriptor(path, os.O_RDONLY), "rb") as file:
             file.seek(self.at)
             for raw in file:
                 if not raw.endswith(b"\n"):  # it is being written

@@ -15,7 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from coterie.files import within
+from coterie.printable import printable
 from coterie.record import Record
+from coterie.settings import UserError
+from coterie.store import write_whole
 from coterie.track.known import check
 from coterie.track.measures import MOST
 from coterie.track.place import TRACK
@@ -99,9 +103,10 @@ class _Process:
     def follow(self, folder: Path) -> str | None:
         """Returns why the process is gone, if it is."""
         if self.process is None:
+            # -P: nothing is imported from the current folder, which may be a stranger's run directory.
             self.process = subprocess.Popen(
-                [sys.executable, "-m", __package__, self.name], stdin=subprocess.PIPE, stdout=self.said, stderr=self.said,
-                start_new_session=True,
+                [sys.executable, "-P", "-m", __package__, self.name], stdin=subprocess.PIPE, stdout=self.said,
+                stderr=self.said, start_new_session=True,
             )  # fmt: skip
         if folder != self.folder:
             self.folder = folder
@@ -147,11 +152,11 @@ class _Process:
         self.said.seek(0)
         text = self.said.read().decode(errors="replace").strip()
         last = re.sub(r"^[\w.]+: +", "", text.rpartition("\n")[2]) or "it ended without a word"  # the exception's class
-        last = textwrap.shorten(last, 160, placeholder=" ...")
+        last = textwrap.shorten(printable(last), 160, placeholder=" ...")
         log = self.folder / TRACK / f"{self.name}.log"
         try:
-            log.parent.mkdir(exist_ok=True)
-            log.write_text(text + "\n")
-        except OSError:  # a full disk, say, may be why
+            within(self.folder, TRACK).mkdir(exist_ok=True)
+            write_whole(log, (printable(text, keep="\n") + "\n").encode())
+        except (OSError, UserError):  # a full disk or a link, say, may be why
             return last
         return f"{last}; details in {log}"

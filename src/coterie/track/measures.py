@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from coterie.printable import printable
 from coterie.record import Line, spread
 from coterie.report.summary import ABOUT, agreement, isolated, mean_of, without
 
@@ -87,7 +88,7 @@ def name_of(group: list[int]) -> str:
 
 def words(line: Line) -> str:
     """The notes of a round as text, a line each; empty where there are none."""
-    return "\n".join(f"round {line['round']} {note['kind']}: {note['text']}" for note in line["notes"])
+    return "\n".join(f"round {line['round']} {note['kind']}: {printable(note['text'])}" for note in line["notes"])
 
 
 def changed(line: Line) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
 
-from coterie.record import Line
+from coterie.record import Line, load_matrices
 
 SIDE = 512
 """Pixels of a picture's side, about: small matrices are enlarged to it, those of more clients are averaged down to it."""
@@ -35,16 +33,15 @@ def pictures(folder: Path, line: Line) -> Iterator[Picture]:
         if note["similarity"] is None:
             continue
         group = f"of-{min(note['clients'])}"
-        with safe_open(folder / note["similarity"], framework="np") as file:
-            rows = json.loads(file.metadata()["note"])["clients"]
-            parts = _placed(rows, note["parts"])
-            order = [place for part in parts for place in part]
-            for layer in file.keys():  # noqa: SIM118
-                matrix = file.get_tensor(layer)[np.ix_(order, order)]
-                low, high = extent(matrix)
-                about = f"round {line['round']}, {note['kind']}: {len(rows)} clients in {len(parts)} parts"
-                caption = f"{about}; dark {low:.3g}, light {high:.3g}"
-                yield Picture(f"similarity/{group}/{layer}", coloured(matrix, low, high), caption)
+        rows, matrices = load_matrices(folder, line, note)
+        parts = _placed(rows, note["parts"])
+        order = [place for part in parts for place in part]
+        for layer, values in sorted(matrices.items()):
+            matrix = values[np.ix_(order, order)]
+            low, high = extent(matrix)
+            about = f"round {line['round']}, {note['kind']}: {len(rows)} clients in {len(parts)} parts"
+            caption = f"{about}; dark {low:.3g}, light {high:.3g}"
+            yield Picture(f"similarity/{group}/{layer}", coloured(matrix, low, high), caption)
 
 
 def _placed(rows: Sequence[int], parts: Sequence[Sequence[int]]) -> list[list[int]]:

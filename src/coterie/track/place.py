@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from coterie.files import check_links, read_within, within
 from coterie.record import Record
 from coterie.runs import EXPERIMENT
 from coterie.store import SCHEMA, check_schema, write_whole
@@ -16,6 +17,9 @@ from coterie.track.pictures import Picture
 
 TRACK = "track"
 """Folder inside a run directory, or inside the folder of several runs."""
+
+LOG = "debug-core.log"
+"""Links of this name Weights & Biases makes to its logs elsewhere; it writes through none that is there."""
 
 
 class Writer(Protocol):
@@ -41,8 +45,12 @@ class Place:
     def __init__(self, folder: Path, tracker: str, where: str = "") -> None:
         self.folder, self.where = folder.absolute(), where
         self.description: dict[str, Any] = Record(folder).description()
-        self._path = self.folder / TRACK / f"{tracker}.json"
-        known: dict[str, Any] = json.loads(self._path.read_text()) if self._path.exists() else {"schema": SCHEMA, "where": None}
+        self._path = within(self.folder, f"{TRACK}/{tracker}.json")
+        for folder in {self.folder, self.home}:  # trackers write there, and make links to their own files
+            check_links(folder / TRACK, but=LOG)
+        known: dict[str, Any] = {"schema": SCHEMA, "where": None}
+        if self._path.exists():
+            known = json.loads(read_within(self.folder, f"{TRACK}/{tracker}.json"))
         check_schema(known.get("schema"), self._path)
         self.known = here = known["where"] == where
         self.identity: str = known["run"] if here else uuid.uuid4().hex[:12]

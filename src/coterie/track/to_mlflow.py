@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TypeVar
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunStatus
 
+from coterie.settings import UserError
 from coterie.track.pictures import Picture
 from coterie.track.place import TRACK, Place
 
@@ -37,10 +39,19 @@ class MLflow:
         if not self.place.known:
             self._begin(None if uri else (own / "artifacts").as_uri())
         self.run = self.place.identity
+        if not uri:
+            self._check_artifacts(own / "artifacts")
         written = max((metric.step for metric in self.client.get_metric_history(self.run, LAST)), default=0)
         if written > self.place.round:  # a process was killed before it could keep this
             self.place.keep(written)
         self.client.update_run(self.run, status=RunStatus.to_string(RunStatus.RUNNING))
+
+    def _check_artifacts(self, own: Path) -> None:
+        """The database says where files of a run are written, and may be a stranger's, or have been moved."""
+        where = self.client.get_run(self.run).info.artifact_uri
+        if not re.fullmatch("[0-9a-f]{32}", self.run) or where != f"{own.as_uri()}/{self.run}/artifacts":
+            store = f"{own.parent} and {self.place.folder / TRACK / 'mlflow.json'}"
+            raise UserError(f"the database in {own.parent} keeps the run's files elsewhere; remove {store} to track it anew")
 
     def _begin(self, artifacts: str | None) -> None:
         """A new run; its id is kept at once."""

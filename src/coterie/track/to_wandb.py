@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 import wandb
 
+from coterie.settings import UserError
 from coterie.track.pictures import Picture
 from coterie.track.place import TRACK, Place
 
@@ -22,6 +23,7 @@ class Wandb:
     def __init__(self, folder: Path) -> None:
         mode = cast(Literal["online", "offline"], os.environ.get("WANDB_MODE", "offline"))
         self.place = Place(folder, "wandb", where=mode)
+        self._check_settings()
         home = Path(os.environ.get("WANDB_DIR") or self.place.home / TRACK)  # it makes its folder wandb in there
         home.mkdir(parents=True, exist_ok=True)
         self.run = wandb.init(
@@ -31,6 +33,12 @@ class Wandb:
                                                     x_disable_stats=True, x_disable_meta=True),
         )  # fmt: skip
         self.place.keep()
+
+    def _check_settings(self) -> None:
+        """Weights & Biases reads settings in the current folder, such as the server that gets the user's key."""
+        path = Path.cwd() / "wandb" / "settings"
+        if os.path.lexists(path) and Path.cwd().is_relative_to(self.place.home.resolve()):
+            raise UserError(f"{path} came with the run and would be settings of Weights & Biases; call from another folder")
 
     def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:
         seen = {picture.name: wandb.Image(picture.pixels, caption=picture.caption) for picture in pictures}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from coterie import local
 from coterie.engines.flower import messages
-from coterie.engines.flower.keeping import Keeping
+from coterie.engines.flower.keeping import Keeping, named
 from coterie.engines.flower.messages import KEPT, METRICS, UPDATES
 from coterie.layout import own_layers
 from coterie.randomness import Purpose, seeded
@@ -77,7 +77,9 @@ def client_app(
         return _PARTS[key]
 
     app = ClientApp(mods=list(mods))
-    name = client or _named
+
+    def name(context: Context) -> int | None:
+        return client(context) if client is not None else named(context.node_config)
 
     @app.query("coterie")
     def query(message: Message, context: Context) -> Message:
@@ -97,13 +99,6 @@ def client_app(
     return app
 
 
-def _named(context: Context) -> int | None:
-    for key in ("client-id", "partition-id"):
-        if key in context.node_config:
-            return int(context.node_config[key])
-    return None
-
-
 def trained(me: Participant, learner: local.Learner, content: RecordDict, context: Context) -> RecordDict:
     """Do a task; the reply holds the update, and what was measured."""
     order = messages.order_of(content)
@@ -121,7 +116,8 @@ def trained(me: Participant, learner: local.Learner, content: RecordDict, contex
     reply = replies[0]
     records: dict[str, Any] = {}
     chosen = [task.offered.index(row) for row in reply.chosen]
-    metrics: dict[str, Any] = {"num-examples": len(me.data.train), "chosen": chosen}
+    examples = len(me.data.train)
+    metrics: dict[str, Any] = {"num-examples": me.attack.claimed(examples) if me.attack else examples, "chosen": chosen}
     if reply.losses:
         metrics |= {"losses": list(reply.losses), "accuracies": list(reply.accuracies)}
     updates = [each.row for each in replies if each.row is not None]

@@ -16,22 +16,28 @@ from coterie.boundary import Boundary, Wire
 from coterie.core import Cohort, Federation, Method, Training
 from coterie.engines.clock import Clock
 from coterie.engines.flower import messages, plain
+from coterie.engines.flower.careful import CarefulGrid
 from coterie.engines.flower.carrier import Carrier
+from coterie.engines.flower.identity import Identity
 from coterie.engines.flower.messages import CONFIG, FIRST
 from coterie.engines.flower.nodes import Memory, Nodes
+from coterie.engines.flower.waiting import Post, Waiting
 from coterie.engines.inprocess import Position, Round, Steps, carry, communicate
 from coterie.engines.roll import Roster
 from coterie.engines.workers import EngineError
 from coterie.layout import Layout
+from coterie.printable import printable_record
 from coterie.randomness import seeded
+from coterie.robust import Robust
 from coterie.settings import SettingError
 
 log = logging.getLogger("flwr.coterie")
 """Below Flower's own, so that its handlers show what is logged."""
+log.addFilter(printable_record)  # it quotes what clients say
 
 
 WITNESSES = 5
-"""So many clients are asked for the first model under a rotation; one of them may have another secret than the others."""
+"""So many clients are asked for the first model under a rotation; two of them may be hostile, or have another secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +49,14 @@ class Terms:
     training: Training
     nodes: int
     wait: float
-    timeout: float
+    waiting: Waiting
+    identity: Identity
     patience: int
     seed: int
     eval_every: int
     names: Mapping[str, Sequence[str]]
     boundary: Boundary
+    robust: Robust = field(default_factory=Robust)
     wire: Wire = field(init=False)
     rest: messages.Rest = field(init=False)
 
@@ -77,20 +85,23 @@ class Conductor:
         self, terms: Terms, grid: Grid, *, configs: Mapping[str, Mapping[str, Any]], start: Position | None = None,
         memory: Memory | None = None, initial: ArrayRecord | None = None, roster: Roster | None = None,
     ) -> None:  # fmt: skip
+        grid = CarefulGrid(grid)
         if initial and terms.boundary.rotation != "none" and start is None:
             raise SettingError(
                 f"Boundary.rotation {terms.boundary.rotation} hides the first model too, and the server's strategy got one; "
                 "let the function that makes the net load it, at every client"
             )
-        self.terms, self.grid, self.initial, self.roster = terms, grid, initial, roster
+        self.terms, self.initial, self.roster = terms, initial, roster
         self.drawn: dict[int, Tensor] = {}
         memory = memory or Memory()
-        self.nodes = Nodes(grid, before=memory.nodes)
+        self.post = Post(grid)
+        identity = terms.identity.going_on(memory.owners, memory.nodes)
+        self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes)
         online = self.nodes.wait(terms.nodes, terms.wait, log.info)
         self.carrier = Carrier(
-            grid=grid, wire=terms.wire, training=terms.training, seed=terms.seed, nodes=self.nodes, rest=terms.rest,
-            timeout=terms.timeout, names=terms.names, method=terms.method.name, online=online, patience=terms.patience,
-            configs=configs, run=memory.run, layers=dict(memory.layers),
+            post=self.post, wire=terms.wire, training=terms.training, seed=terms.seed, nodes=self.nodes, rest=terms.rest,
+            waiting=terms.waiting, names=terms.names, method=terms.method.name, online=online, patience=terms.patience,
+            robust=terms.robust, configs=configs, run=memory.run, layers=dict(memory.layers),
         )  # fmt: skip
         self.position = start or self._first(online)
         self.last: Round | None = None
@@ -131,7 +142,7 @@ class Conductor:
             Message(RecordDict({CONFIG: config}), dst_node_id=self.nodes.node(client), message_type=MessageType.TRAIN)
             for client in some
         ]
-        row = self.carrier.first_model(self.grid.send_and_receive(asked, timeout=self.terms.timeout))
+        row = self.carrier.first_model(self.carrier.ask(asked), self.terms.model)
         if row is not None:
             self.drawn[i] = row
             return row
@@ -152,15 +163,20 @@ class Conductor:
         return self.ended(done)
 
     def steps(self, clock: Clock) -> Steps:
-        """The next round's exchanges, with those who are connected now; if nobody is, after a wait as at the start."""
+        """The next round's exchanges, with those who are connected now; if nobody is, after a wait as at the start.
+
+        Who was retired for its silence is not there again because it is connected, but once it answers something; if that
+        leaves nobody, all are."""
         terms = self.terms
-        self.carrier.online = self.nodes.look() or self.nodes.wait(1, terms.wait, log.info)
+        connected = self.nodes.look() or self.nodes.wait(1, terms.wait, log.info)
+        self.carrier.online = self.nodes.awake(connected, self.position.members) or connected
         return communicate(terms.method, self.roster or self.carrier, terms.wire, self.position, terms.seed, clock)
 
     @property
     def memory(self) -> Memory:
         """What it takes to go on, besides the position."""
-        return Memory(self.carrier.run, {**self.nodes.before, **self.nodes.client}, dict(self.carrier.layers))
+        nodes, owners = {**self.nodes.before, **self.nodes.client}, dict(self.nodes.identity.owners)
+        return Memory(self.carrier.run, nodes, dict(self.carrier.layers), owners)
 
     def ended(self, done: Round) -> Round:
         """The round, with what has happened to nodes; it is the last one now."""

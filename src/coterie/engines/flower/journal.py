@@ -13,27 +13,22 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 from torch import Tensor, nn
 
-from coterie import models
+from coterie import checksum, models
 from coterie.codec import DamagedError
 from coterie.engines.flower.messages import Rest
 from coterie.engines.flower.nodes import Memory
 from coterie.engines.inprocess import Position, Round
 from coterie.experiment import plain
+from coterie.files import read_within, within
 from coterie.layout import Layout
 from coterie.randomness import seeded
-from coterie.record import Record, versions
+from coterie.record import NODES, OTHERS, RUN, Record, versions
 from coterie.scenario import FEDERATION
 from coterie.settings import UserError
-from coterie.store import LOCK, held, write_whole
+from coterie.store import CHECKED, LOCK, PART, held, write_whole
 
 if TYPE_CHECKING:
     from coterie.engines.flower.conductor import Terms
-
-NODES = "nodes.json"
-"""What the server knows of its nodes, besides the position: see :class:`~coterie.engines.flower.nodes.Memory`."""
-
-OTHERS = "others.safetensors"
-"""Tensors of the net that have no place in a row, as the server has them."""
 
 
 class Journal(AbstractContextManager["Journal"]):
@@ -47,8 +42,9 @@ class Journal(AbstractContextManager["Journal"]):
         self.terms, self.rounds, self.stack = terms, rounds, ExitStack()
 
     def __enter__(self) -> Journal:
-        own = {NODES, OTHERS, LOCK}  # of a run that was stopped in its first round
-        if self.folder.exists() and not self.record.begun and {path.name for path in self.folder.iterdir()} - own:
+        own = {NODES, OTHERS, LOCK, RUN}  # of a run that was stopped in its first round
+        there = {path.name.removesuffix(PART) for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+        if self.folder.exists() and not self.record.begun and (there - own or not self.folder.is_dir()):
             raise UserError(f"{self.folder} is there already and no run directory; name another")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.stack.enter_context(held(self.folder))
@@ -65,26 +61,25 @@ class Journal(AbstractContextManager["Journal"]):
         for name, value in {**self._settings(), **self._tensors(was)}.items():
             if told := _change(name, was.get(name), value):
                 raise UserError(f"{self.folder} cannot go on: its {told}")
-        found = self.record.checkpoints.load()
+        found = self.record.go_on(every=1)
         if found and not isinstance(found[1], Position):
             raise DamagedError(f"the checkpoint of {self.folder} holds no position of a run; it is damaged")
-        self.record.rewind(found[0] if found else 0)
         self._describe_anew(was, found[0] if found else 0)
-        return (found[1] if found else None), _memory(self.folder / NODES)
+        return (found[1] if found else None), read_memory(self.folder, was["schema"] >= CHECKED)
 
     def keep(self, done: Round, memory: Memory) -> None:
         """Record a round and store its checkpoint."""
         if not self.record.begun:
             self._describe(done)
-        write_whole(self.folder / NODES, json.dumps(asdict(memory)).encode())
+        write_whole(self.folder / NODES, checksum.sealed_json(json.dumps(asdict(memory)).encode()))
         self.record.keep(done)
-        self.record.checkpoints.save(done.number, done.position)
+        self.record.store(done.number, done.position)
 
     def _settings(self) -> dict[str, Any]:
         terms = self.terms
         return {
             "methods": [{"name": terms.method.name, **plain(terms.method)}], "training": plain(terms.training),
-            "boundary": plain(terms.boundary), "seeds": [terms.seed],
+            "boundary": plain(terms.boundary), "robust": plain(terms.robust), "seeds": [terms.seed],
         }  # fmt: skip
 
     def _tensors(self, was: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +97,7 @@ class Journal(AbstractContextManager["Journal"]):
     def _describe_anew(self, was: Mapping[str, Any], reached: int) -> None:
         """What may be otherwise than when the run began: when it ends, and what an earlier Coterie did not tell of the net."""
         now = {**was, "rounds": max(self.rounds, reached), "eval_every": self.terms.eval_every}
-        if not {"model", "net"} & set(was["world"]):
+        if was["schema"] < CHECKED and not {"model", "net"} & set(was["world"]):
             now["world"] = {**was["world"], **self._net()}
         if now != was:
             self.record.describe(now)
@@ -113,19 +108,25 @@ class Journal(AbstractContextManager["Journal"]):
             return {"model": model}
         net, others = tensors_of(self.terms.model)
         if others:
-            write_whole(self.folder / OTHERS, safetensors.torch.save(others))
-            net["others"] = OTHERS
+            data = safetensors.torch.save(others)
+            write_whole(self.folder / OTHERS, data)
+            net |= {"others": OTHERS, "others_checksum": checksum.digest(data)}
         return {"net": net}
 
 
-def _memory(path: Path) -> Memory | None:
+def read_memory(folder: Path, checked: bool) -> Memory | None:
+    """What was known of the nodes, or None of an earlier Coterie. checked: the file must have a checksum."""
+    path = within(folder, NODES)
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text())
+        data = read_within(folder, NODES)
+        checksum.check_json(data, path, needed=checked)
+        found = json.loads(data)
         nodes, layers = ({int(key): int(value) for key, value in found[name].items()} for name in ("nodes", "layers"))
-        return Memory(str(found["run"]), nodes, layers)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        owners = {int(key): str(badge) for key, badge in found.get("owners", {}).items()}  # an earlier Coterie has none
+        return Memory(str(found["run"]), nodes, layers, owners)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged ({error})") from error
 
 

@@ -6,6 +6,7 @@ A server that has gone back to an earlier round finds its clients there: what wa
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,12 +16,19 @@ from flwr.app import ArrayRecord, Context, RecordDict
 from torch import Tensor
 
 from coterie.engines.flower import messages
+from coterie.files import read_within, within
 from coterie.layout import Layout
 from coterie.store import write_whole
 
 FOLDER = "keep-dir"
 """Key of the node config that names a folder for them; without it they are in the node's state, which Flower forgets when
 the node stops, or ``flwr run`` is called again."""
+
+
+def named(config: Mapping[str, Any]) -> int | None:
+    """The client that a node's config says it is, if it says one. Raises ``ValueError`` for what is no number."""
+    return next((int(config[key]) for key in ("client-id", "partition-id") if key in config), None)
+
 
 VERSIONS = 8
 """So many of the last exchanges are kept."""
@@ -58,14 +66,15 @@ class InFolder:
     """Files ``<run>/<client>/<exchange>.safetensors``."""
 
     def __init__(self, folder: Path, run: str, client: int) -> None:
-        self.folder = folder / run / str(client)
+        self.folder = within(folder, f"{run}/{client}" if run else str(client))
 
     def tags(self) -> list[int]:
-        return [int(path.stem) for path in self.folder.glob("*.safetensors") if path.stem.isdigit()]
+        found = (re.fullmatch(r"(0|[1-9][0-9]*)\.safetensors", path.name) for path in self.folder.glob("*.safetensors"))
+        return [int(match[1]) for match in found if match]
 
     def take(self, tag: int) -> Any:
-        tensors = safetensors.torch.load_file(self.folder / f"{tag}.safetensors")
-        return ArrayRecord(tensors)
+        data = read_within(self.folder, f"{tag}.safetensors")
+        return ArrayRecord(safetensors.torch.load(data))
 
     def put(self, tag: int, record: ArrayRecord) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

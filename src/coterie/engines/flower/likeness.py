@@ -13,13 +13,16 @@ from flwr.app import ConfigRecord, RecordDict
 
 from coterie.boundary import Boundary
 
+SHORT = 1 << 64
+"""A secret below is refused at a real node: the server has its digest, and tries out shorter ones."""
+
 BOUNDARY, SETTINGS, SECRET = "coterie.boundary", "settings", "secret"
 
 
 def told(boundary: Boundary) -> ConfigRecord:
     """What a node's replies tell of its boundary: the settings, and a digest of the secret, which tells equal from unequal.
 
-    Who guesses a secret can check the guess, so it has to be long (``secrets.randbits(128)``).
+    Who guesses a secret can check the guess, so it has to be long: see :data:`SHORT`.
     """
     digest = hashlib.sha256(f"coterie boundary {boundary.secret}".encode()).hexdigest()
     return ConfigRecord({SETTINGS: _settings(boundary), SECRET: digest if boundary.secret is not None else ""})
@@ -44,10 +47,15 @@ def secret_of(content: RecordDict) -> str:
     return str(found.get(SECRET, "")) if isinstance(found, ConfigRecord) else ""
 
 
-def most(contents: Iterable[RecordDict], boundary: Boundary) -> str | None:
-    """The digest that most replies under ``boundary`` tell; None where there are none."""
-    common = Counter(secret_of(content) for content in contents if _told(content) == _settings(boundary)).most_common(1)
+def most(digests: Iterable[str]) -> str | None:
+    """The digest that most clients tell; None where there are none."""
+    common = Counter(digests).most_common(1)
     return common[0][0] if common else None
+
+
+def agrees(content: RecordDict, boundary: Boundary) -> bool:
+    """Whether a reply tells of the settings of ``boundary``."""
+    return bool(_told(content) == _settings(boundary))
 
 
 def _told(content: RecordDict) -> Any:
@@ -63,7 +71,7 @@ def _settings(boundary: Boundary) -> str:
 def _short(text: Any) -> str:
     """The settings that are not the usual ones."""
     try:
-        found, usual = json.loads(str(text)), asdict(Boundary())
+        found, usual = json.loads(str(text)[:10_000]), asdict(Boundary())
         return ", ".join(f"{name} {value}" for name, value in found.items() if usual.get(name) != value) or "none"
     except (ValueError, AttributeError, RecursionError):
         return "unreadable"

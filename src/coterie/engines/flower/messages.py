@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -44,6 +45,9 @@ FIRST = "first"
 
 LONGEST = 300
 """Characters of a stranger's words that come into the records."""
+
+LARGEST = float(np.finfo(np.float32).max)
+"""No loss or metric is greater: clients train and test in single precision."""
 
 
 class Unfit(ValueError):
@@ -117,40 +121,45 @@ def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Ten
     for piece in layout.pieces:
         if piece.name in record:
             values = array_of(record, piece.name, piece.shape)
-            row[piece.start : piece.stop] = torch.from_numpy(values.astype(np.float32).reshape(-1))
+            with np.errstate(over="ignore"):  # what is too large for single precision is infinite, and refused
+                row[piece.start : piece.stop] = torch.from_numpy(values.astype(np.float32).reshape(-1))
         elif may_lack is None or not may_lack[piece.start : piece.stop].all():
             raise Unfit(f"its arrays lack {piece.name!r}; they are of another model")
     return row
 
 
 def array_of(record: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """An array of a record, of floating-point numbers and ``shape`` where that is given. It may be from a stranger: nothing
-    is read before its header fits, and nothing is ever unpickled. Raises :class:`Unfit`."""
+    """An array of a record, of real numbers in this machine's byte order, and of floating-point numbers and ``shape`` where
+    that is given. It may be from a stranger: nothing is read before its header fits, and nothing is ever unpickled. Raises
+    :class:`Unfit`."""
     try:
         data = bytes(record[name].data)
-        found, dtype = _header(data)
+        found, order, dtype, start = _header(data)
     except Exception as error:  # whatever a malformed header makes NumPy raise
         raise Unfit(f"its array {name!r} cannot be read: {type(error).__name__} {error}") from None
     if shape is not None and found != shape:
         raise Unfit(f"its array {name!r} has shape {found} where the model has {shape}")
     if shape is not None and dtype.kind != "f":
         raise Unfit(f"its array {name!r} is of {dtype}, not of floating-point numbers")
-    if dtype.kind not in "fiu" or math.prod(found) * dtype.itemsize > len(data):
-        raise Unfit(f"its array {name!r} cannot be read: {found} of {dtype} in {len(data)} bytes")
+    held = len(data) - start
+    if dtype.kind not in "fiu" or min(found, default=0) < 0 or math.prod(found) * dtype.itemsize != held:
+        raise Unfit(f"its array {name!r} cannot be read: {found} of {dtype} in {held} bytes")
     try:
-        values: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        values = np.frombuffer(data, dtype, offset=start).reshape(found, order=order)
+    except ValueError as error:  # more dimensions than NumPy has
         raise Unfit(f"its array {name!r} cannot be read: {error}") from None
-    return values
+    return values.astype(dtype.newbyteorder("="))
 
 
-def _header(data: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and type that an ``.npy`` file tells."""
+def _header(data: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any], int]:
+    """Shape, order and type that an ``.npy`` file tells, and where its numbers begin."""
     stream = io.BytesIO(data)
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    return tuple(shape), dtype
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a stranger's header says nothing on this machine's terminal
+        shape, fortran, dtype = read(stream)
+    return tuple(int(size) for size in shape), "F" if fortran else "C", dtype, stream.tell()
 
 
 def only(records: Mapping[str, Any], name: str, kind: str) -> Any:
@@ -163,17 +172,18 @@ def only(records: Mapping[str, Any], name: str, kind: str) -> Any:
 
 
 def number(metrics: MetricRecord, names: Iterable[str]) -> float:
-    """The first of ``names`` that is there, as one number; NaN where none is."""
-    for name in names:
-        if name in metrics:
-            value = metrics[name]
-            return float(value) if not isinstance(value, list) else float("nan")
-    return float("nan")
+    """The first of ``names`` that is there, as one number; NaN where none is, or none that a client can have measured."""
+    value = next((metrics[name] for name in names if name in metrics), math.nan)
+    return float(value) if isinstance(value, (int, float)) and abs(value) <= LARGEST else math.nan
 
 
 def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
+    """A metric's numbers; none where it is not there. Raises :class:`Unfit`."""
     value = metrics.get(name, [])
-    return tuple(float(v) for v in (value if isinstance(value, Sequence) else [value]))
+    found = tuple(value if isinstance(value, list) else [value])
+    if not all(isinstance(each, (int, float)) for each in found):
+        raise Unfit(f"its {name} are not numbers")
+    return found
 
 
 def whole(value: Any) -> int | None:
@@ -184,8 +194,9 @@ def whole(value: Any) -> int | None:
 
 
 def brief(reason: Any) -> str:
-    """A stranger's words on one line, and not too many of them."""
-    return " ".join(str(reason).split())[:LONGEST]
+    """A stranger's words on one line, and not too many of them; without what steers a terminal or turns the line around."""
+    seen = "".join(char if char.isprintable() else " " for char in str(reason)[: 10 * LONGEST])
+    return " ".join(seen.split())[:LONGEST]
 
 
 def config_of(order: Order) -> ConfigRecord:

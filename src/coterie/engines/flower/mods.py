@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
 from coterie.engines.flower import likeness, messages
+from coterie.engines.flower.budget import Budget
 from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, UPDATE, UPDATES
 from coterie.layout import Layout
 from coterie.randomness import seeded
@@ -23,23 +25,34 @@ FAILED = "the app failed; under noise it does not say why, as that may tell of i
 
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
+log = logging.getLogger("flwr.coterie")
 
-def boundary_mod(boundary: Boundary, model: Callable[[], nn.Module], *, simulated: int | None = None) -> Mod:
+
+def boundary_mod(
+    boundary: Boundary, model: Callable[[], nn.Module], *, simulated: int | None = None, budget: float | None = None
+) -> Mod:
     """A mod for a ClientApp, one that knows of Coterie or any other.
 
     What comes is opened, what goes is clipped, noised, sealed and compressed as the boundary says. The server's
     :class:`~coterie.engines.flower.MethodStrategy` is given the same boundary without the secret: under a rotation the
-    clients draw the first model, and the server sees no row that is not sealed. model: makes the app's net.
+    clients draw the first model, and the server sees no row that is not sealed. With noise, updates and nothing else leave
+    the client: a reply to a test is empty, and a failure has no reason.
 
-    simulated: the seed of a run that is to be repeated. By itself the noise is drawn anew in every message from this
-    machine's randomness, and a rotation has to have a secret: the server knows the run's seed, and could undo what it draws.
-    Raises :class:`~coterie.settings.SettingError`.
+    Args:
+        boundary: The server's, with the secret that the clients share.
+        model: Makes the app's net.
+        simulated: The seed of a run that is to be repeated. By itself the noise is drawn anew in every message from this
+            machine's randomness, and a rotation has to have a long secret: the server knows the run's seed and a digest
+            of the secret, and could undo what is drawn by a number that it can guess. In a simulation tests are told.
+        budget: The greatest ε, at the boundary's δ, that the updates of this client may spend in all runs together. It is
+            counted in the folder ``keep-dir`` of the node's config. Beyond it the client refuses to train.
+
+    Raises:
+        SettingError: Where the boundary does not protect a real node, or a budget has no noise.
     """
-    if boundary.rotation != "none" and boundary.secret is None and simulated is None:
-        raise SettingError(
-            f"Boundary.rotation {boundary.rotation} needs Boundary.secret at a real node, got none: the server knows the seed "
-            "that draws the map otherwise; secrets.randbits(128) makes a secret for all clients"
-        )
+    if simulated is None:
+        _check_secret(boundary)
+    own = None if budget is None else Budget(budget, boundary)
     with seeded(0):
         module = model()
     layout = Layout(module)
@@ -61,34 +74,66 @@ def boundary_mod(boundary: Boundary, model: Callable[[], nn.Module], *, simulate
         for name in sorted(n for n in message.content.array_records if n.partition("-")[0] == ARRAYS):
             offered.append(here.open(messages.unpacked(message.content[name], layout, may_lack=anything)))
             message.content[name] = messages.packed(offered[-1], layout, rest, without=offered[-1].isnan())
-        if boundary.noise and category == MessageType.TRAIN and (order.task.measure or not order.task.trains):
+        if category == MessageType.EVALUATE:
+            return tested(message, context, call_next)
+        if boundary.noise and (order.task.measure or not order.task.trains):
             raise ValueError(UNCOVERED)
+        if own and (updates := here.releases(order.task)):
+            own.spend(context, updates)  # before the app is asked: what follows may fail, but not be had for nothing
+        return trained(here, order, offered, call_next, message, context)
+
+    def trained(here: Wire, order: messages.Order, offered: list[Tensor], call_next: Any, *asked: Any) -> Message:
+        """The app's reply, less what the boundary holds back."""
         try:
-            reply = call_next(message, context)
+            reply: Message = call_next(*asked)
+            if reply.has_content():
+                out = _sealed(here, reply.content, offered, order, simulated) if reply.content.array_records else {}
+                counted = {METRICS: MetricRecord({"num-examples": 1})}
+                reply.content = sent({**out, **(dict(reply.content.metric_records) if here.counts else counted)})
         except Exception as error:
             raise (RuntimeError(FAILED) if boundary.noise else error) from None
-        if reply.has_content():
-            trained = category == MessageType.TRAIN and reply.content.array_records
-            out = _sealed(here, reply.content, offered, order, simulated) if trained else {}
-            told = _metrics(here, reply.content, category)
-            reply.content = RecordDict({**out, **told, likeness.BOUNDARY: likeness.told(boundary)})
+        if boundary.noise and not reply.has_content():
+            raise RuntimeError(FAILED)
         return reply
+
+    def tested(message: Message, context: Context, call_next: Any) -> Message:
+        """What the app found; with noise nothing, whatever it was: what it keeps of it at this node is its own affair."""
+        if not boundary.noise or simulated is not None:
+            reply: Message = call_next(message, context)
+            if reply.has_content():
+                reply.content = sent(dict(reply.content.metric_records))
+            return reply
+        try:
+            call_next(message, context)
+        except Exception:
+            log.warning("the app's test failed; the server is not told", exc_info=True)
+        return Message(sent({METRICS: MetricRecord()}), reply_to=message)
 
     def first_model(asked: ConfigRecord, message: Message) -> Message:
         """Draw and seal it; the app is not asked."""
         here = wire(int(asked["seed"]))  # type: ignore[arg-type]
         row = here.first_model(int(asked[FIRST]), model)  # type: ignore[arg-type]
-        told: dict[str, Any] = {ARRAYS: messages.packed(here.seal(row), layout), likeness.BOUNDARY: likeness.told(boundary)}
-        return Message(RecordDict(told), reply_to=message)
+        return Message(sent({ARRAYS: messages.packed(here.seal(row), layout)}), reply_to=message)
+
+    def sent(records: dict[str, Any]) -> RecordDict:
+        """With what tells of the boundary."""
+        return RecordDict({**records, likeness.BOUNDARY: likeness.told(boundary)})
 
     return mod
 
 
-def _metrics(wire: Wire, content: RecordDict, category: str) -> dict[str, Any]:
-    """What the app tells besides arrays; with noise, nothing of its training: no noise covers that."""
-    if category == MessageType.TRAIN and not wire.counts:
-        return {METRICS: MetricRecord({"num-examples": 1})}
-    return dict(content.metric_records)
+def _check_secret(boundary: Boundary) -> None:
+    """Of a real node. Raises :class:`~coterie.settings.SettingError`."""
+    if boundary.rotation == "none" or (boundary.secret is not None and boundary.secret >= likeness.SHORT):
+        return
+    why = (
+        "got none: the server knows the seed that draws the map otherwise" if boundary.secret is None
+        else "got a smaller one: the server has a digest of it, and could try out all that are so short"
+    )  # fmt: skip
+    raise SettingError(
+        f"Boundary.rotation {boundary.rotation} needs Boundary.secret >= 2^64 at a real node, {why}; secrets.randbits(128) "
+        "makes a secret for all clients"
+    )
 
 
 def _sealed(
@@ -98,7 +143,8 @@ def _sealed(
     layout = wire.layout
     keep = layout.mask(order.task.keep) if order.task.keep else None
     if UPDATE in content.array_records:
-        updates = [messages.unpacked(content[name], layout, may_lack=keep) for name in UPDATES if name in content]
+        names = UPDATES[: 2 if order.task.halves else 1]  # no more than were asked for, and counted
+        updates = [messages.unpacked(content[name], layout, may_lack=keep) for name in names if name in content]
     else:
         trained = messages.unpacked(messages.only(content.array_records, ARRAYS, "array records"), layout)
         updates = [trained - torch.stack(offered).mean(0)]

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -26,6 +26,7 @@ from coterie.engines.flower.mods import boundary_mod
 from coterie.engines.flower.strategy import MethodStrategy
 from coterie.engines.inprocess import Position, Round
 from coterie.engines.workers import EngineError, default_workers
+from coterie.robust import Robust
 from coterie.settings import SettingError
 from coterie.world import World
 
@@ -43,6 +44,7 @@ def rounds(
     eval_every: int = 1,
     start: Position | None = None,
     boundary: Boundary | None = None,
+    robust: Robust | None = None,
 ) -> Iterator[Round]:
     """The rounds of :func:`coterie.engines.inprocess.rounds`, up to float rounding, with every client a node of Flower's.
 
@@ -56,10 +58,11 @@ def rounds(
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     with tempfile.TemporaryDirectory() as home:
         told = Path(home) / "log"
-        told_to = _Job(method, world, rounds, seed, eval_every, start, boundary or Boundary())
+        told_to = _Job(method, world, rounds, seed, eval_every, start, boundary or Boundary(), robust or Robust())
         job = partial(_serve, theirs, told_to, workers or default_workers(), home)
         process = multiprocessing.get_context("spawn").Process(target=job, daemon=False)
-        process.start()
+        with _safe_path():
+            process.start()
         theirs.close()
         try:
             position = start.round if start else 0
@@ -75,6 +78,19 @@ def rounds(
             if process.is_alive():
                 process.terminate()
                 process.join()
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Python that is started meanwhile imports nothing from the current folder, which may be a stranger's run directory."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONSAFEPATH"]
+        if before is not None:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _next(pipe: Connection, told: Path) -> Round:
@@ -102,6 +118,7 @@ class _Job:
     eval_every: int
     start: Position | None
     boundary: Boundary
+    robust: Robust
 
 
 def _keeps(method: Method[Any], start: Position, seed: int) -> bool:
@@ -117,6 +134,7 @@ def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
         paths = [path for path in sys.path if path]  # Ray's processes import what this one has
         settings = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
         os.environ.update(settings, PYTHONPATH=os.pathsep.join(paths))
+        os.chdir(home)  # Ray's processes import from the current folder too
         from flwr.simulation import run_simulation
 
         logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -143,8 +161,8 @@ def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         strategy = MethodStrategy(
             job.method, world.model, training=world.training, nodes=len(world.clients), seed=job.seed,
-            eval_every=job.eval_every, boundary=replace(job.boundary, secret=None), patience=world.attendance.patience,
-            metrics={name: (name,) for name in world.objective.names},
+            eval_every=job.eval_every, min_replies=1.0, boundary=replace(job.boundary, secret=None), robust=job.robust,
+            patience=world.attendance.patience, metrics={name: (name,) for name in world.objective.names},
         )  # fmt: skip
         try:
             for done in strategy.rounds(grid, job.rounds, start=job.start, roster=world):

@@ -19,12 +19,15 @@ from coterie.core import Assignment, Method, Replies, Training
 from coterie.engines.clock import Clock
 from coterie.engines.flower import messages
 from coterie.engines.flower.conductor import Conductor, Terms, log
+from coterie.engines.flower.identity import CLAIMED, Identity, from_file
 from coterie.engines.flower.journal import Journal
 from coterie.engines.flower.nodes import Memory
+from coterie.engines.flower.waiting import Waiting
 from coterie.engines.inprocess import Position, Round, Steps
 from coterie.engines.roll import Roster
 from coterie.engines.workers import EngineError
 from coterie.experiment import method_class
+from coterie.robust import Robust
 from coterie.settings import SettingError, build
 
 METRICS: Mapping[str, tuple[str, ...]] = {
@@ -33,7 +36,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 }
 """Metric -> the names that apps may have for it; the first one there counts."""
 
-_OWN = ("nodes", "wait", "timeout", "patience", "seed", "eval-every", "out")
+_OWN = ("nodes", "wait", "timeout", "min-replies", "grace", "identity", "patience", "seed", "eval-every", "out")
 
 
 def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -57,9 +60,13 @@ class MethodStrategy(Strategy):
     method: with its settings. model: makes the clients' net. training: how clients train that know of Coterie; of it other
     apps are told the learning rate, as ``config["lr"]``. nodes: how many must be connected before the first round; ``wait``
     seconds at most. timeout: seconds an exchange may take; who has not answered is silent, and after ``patience`` rounds of
-    silence away. seed: of everything random. eval_every: rounds between tests. metrics: metric -> the names that apps give
-    it. boundary: what clients do to rows (:func:`~coterie.engines.flower.boundary_mod`). out: a run directory, for records
-    and checkpoints; if a run of this method is there already, it goes on.
+    silence away. min_replies, grace: once this share of the clients has answered, the others have ``grace`` times as long
+    again as that took, and 60 seconds at least. identity: which node is which client: ``"claimed"``, whichever it says;
+    ``"first"``, for good the first node, by its key, that says so; or client -> public key file, fingerprint or node id (see
+    ``coterie.engines.flower.identity``). seed: of everything random. eval_every: rounds between tests. metrics: metric ->
+    the names that apps give it. boundary: what clients do to rows (:func:`~coterie.engines.flower.boundary_mod`). robust:
+    bounds on what one client can do to the others (:class:`~coterie.robust.Robust`). out: a run directory, for records and
+    checkpoints; if a run of this method is there already, it goes on.
 
     After :meth:`start`, ``assignment`` has the groups and their models, and ``last`` is the last round.
     """
@@ -73,23 +80,27 @@ class MethodStrategy(Strategy):
         nodes: int = 2,
         wait: float = 600.0,
         timeout: float = 3600.0,
+        min_replies: float = 0.8,
+        grace: float = 2.0,
+        identity: str | Mapping[int, Any] | Identity = CLAIMED,
         patience: int = 10,
         seed: int = 0,
         eval_every: int = 1,
         metrics: Mapping[str, Sequence[str]] | None = None,
         boundary: Boundary | None = None,
+        robust: Robust | None = None,
         out: Path | str | None = None,
     ) -> None:
         whole = (("nodes", nodes, 1), ("patience", patience, 1), ("seed", seed, 0), ("eval_every", eval_every, 1))
         for name, value, least in whole:
             if type(value) is not int or value < least:
                 raise SettingError(f"MethodStrategy.{name} must be a whole number >= {least}, got {value!r}")
-        for name, seconds in (("wait", wait), ("timeout", timeout)):
-            if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
-                raise SettingError(f"MethodStrategy.{name} must be a number of seconds > 0, got {seconds!r}")
+        if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait < 1e9:
+            raise SettingError(f"MethodStrategy.wait must be a number of seconds > 0, got {wait!r}")
         self.terms = Terms(
-            method=method, model=model, training=training or Training(), nodes=nodes, wait=wait, timeout=timeout,
-            patience=patience, seed=seed, eval_every=eval_every, boundary=boundary or Boundary(),
+            method=method, model=model, training=training or Training(), nodes=nodes, wait=wait,
+            waiting=Waiting(timeout=timeout, min_replies=min_replies, grace=grace), identity=Identity.of(identity),
+            patience=patience, seed=seed, eval_every=eval_every, boundary=boundary or Boundary(), robust=robust or Robust(),
             names={**METRICS, **{name: tuple(names) for name, names in (metrics or {}).items()}},
         )  # fmt: skip
         self.out = out
@@ -111,15 +122,19 @@ class MethodStrategy(Strategy):
     @classmethod
     def from_config(cls, config: Mapping[str, Any], model: Callable[[], nn.Module], **how: Any) -> MethodStrategy:
         """By Flower's run config: ``method`` is a name of :data:`coterie.METHODS`, ``<method>.<setting>`` and
-        ``training.<setting>`` and ``boundary.<setting>`` are settings, ``metrics.<metric>`` is the name that apps give a
-        metric, and ``nodes``, ``wait``, ``timeout``, ``patience``, ``seed``, ``eval-every`` and ``out`` are those of this
-        class. An app may have other keys of its own. how: what takes precedence. Raises
+        ``training.<setting>``, ``boundary.<setting>`` and ``robust.<setting>`` are settings, ``metrics.<metric>`` is the name
+        that apps give a metric, and ``nodes``, ``wait``, ``timeout``, ``min-replies``, ``grace``, ``identity``, ``patience``,
+        ``seed``, ``eval-every`` and ``out`` are those of this class. ``clients`` is the path of a TOML file with the list for
+        ``identity``. An app may have other keys of its own. how: what takes precedence. Raises
         :class:`~coterie.settings.UserError`."""
         name = str(config.get("method", "cfl"))
         made = build(method_class(name), _table(config, name))
         own = {key.replace("-", "_"): value for key, value in config.items() if key in _OWN and value != ""}
+        if config.get("clients"):
+            own["identity"] = from_file(str(config["clients"]))
         own["training"] = build(Training, _table(config, "training"))
         own["boundary"] = build(Boundary, _table(config, "boundary"))
+        own["robust"] = build(Robust, _table(config, "robust"))
         own["metrics"] = {metric: str(called).split(",") for metric, called in _table(config, "metrics").items()}
         return cls(made, model, **{**own, **how})
 
@@ -155,7 +170,7 @@ class MethodStrategy(Strategy):
         train_config, evaluate_config: what apps find in ``config`` besides the learning rate and the round.
         """
         if timeout is not None:
-            self.terms = replace(self.terms, timeout=timeout)
+            self.terms = replace(self.terms, waiting=replace(self.terms.waiting, timeout=timeout))
         self._configs = {"train": train_config or {}, "evaluate": evaluate_config or {}}
         self.summary()
         result = Result()
@@ -246,6 +261,8 @@ class MethodStrategy(Strategy):
     def summary(self) -> None:
         """Log what will run."""
         log.info("%s with %s", self.terms.method, self.terms.training)
+        if self.terms.identity.rule == CLAIMED:
+            log.info("identity is claimed: every node is the client that it says, and nothing proves it")
 
 
 def _last(steps: Steps, replies: Replies) -> Round:

@@ -140,7 +140,7 @@ async function follow(version, first) {
     await new Promise((resolve) => { setTimeout(resolve, 2000); });
     try {
       if (document.activeElement && document.activeElement.matches("input[type=search], select")) continue; // the reader is at it
-      const answer = await fetch("document.json", { headers: { "If-None-Match": version } });
+      const answer = await fetch(`document.json${location.search}`, { headers: { "If-None-Match": version } });
       if (answer.status === 200) {
         version = answer.headers.get("ETag");
         const doc = await answer.json();

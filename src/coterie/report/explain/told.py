@@ -50,7 +50,7 @@ class Story:
 
     @property
     def adversaries(self) -> list[int]:
-        """Clients that mean harm, where the data tell."""
+        """Hostile clients, where the data tell."""
         return list(self.description["world"].get("adversaries", ()))
 
     def group(self, client: int) -> Clients | None:
@@ -114,10 +114,12 @@ class Told:
     @cached_property
     def matrices(self) -> tuple[list[int], dict[str, np.ndarray]]:
         """The clients of the rows, and the matrices ``(n, n)`` by name; none where nothing was recorded."""
-        name = self.note.get("similarity")
+        name, line = self.note.get("similarity"), self.story.lines[self.round - 1]
+        if name and name in line.get("files", {}):
+            return load(self.story.folder, line, self.note)
         if name:
-            with suppress(DamagedError):  # a lost file is told like one that never was
-                return load(self.story.folder / name)
+            with suppress(DamagedError):  # of an earlier Coterie: a lost file is told like one that never was
+                return load(self.story.folder, line, self.note)
         return [], {}
 
     def matrix(self, name: str = "all") -> tuple[list[int], np.ndarray | None]:

@@ -160,7 +160,7 @@ def _now(found: dict[str, Any]) -> list[tuple[int, str]]:
         said = f"This is not its true group: {wrong}." if wrong else "This is its true group."
         out.append((0, f"{said} (The true groups come with the data, and no method was told them.)"))
     if found["adversary"]:
-        out.append((0, "It means harm. (The record knows that; no method was told it.)"))
+        out.append((0, "It is hostile. (The record says so; no method could see it.)"))
     return [*out, (0, "")]
 
 

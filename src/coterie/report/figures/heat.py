@@ -65,7 +65,7 @@ def _panels(run: Gathered, named: Sequence[tuple[Any, Any]]) -> list[tuple[str, 
     """title, clients, groups, edges and matrix of each panel."""
     out: list[tuple[str, Any, Any, Any, np.ndarray]] = []
     for line, note in named:
-        clients, groups, edges, layers = arranged(*load(run.folder / note["similarity"]), line, run.clients)
+        clients, groups, edges, layers = arranged(*load(run.folder, line, note), line, run.clients)
         of = f"round {line['round']}" + (f", {len(clients)} clients" if len(named) > 1 else "")
         out += [
             (of if len(layers) == 1 else f"{of}, {name}", clients, groups, edges, matrix) for name, matrix in layers.items()

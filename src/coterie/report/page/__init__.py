@@ -6,7 +6,8 @@ some megabytes, follows the reader's light, dark and print, is worked by keyboar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from coterie.report.page.document import document
@@ -17,8 +18,10 @@ from coterie.store import write_whole
 SUFFIXES = (".html", ".htm")
 
 
-def write_report(runs: Iterable[Path | str], to: Path | str) -> Path:
+def write_report(runs: Iterable[Path | str], to: Path | str, *, warn: Callable[[str], None] = warnings.warn) -> Path:
     """Write the page of run directories, or folders of several, into the file ``to``, whole or not at all; returns it.
+
+    warn: takes a sentence on matrices that are missing or damaged, and so not on the page; a warning by default.
 
     Raises :class:`~coterie.settings.UserError` if one is no run directory or has no completed round, or ``to`` is no name of
     a page.
@@ -26,7 +29,11 @@ def write_report(runs: Iterable[Path | str], to: Path | str) -> Path:
     to = Path(to)
     if to.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out must end in .html, got {to}")
-    text = page(document(runs))
+    shown = document(runs)
+    for run in shown["runs"]:
+        if run["squares_lost"]:
+            warn(f"{run['name']}: {run['squares_lost']} files of matrices cannot be read; coterie check says why")
+    text = page(shown)
     to.parent.mkdir(parents=True, exist_ok=True)
     write_whole(to, text.encode())
     return to

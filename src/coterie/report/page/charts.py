@@ -123,7 +123,7 @@ def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line],
     similar = method["name"] == "acfl"
     for round, _, note in told:
         with suppress(DamagedError):  # a lost file
-            clients, matrices = load(folder / note["similarity"]) if note.get("similarity") else ([], {})
+            clients, matrices = load(folder, lines[round - 1], note) if note.get("similarity") else ([], {})
             compared = matrices.get("compared" if similar else "all")  # old records of ACFL lack it
             if compared is not None and 2 <= len(clients) <= LEAVES and np.isfinite(compared).all():
                 yield _tree(method, round, clients, 1 - compared if similar else compared)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from coterie.printable import printable
 from coterie.record import finite
 
 SCRIPTS = ("base.js", "chart.js", "groups.js", "square.js", "table.js", "parts.js", "page.js")
@@ -20,7 +21,8 @@ SCRIPTS = ("base.js", "chart.js", "groups.js", "square.js", "table.js", "parts.j
 def page(document: Mapping[str, Any], live: str = "") -> str:
     """The page that shows a :func:`~coterie.report.page.document`.
 
-    live: if it is to ask ``document.json``, beside it, again and again, and draw what has come since: the tag of this document.
+    live: if it is to ask ``document.json``, beside it and with the query of its own address, again and again, and draw what
+    has come since: the tag of this document.
     """
     script = "\n".join(asset(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -43,7 +45,7 @@ def title(document: Mapping[str, Any]) -> str:
 def embedded(document: Mapping[str, Any]) -> str:
     """The document as JSON that cannot end the element it stands in."""
     text = json.dumps(finite(document), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
+    return printable(text).replace("<", "\\u003c")
 
 
 def asset(name: str) -> str:
@@ -51,4 +53,4 @@ def asset(name: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(text)
+    return html.escape(printable(text))

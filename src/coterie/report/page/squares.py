@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from coterie.codec import DamagedError
-from coterie.record import Line
+from coterie.record import Line, load_matrices
 from coterie.report.page.packing import real
 
 MOST = 40
@@ -42,7 +40,7 @@ def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[
 
 def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
     """One note's matrices."""
-    heard, matrices = load(folder / note["similarity"])
+    heard, matrices = load(folder, line, note)
     clients, groups, edges, layers = arranged(heard, matrices, line, order)
     apart = all(not np.diag(matrix).any() for matrix in matrices.values())  # clients from themselves
     return {
@@ -67,17 +65,10 @@ def arranged(
     return [clients[i] for i in by_group], [group.get(clients[i], -1) for i in by_group], edges, layers
 
 
-def load(path: Path) -> tuple[list[int], dict[str, np.ndarray]]:
-    """The clients of the rows of a file of matrices, and these ``(n, n)`` by name; ``all`` is the first."""
-    try:
-        with safe_open(path, framework="np") as file:
-            clients = json.loads(file.metadata()["note"])["clients"]
-            found = {name: file.get_tensor(name).astype(np.float64) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"{path} cannot be read; it is damaged or missing") from error
-    if any(matrix.shape != (len(clients), len(clients)) for matrix in found.values()):
-        raise DamagedError(f"{path} has a matrix that is not of its {len(clients)} clients")
-    return clients, dict(sorted(found.items(), key=lambda item: (item[0] != "all", item[0])))
+def load(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[int], dict[str, np.ndarray]]:
+    """The clients of the rows of a note's matrices, and these ``(n, n)`` by name; ``all`` is the first."""
+    clients, found = load_matrices(folder, line, note)
+    return clients, {name: found[name].astype(np.float64) for name in sorted(found, key=lambda name: (name != "all", name))}
 
 
 def blocks(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:

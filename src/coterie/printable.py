@@ -1,0 +1,46 @@
+"""Text for a terminal or a log. What clients, records, files and their names say is somebody else's text: a control character
+in it could move the cursor, hide words or forge a line. So nothing is printed but through here."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import TextIO
+
+_ODD = re.compile("[^ -~]")
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""``text`` with every character that is no letter, mark, sign or space written as JSON does, but for those in ``keep``.
+
+    Such are control characters (terminal sequences begin with one), line separators, characters that change the direction of
+    writing or have no width, and halves of surrogate pairs, which stand for bytes of a file name that are not UTF-8. JSON that
+    goes through here means what it meant.
+
+    >>> print(printable("caf\u00e9 \x1b[31m\u202e\udcff"))
+    café \u001b[31m\u202e\udcff
+    """
+    return _ODD.sub(lambda found: found[0] if found[0].isprintable() or found[0] in keep else _escape(found[0]), text)
+
+
+def one_line(text: str, most: int = 2000) -> str:
+    """``text`` as one :func:`printable` line; one of more than ``most`` characters is cut in the middle."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= most else f"{line[: most // 2]} [...] {line[-most // 4 :]}"
+
+
+def _escape(letter: str) -> str:
+    code = letter.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{code[at : at + 4]}" for at in range(0, len(code), 4))
+
+
+def say(text: str, to: TextIO | None = None, end: str = "\n") -> None:
+    """Print lines on stdout, or on ``to``, at once: :func:`printable`, each of them."""
+    print(printable(text, keep="\n\t"), file=to or sys.stdout, end=end, flush=True)
+
+
+def printable_record(record: logging.LogRecord) -> bool:
+    """A filter for a logger: its messages become :func:`printable`."""
+    record.msg, record.args = printable(record.getMessage()), ()
+    return True

@@ -1,0 +1,220 @@
+"""Bounds on what one client can do to the others: how long an update may be, how many examples count, how means are taken.
+
+Both engines apply them before anything is averaged or compared. docs/adversaries.md has what they do, measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from torch import Tensor
+
+from coterie.boundary import Wire
+from coterie.core import Averaging, Client, Plan
+from coterie.core.means import CHUNK
+from coterie.settings import setting
+
+PEERS = 3
+"""Fewest clients whose median norm is a reference: of three, one hostile client cannot choose it."""
+
+LOOSE = 20.0
+"""An update is refused, and not only scaled down, where it is so many times longer still. It is the bound too where others
+began with other models: honest newcomers were seen to send updates of 25 times the norm of clients that had long converged,
+and of at most 4.5 times that of clients that began with the same model (docs/adversaries.md)."""
+
+LONGEST = 1000.0
+"""No training makes an update so many times as long as its model (or as 1, of a shorter model): the bound where nobody else
+did the same task."""
+
+ROUNDING = 1e-6
+"""What rounding may change, relative to a model's norm (or to 1)."""
+
+
+@dataclass(frozen=True)
+class Limited:
+    """What becomes of the replies of one exchange.
+
+    Attributes:
+        refused: client -> one sentence; its reply counts for nothing.
+        scaled: client -> a factor below 1, by which its update is to be multiplied.
+    """
+
+    refused: Mapping[Client, str]
+    scaled: Mapping[Client, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Robust(Averaging):
+    """What one client may do to the means and comparisons of all; settings of an experiment, the same for every method."""
+
+    norms: float | None = setting(
+        2.0, "greatest norm of an update, in medians of the norms of the clients that began with the same model; larger "
+        f"updates are scaled down to it, and refused from {LOOSE:g} times that on; none accepts any", gt=1,
+    )  # fmt: skip
+    most_examples: int = setting(10**9, "number of examples above which a client's reply is refused", ge=1)
+
+    def counted(self, claims: Mapping[Client, int]) -> dict[Client, int]:
+        """How many examples each client of an exchange counts for, of those that it says it has.
+
+        Those who are refused count here as well: the engines do not all know of them in time.
+        """
+        clients = sorted(claims)
+        most = np.array([min(claims[client], self.most_examples) for client in clients], dtype=np.int64)
+        return dict(zip(clients, self.bounded(most).tolist(), strict=True))
+
+    def limited(self, lengths: Mapping[Client, Length], claims: Mapping[Client, int], usual: Usual | None = None) -> Limited:
+        """What becomes of well-formed replies.
+
+        Args:
+            lengths: of each client that trained, see :func:`~coterie.robust.lengths`.
+            claims: how many examples each client says that it has.
+            usual: what was usual among earlier waves of the same exchange; it learns of these lengths.
+        """
+        why = "it claims {:,} examples, more than {:,} (robust.most_examples)"
+        refused = {c: why.format(count, self.most_examples) for c, count in claims.items() if count > self.most_examples}
+        refused |= {client: one.flaw for client, one in lengths.items() if one.flaw}
+        scaled: dict[Client, float] = {}
+        if self.norms is None:
+            return Limited(refused, scaled)
+        usual = usual or Usual()
+        for _, wave in groupby(sorted(lengths), key=lambda client: lengths[client].wave):
+            clients = list(wave)
+            usual.add(lengths[client] for client in clients)
+            for client in clients:
+                own, near = lengths[client], usual.near(lengths[client])
+                if client in refused:
+                    continue
+                if found := own.beyond(near or usual.same_task(own), LOOSE * self.norms):
+                    refused[client] = found
+                elif near and (factor := own.factor(near, self.norms)) < 1:
+                    scaled[client] = factor
+        return Limited(refused, scaled)
+
+
+AS_PUBLISHED = Robust(norms=None, share=1.0)
+"""Nothing is bounded: as the papers' experiments were made."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long an update is.
+
+    Attributes:
+        update: L2 norm over the parameters; of two halves, the longer one's.
+        buffers: the same over the columns behind them: frozen parameters, and running statistics such as BatchNorm's.
+        model: norms of the model it began with, over the same two ranges of columns.
+        gradient: whether it is a gradient, and not what training changed.
+        task: the same of clients that did the same.
+        start: the models it began with, as rows of the plan.
+        wave: number of the wave of clients that it is compared with, and with those before: so the result does not depend on
+            how many replies are held at a time.
+        flaw: why it is refused whatever the others sent, if it is.
+    """
+
+    update: float
+    buffers: float
+    model: tuple[float, float]
+    gradient: bool
+    task: Hashable
+    start: frozenset[int]
+    wave: int = 0
+    flaw: str | None = None
+
+    def beyond(self, usual: Sequence[float] | None, factor: float) -> str | None:
+        """Why it is too long to be plausible beside what is ``usual`` (see :class:`Usual`); None if it is not."""
+        if not self.gradient and self.update > LONGEST * max(self.model[0], 1.0):
+            return f"its update has norm {self.update:.3g}, more than {LONGEST:g} times its model's {self.model[0]:.3g}"
+        for own, name, median, most in self._compared(usual, factor):
+            if own > most:
+                bound = f"{factor:g} times the usual {median:.3g}"
+                return f"its {name} has norm {own:.3g}, more than {bound} (robust.norms)"
+        return None
+
+    def factor(self, usual: Sequence[float], factor: float) -> float:
+        """By what it is to be multiplied so that it is as long as is plausible beside what is usual; 1 if it is shorter."""
+        return min([1.0, *(most / own for own, _, _, most in self._compared(usual, factor) if own)])
+
+    def _compared(self, usual: Sequence[float] | None, factor: float) -> Iterator[tuple[float, str, float, float]]:
+        """(norm, its name, the usual one, the greatest that is plausible) of the update, and of what lies behind it.
+
+        Where the others rest, the parameters may still move, as of a client that has something left to learn. Frozen
+        parameters and running statistics may not: they rest with all clients or with none.
+        """
+        resting = max(self.model[0], 1.0), ROUNDING * max(self.model[1], 1.0)
+        names = "update", "change of running statistics or frozen parameters"
+        for own, name, median, rest in zip((self.update, self.buffers), names, usual or (), resting, strict=usual is not None):
+            yield own, name, median, factor * median if median else rest
+
+
+class Usual:
+    """How long updates of an exchange usually are: medians over clients that did the same task."""
+
+    def __init__(self) -> None:
+        self.members: dict[Hashable, dict[int, Length]] = {}
+        self.found: dict[Hashable, tuple[float, float] | None] = {}
+
+    def add(self, known: Iterable[Length]) -> None:
+        """Take in the lengths of further clients."""
+        for one in known:
+            for row in (None, *one.start):
+                self.members.setdefault((one.task, row), {})[id(one)] = one
+        self.found = {}
+
+    def near(self, own: Length) -> tuple[float, float] | None:
+        """Of the clients that began with one of the same models; None if they are fewer than :data:`~coterie.robust.PEERS`."""
+        return self._of(own.task, own.start)
+
+    def same_task(self, own: Length) -> tuple[float, float] | None:
+        """Of the clients that did the same task; None if they are fewer than :data:`~coterie.robust.PEERS`."""
+        return self._of(own.task, frozenset({None}))
+
+    def _of(self, task: Hashable, rows: frozenset[int | None]) -> tuple[float, float] | None:
+        key = task, rows
+        if key not in self.found:
+            members: dict[int, Length] = {}
+            for row in rows:
+                members |= self.members[task, row]
+            enough = len(members) >= PEERS
+            both = zip(*((one.update, one.buffers) for one in members.values()), strict=True)
+            self.found[key] = tuple(_median(norms) for norms in both) if enough else None  # type: ignore[assignment]
+        return self.found[key]
+
+
+def _median(norms: Sequence[float]) -> float:
+    """Of those that moved; 0 where these are fewer than :data:`~coterie.robust.PEERS`."""
+    moved = [norm for norm in norms if norm > 0]
+    return float(np.median(moved)) if len(moved) >= PEERS else 0.0
+
+
+def lengths(
+    plan: Plan, updates: Mapping[Client, Sequence[Tensor]], chosen: Mapping[Client, tuple[int, ...]], wire: Wire
+) -> dict[Client, Length]:
+    """How long the updates of one exchange are.
+
+    Args:
+        plan: the exchange's.
+        updates: of each client that trained its update ``(d,)``, or those of both halves; the columns of layers that stay at
+            the client do not count.
+        chosen: rows of the plan's models that each client began with.
+        wire: says which columns are parameters and, without a rotation, which are variances.
+    """
+    layout, stop = wire.layout, wire.layout.trainable
+    starts = {rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in updates}}
+    models = {rows: (float(row[:stop].norm()), float(row[stop:].norm())) for rows, row in starts.items()}
+    masks = {keep: layout.mask(keep) for keep in {plan.tasks[client].keep for client in updates} if keep}
+    variances = layout.variances if wire.boundary.rotation == "none" else ()
+    places = {client: place for place, client in enumerate(sorted(plan.tasks))}
+    found = {}
+    for client, rows in updates.items():
+        task, began = plan.tasks[client], chosen[client]
+        rows = [row.masked_fill(masks[task.keep], 0.0) for row in rows] if task.keep else rows
+        update, buffers = (max(float(row[part].norm()) for row in rows) for part in (slice(0, stop), slice(stop, None)))
+        kind = task.training, task.epochs, task.gradient, task.halves, task.keep
+        negative = any(float((starts[began][part] + row[part]).min()) < -ROUNDING for row in rows for part in variances)
+        flaw = "its running variance is negative" if negative and not task.gradient else None
+        wave = places[client] // CHUNK
+        found[client] = Length(update, buffers, models[began], task.gradient, kind, frozenset(began), wave, flaw)
+    return found

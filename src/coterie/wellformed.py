@@ -1,0 +1,147 @@
+"""Whether records are of the form that readers rely on: a file may be damaged, or from somebody who is hostile.
+
+What older versions did not write may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from coterie.boundary import Boundary
+from coterie.core import Training
+from coterie.methods import METHODS
+from coterie.robust import Robust
+from coterie.settings import UserError, build
+
+Test = Callable[[Any], bool]
+
+_MOST = 2**63
+"""Whole numbers are below it; larger ones fit into no array."""
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+
+
+def _number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        return False
+    return not isinstance(value, int) or abs(value) < _MOST
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _list(inner: Test) -> Test:
+    return lambda value: isinstance(value, list) and all(inner(one) for one in value)
+
+
+def _table(inner: Test, key: Test = _text) -> Test:
+    return lambda value: isinstance(value, Mapping) and all(key(name) and inner(one) for name, one in value.items())
+
+
+def _id(value: Any) -> bool:
+    """A client's id as a key of JSON."""
+    return isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 19
+
+
+def _client(value: Any) -> bool:
+    known = isinstance(value, Mapping) and _whole(value.get("group")) and isinstance(value.get("adversary", True), bool)
+    return known and all(_number(one) for name, one in value.items() if name != "adversary")
+
+
+def _named(value: Any) -> bool:
+    return isinstance(value, Mapping) and _text(value.get("name"))
+
+
+def _settings(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _net(value: Any) -> bool:
+    return isinstance(value, Mapping) and _text(value.get("others", ""))
+
+
+_ids = _list(_whole)
+_groups = _list(_ids)
+
+NOTE: Mapping[str, Test] = {
+    "kind": _text, "clients": _ids, "parts": _groups, "text": _text, "numbers": _table(_number),
+    "values": _table(_table(_number, _id)), "similarity": lambda value: value is None or _text(value),
+}  # fmt: skip
+_ALWAYS: Mapping[str, Test] = {
+    "round": _whole, "exchange": _whole, "exchanges": _whole, "tested": lambda value: isinstance(value, bool),
+    "groups": _groups, "clients": _table(_client, _id),
+    "notes": _list(lambda note: isinstance(note, Mapping) and not _flaw(note, NOTE, tuple(NOTE))),
+    "asked": _whole, "answered": _whole, "refused": _table(_text, _id), "bytes_up": _whole, "bytes_down": _whole,
+    "seconds": _table(_number),
+}  # fmt: skip
+_LATER: Mapping[str, Test] = {
+    "evaluations": _whole, "silent": _ids, "released": _table(_whole, _id), "files": _table(_text),
+    "claimed": _table(_whole, _id), "scaled": _table(_number, _id),
+}  # fmt: skip
+"""What only newer lines have, or those to which it applies."""
+LINE = {**_ALWAYS, **_LATER}
+REQUIRED = tuple(_ALWAYS)
+
+WORLD: Mapping[str, Test] = {
+    "clients": _ids, "examples": _ids, "data": _text, "true_groups": _groups, "adversaries": _ids, "model": _named, "net": _net,
+}  # fmt: skip
+DESCRIPTION: Mapping[str, Test] = {
+    "methods": lambda value: isinstance(value, list) and len(value) == 1 and _named(value[0]),
+    "scenario": _named,
+    "seeds": lambda value: _ids(value) and len(value) == 1,
+    "rounds": _whole, "eval_every": _whole, "checkpoint_every": _whole, "checkpoints_kept": _whole, "target": _number,
+    "training": _settings, "boundary": _settings, "robust": _settings,
+    "world": lambda value: isinstance(value, Mapping) and not _flaw(value, WORLD, ("clients",)),
+    "versions": _table(_text), "secret": _text,
+}  # fmt: skip
+
+
+def _flaw(value: Mapping[str, Any], tests: Mapping[str, Test], needed: tuple[str, ...]) -> str | None:
+    for name, test in tests.items():
+        if name not in value:
+            if name in needed:
+                return f"it lacks {name!r}"
+        elif not test(value[name]):
+            return f"{name!r} is not of its kind"
+    return None
+
+
+def flaw_of_line(line: Any, whole: bool = True) -> str | None:
+    """What keeps a line of the records from being one, or None. whole: nothing may be missing."""
+    if not isinstance(line, Mapping):
+        return "it is no object"
+    return _flaw(line, LINE, REQUIRED if whole else ()) or (_flaw_of_groups(line) if whole else None)
+
+
+def _flaw_of_groups(line: Mapping[str, Any]) -> str | None:
+    """Every client is in one group, and says in which."""
+    there = {str(client): number for number, group in enumerate(line["groups"]) for client in group}
+    if len(there) != sum(map(len, line["groups"])):
+        return "'groups' are no groups of clients"
+    told = {client: entry["group"] for client, entry in line["clients"].items()}
+    return None if told == there else "'clients' are not those of 'groups'"
+
+
+def flaw_of_description(document: Mapping[str, Any]) -> str | None:
+    """What keeps a document from being a ``run.toml``, or None."""
+    return _flaw(document, DESCRIPTION, ()) or _flaw_of_settings(document)
+
+
+def _flaw_of_settings(document: Mapping[str, Any]) -> str | None:
+    """Settings are such as would be taken now, as far as they are known: earlier versions had others, and a federation may
+    have a method of its own. A secret is not there to be looked at."""
+    method = document.get("methods", [{}])[0]
+    tables = [(METHODS.get(method.get("name")), method)]
+    tables += [(cls, document.get(cls.__name__.lower(), {})) for cls in (Training, Boundary, Robust)]
+    for cls, table in tables:
+        names = {field.name for field in fields(cls) if field.init} - {"secret"} if cls else ()
+        try:
+            cls and build(cls, {name: table[name] for name in names if name in table})
+        except (UserError, TypeError, ValueError) as error:
+            return str(error)
+    return None

@@ -1,0 +1,51 @@
+"""Run directories whose files were edited and whose checksums were then written anew, as anybody can."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from coterie.checksum import of_json, of_toml, sealed_json, sealed_toml
+from coterie.record import Record, to_json
+
+
+def forge(folder: Path) -> None:
+    """Make the checksums of a run directory fit to what its files say now."""
+    toml = folder / "run.toml"
+    toml.write_bytes(sealed_toml(of_toml(toml.read_bytes())[0].decode()))
+    record = Record(folder)
+    previous = record._start()[0]
+    known, out = {0: previous}, b""
+    path = folder / "rounds.jsonl"
+    for number, raw in enumerate(path.read_bytes().splitlines() if path.exists() else (), start=1):
+        line = json.loads(raw)
+        line.pop("checksum", None)
+        data = sealed_json(to_json(line).encode(), before=previous)
+        previous = of_json(data)[1] or ""
+        known[number], out = previous, out + data + b"\n"
+    if path.exists():
+        path.write_bytes(out)
+    for checkpoint in folder.glob("state/*.json"):
+        document = json.loads(checkpoint.read_bytes())
+        document.pop("checksum", None)
+        document["record"] = known.get(document["round"], document["record"])
+        checkpoint.write_bytes(sealed_json(json.dumps(document).encode()))
+
+
+def change(folder: Path, edit: Callable[[str], str]) -> None:
+    """Edit the text of ``run.toml``, and make all checksums fit to it."""
+    toml = folder / "run.toml"
+    toml.write_text(edit(toml.read_text()))
+    forge(folder)
+
+
+def change_lines(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Edit every recorded round in place, and make all checksums fit to it."""
+    path = folder / "rounds.jsonl"
+    lines = [json.loads(raw) for raw in path.read_bytes().splitlines()]
+    for line in lines:
+        edit(line)
+    path.write_text("".join(f"{to_json(line)}\n" for line in lines))
+    forge(folder)

@@ -1,0 +1,50 @@
+"""The attacks of ``make attack`` on what is read and what is printed: a fixed number of them, none of which may get through."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+SLOW = ("files that fill the memory", "surroundings")
+"""Points whose attempts take processes or seconds."""
+
+
+def failures(subject: str, count: int, folder: Path, seed: int, without: Collection[str] = ()) -> list[str]:
+    """What went wrong in the first so many attempts."""
+    found = []
+    for attempt in importlib.import_module(f"attack.{subject}").attempts(random.Random(seed), folder):
+        if attempt.point in without:
+            continue
+        if (why := attempt.failure()) is not None:
+            found.append(f"{attempt.point}: {attempt.name}: {why}")
+        count -= 1
+        if not count:
+            return found
+    raise AssertionError("attempts never end")
+
+
+@pytest.mark.parametrize(("subject", "count"), [("inputs", 45), ("terminal_text", 40), ("watch", 150)])
+def test_no_attempt_gets_through(subject: str, count: int, tmp_path: Path) -> None:
+    assert failures(subject, count, tmp_path, seed=5, without=SLOW) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("subject", "count"), [("inputs", 459), ("terminal_text", 500), ("watch", 1000)])
+def test_no_attempt_of_many_gets_through(subject: str, count: int, tmp_path: Path) -> None:
+    assert failures(subject, count, tmp_path, seed=6) == []
+
+
+@pytest.mark.parametrize("subject", ["inputs", "terminal_text"])
+def test_attempts_are_the_same_for_the_same_seed(subject: str, tmp_path: Path) -> None:
+    module = importlib.import_module(f"attack.{subject}")
+    first, second, other = (
+        [one.name for one, _ in zip(module.attempts(random.Random(seed), tmp_path), range(102), strict=False)]
+        for seed in (1, 1, 2)
+    )
+    assert first == second
+    assert first != other
+    assert len(set(first)) > 95
