@@ -14,6 +14,7 @@ import coterie
 from attack import run_directory
 from attack.run_directory import call, contents, experiment, words
 from coterie.boundary import Boundary, known_by, secret_of_file, unlike_secret
+from coterie.engines.inprocess import Position
 from coterie.experiment import make, read
 from coterie.files import descriptor, read_within, within
 from coterie.record import Record, read_toml, to_toml
@@ -260,12 +261,12 @@ def test_a_secret_is_given_again(sealed: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_run_with_a_secret_goes_on_as_it_began(sealed: Path, tmp_path: Path) -> None:
-    whole = Record(sealed).stored()
+    whole = Record(sealed).stored(Position)
     (sealed / "state" / "000003.json").unlink()
     status, _, err = call(*words("resume", sealed, tmp_path))
     assert (status, len(err.splitlines())) == (2, 1)
     assert call("resume", str(sealed), "--workers", "1", "--secret-file", str(tmp_path / "secret"))[0] == 0
-    again = Record(sealed).stored()
+    again = Record(sealed).stored(Position)
     assert whole is not None
     assert again is not None
     assert bits(whole[1]) == bits(again[1])

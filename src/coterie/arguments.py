@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from coterie import __version__
 from coterie.printable import say
-from coterie.settings import LARGEST, MOST_SEEDS, UserError, nearest
+from coterie.settings import MOST_SEEDS, UserError, fits, nearest
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -55,7 +55,7 @@ def whole(text: str) -> int:
         number = int(text)
     except ValueError:  # or more digits than Python reads
         raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
-    if not -LARGEST <= number < LARGEST:
+    if not fits(number):
         raise argparse.ArgumentTypeError(f"must be a whole number of at most 64 bits, got {text!r}")
     return number
 

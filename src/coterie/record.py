@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import safetensors.numpy
@@ -41,6 +41,8 @@ from coterie.wellformed import flaw_of_description, flaw_of_line
 if TYPE_CHECKING:
     from coterie.core import Note
     from coterie.engines.inprocess import Round
+
+T = TypeVar("T")
 
 RUN = "run.toml"
 ROUNDS = "rounds.jsonl"
@@ -154,27 +156,37 @@ class Record:
         """Store a checkpoint after the round that was recorded last."""
         self.checkpoints.save(round, position, kept, record=self._newest())
 
-    def stored(self, fallback: bool = True) -> tuple[int, Any] | None:
-        """The newest checkpoint of these records, see ``coterie.store.Checkpoints.load``."""
+    def stored(self, kind: type[T], fallback: bool = True) -> tuple[int, T] | None:
+        """The newest checkpoint of these records, see ``coterie.store.Checkpoints.load``.
+
+        Raises:
+            DamagedError: There is none that is whole, or it holds no ``kind``.
+        """
         for _ in range(LOOKS):
             rounds = self.checkpoints.rounds()  # before the records: a round is recorded before its checkpoint is stored
             try:
-                return self.checkpoints.load(self.fits(), fallback, rounds)
+                found = self.checkpoints.load(self.fits(), fallback, rounds)
             except DamagedError:
                 if self.checkpoints.rounds() == rounds:
                     raise
+            else:
+                if found is not None and not isinstance(found[1], kind):
+                    what = kind.__name__.lower()
+                    raise DamagedError(f"the checkpoint of {self.folder} holds no {what} of a run; it is damaged")
+                return found
         raise BusyError(f"{self.folder} goes on too fast: its checkpoints are dropped while they are read")
 
-    def go_on(self, every: int) -> tuple[int, Any] | None:
+    def go_on(self, kind: type[T], every: int) -> tuple[int, T] | None:
         """The newest checkpoint, with what was recorded after it cut off; None if a run was stopped before its first.
 
         Args:
+            kind: What a checkpoint holds.
             every: Rounds from one checkpoint to the next.
 
         Raises:
             DamagedError: There are more records than a run leaves that was stopped before its first checkpoint.
         """
-        found = self.stored()
+        found = self.stored(kind)
         if found is None and (made := len(self.lines())) > every:
             raise DamagedError(
                 f"{self.folder} has {made} recorded rounds and no checkpoint to go on from: its state was removed or lost"

@@ -174,11 +174,9 @@ class Run:
         elif any(facts.get(name) != known for name, known in record.description()["world"].items()):
             raise UserError(f"{self.folder} cannot go on: the scenario's clients or data are not what they were")
         try:
-            stored = record.go_on(self.experiment.checkpoint_every)
+            stored = record.go_on(Position, self.experiment.checkpoint_every)
         except DamagedError as error:
             raise DamagedError(f"{error}; coterie run {self.folder / RUN} --out DIR makes the run again") from error
-        if stored and not isinstance(stored[1], Position):
-            raise DamagedError(f"the checkpoint of {self.folder} holds no position of a run; it is damaged")
         return stored[1] if stored else None
 
     def _store(self, done: Round) -> bool:

@@ -110,7 +110,7 @@ def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
         origin = typing.get_origin(option) or option
         if option is type(None) and value in (None, "none"):
             return None
-        if origin in (float, int) and isinstance(value, numbers.Integral) and int(value).bit_length() >= bits:
+        if origin in (float, int) and isinstance(value, numbers.Integral) and not fits(int(value), bits):
             raise SettingError(f"{name} must be below 2^{bits - 1}, got a number of {int(value).bit_length():,} bits")
         if origin is float and isinstance(value, numbers.Real) and value is not True and value is not False:
             return float(value)
@@ -128,8 +128,9 @@ def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
     raise SettingError(f"{name} must be {describe(hint)}, got {value!r}")
 
 
-LARGEST = 2**63
-"""Whole numbers in TOML have 64 bits: they are below this."""
+def fits(number: int, bits: int = 64) -> bool:
+    """Whether a whole number has at most so many bits, its sign among them; TOML's have 64."""
+    return -(1 << bits - 1) <= number < 1 << bits - 1
 
 
 def describe(hint: Any) -> str:
@@ -182,7 +183,7 @@ def toml(text: str) -> dict[str, Any]:
     for value in _within(document, too_deep):
         if isinstance(value, date | time):
             raise ValueError("it has a date or a time, which no setting is")
-        if isinstance(value, int) and not -LARGEST <= value < LARGEST:
+        if isinstance(value, int) and not fits(value):
             table = document.get("boundary")
             if isinstance(table, dict) and table.get("secret") is value:
                 raise ValueError("its boundary.secret has more than 64 bits; a longer secret is given by --secret-file FILE")

@@ -13,22 +13,18 @@ from coterie.boundary import Boundary
 from coterie.core import Training
 from coterie.methods import METHODS
 from coterie.robust import Robust
-from coterie.settings import UserError, build
+from coterie.settings import UserError, build, fits
 
 Test = Callable[[Any], bool]
 
-_MOST = 2**63
-"""Whole numbers are below it; larger ones fit into no array."""
-
-
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0 and fits(value)
 
 
 def _number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         return False
-    return not isinstance(value, int) or abs(value) < _MOST
+    return not isinstance(value, int) or fits(value)
 
 
 def _text(value: Any) -> bool:
@@ -57,7 +53,7 @@ def _named(value: Any) -> bool:
     return isinstance(value, Mapping) and _text(value.get("name"))
 
 
-def _settings(value: Any) -> bool:
+def _mapping(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
@@ -95,7 +91,7 @@ DESCRIPTION: Mapping[str, Test] = {
     "scenario": _named,
     "seeds": lambda value: _ids(value) and len(value) == 1,
     "rounds": _whole, "eval_every": _whole, "checkpoint_every": _whole, "checkpoints_kept": _whole, "target": _number,
-    "training": _settings, "boundary": _settings, "robust": _settings,
+    "training": _mapping, "boundary": _mapping, "robust": _mapping,
     "world": lambda value: isinstance(value, Mapping) and not _flaw(value, WORLD, ("clients",)),
     "versions": _table(_text), "secret": _text,
 }  # fmt: skip
@@ -136,12 +132,13 @@ def _flaw_of_settings(document: Mapping[str, Any]) -> str | None:
     """Settings are such as would be taken now, as far as they are known: earlier versions had others, and a federation may
     have a method of its own. A secret is not there to be looked at."""
     method = document.get("methods", [{}])[0]
-    tables = [(METHODS.get(method.get("name")), method)]
-    tables += [(cls, document.get(cls.__name__.lower(), {})) for cls in (Training, Boundary, Robust)]
+    tables = [(cls, document.get(cls.__name__.lower(), {})) for cls in (Training, Boundary, Robust)]
+    if (cls := METHODS.get(method.get("name"))) is not None:
+        tables.append((cls, method))
     for cls, table in tables:
-        names = {field.name for field in fields(cls) if field.init} - {"secret"} if cls else ()
+        names = {field.name for field in fields(cls) if field.init} - {"secret"}
         try:
-            cls and build(cls, {name: table[name] for name in names if name in table})
+            build(cls, {name: table[name] for name in names if name in table})
         except (UserError, TypeError, ValueError) as error:
             return str(error)
     return None

@@ -22,8 +22,7 @@ def check(arguments: argparse.Namespace) -> int:
     if arguments.json:
         told = [asdict(one) for one in found]
         say(to_json(told if len(told) > 1 else told[0]))
-        return 1 if any(one.damaged for one in found) else 0
-    for one in found:
+    for one in () if arguments.json else found:
         for kind in ("intact", "unchecked", "damaged"):
             for text in getattr(one, kind):
                 say(f"{kind + ':':<11}{text}")

@@ -34,8 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     from coterie.track.known import check
 
     check(arguments.track)
-    own, secret = given(arguments).values()
-    own = own or any(text.partition("=")[0].strip() in MODEL for text in arguments.set)
+    consent = given(arguments)
+    secret = consent["secret"]
+    own = consent["trust_code"] or any(text.partition("=")[0].strip() in MODEL for text in arguments.set)
     spec = options(arguments, read(arguments.file, trust_code=own, secret=secret) if arguments.file else normal({}))
     for text in arguments.set:
         spec = overrides.assign(spec, text)

@@ -31,7 +31,8 @@ def exchange(
     """Carry out a plan: the replies as ``step`` must see them, and what the clients keep afterwards."""
     clients, size = sorted(plan.tasks), window(plan, fleet.layout.size, fleet.robust.needs_all)
     halves = Halves(fleet, plan)
-    counted, kept = fleet.robust.counted({c: _claimed(fleet, c) for c in clients}), dict(position.kept)
+    claims, kept = {c: _claimed(fleet, c) for c in clients}, dict(position.kept)
+    counted = fleet.robust.counted(claims)
     taken: dict[Client, Answer] = {}
     refused: dict[Client, str] = {}
     scaled: dict[Client, float] = {}
@@ -45,7 +46,7 @@ def exchange(
             answers = fleet.train(plan, wave, position.kept, (seed, position.exchange, position.round))
         with clock("server"):
             _collude(fleet, plan, answers)
-            answers = _screened(fleet, plan, answers, usual, scaled)
+            answers = _screened(fleet, plan, answers, claims, usual, scaled)
             new = {c: a for c, a in answers.items() if a.refused is None}
             halves.take(new)
             for client, answer in new.items():
@@ -66,7 +67,7 @@ def exchange(
         refused=refused,
         halves=halves.gram(tuple(taken)),
         averaging=fleet.robust,
-        claimed={c: claim for c in taken if (claim := _claimed(fleet, c)) > counted[c]},
+        claimed={c: claims[c] for c in taken if claims[c] > counted[c]},
         scaled=scaled,
     )
     trained = not taken or any(a.update is not None for a in taken.values())
@@ -94,27 +95,31 @@ def _claimed(fleet: Fleet, client: Client) -> int:
     return fleet.wire.examples(count if attack is None else attack.claimed(count))
 
 
+def _slots(answer: Answer) -> list[int]:
+    """Where a client's update lies, or those of both halves."""
+    return [slot for slot in (answer.slot, answer.second) if slot is not None]
+
+
 def _rows(fleet: Fleet, answer: Answer) -> list[Tensor]:
-    """A client's update, or those of both halves, where they lie."""
-    return [fleet.hand.replies[slot] for slot in (answer.slot, answer.second) if slot is not None]
+    return [fleet.hand.replies[slot] for slot in _slots(answer)]
 
 
 def _screened(
-    fleet: Fleet, plan: Plan, answers: Mapping[Client, Answer], usual: Usual, scaled: dict[Client, float]
+    fleet: Fleet, plan: Plan, answers: Mapping[Client, Answer], claims: Mapping[Client, int], usual: Usual,
+    scaled: dict[Client, float],
 ) -> dict[Client, Answer]:
     """The answers of a wave, limited to what is plausible beside those of this wave and the ``usual`` of earlier ones."""
     trained = {c: answer for c, answer in answers.items() if answer.update is not None and answer.refused is None}
     updates, chosen = {c: _rows(fleet, a) for c, a in trained.items()}, {c: a.chosen for c, a in trained.items()}
-    claims = {c: _claimed(fleet, c) for c in answers}
+    claims = {c: claims[c] for c in answers}
     limited = fleet.robust.limited(lengths(plan, updates, chosen, fleet.wire), claims, usual)
     for client, factor in limited.scaled.items():
         keep = plan.tasks[client].keep
-        for slot in (answers[client].slot, answers[client].second):
-            if slot is not None:
-                row = fleet.hand.replies[slot]
-                row *= torch.where(fleet.mask(keep), 1.0, factor) if keep else factor
-                if plan.sketch is not None:
-                    fleet.hand.sketches[slot] *= factor
+        for slot in _slots(answers[client]):
+            row = fleet.hand.replies[slot]
+            row *= torch.where(fleet.mask(keep), 1.0, factor) if keep else factor
+            if plan.sketch is not None:
+                fleet.hand.sketches[slot] *= factor
     scaled.update(limited.scaled)
     return {c: replace(answer, refused=answer.refused or limited.refused.get(c)) for c, answer in answers.items()}
 

@@ -81,9 +81,9 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     if not run.record.begun:
         hint = f"it was renamed, or it has not begun and coterie resume {run.folder.parent} begins it"
         raise UserError(f"{run.folder} has no run: {hint}")
-    stored = run.record.stored(fallback=False)
+    stored = run.record.stored(Position, fallback=False)
     lines = run.record.lines()  # after that: a run that goes on records a round before it stores its checkpoint
-    if stored is None or not lines or not isinstance(stored[1], Position):
+    if stored is None or not lines:
         on = "its ServerApp, started again," if of_federation(run) else f"coterie resume {run.folder}"
         raise UserError(f"{run.folder} has no completed round yet; {on} goes on with it")
     round, position = stored

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from coterie.codec import DamagedError
 from coterie.core import Assignment, Client, Plan, Replies, Task
 from coterie.engines import roll
 from coterie.engines.clock import Clock
@@ -38,11 +37,9 @@ class Start:
 
 def stored(run: Run) -> Position:
     """Where a run stands. Raises :class:`~coterie.settings.UserError` if it has completed no round, or is damaged."""
-    found = run.record.stored(fallback=False)
+    found = run.record.stored(Position, fallback=False)
     if found is None:
         raise UserError(f"{run.folder} has no completed round yet; coterie resume {run.folder} goes on with it")
-    if not isinstance(found[1], Position):
-        raise DamagedError(f"the checkpoint of {run.folder} holds no position of a run; it is damaged")
     return found[1]
 
 

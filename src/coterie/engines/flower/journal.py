@@ -61,9 +61,7 @@ class Journal(AbstractContextManager["Journal"]):
         for name, value in {**self._settings(), **self._tensors(was)}.items():
             if told := _change(name, was.get(name), value):
                 raise UserError(f"{self.folder} cannot go on: its {told}")
-        found = self.record.go_on(every=1)
-        if found and not isinstance(found[1], Position):
-            raise DamagedError(f"the checkpoint of {self.folder} holds no position of a run; it is damaged")
+        found = self.record.go_on(Position, every=1)
         self._describe_anew(was, found[0] if found else 0)
         return (found[1] if found else None), read_memory(self.folder, was["schema"] >= CHECKED)
 
