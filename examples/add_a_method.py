@@ -33,7 +33,7 @@ from coterie.core import (
 from coterie.settings import check, setting
 
 
-@state
+@state("k-means")
 class KMeansState:
     """round: completed. clients: all that are there. models ``(k, d)``: a single one until the clustering. parameters: how
     many columns of a model are no buffers. group: client -> row of ``models``, of those who have one. notes: the last."""

@@ -17,7 +17,7 @@ from coterie.robust import AS_PUBLISHED
 from coterie.world import World
 
 
-@state
+@state("test.script")
 class Script:
     clients: tuple[Client, ...]
     models: Tensor

@@ -163,18 +163,32 @@ def test_similarity_sees_the_parameters() -> None:
     assert federation.parameters == slice(0, 9)  # the last three are buffers
 
 
-def test_states_are_frozen_and_known_by_name() -> None:
-    @state
+def test_states_are_frozen_and_known_by_tag() -> None:
+    @state("test.made")
     class Made:
         number: int = 3
 
-    name = f"{__name__}.{Made.__qualname__}"
     try:
-        assert STATES[name] is Made
+        assert STATES["test.made"] is Made
         made: Any = Made(number=4)
         with pytest.raises(dataclasses.FrozenInstanceError):
             made.number = 5
         with pytest.raises(TypeError):
             Made(4)  # type: ignore[misc]
     finally:
-        del STATES[name]
+        del STATES["test.made"]
+
+
+def test_a_tag_belongs_to_one_class() -> None:
+    def define(name: str, module: str) -> type[Any]:
+        return state("test.tag")(type(name, (), {"__module__": module, "__annotations__": {}}))
+
+    try:
+        define("Old", "mine")
+        again = define("Old", "mine")  # as of a notebook's cell that is run twice
+        assert STATES["test.tag"] is again
+        assert define("Old", "__main__") is STATES["test.tag"]
+        with pytest.raises(ValueError, match="the tag 'test.tag' of New is that of __main__.Old already"):
+            define("New", "mine")
+    finally:
+        del STATES["test.tag"]

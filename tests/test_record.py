@@ -27,7 +27,7 @@ from coterie.settings import UserError
 from coterie.store import BusyError, Checkpoints, held, write_whole
 
 
-@state
+@state("test.pair")
 class Pair:
     """A state to store: two of anything."""
 
@@ -298,4 +298,4 @@ def test_json_has_no_numbers_that_json_does_not_know() -> None:
 
 
 def test_states_are_registered_once_by_name() -> None:
-    assert STATES[f"{__name__}.Pair"] is Pair
+    assert STATES["test.pair"] is Pair

@@ -65,7 +65,7 @@ def test_a_tree_may_be_deeper_than_pythons_stack() -> None:
 
 
 def test_a_checkpoint_may_hold_it() -> None:
-    assert {"coterie.tree.Node", "coterie.tree.Tree"} <= set(STATES)
+    assert {"tree.node", "tree"} <= set(STATES)
 
 
 def replies(clients: tuple[int, ...], rows: list[list[float]]) -> Replies:

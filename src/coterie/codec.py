@@ -32,10 +32,12 @@ Json = Any
 """What ``json.dumps`` takes: dicts, lists, texts, numbers, booleans, None."""
 
 VALUES: Mapping[str, type[Any]] = {
-    f"{cls.__module__}.{cls.__qualname__}": cls
-    for cls in (core.Assignment, core.Note, core.Plan, core.Replies, core.Task, core.Training)
-}
-"""The contract's own value classes, which a state may hold as well."""
+    "assignment": core.Assignment, "note": core.Note, "plan": core.Plan, "replies": core.Replies, "task": core.Task,
+    "training": core.Training,
+}  # fmt: skip
+"""Tag -> the contract's own value classes, which a state may hold as well."""
+
+_TAGS = {cls: tag for tag, cls in VALUES.items()}
 
 
 _DAMAGE = (
@@ -97,9 +99,9 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
         return {"is": "frozenset", "items": sorted((encode(v, put) for v in value), key=json.dumps)}
     if isinstance(value, Mapping):
         return {"is": "mapping", "items": [[encode(k, put), encode(v, put)] for k, v in value.items()]}
-    if _known(_name(type(value))) is type(value):
+    if (tag := _tag(type(value))) is not None:
         fields = {f.name: encode(getattr(value, f.name), put) for f in dataclasses.fields(value) if f.init}
-        return {"is": _name(type(value)), "fields": fields}
+        return {"is": tag, "fields": fields}
     raise TypeError(
         f"a stored state holds tensors, arrays, numbers, texts, tuples, frozensets, mappings and classes marked "
         f"with coterie.core.state; it cannot hold {type(value).__name__} {value!r:.60}"
@@ -144,7 +146,7 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
     if strange:
         differs = sorted(strange)[0]
         raise UnknownClassError(f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs")
-    hints = _hints(kind)
+    hints = _hints(cls)
     for name, field in fields.items():
         if not agrees(field, hints.get(name, Any)):
             raise TypeError(f"its {name} is {type(field).__name__} {str(field)[:40]!r}")
@@ -152,9 +154,9 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
 
 
 @cache
-def _hints(name: str) -> Mapping[str, Any]:
+def _hints(cls: type[Any]) -> Mapping[str, Any]:
     """The annotations of a class of Coterie's own; those of somebody's method may say what they like."""
-    return typing.get_type_hints(_known(name)) if name.startswith("coterie.") else {}
+    return typing.get_type_hints(cls) if cls.__module__.startswith("coterie.") else {}
 
 
 def blobs(value: Json) -> Iterator[str]:
@@ -176,9 +178,11 @@ def _plain(array: np.ndarray) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("<"), order="C")
 
 
-def _known(name: str) -> type[Any] | None:
-    return core.STATES.get(name) or VALUES.get(name)
+def _known(tag: str) -> type[Any] | None:
+    return VALUES.get(tag) or core.STATES.get(tag)
 
 
-def _name(cls: type[Any]) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
+def _tag(cls: type[Any]) -> str | None:
+    """What stored states call a class; None of one that may not be stored."""
+    tag = _TAGS.get(cls) or cls.__dict__.get("__state_tag__")
+    return tag if tag is not None and _known(tag) is cls else None

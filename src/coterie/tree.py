@@ -19,7 +19,7 @@ Closeness = Callable[[Tensor, Tensor], Tensor]
 """(update ``(d,)``, stored updates ``(m, d)``) -> how close each is, ``(m,)``; greater is closer."""
 
 
-@state
+@state("tree.node")
 class Node:
     """A group of the tree; what is on its edge never changes.
 
@@ -40,7 +40,7 @@ class Node:
     updates: Tensor | None = None
 
 
-@state
+@state("tree")
 class Tree:
     """Nodes by id; the root is node 0. parameters: how many columns of an update similarity sees (p). sketch: numbers
     kept of each update on an edge, None for all."""

@@ -25,7 +25,7 @@ from small import mlp, normed, world
 IDS = (1, 2, 4, 7)
 
 
-@state
+@state("test.seen")
 class Seen:
     model: Tensor
     clients: tuple[int, ...]

@@ -45,7 +45,7 @@ EXCHANGES = 200
 take many: k-means++ with k models 2 k - 1 and a few for clients that do not answer."""
 
 
-@state
+@state("position")
 class Position:
     """Where a run stands: with the method, the world and the seed, all it takes to go on.
 

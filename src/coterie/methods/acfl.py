@@ -49,7 +49,7 @@ from coterie.methods.acfl_groups import Rule, Seats, clustered, layers_compared,
 from coterie.settings import SettingError, check, setting
 
 
-@state
+@state("acfl")
 class ACFLState:
     """round: completed. centres ``(k, d)``: h_c of every group, also of one whose members are gone. home: client -> its
     group. waiting: clients that have none yet. trained and own ``(m, d)``: h_k of those who trained in their group and mix.

@@ -14,7 +14,7 @@ from coterie.core import Client, Federation, Note, Replies, as_groups, state, we
 from coterie.settings import SettingError, nearest
 
 
-@state
+@state("acfl.references")
 class Seats:
     """What those who come later are compared with. vectors ``(m, p)``: the compared columns of ``clients``, as they were
     trained in the clustering exchange of ``round``, from the model ``first`` ``(d,)``. home: the group each went to."""

@@ -17,7 +17,7 @@ from coterie.tree import Tree
 S = TypeVar("S")
 
 
-@state
+@state("cfl.leaf")
 class Leaf:
     """A group of now. node: its place in the tree. model ``(d,)``. peak: the greatest norm of a client's update so far, on
     the path from the root. ask_all: hear everyone next time. gradients: ask for gradients next time. held: for how
@@ -33,7 +33,7 @@ class Leaf:
     losses: Mapping[Client, float] = field(default_factory=dict)
 
 
-@state
+@state("cfl")
 class CFLState:
     """round: completed. leaves: the groups, by their places in the tree; one that all clients have left is kept for those
     who come back. walkers: client -> the inner node where it stands, on its way to a leaf. notes: of the last exchange."""

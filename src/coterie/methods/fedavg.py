@@ -18,7 +18,7 @@ from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Rep
 from coterie.settings import check, setting
 
 
-@state
+@state("fedavg")
 class FedAvgState:
     """clients: all ids. model ``(d,)``."""
 

@@ -45,7 +45,7 @@ NONE_RIGHT = 1e-7
 """What an accuracy of zero counts as."""
 
 
-@state
+@state("fedfa")
 class FedFAState:
     """clients: all ids. model ``(d,)``. notes: the weights of the last exchange."""
 

@@ -21,7 +21,7 @@ from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Rep
 from coterie.settings import SettingError, check, setting
 
 
-@state
+@state("fedper")
 class FedPerState:
     """clients: all ids. model ``(d,)``: in the columns of the layers ``keep``, which stay at the clients, the first draw."""
 

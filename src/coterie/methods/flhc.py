@@ -48,7 +48,7 @@ from coterie.settings import SettingError, check, setting
 from coterie.tree import Tree, root
 
 
-@state
+@state("flhc")
 class FLHCState:
     """round: completed. tree: one level; its root's model is that of the clustering exchange. leaves: node of the tree per
     row of ``models (k, d)``; the root, until the clients have been clustered. walkers: those yet to be placed, at node 0.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Group = list[Client]
 
 
-@state
+@state("hcct")
 class HCCTState:
     """first ``(d,)``: the model that everyone starts from. models ``(k, d)`` and row: who has which model now. groups: who
     trained together last; next: who does in the coming epoch. sizes: training-set sizes of all that were ever heard.

@@ -30,7 +30,7 @@ SKETCH = 4096
 """Numbers kept of a first update: its cosines are off by 0.022 at most (a standard deviation)."""
 
 
-@state
+@state("hcct.memory")
 class Memory:
     """clients (n,): ids. products ``(n, n)``: ``Σ β^age <g_i, g_j>`` over the epochs in which both were heard; weights
     ``(n, n)``: ``Σ β^age ‖g_i‖ ‖g_j‖`` over the same, 0 for clients never compared; lengths (n,): ``Σ β^age ‖g_i‖``. noise

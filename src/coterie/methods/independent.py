@@ -16,7 +16,7 @@ from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Rep
 from coterie.settings import check
 
 
-@state
+@state("independent")
 class IndependentState:
     """clients: all ids. model ``(d,)``: the first model; what became of it is known to the clients alone."""
 

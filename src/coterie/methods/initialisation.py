@@ -29,7 +29,7 @@ ATTEMPTS = 5
 """Drawn clients silent in a row after which a model stays untrained: a federation that is silent must not wait for ever."""
 
 
-@state
+@state("model-choice.centres")
 class Centres:
     """k-means++ under way. made: models trained so far. measuring: what the next exchange does. losses: client -> its
     training losses of the first models, in their order, as many as it has measured. missed: silent in a row."""

@@ -53,7 +53,7 @@ from coterie.core import (
 from coterie.settings import check, setting
 
 
-@state
+@state("maxfl")
 class MAXFLState:
     """round: completed. stage: the exchange that is next. first, model, start ``(d,)``: the first model, w, and what this
     round's participants train from. apart: clients that train on their own, and own ``(m, d)``: their models; all others

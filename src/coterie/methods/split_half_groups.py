@@ -16,7 +16,7 @@ from coterie.methods import split_half_notes
 from coterie.methods.cfl_leaves import Leaf
 
 
-@state
+@state("split-half.evidence")
 class Evidence:
     """One probe of a group: the Gram matrix ``(2n, 2n)`` of the halves of the ``clients`` that answered."""
 

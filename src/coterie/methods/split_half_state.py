@@ -15,7 +15,7 @@ CALM = 0.1
 """A probe whose p is above this shows nothing."""
 
 
-@state
+@state("split-half.watch")
 class Watch:
     """Of a leaf: the round in which its next probe is due, how many in a row showed nothing, and the last one where it is to
     be confirmed."""
@@ -33,7 +33,7 @@ def forget(watch: Watch, gone: set[Client]) -> Watch:
     return replace(watch, evidence=watch.evidence.of(stay) if len(stay) > 1 else None)
 
 
-@state
+@state("split-half")
 class SplitHalfState:
     """round: completed. leaves, tree, walkers: as in :class:`.cfl_leaves.CFLState`. watched: leaf's node -> its probes.
     probed: inner node -> the probe that split it. examples: client -> how many it has. merged: node of a leaf that was merged

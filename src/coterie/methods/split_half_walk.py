@@ -24,7 +24,7 @@ from coterie.methods.split_half_groups import Evidence
 from coterie.tree import Node, Tree
 
 
-@state
+@state("split-half.probed")
 class Probed:
     """How the members of a node were probed when it was split. steps: of each half. levels: client -> noise of its whole
     update, ``‖D‖²``. share, df: how noise is spread over directions, as in :class:`~coterie.clustering.congruence.Noise`."""

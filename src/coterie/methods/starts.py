@@ -17,7 +17,7 @@ Choice = tuple[int, ...]
 """The models that a client took: rows, that of least loss first."""
 
 
-@state
+@state("restarts.start")
 class Start:
     """models ``(k, d)``. round: rounds trained. chosen: client -> its last choice, of those that were heard. centres:
     k-means++ under way, None once the models are made."""
@@ -28,7 +28,7 @@ class Start:
     centres: Centres | None = None
 
 
-@state
+@state("model-choice")
 class ChoosingState:
     """starts: all of them until they are compared, then the best alone. at: the one that is trained; ``len(starts)``
     where they are to be compared. notes: of the last exchange."""

@@ -42,7 +42,7 @@ Places = tuple[int, ...]
 """Positions in the list of all clients; published code calls its clients so."""
 
 
-@state
+@state("papers.published-cfl")
 class PublishedState:
     """round: completed. clients (n,): all ids. models ``(n, d)``: each client's own. columns: of the parameters. groups:
     places of their clients, which may overlap and leave clients out. notes: of the last exchange."""

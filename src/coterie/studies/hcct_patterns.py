@@ -42,7 +42,7 @@ from coterie.studies.tally import Tally
 from coterie.world import World
 
 
-@state
+@state("papers.pattern")
 class PatternState:
     """groups of all clients; models ``(k, d)``: theirs, in that order."""
 

@@ -17,7 +17,7 @@ UPDATES, GRADIENTS = "updates", "gradients"
 """What cosines are taken of: weight-updates (51) and full-batch gradients (50). Also the names of a note's matrices."""
 
 
-@state
+@state("papers.watched")
 class WatchedState:
     """clients: all ids. model ``(d,)``. columns: of the parameters. round: how many are done. cosines ``(n, n)``: of the
     gradients at this model, None before they were asked for. note: of the last exchange."""
