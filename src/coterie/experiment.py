@@ -47,11 +47,11 @@ from coterie.boundary import Boundary, secret_of_environment, unlike_secret
 from coterie.core import Training
 from coterie.engines.hardware import PRECISIONS, Hardware
 from coterie.files import expanded
-from coterie.methods import METHODS
+from coterie.methods import method_class
 from coterie.record import ROUNDS, RUN, read_any
 from coterie.robust import Robust
 from coterie.scenario import Scenario, find
-from coterie.settings import MOST_SEEDS, SettingError, UserError, build, check, nearest, setting
+from coterie.settings import MOST_SEEDS, SettingError, UserError, build, changed, check, nearest, plain, setting
 from coterie.store import KEPT
 from coterie.world import World
 
@@ -268,40 +268,9 @@ def make(spec: Mapping[str, Any]) -> Experiment:
     )
 
 
-def method_class(name: str) -> type[Any]:
-    """The method called ``name``; raises :class:`~coterie.settings.UserError` with the nearest known name."""
-    if name not in METHODS:
-        raise UserError(f"there is no method {name!r}{nearest(name, METHODS)} (known: {', '.join(METHODS)})")
-    return METHODS[name]
-
-
-def settings_of(cls: type[Any], hidden: Sequence[str] = ()) -> list[str]:
-    """The names of the settings of ``cls``."""
-    return [f.name for f in dataclasses.fields(cls) if f.init and f.name not in hidden]
-
-
-def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[str] = ()) -> Any:
-    """``base`` with other ``values``; raises :class:`~coterie.settings.SettingError` for a name that is no setting of it."""
-    known = settings_of(type(base), hidden)
-    for key in values:
-        if key not in known:
-            hint = f"; it has a table of its own, [{key}]" if key in hidden else nearest(key, known)
-            raise SettingError(f"{table} has no setting {key!r}{hint} (known: {', '.join(known)})")
-    return replace(base, **values)
-
-
 def data_folder(data: str | os.PathLike[str] | None) -> str | None:
     """``data``, or the environment's COTERIE_DATA, as a whole path, so that a run can go on from another folder."""
     data = data or os.environ.get("COTERIE_DATA")
     return str(expanded(data).absolute()) if data else None
 
 
-def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:
-    """All fields for TOML: None is written as ``"none"``, so that nothing depends on what defaults come to be."""
-    return {name: _value(getattr(settings, name)) for name in settings_of(type(settings), without)}
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_value(v) for v in value]
-    return "none" if value is None else value

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from coterie.boundary import Boundary
 from coterie.core import Training
-from coterie.experiment import PLAIN, Spec, method_class, settings_of
-from coterie.methods import METHODS
+from coterie.experiment import PLAIN, Spec
+from coterie.methods import METHODS, method_class
 from coterie.robust import Robust
 from coterie.scenario import find
-from coterie.settings import SettingError, nearest, parse
+from coterie.settings import SettingError, nearest, parse, settings_of
 
 _KEY = re.compile(r"[\w.-]+")
 

@@ -24,8 +24,9 @@ from coterie.core import Method, Training
 from coterie.engines import inprocess
 from coterie.engines.inprocess import Position, Round
 from coterie.engines.workers import EngineError
-from coterie.experiment import Experiment, data_folder, make, method_class, read
+from coterie.experiment import Experiment, data_folder, make, read
 from coterie.files import within
+from coterie.methods import method_class
 from coterie.record import RUN, Line, Record, ends, read_recorded, to_toml
 from coterie.record import versions as versions
 from coterie.robust import Robust

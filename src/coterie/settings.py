@@ -12,7 +12,7 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from typing import Any
 
@@ -260,3 +260,29 @@ def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
         for f in dataclasses.fields(cls)
         if "doc" in f.metadata
     ]
+
+
+def settings_of(cls: type[Any], hidden: Sequence[str] = ()) -> list[str]:
+    """The names of the settings of ``cls``."""
+    return [f.name for f in dataclasses.fields(cls) if f.init and f.name not in hidden]
+
+
+def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[str] = ()) -> Any:
+    """``base`` with other ``values``; raises :class:`~coterie.settings.SettingError` for a name that is no setting of it."""
+    known = settings_of(type(base), hidden)
+    for key in values:
+        if key not in known:
+            hint = f"; it has a table of its own, [{key}]" if key in hidden else nearest(key, known)
+            raise SettingError(f"{table} has no setting {key!r}{hint} (known: {', '.join(known)})")
+    return dataclasses.replace(base, **values)
+
+
+def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:
+    """All fields for TOML: None is written as ``"none"``, so that nothing depends on what defaults come to be."""
+    return {name: _value(getattr(settings, name)) for name in settings_of(type(settings), without)}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_value(v) for v in value]
+    return "none" if value is None else value

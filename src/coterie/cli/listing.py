@@ -10,8 +10,7 @@ from coterie.settings import documented
 
 
 def methods(arguments: argparse.Namespace) -> int:
-    from coterie.experiment import method_class
-    from coterie.methods import METHODS
+    from coterie.methods import METHODS, method_class
     from coterie.report import listing, terminal
 
     console = terminal.console(sys.stdout)

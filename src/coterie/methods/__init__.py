@@ -18,9 +18,17 @@ from coterie.methods.ifca import IFCA as IFCA
 from coterie.methods.independent import Independent as Independent
 from coterie.methods.maxfl import MAXFL as MAXFL
 from coterie.methods.split_half import SplitHalf as SplitHalf
+from coterie.settings import UserError, nearest
 
 METHODS: dict[str, type[Any]] = {
     method.name: method
     for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf)
 }
 """Name -> class, in the order of lists and tables."""
+
+
+def method_class(name: str) -> type[Any]:
+    """The method called ``name``; raises :class:`~coterie.settings.UserError` with the nearest known name."""
+    if name not in METHODS:
+        raise UserError(f"there is no method {name!r}{nearest(name, METHODS)} (known: {', '.join(METHODS)})")
+    return METHODS[name]

@@ -18,13 +18,12 @@ from coterie.codec import DamagedError
 from coterie.engines.flower.messages import Rest
 from coterie.engines.flower.nodes import Memory
 from coterie.engines.inprocess import Position, Round
-from coterie.experiment import plain
 from coterie.files import read_within, within
 from coterie.layout import Layout
 from coterie.randomness import seeded
 from coterie.record import NODES, OTHERS, RUN, Record, versions
 from coterie.scenario import FEDERATION
-from coterie.settings import UserError
+from coterie.settings import UserError, plain
 from coterie.store import CHECKED, LOCK, PART, held, write_whole
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from coterie.engines.flower.waiting import Waiting
 from coterie.engines.inprocess import Position, Round, Steps
 from coterie.engines.roll import Roster
 from coterie.engines.workers import EngineError
-from coterie.experiment import method_class
+from coterie.methods import method_class
 from coterie.robust import Robust
 from coterie.settings import SettingError, build
 
