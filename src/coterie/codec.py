@@ -154,7 +154,7 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
 
 
 @cache
-def _hints(cls: type[Any]) -> Mapping[str, Any]:
+def _hints(cls: type) -> Mapping[str, Any]:
     """The annotations of a class of Coterie's own; those of somebody's method may say what they like."""
     return typing.get_type_hints(cls) if cls.__module__.startswith("coterie.") else {}
 

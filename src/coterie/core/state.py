@@ -43,7 +43,8 @@ def state(tag: str) -> Callable[[type[T]], type[T]]:
         known = STATES.setdefault(tag, made)
         modules = {known.__module__, cls.__module__} - {"__main__"}  # a script may be imported, too
         if known.__qualname__ != cls.__qualname__ or len(modules) > 1:
-            raise ValueError(f"the tag {tag!r} of {cls.__qualname__} is that of {known.__module__}.{known.__qualname__} already")
+            other = f"{known.__module__}.{known.__qualname__}"
+            raise ValueError(f"the tag {tag!r} of {cls.__qualname__} is that of {other} already")
         STATES[tag] = made  # a class defined anew, as in a notebook, takes the place of the old one
         made.__state_tag__ = tag  # type: ignore[attr-defined]
         return made
