@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from coterie import SCENARIOS, run
-from coterie.attack import ATTACKS, USUAL
-from coterie.core.averaging import MEANS
+from coterie.core import MEANS
+from coterie.data.world import ATTACKS, USUAL
 from coterie.methods import METHODS
 from coterie.report.summary import isolated
 from coterie.robust import AS_PUBLISHED, Robust

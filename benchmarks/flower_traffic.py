@@ -29,9 +29,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from coterie import METHODS, SCENARIOS
+from coterie.data.world import World
 from coterie.engines.flower import MethodStrategy, Participant, client_app
-from coterie.record import versions
-from coterie.world import World
+from coterie.records.record import versions
 
 OUT = Path(__file__).parent / "results" / "flower-traffic.json"
 SCENARIO = "digits/label-permutation"

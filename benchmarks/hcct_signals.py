@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from coterie.engines import inprocess
+from coterie.engines import rounds as inprocess
 from coterie.methods import HCCT
 from coterie.report.summary import agreement
 

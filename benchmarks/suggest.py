@@ -16,11 +16,11 @@ from typing import Any
 
 from coterie import SCENARIOS, Experiment, begin, run, suggest
 from coterie.core import Groups
+from coterie.data.world import World
 from coterie.methods import ACFL, CFL, FLHC, METHODS, FedAvg
 from coterie.report.summary import agreement, without
+from coterie.runs.suggest import Advice, Suggestion
 from coterie.settings import build
-from coterie.suggestion import Advice, Suggestion
-from coterie.world import World
 
 OUT = Path(__file__).parent / "results" / "suggest.json"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from measured import table
 
-from coterie.report.pace import duration
+from coterie.report.live import duration
 from coterie.studies import PAPERS, SCALES, STUDIES, Outcome, Rows, Study, outcome, scales
 from coterie.studies.drawing import draw
 from coterie.studies.running import complete_seeds

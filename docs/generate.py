@@ -43,8 +43,8 @@ from speed_tables import speed
 from traffic_table import traffic
 
 from coterie import METHODS, SCENARIOS, Training
-from coterie.arguments import parser
 from coterie.boundary import Boundary
+from coterie.cli.arguments import parser
 from coterie.data.datasets import DATASETS
 from coterie.report.listing import allowed, first_line, plain
 from coterie.settings import documented

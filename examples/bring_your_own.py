@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 import coterie
-from coterie.scenario import from_lists
+from coterie.data.own import from_lists
 
 
 def measure(client: int) -> tuple[np.ndarray, np.ndarray]:

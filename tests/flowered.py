@@ -16,11 +16,11 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
-from coterie.engines.flower import MethodStrategy, Participant, client_app, waiting
-from coterie.engines.inprocess import Round
+from coterie.core import Round
+from coterie.data.world import World
+from coterie.engines.flower import MethodStrategy, Participant, client_app, nodes
 from coterie.randomness import seeded
 from coterie.robust import AS_PUBLISHED
-from coterie.world import World
 
 FIRST = 1 << 40  # node ids are large numbers
 
@@ -109,7 +109,7 @@ def a_run() -> Iterator[Clock]:
     """What Flower sets for the process of a ServerApp: messages carry it. Whoever waits for a node does so by this clock."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
     clock = Clock()
-    with patch.object(waiting, "time", clock):
+    with patch.object(nodes, "time", clock):
         yield clock
 
 

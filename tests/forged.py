@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coterie.checksum import of_json, of_toml, sealed_json, sealed_toml
-from coterie.record import Record, to_json
+from coterie.records.checksum import of_json, of_toml, sealed_json, sealed_toml
+from coterie.records.record import Record, to_json
 
 
 def forge(folder: Path) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import safetensors.numpy
 
 import coterie
-from coterie.experiment import make
-from coterie.record import Record
+from coterie.records.record import Record
+from coterie.runs.experiment import make
 
 OLD = Path(__file__).parent / "old_runs" / "schema-1"
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.codec import blob, encode
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, state
-from coterie.engines.inprocess import Round, rounds
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Round, Task, state
+from coterie.data.world import World
+from coterie.engines.rounds import rounds
+from coterie.records.codec import blob, encode
 from coterie.robust import AS_PUBLISHED
-from coterie.world import World
 
 
 @state("test.script")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
+from coterie.data.world import ClientData, Split, World, cross_entropy, whole
 from coterie.randomness import generator, seeded
-from coterie.world import ClientData, Split, World, cross_entropy, whole
 
 FEATURES, CLASSES = 5, 3
 

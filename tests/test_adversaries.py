@@ -15,22 +15,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 from torch import Tensor
 
-from coterie.adversaries import among
-from coterie.attack import ATTACKS, Attack
 from coterie.core import Task
-from coterie.engines import inprocess
-from coterie.experiment import make
-from coterie.layout import Layout
+from coterie.data.scenario import SCENARIOS, Scenario
+from coterie.data.world import ATTACKS, Attack, ClientData, Split, World, among
+from coterie.engines import rounds
 from coterie.methods import FedAvg, Independent
-from coterie.models import factory
-from coterie.record import Record, spread
+from coterie.models.layout import Layout
+from coterie.models.nets import factory
+from coterie.records.record import Record, spread
 from coterie.report import terminal
 from coterie.report.summary import Summary, compare, isolated, summary, without
 from coterie.robust import AS_PUBLISHED
-from coterie.runs import begin
-from coterie.scenario import SCENARIOS, Scenario
+from coterie.runs.experiment import make
+from coterie.runs.run import begin
 from coterie.settings import SettingError
-from coterie.world import ClientData, Split, World
 from forged import forge
 from scripted import Scripted, everyone
 from small import made, mlp, normed, world
@@ -118,7 +116,7 @@ def test_random_updates_are_of_no_direction_and_drawn_from_their_key() -> None:
 def updates(tried: World, task: Task, workers: int = 1) -> dict[int, Tensor]:
     """Every client's update of one exchange, as the server sees it."""
     method = Scripted(everyone(task))
-    for _ in inprocess.rounds(method, tried, rounds=1, workers=workers, robust=AS_PUBLISHED):
+    for _ in rounds.rounds(method, tried, rounds=1, workers=workers, robust=AS_PUBLISHED):
         pass
     (seen,) = method.seen
     assert seen.updates is not None
@@ -149,7 +147,7 @@ def test_running_statistics_and_layers_that_stay_are_spared() -> None:
     assert honest[3][layout.trainable :].any()
     # What stays at an adversary is what it has trained: attacks are on others.
     (alone,), (spared,) = (
-        list(inprocess.rounds(Independent(), world(model=mlp, attacks=who), rounds=1, workers=1)) for who in ({}, ATTACKERS)
+        list(rounds.rounds(Independent(), world(model=mlp, attacks=who), rounds=1, workers=1)) for who in ({}, ATTACKERS)
     )
     assert alone.scores == spared.scores
 
@@ -157,7 +155,7 @@ def test_running_statistics_and_layers_that_stay_are_spared() -> None:
 def test_an_enormous_update_is_refused_as_any_other() -> None:
     huge = Attack(kind="scale")
     object.__setattr__(huge, "scale", 1e30)  # more than a setting may say
-    (done,) = inprocess.rounds(FedAvg(), world(attacks={3: huge}), rounds=1, workers=1)
+    (done,) = rounds.rounds(FedAvg(), world(attacks={3: huge}), rounds=1, workers=1)
     assert set(done.refused) == {3}
     assert "enormous" in done.refused[3]
     assert done.adversaries == (3,)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.layout import Layout
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from coterie.record import Record
+from coterie.records.record import Record
 from coterie.report.page import document
 from coterie.report.summary import summary
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import coterie
-from coterie.arguments import parser
 from coterie.boundary import secret_of_file
 from coterie.cli import main
-from coterie.engines import inprocess
+from coterie.cli.arguments import parser
+from coterie.engines import rounds as inprocess
 from coterie.engines.workers import EngineError
-from coterie.experiment import read
+from coterie.records.store import SCHEMA
 from coterie.report.summary import summary
-from coterie.store import SCHEMA
+from coterie.runs.experiment import read
 from forged import change
 
 SMALL = ("--set", "scenario.clients=4", "--set", "scenario.groups=2", "--set", "training.epochs=1", "--workers", "1")
@@ -192,7 +192,7 @@ def test_the_package_is_of_the_version_it_says() -> None:
 
 
 def test_help_does_not_wait_for_torch() -> None:
-    code = "import sys; from coterie.arguments import parser; import coterie.cli; parser(); print('torch' in sys.modules)"
+    code = "import sys; from coterie.cli.arguments import parser; import coterie.cli; parser(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
@@ -265,7 +265,7 @@ def test_a_memory_that_is_not_enough_is_one_sentence(call: Call, monkeypatch: py
     def fill(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("coterie.runs.begin", fill)
+    monkeypatch.setattr("coterie.runs.run.begin", fill)
     status, _, err = call("run", "--out", "here")
     assert (status, err.count("\n")) == (2, 1)
     assert "the memory is not enough" in err

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from coterie import SCENARIOS, run
-from coterie.arguments import parse
+from coterie.cli.arguments import parse
 from coterie.cli.running import options
 from coterie.clustering import adjusted_rand, labels_of
 from coterie.core import Groups
-from coterie.experiment import make, read
+from coterie.runs.experiment import make, read
 
 FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.toml"))
 

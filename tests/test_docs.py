@@ -15,16 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from coterie import METHODS, SCENARIOS, overrides
-from coterie.arguments import parse, parser
+from coterie import METHODS, SCENARIOS
 from coterie.cli import main
+from coterie.cli.arguments import parse, parser
 from coterie.cli.running import options
 from coterie.data.datasets import DATASETS
-from coterie.experiment import Experiment, make, normal, read
+from coterie.data.scenario import Scenario
 from coterie.randomness import seeded
-from coterie.record import line
-from coterie.runs import run
-from coterie.scenario import Scenario
+from coterie.records.record import line
+from coterie.runs import experiment
+from coterie.runs.experiment import Experiment, make, normal, read
+from coterie.runs.run import run
 from coterie.settings import documented
 from coterie.studies import SCALES, STUDIES
 
@@ -209,7 +210,7 @@ def test_every_command_is_understood(page: str, command: str) -> None:
             spec = normal(tomllib.loads(shown[0])) if shown else read(ROOT / arguments.file)
         spec = options(arguments, spec)
         for text in arguments.set:
-            spec = overrides.assign(spec, text)
+            spec = experiment.assign(spec, text)
         assert isinstance(make(spec), Experiment)
 
 

@@ -15,18 +15,26 @@ import pytest
 import torch
 
 import coterie
-from coterie.cli import estimating, main
+from coterie.cli import main, running
 from coterie.core import Task, Training
-from coterie.engines import inprocess
-from coterie.engines.fleet import Fleet
-from coterie.estimate import Estimate, data_bytes, estimate, rows_bytes
-from coterie.estimate import seconds as time_of
-from coterie.estimate.counting import passes
-from coterie.estimate.playing import Clients, noisy, play
-from coterie.estimate.probing import Costs
-from coterie.estimate.shrinking import layout_of, shrunk
-from coterie.experiment import Experiment, make
-from coterie.record import Record
+from coterie.engines import rounds as inprocess
+from coterie.engines.pool import Fleet
+from coterie.records.record import Record
+from coterie.runs.estimate import (
+    Clients,
+    Costs,
+    Estimate,
+    data_bytes,
+    estimate,
+    layout_of,
+    noisy,
+    passes,
+    play,
+    rows_bytes,
+    shrunk,
+)
+from coterie.runs.estimate import seconds as time_of
+from coterie.runs.experiment import Experiment, make
 from coterie.settings import UserError
 
 FOREVER = float("inf")
@@ -150,7 +158,7 @@ def test_data_that_clients_share_are_counted_once() -> None:
 def test_some_clients_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     one = experiment("ifca", {"name": "cfl", "split_rounds": [2]})
     exact = estimate(one, patience=FOREVER)
-    monkeypatch.setattr("coterie.estimate.playing.CLIENTS", 6)
+    monkeypatch.setattr("coterie.runs.estimate.CLIENTS", 6)
     for few, all_ in zip(estimate(one, patience=FOREVER), exact, strict=True):
         assert few.asked == pytest.approx(all_.asked, rel=0.2)
         assert few.evaluations == pytest.approx(all_.evaluations, rel=0.2)
@@ -164,7 +172,7 @@ SHRUNK = ["fedavg", "ifca", "hcct-p", {"name": "cfl", "split_rounds": [2]}, "acf
 def test_a_small_model_stands_for_a_large_one(method: str | dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     one = experiment(method)
     (exact,) = estimate(one, patience=FOREVER)
-    monkeypatch.setattr("coterie.estimate.shrinking.LARGE", 500)
+    monkeypatch.setattr("coterie.runs.estimate.LARGE", 500)
     assert layout_of(shrunk(one.world(0), 500)).size < 600 < layout_of(one.world(0)).size / 3
     (small,) = estimate(one, patience=FOREVER)
     assert (small.exchanges, small.asked, small.evaluations) == (exact.exchanges, exact.asked, exact.evaluations)
@@ -242,15 +250,15 @@ def test_the_command_says_it_and_runs_nothing(
 def test_a_long_run_is_announced_to_who_looks_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("coterie.estimate.estimate", lambda _: (whole(seconds=360.0), whole(seconds=360.0)))
+    monkeypatch.setattr("coterie.runs.estimate.estimate", lambda _: (whole(seconds=360.0), whole(seconds=360.0)))
     one = experiment("fedavg", "cfl")
-    estimating.announce(one, tmp_path)
+    running.announce(one, tmp_path)
     assert capsys.readouterr().err == ""  # nobody does
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    estimating.announce(one, tmp_path)
+    running.announce(one, tmp_path)
     assert capsys.readouterr().err == "coterie: about 12 min, 1.2 GB of memory, 40.0 MB on disk\n"
-    monkeypatch.setattr("coterie.estimate.estimate", lambda _: (whole(seconds=10.0),))
-    estimating.announce(one, tmp_path)
+    monkeypatch.setattr("coterie.runs.estimate.estimate", lambda _: (whole(seconds=10.0),))
+    running.announce(one, tmp_path)
     assert capsys.readouterr().err == ""
 
 
@@ -261,7 +269,7 @@ def test_an_estimate_that_fails_does_not_stop_a_run(
     def fails(_: Experiment) -> None:
         raise error
 
-    monkeypatch.setattr("coterie.estimate.estimate", fails)
+    monkeypatch.setattr("coterie.runs.estimate.estimate", fails)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     out = tmp_path / "run"
     call = ["--scenario", "synthetic/groups", "--method", "cfl", "--rounds", "2", "--workers", "1", "--out", str(out)]
@@ -279,22 +287,22 @@ def test_nobody_waits_for_an_announcement(
             with suppress(Exception):
                 time.sleep(0.01)
 
-    monkeypatch.setattr("coterie.estimate.estimate", forever)
+    monkeypatch.setattr("coterie.runs.estimate.estimate", forever)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(estimating, "AT_MOST", 0.2)
+    monkeypatch.setattr(running, "AT_MOST", 0.2)
     before, began = signal.getsignal(signal.SIGALRM), time.monotonic()
-    estimating.announce(experiment("fedavg"), tmp_path)
+    running.announce(experiment("fedavg"), tmp_path)
     assert time.monotonic() - began < 10
     assert signal.getsignal(signal.SIGALRM) is before
     assert capsys.readouterr().err == ""
 
 
 def test_too_little_of_the_disk_or_the_memory_is_told(tmp_path: Path) -> None:
-    assert not estimating.shortages(whole(memory=1.0, disk=1.0), tmp_path / "not" / "there")
-    (disk,) = estimating.shortages(whole(memory=1.0, disk=1e18), tmp_path / "not" / "there")
+    assert not running.shortages(whole(memory=1.0, disk=1.0), tmp_path / "not" / "there")
+    (disk,) = running.shortages(whole(memory=1.0, disk=1e18), tmp_path / "not" / "there")
     assert disk.startswith(f"{tmp_path} has ")
     assert "may take 1000000.0 TB" in disk
-    (memory,) = estimating.shortages(whole(memory=1e18, disk=1.0), tmp_path)
+    (memory,) = running.shortages(whole(memory=1e18, disk=1.0), tmp_path)
     assert "fewer --workers need less" in memory
 
 

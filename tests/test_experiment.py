@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 import coterie
 from coterie.core import Training
-from coterie.experiment import Experiment, make, normal, read
+from coterie.data.scenario import SCENARIOS
 from coterie.methods import CFL, FLHC, FedAvg
-from coterie.overrides import assign
-from coterie.record import Record, to_toml
+from coterie.records.record import Record, to_toml
 from coterie.report.summary import agreement, compare, interval, summary
-from coterie.runs import begin, reopen, run
-from coterie.scenario import SCENARIOS
+from coterie.runs.experiment import Experiment, assign, make, normal, read
+from coterie.runs.run import begin, reopen, run
 from coterie.settings import SettingError, UserError
 from forged import change_lines
 

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 
 import coterie
-from coterie.checksum import sealed_json
 from coterie.cli import main
-from coterie.codec import DamagedError
 from coterie.core import Assignment
-from coterie.experiment import make
-from coterie.export import saving
 from coterie.methods import CFL, Independent
-from coterie.models import make as make_net
+from coterie.models.nets import make as make_net
 from coterie.randomness import seeded
-from coterie.record import Record
-from coterie.runs import Run, begin
+from coterie.records.checksum import sealed_json
+from coterie.records.codec import DamagedError
+from coterie.records.record import Record
+from coterie.records.store import SCHEMA
+from coterie.runs import export
+from coterie.runs.experiment import make
+from coterie.runs.run import Run, begin
 from coterie.settings import UserError
-from coterie.store import SCHEMA
 from forged import change
 
 SMALL: dict[str, Any] = {
@@ -187,14 +187,14 @@ def test_models_are_written_once_and_named_by_whom_they_serve(tmp_path: Path) ->
 
 
 def position(**kept: Tensor) -> Any:
-    return saving.Position(round=1, exchange=1, state=None, kept={int(c[1:]): row for c, row in kept.items()})
+    return export.Position(round=1, exchange=1, state=None, kept={int(c[1:]): row for c, row in kept.items()})
 
 
 def test_names_where_groups_and_models_are_not_the_same() -> None:
     found = Assignment(
         models=torch.zeros(4, 2), row={1: 0, 2: 0, 5: 3, 7: 1, 9: 3}, groups=((1, 2), (5, 7), (9,)), path={7: (2, 1), 1: (2, 0)}
     )
-    files, clients = saving._files(found, position(c2=torch.zeros(2)))
+    files, clients = export._files(found, position(c2=torch.zeros(2)))
     # Group 0 has two models, since client 2 keeps layers; group 2's one model also serves client 5, of a group of two.
     assert files == {
         (3, None): "group-2.safetensors", (0, None): "client-1.safetensors", (0, 2): "client-2.safetensors",

@@ -19,13 +19,13 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 import coterie
 from coterie.boundary import Boundary
 from coterie.cli import main
+from coterie.data.scenario import SCENARIOS
+from coterie.data.world import World
 from coterie.engines.flower import boundary_mod
 from coterie.methods import METHODS
 from coterie.randomness import seeded
-from coterie.record import Record
-from coterie.scenario import SCENARIOS
+from coterie.records.record import Record
 from coterie.settings import UserError
-from coterie.world import World
 from flowered import Here, a_run, app_of, strategy_of
 from forged import change
 from small import CLASSES, FEATURES, world

@@ -19,16 +19,17 @@ import torch
 import coterie
 from attack import integrity
 from attack.run_directory import call, experiment, words
-from coterie import checking, checksum, codec
-from coterie.checking import MOST_DAMAGED, accept, check
-from coterie.codec import DamagedError
 from coterie.core import Note
-from coterie.experiment import make
-from coterie.record import EDITABLE, Record, read_toml, to_toml
+from coterie.records import checksum, codec
+from coterie.records.codec import DamagedError
+from coterie.records.record import EDITABLE, Record, read_toml, to_toml
+from coterie.records.store import Checkpoints
 from coterie.report.summary import summary
-from coterie.runs import reopen
+from coterie.runs import checking
+from coterie.runs.checking import MOST_DAMAGED, accept, check
+from coterie.runs.experiment import make
+from coterie.runs.run import reopen
 from coterie.settings import UserError
-from coterie.store import Checkpoints
 from forged import change, change_lines, forge
 
 READERS = ("report", "compare", "explain", "export", "resume", "plot", "suggest", "check")
@@ -143,7 +144,7 @@ def test_a_blob_that_is_damaged_is_made_again(run: Path) -> None:
     (one,) = reopen(run)
     state = json.loads((run / "state" / "000003.json").read_text())["value"]
     before = json.loads((run / "state" / "000002.json").read_text())["value"]
-    own = sorted(set(coterie.codec.blobs(state)) - set(coterie.codec.blobs(before)))[0]
+    own = sorted(set(coterie.records.codec.blobs(state)) - set(coterie.records.codec.blobs(before)))[0]
     path = run / "state" / "blobs" / f"{own}.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -420,7 +421,7 @@ def test_a_stored_field_is_what_its_annotation_says() -> None:
     note = codec.encode(Note(kind="split", clients=(1, 2), text="so"), str)
     for name, odd in (("kind", 1), ("clients", "x"), ("clients", [1, "x"]), ("parts", [1]), ("numbers", []), ("text", None)):
         forged = {**note, "fields": {**note["fields"], name: odd}}
-        with pytest.raises(DamagedError, match=f"a stored coterie.core.method.Note is damaged .its {name} is"):
+        with pytest.raises(DamagedError, match=f"a stored coterie.core.Note is damaged .its {name} is"):
             codec.decode(forged, bytes)
 
 
@@ -450,7 +451,7 @@ def test_a_file_of_a_users_own_is_small(tmp_path: Path) -> None:
     file.write_text("rounds = 1\n" + "#" * 2**20)
     assert "more than the 1,048,576 that such a file may have" in call("run", str(file), "--out", str(tmp_path / "out"))[2]
     file.write_text("rounds = 1\n" + "#" * 1000)
-    assert coterie.experiment.read(file)["rounds"] == 1
+    assert coterie.runs.experiment.read(file)["rounds"] == 1
 
 
 def test_a_checkpoint_of_a_blob_elsewhere_is_damaged(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from coterie.layout import Layout
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
 
 

@@ -12,13 +12,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from coterie.core import Client, Note
-from coterie.engines import inprocess
-from coterie.engines.inprocess import Round
-from coterie.experiment import make
+from coterie.core import Client, Note, Round
+from coterie.engines import rounds
 from coterie.methods import CFL, FLHC, FedAvg
-from coterie.record import Record, matrices, matrix_file
-from coterie.runs import begin
+from coterie.records.record import Record, matrices, matrix_file
+from coterie.runs.experiment import make
+from coterie.runs.run import begin
 from small import world
 from worlds import Played, Pull, grouped, last, play
 
@@ -101,7 +100,7 @@ def test_a_matrix_has_a_row_for_everyone_heard() -> None:
 
 
 def done(*notes: Note) -> Round:
-    (first,) = inprocess.rounds(FedAvg(), world(), rounds=1, workers=1)
+    (first,) = rounds.rounds(FedAvg(), world(), rounds=1, workers=1)
     return replace(first, number=12, notes=notes)
 
 

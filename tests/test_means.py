@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core import Means, Replies, average, group_means
-from coterie.core.means import CHUNK
+from coterie.core import CHUNK, Means, Replies, average, group_means
 
 
 def drawn(n: int, d: int = 5, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:

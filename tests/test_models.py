@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from coterie import models
-from coterie.layout import Layout
+from coterie.models import nets
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.settings import UserError
 
@@ -44,7 +44,7 @@ def inputs(shape: tuple[int, ...], classes: int) -> torch.Tensor:
 @pytest.mark.parametrize(("name", "shape", "classes", "count"), PRINTED)
 @seeded(0)
 def test_parameters_are_as_many_as_printed(name: str, shape: tuple[int, ...], classes: int, count: int) -> None:
-    module = models.make(name, shape, classes).eval()
+    module = nets.make(name, shape, classes).eval()
     assert Layout(module).trainable == count
     outputs = module(inputs(shape, classes))
     assert outputs.shape == ((2, 30, classes) if name == "cfl-lstm" else (2, classes))
@@ -53,12 +53,12 @@ def test_parameters_are_as_many_as_printed(name: str, shape: tuple[int, ...], cl
 
 
 def test_every_model_is_counted() -> None:
-    assert set(models.MODELS) == {name for name, *_ in PRINTED}
+    assert set(nets.MODELS) == {name for name, *_ in PRINTED}
 
 
 @seeded(0)
 def test_layers_have_the_names_that_methods_go_by() -> None:
-    layers = {name: list(Layout(models.make(name, shape, classes)).columns) for name, shape, classes, _ in PRINTED}
+    layers = {name: list(Layout(nets.make(name, shape, classes)).columns) for name, shape, classes, _ in PRINTED}
     assert layers["linear"] == ["fc"]
     assert layers["acfl-cnn"] == ["conv1", "conv2", "conv3", "conv4", "conv5", "fc"]
     assert layers["flhc-cnn"] == ["conv1", "conv2", "fc1", "fc2"]
@@ -70,7 +70,7 @@ def test_layers_have_the_names_that_methods_go_by() -> None:
 @seeded(0)
 def test_a_factory_makes_fresh_models_and_can_be_sent() -> None:
     before = torch.get_rng_state()
-    make = pickle.loads(pickle.dumps(models.factory("mlp", (1, 8, 8), 10)))
+    make = pickle.loads(pickle.dumps(nets.factory("mlp", (1, 8, 8), 10)))
     assert torch.equal(before, torch.get_rng_state())  # the trial of the shapes draws nothing
     a, b = Layout(make()).row(make()), Layout(make()).row(make())
     assert not torch.equal(a, b)
@@ -89,7 +89,7 @@ def test_a_factory_makes_fresh_models_and_can_be_sent() -> None:
 )
 def test_models_that_cannot_be_built(name: str, shape: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        models.factory(name, shape, 10)
+        nets.factory(name, shape, 10)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_net_of_the_users_that_is_none(monkeypatch: pytest.MonkeyPatch, made: 
     module.Net = made  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "users_own", module)
     with pytest.raises(UserError, match=sentence):
-        models.factory("users_own:Net", (3,), 2)
+        nets.factory("users_own:Net", (3,), 2)
 
 
 @seeded(0)
@@ -118,9 +118,9 @@ def test_a_net_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "from torch import nn\n\n\ndef Net(shape, classes):\n    return nn.Linear(*shape, classes)\n"
     )
     (tmp_path / "broken_net.py").write_text("def (\n")
-    assert models.factory("net_of_this_folder:Net", (3,), 2)().weight.shape == (2, 3)
+    assert nets.factory("net_of_this_folder:Net", (3,), 2)().weight.shape == (2, 3)
     with pytest.raises(UserError, match="'broken_net:Net' cannot be imported: invalid syntax"):
-        models.factory("broken_net:Net", (3,), 2)
+        nets.factory("broken_net:Net", (3,), 2)
 
 
 @seeded(0)
@@ -128,4 +128,4 @@ def test_a_net_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("users_own")
     module.Net = lambda shape, classes: nn.Linear(*shape, classes)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "users_own", module)
-    assert models.factory("users_own:Net", (3,), 2)().weight.shape == (2, 3)
+    assert nets.factory("users_own:Net", (3,), 2)().weight.shape == (2, 3)

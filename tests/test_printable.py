@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from coterie.cli import fail
 from coterie.printable import printable, printable_record, say
-from coterie.record import to_json
+from coterie.records.record import to_json
 from coterie.report import terminal
 from coterie.settings import UserError
 
@@ -88,7 +88,7 @@ def test_a_log_is_printable(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_servers_log_goes_through_it() -> None:
-    from coterie.engines.flower.conductor import log
+    from coterie.engines.flower.strategy import log
 
     assert printable_record in log.filters
 

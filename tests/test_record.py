@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import coterie
-from coterie import codec, store
-from coterie.codec import DamagedError, UnknownClassError
 from coterie.core import STATES, Note, Training, state
-from coterie.record import Record, finite, to_json
+from coterie.records import codec, store
+from coterie.records.codec import DamagedError, UnknownClassError
+from coterie.records.record import Record, finite, to_json
+from coterie.records.store import BusyError, Checkpoints, held, write_whole
 from coterie.settings import UserError
-from coterie.store import BusyError, Checkpoints, held, write_whole
 
 
 @state("test.pair")
@@ -222,7 +222,7 @@ def test_a_run_directory_has_one_writer_in_a_process(tmp_path: Path) -> None:
 
 HOLDER = """
 import sys, time, pathlib
-from coterie.store import held
+from coterie.records.store import held
 with held(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import coterie
-from coterie import record, runs, store
-from coterie.checksum import sealed_json
-from coterie.experiment import Experiment, make
-from coterie.record import Record
-from coterie.runs import Run, begin, reopen
+from coterie.records import record, store
+from coterie.records.checksum import sealed_json
+from coterie.records.record import Record
+from coterie.runs import run as runs
+from coterie.runs.experiment import Experiment, make
+from coterie.runs.run import Run, begin, reopen
 from coterie.settings import UserError
 from forged import change
 

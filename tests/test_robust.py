@@ -16,25 +16,21 @@ from scipy.optimize import minimize
 from torch import nn
 
 from attack import influence
-from coterie.attack import COLLUDING, Attack
-from coterie.core import Averaging, Task
-from coterie.core.averaging import MEANS
-from coterie.core.means import CHUNK
-from coterie.engines import gather, inprocess
-from coterie.experiment import make
-from coterie.layout import Layout
-from coterie.local.blocks import Block
-from coterie.local.learner import Learner
+from coterie.core import CHUNK, MEANS, Averaging, Task
+from coterie.data.scenario import SCENARIOS
+from coterie.data.world import COLLUDING, Attack, Objective, World
+from coterie.engines import rounds
 from coterie.methods import METHODS, FedAvg
-from coterie.methods.initialisation import capped
-from coterie.overrides import assign
+from coterie.methods._model_choice import capped
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from coterie.record import Record
+from coterie.records.record import Record
 from coterie.robust import LONGEST, LOOSE, Length, Robust, Usual
-from coterie.runs import begin
-from coterie.scenario import SCENARIOS
+from coterie.runs.experiment import assign, make
+from coterie.runs.run import begin
 from coterie.settings import SettingError
-from coterie.world import Objective, World
+from coterie.training.blocks import Block
+from coterie.training.learner import Learner
 from scripted import everyone, shown
 from small import CLASSES, FEATURES, normed, world
 
@@ -303,7 +299,7 @@ def test_a_frozen_layer_stays_as_it_is() -> None:
 def test_the_last_of_many_waves_is_compared_with_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
     many = range(CHUNK + 1)
     tried = world(many, attacks={CHUNK: sending(lambda row: 300 * row)})
-    monkeypatch.setattr(gather, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
     plan = everyone(Task(offered=(0,)), need="mean")(0, tuple(many))
     assert set(shown([plan], tried, robust=Robust())[0].refused) == {CHUNK}
 
@@ -390,7 +386,7 @@ def test_a_robust_mean_holds_where_the_mean_does_not(mean: str) -> None:
 
     def honest(rule: str) -> float:
         tried = scenario.build(0)
-        *_, done = inprocess.rounds(FedAvg(), tried, rounds=6, workers=1, eval_every=6, robust=Robust(norms=None, mean=rule))
+        *_, done = rounds.rounds(FedAvg(), tried, rounds=6, workers=1, eval_every=6, robust=Robust(norms=None, mean=rule))
         return float(np.mean([score["accuracy"] for c, score in done.scores.items() if c not in tried.attacks]))
 
     assert honest("mean") < 0.5

@@ -10,11 +10,12 @@ from torch import nn
 
 from coterie.core import Training
 from coterie.data import datasets
-from coterie.layout import Layout
+from coterie.data.own import from_lists
+from coterie.data.scenario import SCENARIOS, Scenario, find
+from coterie.data.world import Split, World
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from coterie.scenario import SCENARIOS, Scenario, find, from_lists
 from coterie.settings import SettingError, UserError, build
-from coterie.world import Split, World
 
 FREE = [name for name in SCENARIOS if name.startswith(("digits/", "synthetic/"))]
 FILED = [name for name in SCENARIOS if name not in FREE and name != "folder/clients"]

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.core import Training
-from coterie.experiment import make
+from coterie.data.scenario import SCENARIOS, Scenario
 from coterie.methods import METHODS
-from coterie.scenario import SCENARIOS, Scenario
+from coterie.runs.experiment import make
 from coterie.settings import SettingError, UserError, as_dict, build, check, describe, documented, nearest, parse, setting, toml
 
 

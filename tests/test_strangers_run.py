@@ -14,13 +14,13 @@ import coterie
 from attack import run_directory
 from attack.run_directory import call, contents, experiment, words
 from coterie.boundary import Boundary, known_by, secret_of_file, unlike_secret
-from coterie.engines.inprocess import Position
-from coterie.experiment import make, read
+from coterie.core import Position
 from coterie.files import descriptor, read_within, within
-from coterie.record import Record, read_toml, to_toml
-from coterie.runs import reopen
+from coterie.records.record import Record, read_toml, to_toml
+from coterie.records.store import Checkpoints, held, write_whole
+from coterie.runs.experiment import make, read
+from coterie.runs.run import reopen
 from coterie.settings import SettingError, UserError
-from coterie.store import Checkpoints, held, write_whole
 from forged import forge
 from scripted import bits
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coterie.engines import inprocess
+from coterie.engines import rounds
 from coterie.methods import METHODS
 from coterie.settings import build
 
@@ -39,7 +39,7 @@ def assert_is_what_its_name_says(kind: str, folder: Path | None) -> None:
     assert bool(world.attacks) == (kind == "adversaries")
     least = {"large": 600, "many": 80, "tiny": 25}[sizes(kind)[0]]
     assert least <= sum(len(data.train) for data in world.clients.values()) / clients < 3 * least
-    *_, last = inprocess.rounds(METHODS["fedavg"](), world, rounds=1, workers=1)
+    *_, last = rounds.rounds(METHODS["fedavg"](), world, rounds=1, workers=1)
     assert last.scores is not None
     assert len(last.scores) == clients
 

@@ -14,27 +14,42 @@ import pytest
 import torch
 
 import coterie
-from coterie import Experiment, Suggestion, begin, overrides, suggest
-from coterie.arguments import parse
+from coterie import Experiment, Suggestion, begin, suggest
 from coterie.boundary import Boundary
 from coterie.cli import main
+from coterie.cli.arguments import parse
 from coterie.cli.running import options
 from coterie.clustering import distances, gram, halves_gram
-from coterie.core import Assignment, Groups, Replies
-from coterie.engines.fleet import Fleet
-from coterie.engines.hardware import Hardware
-from coterie.engines.inprocess import Position, meeting
-from coterie.experiment import make, normal
+from coterie.core import Assignment, Groups, Position, Replies
+from coterie.data.scenario import SCENARIOS
+from coterie.engines.pool import Fleet
+from coterie.engines.rounds import meeting
+from coterie.engines.workers import Hardware
 from coterie.methods import CFL, METHODS, FedAvg
-from coterie.record import read_toml, to_json, to_toml
+from coterie.records.record import read_toml, to_json, to_toml
 from coterie.report.summary import agreement
-from coterie.scenario import SCENARIOS
+from coterie.runs import experiment as overrides
+from coterie.runs.experiment import make, normal
+from coterie.runs.suggest import (
+    EXCHANGES,
+    Advice,
+    Clients,
+    Course,
+    Cut,
+    Finding,
+    Geometry,
+    Probe,
+    Start,
+    _caveats,
+    advise,
+    common,
+    course,
+    cut_of,
+    shortest,
+    start_of,
+    sureness,
+)
 from coterie.settings import UserError, build
-from coterie.suggestion.asking import Clients, Start, start_of
-from coterie.suggestion.criteria import Course, Probe, advise, course
-from coterie.suggestion.results import Advice, Finding, shortest, sureness
-from coterie.suggestion.suggesting import EXCHANGES, _caveats
-from coterie.suggestion.thresholds import Cut, Geometry, common, cut_of
 from forged import forge
 from small import world as small_world
 

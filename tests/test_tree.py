@@ -10,7 +10,7 @@ import torch
 
 from coterie.clustering import closeness
 from coterie.core import STATES, Replies
-from coterie.tree import Node, Tree, root
+from coterie.methods._cluster_tree import Node, Tree, root
 
 
 def two_splits() -> tuple[Tree, tuple[int, ...], tuple[int, ...]]:

@@ -10,8 +10,8 @@ import torch
 
 import coterie
 from coterie.core import Note
-from coterie.experiment import make
-from coterie.record import Record, finite, matrix_file
+from coterie.records.record import Record, finite, matrix_file
+from coterie.runs.experiment import make
 
 Groups = Sequence[Sequence[int]]
 

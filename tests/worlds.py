@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, Task, as_groups
-from coterie.engines.gather import needed
-from coterie.engines.halves import products
+from coterie.engines.rounds import needed, products
 
 
 @dataclass(frozen=True)

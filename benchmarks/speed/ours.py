@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from coterie.engines import inprocess
+from coterie.engines import rounds
 from coterie.methods import FedAvg
 
 from .workloads import Workload, world
@@ -16,14 +16,14 @@ FOREVER = 10**9
 class Coterie:
     """FedAvg on a workload. ``seconds()``: wall time of the next whole round, nobody tested.
 
-    options: what :func:`coterie.engines.inprocess.rounds` takes: workers, width, device, precision.
+    options: what :func:`coterie.engines.rounds.rounds` takes: workers, width, device, precision.
     train: seconds of each round so far in which the clients trained.
     """
 
     def __init__(self, work: Workload, **options: Any) -> None:
         method = FedAvg(fraction=work.fraction)
         self.work, self.train = work, list[float]()
-        self.rounds = inprocess.rounds(method, world(work), rounds=FOREVER, eval_every=FOREVER, **options)
+        self.rounds = rounds.rounds(method, world(work), rounds=FOREVER, eval_every=FOREVER, **options)
 
     def seconds(self) -> float:
         since = time.perf_counter()

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie import models
 from coterie.core import Training
-from coterie.world import ClientData, Split, World, whole
+from coterie.data.world import ClientData, Split, World, whole
+from coterie.models import nets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Workload:
 
     @property
     def tokens(self) -> bool:
-        return models.takes_tokens(self.model)
+        return nets.takes_tokens(self.model)
 
     @property
     def fraction(self) -> float:
@@ -47,8 +47,8 @@ class Workload:
     def module(self) -> nn.Module:
         """A fresh model."""
         if self.hidden:
-            return models.dense(self.shape, self.classes, (self.hidden,))
-        return models.make(self.model, self.shape, self.classes)
+            return nets.dense(self.shape, self.classes, (self.hidden,))
+        return nets.make(self.model, self.shape, self.classes)
 
     def told(self) -> dict[str, Any]:
         """For the results: the setting, and the number of parameters d."""

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from coterie.models import Conv, NextWord, convolutional
+from coterie.models.nets import Conv, NextWord, convolutional
 
 # 1,946 parameters on 8 x 8, BatchNorm after all layers but the last.
 normed = partial(convolutional, convs=[Conv(8, 3, 1, True), Conv(16, 3, 1, True)], norm=True)

@@ -24,10 +24,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from coterie.core import Training
-from coterie.engines import inprocess
+from coterie.data.scenario import Scenario
+from coterie.engines import rounds as inprocess
 from coterie.methods import SplitHalf
 from coterie.robust import AS_PUBLISHED
-from coterie.scenario import Scenario
 from study.run import SETTINGS, append, lines, with_files
 from study.worlds import in_files, scenario
 

@@ -28,7 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from coterie.core import Groups, as_groups
-from coterie.engines import inprocess
+from coterie.engines import rounds
 from coterie.methods import METHODS
 from coterie.report.summary import agreement
 from coterie.robust import AS_PUBLISHED
@@ -72,7 +72,7 @@ def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
     made = build(METHODS[method], how)
     right, false, total = None, False, 0
     options = {"rounds": SETTINGS["rounds"], "seed": seed, "workers": 1, "eval_every": 1000, "robust": AS_PUBLISHED}
-    for done in inprocess.rounds(made, world, **options):
+    for done in rounds.rounds(made, world, **options):
         total += done.bytes_up + done.bytes_down
         if truth is None:
             continue

@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.core import Training
 from coterie.data.datasets import DATASETS
-from coterie.scenario import SCENARIOS, Scenario
+from coterie.data.scenario import SCENARIOS, Scenario
 
 CLIENTS = 20
 

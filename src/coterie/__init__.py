@@ -13,54 +13,54 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from coterie.checking import check as check
+    from coterie.core import Position as Position
+    from coterie.core import Round as Round
     from coterie.core import Training as Training
-    from coterie.engines.inprocess import Position as Position
-    from coterie.engines.inprocess import Round as Round
-    from coterie.experiment import Experiment as Experiment
-    from coterie.export import load as load
-    from coterie.export import save as save
-    from coterie.layout import Layout as Layout
+    from coterie.data.scenario import SCENARIOS as SCENARIOS
+    from coterie.data.scenario import Scenario as Scenario
+    from coterie.data.world import ClientData as ClientData
+    from coterie.data.world import Split as Split
+    from coterie.data.world import World as World
     from coterie.methods import METHODS as METHODS
+    from coterie.models.layout import Layout as Layout
     from coterie.report.explain import explain as explain
     from coterie.report.figures import plot as plot
     from coterie.report.page import write_report as write_report
     from coterie.report.summary import compare as compare
     from coterie.report.summary import summary as summary
-    from coterie.runs import begin as begin
-    from coterie.runs import reopen as reopen
-    from coterie.runs import run as run
-    from coterie.scenario import SCENARIOS as SCENARIOS
-    from coterie.scenario import Scenario as Scenario
-    from coterie.suggestion import Suggestion as Suggestion
-    from coterie.suggestion import suggest as suggest
-    from coterie.world import ClientData as ClientData
-    from coterie.world import Split as Split
-    from coterie.world import World as World
+    from coterie.runs.checking import check as check
+    from coterie.runs.experiment import Experiment as Experiment
+    from coterie.runs.export import load as load
+    from coterie.runs.export import save as save
+    from coterie.runs.run import begin as begin
+    from coterie.runs.run import reopen as reopen
+    from coterie.runs.run import run as run
+    from coterie.runs.suggest import Suggestion as Suggestion
+    from coterie.runs.suggest import suggest as suggest
 
 _PUBLIC = {
-    "ClientData": "world",
-    "Experiment": "experiment",
-    "Layout": "layout",
+    "ClientData": "data.world",
+    "Experiment": "runs.experiment",
+    "Layout": "models.layout",
     "METHODS": "methods",
-    "Position": "engines.inprocess",
-    "Round": "engines.inprocess",
-    "SCENARIOS": "scenario",
-    "Scenario": "scenario",
-    "Split": "world",
-    "Suggestion": "suggestion",
+    "Position": "core",
+    "Round": "core",
+    "SCENARIOS": "data.scenario",
+    "Scenario": "data.scenario",
+    "Split": "data.world",
+    "Suggestion": "runs.suggest",
     "Training": "core",
-    "World": "world",
-    "begin": "runs",
-    "check": "checking",
+    "World": "data.world",
+    "begin": "runs.run",
+    "check": "runs.checking",
     "compare": "report.summary",
     "explain": "report.explain",
-    "load": "export",
+    "load": "runs.export",
     "plot": "report.figures",
-    "reopen": "runs",
-    "run": "runs",
-    "save": "export",
-    "suggest": "suggestion",
+    "reopen": "runs.run",
+    "run": "runs.run",
+    "save": "runs.export",
+    "suggest": "runs.suggest",
     "summary": "report.summary",
     "write_report": "report.page",
 }

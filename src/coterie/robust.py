@@ -13,8 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from coterie.boundary import Wire
-from coterie.core import Averaging, Client, Plan
-from coterie.core.means import CHUNK
+from coterie.core import CHUNK, Averaging, Client, Plan
 from coterie.settings import setting
 
 PEERS = 3

@@ -17,7 +17,7 @@ from pathlib import Path
 SECONDS = 20.0
 """What takes longer hangs."""
 
-WARM = ("torch", "scipy.io", "sklearn.datasets", "matplotlib.pyplot", "coterie.studies", "coterie.export", "coterie.suggestion")
+WARM = ("torch", "scipy.io", "sklearn.datasets", "matplotlib.pyplot", "coterie.studies", "coterie.runs.export", "coterie.runs.suggest")
 """What takes seconds to import: no attempt is to be charged with it, nor to be stopped in it."""
 
 ROOM = 3 << 30
@@ -30,7 +30,7 @@ class Hangs(BaseException):
 
 @cache
 def warm() -> None:
-    for module in (*WARM, "coterie.report.page", "coterie.report.explain", "coterie.report.figures.curves", "coterie.estimate"):
+    for module in (*WARM, "coterie.report.page", "coterie.report.explain", "coterie.report.figures.curves", "coterie.runs.estimate"):
         importlib.import_module(module)
 
 

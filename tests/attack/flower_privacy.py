@@ -222,8 +222,8 @@ def said(kind: str, secret: int) -> str:
     """What Coterie says where a secret is part of a mistake, or of something that is shown."""
     from coterie.boundary import Boundary, Wire
     from coterie.engines.flower import MethodStrategy
-    from coterie.layout import Layout
     from coterie.methods import FedAvg
+    from coterie.models.layout import Layout
 
     values: dict[str, Any] = {
         "rotation none": {"secret": secret}, "negative": {"rotation": "permute", "secret": -secret},

@@ -56,9 +56,9 @@ def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
     import torch
     from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-    from coterie.engines.flower import likeness, messages
+    from coterie.engines.flower import boundary_check, messages
 
-    told = {likeness.BOUNDARY: likeness.told(wire.boundary)}
+    told = {boundary_check.BOUNDARY: boundary_check.told(wire.boundary)}
     config = message.content["config"]
     if "first" in config:
         row = wire.seal(wire.first_model(int(config["first"]), net))
@@ -94,7 +94,7 @@ class Scripted:
 
     def __init__(self, boundary: Any, hostile: Callable[[Any, Any], Any], who: Sequence[int] = (HOSTILE,)) -> None:
         from coterie.boundary import Wire
-        from coterie.layout import Layout
+        from coterie.models.layout import Layout
         from coterie.randomness import seeded
 
         with seeded(0):
@@ -372,7 +372,7 @@ def broken(done: Any, who: Sequence[int] = (HOSTILE,)) -> str | None:
     """What is wrong with a round in which the clients ``who`` were hostile."""
     import torch
 
-    from coterie.record import line, to_json
+    from coterie.records.record import line, to_json
 
     if not torch.isfinite(done.assignment.models).all():
         return "a model is not finite"

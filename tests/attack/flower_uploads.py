@@ -97,7 +97,7 @@ def grid_of(link: Link) -> Any:
     grid._client = link  # type: ignore[assignment]
     grid._run = SimpleNamespace(run_id=1)  # type: ignore[assignment]
     try:
-        from coterie.engines.flower.careful import CarefulGrid
+        from coterie.engines.flower.strategy import CarefulGrid
     except ImportError:
         return grid
     return CarefulGrid(grid)

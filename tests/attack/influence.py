@@ -23,7 +23,7 @@ MARGIN = 0.03
 
 
 def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
-    from coterie.attack import ATTACKS as known  # an earlier version has fewer, and can be sent huge entries all the same
+    from coterie.data.world import ATTACKS as known  # an earlier version has fewer, and can be sent huge entries all the same
 
     seed = rng.randrange(1000)
     while True:
@@ -45,7 +45,7 @@ def honest_accuracy(method: str, attack: str, rounds: int, seed: int = 0) -> flo
     from dataclasses import replace
 
     import coterie
-    from coterie.attack import Attack
+    from coterie.data.world import Attack
 
     world = coterie.SCENARIOS["digits/iid"].build(seed)
     hostile = sorted(replace(coterie.SCENARIOS["digits/iid"], adversaries=0.05, attack="scale").build(seed).attacks)
@@ -60,7 +60,7 @@ def honest_accuracy(method: str, attack: str, rounds: int, seed: int = 0) -> flo
 
 def _attack(made: type, kind: str) -> object:
     """The attack; one that sends huge entries is attacked with by hand where a version has no such kind."""
-    from coterie.attack import ATTACKS as known
+    from coterie.data.world import ATTACKS as known
 
     if kind not in known and kind == "huge":
         return made(kind="scale", scale=9e8)

@@ -66,14 +66,14 @@ class Ground:
 
 
 def known() -> list[str]:
-    from coterie.arguments import parser
+    from coterie.cli.arguments import parser
 
     return list(parser()[1])
 
 
 def watched(run: Path) -> tuple[int, str, str]:
     """What the reader of ``coterie watch`` makes of the run."""
-    from coterie.report.following import Following
+    from coterie.report.watch import Following
     from coterie.settings import UserError
 
     try:
@@ -367,7 +367,7 @@ def without(text: str, key: str) -> str:
     """A TOML text without a key or table, as an old one that has no checksum."""
     import tomllib
 
-    from coterie.record import to_toml
+    from coterie.records.record import to_toml
 
     document = tomllib.loads(text)
     document.pop(key)

@@ -44,7 +44,7 @@ LIMIT = 60
 def experiment(folder: Path, method: str = "flhc", **more: Any) -> None:
     """A run of three rounds."""
     from coterie import begin
-    from coterie.experiment import make
+    from coterie.runs.experiment import make
 
     settings = {"warmup": 1, "groups": 2, "threshold": "none"} if method == "flhc" else {}
     scenario = {"name": "synthetic/groups", "clients": 4, "groups": 2, "examples": 200, "features": 4}
@@ -266,7 +266,7 @@ def rewrite(path: Path, change: Callable[[str], str]) -> None:
     data = text.encode()
     if path.name == "models.json":
         with contextlib.suppress(ImportError):
-            from coterie.checksum import of_json, sealed_json
+            from coterie.records.checksum import of_json, sealed_json
 
             body, found = of_json(data.rstrip())
             data = sealed_json(body + b"\n}") if found else data
@@ -472,7 +472,7 @@ def telling(ground: Ground, rng: random.Random, number: int) -> Attempt:
 
 
 def known() -> list[str]:
-    from coterie.arguments import parser
+    from coterie.cli.arguments import parser
 
     return list(parser()[1])
 

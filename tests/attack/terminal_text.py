@@ -162,7 +162,7 @@ def _drawn(folder: Path, what: str) -> str | None:
     """What ``coterie run`` draws of its runs: the tree of groups, the table, the lines of rounds."""
     import io
 
-    from coterie.record import Record
+    from coterie.records.record import Record
     from coterie.report import terminal
     from coterie.report.live import Live
 
@@ -239,7 +239,7 @@ def logged(rng: random.Random, place: Path) -> Attempt:
     def run() -> str | None:
         said: list[str] = []
         if kind == "log":
-            from coterie.engines.flower.conductor import log
+            from coterie.engines.flower.strategy import log
 
             handler = logging.Handler()
             handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -251,7 +251,7 @@ def logged(rng: random.Random, place: Path) -> Attempt:
                 log.removeHandler(handler)
                 log.propagate = before
         elif kind == "tracker":
-            from coterie.track.measures import words
+            from coterie.tracking.measures import words
             from page_runs import line, note
 
             said.append(words(line(1, [[0]], note("split", [0], text=text))))
@@ -291,7 +291,7 @@ def embedded(rng: random.Random, place: Path) -> Attempt:
             ends = page.count("</script>")
             return None if "<" not in inner and ends == 2 else f"{ends} elements end"
         if what == "record":
-            from coterie.record import to_json
+            from coterie.records.record import to_json
 
             text = hostile(rng)
             data = to_json({"why": text, text: 1}, rng.choice((None, 1)))

@@ -36,7 +36,7 @@ def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
 
 @contextmanager
 def served(run: Path) -> Iterator[Any]:
-    from coterie.report.serving import Server
+    from coterie.report.watch import Server
 
     with Server(run, 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

@@ -12,10 +12,9 @@ import pytest
 from coterie import begin, run, summary
 from coterie.boundary import Boundary, spent
 from coterie.cli import main
-from coterie.experiment import make, normal
-from coterie.overrides import assign
-from coterie.record import Record, to_toml
+from coterie.records.record import Record, to_toml
 from coterie.report.summary import compare
+from coterie.runs.experiment import assign, make, normal
 from coterie.settings import SettingError, UserError
 
 SMALL: dict[str, Any] = {

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.boundary import Boundary, Wire, pack, packed_bytes, unpack
-from coterie.layout import Layout
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from small import mlp, normed
 

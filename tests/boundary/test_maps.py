@@ -12,8 +12,8 @@ from coterie.boundary import Boundary, Wire
 from coterie.boundary.maps import drawn
 from coterie.boundary.rules import ROTATIONS
 from coterie.clustering import manhattan
-from coterie.layout import Layout
-from coterie.methods.hcct_layers import paper_code_ratios
+from coterie.methods.hcct import paper_code_ratios
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from small import made, mlp, normed
 

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from coterie.boundary import Boundary, Wire, noise_for, spent
 from coterie.boundary.privacy import leak
-from coterie.layout import Layout
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.settings import SettingError, UserError
 from small import mlp

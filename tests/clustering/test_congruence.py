@@ -11,8 +11,7 @@ from scipy import special, stats
 
 from coterie.clustering import Congruence, congruence, halves_gram, repeated_p
 from coterie.clustering.congruence import FEW, SURE, excess, noise_of
-from coterie.clustering.cross_half import direction_test, odd_one_out_test
-from coterie.clustering.halves import halves
+from coterie.clustering.halves import direction_test, halves, odd_one_out_test
 
 module = importlib.import_module("coterie.clustering.congruence")  # the name is the function's, too
 

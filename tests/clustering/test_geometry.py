@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.spatial.distance import cdist
 
-from coterie.clustering import cosine, distances, geometry, gram, manhattan, norm_of_mean, norms, products
+from coterie.clustering import cosine, distances, geometry, gram, manhattan, norm_of_mean, norms
 from coterie.clustering.columns import blocks
 
 WORLD = np.array([[3.0, 4.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0], [-6.0, -8.0, 0.0]])
@@ -60,7 +60,7 @@ def test_blocks_of_columns_add_up_to_one_product(monkeypatch):
     rows = random_rows(0, n=6, d=1000)
     whole = rows @ rows.T
     assert np.allclose(gram(rows), whole, rtol=1e-12)
-    for module in (geometry, products):
+    for module in (geometry, geometry):
         monkeypatch.setattr(module, "blocks", lambda rows, columns, width: blocks(rows, columns, 7))
     assert np.allclose(gram(rows), whole, rtol=1e-12)
     assert np.allclose(manhattan(rows), cdist(rows, rows, "cityblock"), rtol=1e-12)

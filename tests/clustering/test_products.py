@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.clustering import gram, gram_update, products
+from coterie.clustering import geometry, gram, gram_update
 
 
 def rows(seed: int, n: int = 30, d: int = 50) -> np.ndarray:
@@ -24,8 +24,8 @@ def rows(seed: int, n: int = 30, d: int = 50) -> np.ndarray:
 def test_tiles_are_put_together_rightly(seed: int, n: int, tile: int, few: bool) -> None:
     x = rows(seed, n)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "_TILE", tile)
-        patch.setattr(products, "_FEW", 1000 if few else 1)  # torch's products, or NumPy's
+        patch.setattr(geometry, "_TILE", tile)
+        patch.setattr(geometry, "_FEW", 1000 if few else 1)  # torch's products, or NumPy's
         found = gram(x)
     assert np.allclose(found, x @ x.T, atol=1e-12)
     assert np.array_equal(found, found.T)
@@ -82,8 +82,8 @@ def test_an_update_takes_the_same_columns() -> None:
 def test_an_update_reads_the_changed_rows_only_against_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work is m n products: as many entries of tiles are added up."""
     x, added = rows(4), []
-    before, add = gram(x), products._add
-    monkeypatch.setattr(products, "_add", lambda total, a, i, b, j: (added.append(total[i, j].size), add(total, a, i, b, j)))
+    before, add = gram(x), geometry._add
+    monkeypatch.setattr(geometry, "_add", lambda total, a, i, b, j: (added.append(total[i, j].size), add(total, a, i, b, j)))
     gram_update(before, x, [3, 4])
     assert sum(added) == 2 * 30
 

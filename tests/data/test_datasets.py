@@ -10,7 +10,7 @@ from upstream import pictures, write_cifar, write_idx, write_mnist
 
 from coterie.data import datasets
 from coterie.data.pool import pool
-from coterie.scenario import Scenario
+from coterie.data.scenario import Scenario
 from coterie.settings import SettingError, UserError
 
 pytestmark = pytest.mark.usefixtures("no_data")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.data import datasets
-from coterie.data import hub as reader
+from coterie.data import datasets as reader
 from coterie.settings import UserError
 
 

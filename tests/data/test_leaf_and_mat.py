@@ -11,7 +11,7 @@ from scipy.io import savemat
 from upstream import pictures, write_leaf, write_mat
 
 from coterie.data import datasets
-from coterie.scenario import Scenario
+from coterie.data.scenario import Scenario
 from coterie.settings import UserError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.data import datasets, text
+from coterie.data import datasets
 from coterie.settings import UserError
 
 ROWS = '"3","Oil up","Oil prices rise"\n"1","Vote","Oil vote"\n"3","","Prices fall"\n'
@@ -20,20 +20,20 @@ def write(folder: Path, train: str = ROWS, test: str = ROWS) -> Path:
 def test_targets_are_the_next_words(tmp_path: Path) -> None:
     write(tmp_path / "ag_news_csv", test='"3","","Oil zebra prices rise oil up"\n')
     data = datasets.load("ag_news", tmp_path, vocabulary=100, length=3)
-    assert data.words[:4] == (text.UNKNOWN, text.END, "oil", "prices")  # 3 times, 2 times (vote as well, later in abc)
+    assert data.words[:4] == (datasets.UNKNOWN, datasets.END, "oil", "prices")  # 3 times, 2 times (vote as well, later in abc)
     sentence = [[data.words[t] for t in row] for row in data.train.inputs.tolist()]
     targets = [[data.words[t] for t in row] for row in data.train.targets.tolist()]
     # Topic 0: vote oil vote <end>. Topic 2: oil up oil prices rise <end> prices fall <end>.
-    assert sentence == [["vote", "oil", "vote"], ["oil", "up", "oil"], ["prices", "rise", text.END]]
-    assert targets == [["oil", "vote", text.END], ["up", "oil", "prices"], ["rise", text.END, "prices"]]
+    assert sentence == [["vote", "oil", "vote"], ["oil", "up", "oil"], ["prices", "rise", datasets.END]]
+    assert targets == [["oil", "vote", datasets.END], ["up", "oil", "prices"], ["rise", datasets.END, "prices"]]
     assert data.train.meta["topic"].tolist() == [0, 2, 2] == data.train.labels.tolist()
     assert data.test is not None
-    assert data.words[data.test.inputs[0, 1]] == text.UNKNOWN
+    assert data.words[data.test.inputs[0, 1]] == datasets.UNKNOWN
 
 
 def test_the_vocabulary_is_bounded(tmp_path: Path) -> None:
     data = datasets.load("ag_news", write(tmp_path), vocabulary=3, length=2)
-    assert data.words == (text.UNKNOWN, text.END, "oil")
+    assert data.words == (datasets.UNKNOWN, datasets.END, "oil")
     assert data.classes == 3
     assert data.train.inputs.max() < 3
 

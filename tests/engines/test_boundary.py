@@ -10,16 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.attendance import Attendance
 from coterie.boundary import Boundary, Wire, packed_bytes
 from coterie.boundary.rules import ROTATIONS, WHOLE_ROW
 from coterie.core import Federation, Plan, Replies, Task, Training
-from coterie.engines.inprocess import rehearse
-from coterie.layout import Layout
+from coterie.data.world import Attendance, World
+from coterie.engines.rounds import rehearse
 from coterie.methods import CFL, FLHC, HCCTE, MAXFL, FedAvg, FedFA, FedPer, Independent
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.settings import SettingError
-from coterie.world import World
 from scripted import everyone, outcome, play, shown
 from small import mlp, normed, spoiled, world
 

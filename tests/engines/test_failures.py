@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from coterie.core import Task, Training
-from coterie.engines.inprocess import EXCHANGES, rounds
+from coterie.data.world import ClientData, Split, World, whole
+from coterie.engines.rounds import EXCHANGES, rounds
 from coterie.engines.workers import EngineError
 from coterie.methods import CFL, FLHC, FedAvg
 from coterie.randomness import generator
-from coterie.world import ClientData, Split, World, whole
 from scripted import Scripted, bits, everyone, play, shown
 from small import client, examples, mlp, spoiled, world
 

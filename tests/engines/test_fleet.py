@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
 from coterie.core import Plan, Task, Training
-from coterie.engines import fleet
-from coterie.engines.inprocess import evaluations, traffic
-from coterie.layout import Layout
-from coterie.local import BATCH_TO_MEASURE
+from coterie.data.world import ClientData, Objective, Split, World
+from coterie.engines import pool as fleet
+from coterie.engines.rounds import evaluations, traffic
 from coterie.methods import CFL, FLHC, FedAvg, Independent
+from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, seeded
-from coterie.world import ClientData, Objective, Split, World
+from coterie.training import BATCH_TO_MEASURE
 from scripted import Scripted, bits, everyone, play, shown
 from small import CLASSES, FEATURES, client, examples, linear, mlp, normed, trained, world
 

@@ -20,18 +20,18 @@ from flwr.serverapp.strategy import Strategy
 
 from coterie.boundary import Boundary
 from coterie.core import Cohort, Federation, Training
-from coterie.engines import inprocess
-from coterie.engines.flower import MethodStrategy, client_app, plain
+from coterie.data.scenario import SCENARIOS
+from coterie.data.world import Objective, World
+from coterie.engines import rounds as inprocess
+from coterie.engines.flower import MethodStrategy, client_app, messages
 from coterie.engines.flower.messages import QUERY
 from coterie.engines.workers import EngineError
-from coterie.export import save
-from coterie.layout import Layout
 from coterie.methods import ACFL, CFL, FLSC, HCCT, HCCTE, IFCA, METHODS, FedAvg, FedPer, SplitHalf
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.report.summary import summary
-from coterie.scenario import SCENARIOS
+from coterie.runs.export import save
 from coterie.settings import SettingError, UserError
-from coterie.world import Objective, World
 from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, same, strategy_of
 from small import FEATURES, mlp, world
 
@@ -158,11 +158,11 @@ def test_the_methods_named_to_them_are_those_that_they_can_do() -> None:
         method = cls()
         first = method.plan(method.init(federation), Cohort(present=IDS, exchange=0, seed=0))
         try:
-            plain.check(method, first, ())
+            messages.check(method, first, ())
         except SettingError:
             continue
         able.append(name)
-    assert set(able) == set(plain.ABLE)
+    assert set(able) == set(messages.ABLE)
 
 
 # -- faults -------------------------------------------------------------------------------------------------------------------

@@ -18,15 +18,15 @@ from torch import Tensor
 from coterie.boundary import Boundary, Wire
 from coterie.boundary.compress import packed_bytes
 from coterie.core import Task, Training
-from coterie.engines import inprocess
-from coterie.engines.flower import MethodStrategy, boundary_mod, likeness
+from coterie.data.world import World
+from coterie.engines import rounds
+from coterie.engines.flower import MethodStrategy, boundary_check, boundary_mod
 from coterie.engines.flower.messages import METRICS, Order, config_of, unpacked
 from coterie.engines.workers import EngineError
-from coterie.layout import Layout
 from coterie.methods import CFL, IFCA, FedAvg, FedPer
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.settings import SettingError
-from coterie.world import World
 from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, strategy_of
 from small import mlp, world
 
@@ -40,7 +40,7 @@ def run() -> Iterator[None]:
         yield
 
 
-def agree(found: list[inprocess.Round], expected: list[inprocess.Round]) -> None:
+def agree(found: list[rounds.Round], expected: list[rounds.Round]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.assignment.groups == other.assignment.groups
         torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
@@ -64,7 +64,7 @@ def test_over_flower_a_boundary_does_what_it_does_in_one_process(method: Any, bo
     tried = world(IDS)
     mods = [boundary_mod(boundary, tried.model, simulated=0)]
     found = over_flower(method, tried, 3, mods=mods, boundary=replace(boundary, secret=None))
-    agree(found, list(inprocess.rounds(method, tried, rounds=3, workers=1, boundary=boundary)))
+    agree(found, list(rounds.rounds(method, tried, rounds=3, workers=1, boundary=boundary)))
 
 
 def first_row(tried: World, secret: int) -> Tensor:
@@ -114,7 +114,7 @@ def test_noise_at_a_real_node_cannot_be_drawn_again() -> None:
     tried, boundary = world(IDS), Boundary(clip=0.1, noise=1.0)
     mods = [boundary_mod(boundary, tried.model)]
     one, other = (over_flower(FedAvg(), tried, 1, mods=mods, boundary=boundary)[0] for _ in range(2))
-    repeated = next(inprocess.rounds(FedAvg(), tried, rounds=1, workers=1, boundary=boundary))
+    repeated = next(rounds.rounds(FedAvg(), tried, rounds=1, workers=1, boundary=boundary))
     models = [done.assignment.models[0] for done in (one, other, repeated)]
     expected = 0.1 / 6**0.5 * 2**0.5  # the standard deviation of the difference of two means of six clients' noise
     for a, b in ((0, 1), (0, 2)):
@@ -159,7 +159,7 @@ def test_of_what_an_app_replies_only_the_update_and_metrics_leave() -> None:
         content = RecordDict({"arrays": ArrayRecord(tried.model().state_dict()), "config": config_of(order)})
         context = Here(usual, 1, named=False).contexts[FIRST]
         reply = app(Message(content, dst_node_id=FIRST, message_type=kind), context).content
-        assert set(reply) == {METRICS, likeness.BOUNDARY} | ({"update"} if kind == "train" else set())
+        assert set(reply) == {METRICS, boundary_check.BOUNDARY} | ({"update"} if kind == "train" else set())
 
 
 @seeded(0)
@@ -195,7 +195,7 @@ def spoil(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Messa
             return None
         layout = Layout(mlp())
         packed = change(Wire(boundary, layout, 0).pack(torch.ones(layout.size), 0, 0, 0))
-        told = {METRICS: MetricRecord({"num-examples": 3}), likeness.BOUNDARY: likeness.told(boundary)}
+        told = {METRICS: MetricRecord({"num-examples": 3}), boundary_check.BOUNDARY: boundary_check.told(boundary)}
         return RecordDict({"update": ArrayRecord(packed), **told})
 
     return fate
@@ -269,7 +269,7 @@ def test_where_no_client_has_the_mod_no_first_model_can_be_had() -> None:
 
 
 def test_a_secret_is_told_apart_and_not_told() -> None:
-    told = likeness.told(Boundary(rotation="permute", secret=SECRET))
+    told = boundary_check.told(Boundary(rotation="permute", secret=SECRET))
     assert json.loads(str(told["settings"]))["secret"] is None
     assert str(SECRET) not in repr(told)
-    assert told != likeness.told(Boundary(rotation="permute", secret=SECRET + 1))
+    assert told != boundary_check.told(Boundary(rotation="permute", secret=SECRET + 1))

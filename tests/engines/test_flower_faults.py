@@ -18,9 +18,8 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 
 from flwr.app import Message
 
-from coterie.core import Training
+from coterie.core import Round, Training
 from coterie.engines.flower import MethodStrategy, client_app
-from coterie.engines.inprocess import Round
 from coterie.methods import CFL, FedPer
 from federation import ROOT, Federation, accuracies, federation, rounds_of, until
 from flowered import FIRST, Here, a_run

@@ -20,12 +20,12 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 
 from attack import flower_identity
 from attack.flower_identity import FIRST, IMPOSTOR, grid_of, strategy
-from coterie.checksum import sealed_json
 from coterie.engines.flower import MethodStrategy
-from coterie.engines.flower.identity import Identity, Refused, badges, fingerprint, from_file
+from coterie.engines.flower.nodes import Identity, Refused, badges, fingerprint, from_file
 from coterie.engines.workers import EngineError
 from coterie.methods import FedAvg
-from coterie.record import Record
+from coterie.records.checksum import sealed_json
+from coterie.records.record import Record
 from coterie.settings import SettingError
 from small import mlp
 from timed import Clock, timed

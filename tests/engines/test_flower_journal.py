@@ -18,10 +18,10 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from coterie.cli import main
 from coterie.core import Training
 from coterie.engines.flower.journal import tensors_of
-from coterie.export import save
 from coterie.methods import CFL, FedAvg
-from coterie.record import Record
+from coterie.records.record import Record
 from coterie.report.summary import summary
+from coterie.runs.export import save
 from coterie.settings import UserError
 from flowered import Here, a_run, app_of, strategy_of
 from forged import forge

@@ -14,12 +14,12 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 
 from flwr.app import Context, RecordDict
 
-from coterie.engines import inprocess
-from coterie.engines.flower.keeping import Keeping
-from coterie.layout import Layout
+from coterie.data.world import World
+from coterie.engines import rounds as inprocess
+from coterie.engines.flower.client import Keeping
 from coterie.methods import FedPer
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from coterie.world import World
 from flowered import FIRST, Here, a_run, app_of, strategy_of
 from small import mlp, world
 

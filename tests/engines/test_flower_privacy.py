@@ -23,12 +23,12 @@ from coterie.boundary import Boundary, Wire, spent
 from coterie.cli import main
 from coterie.core import Task, Training
 from coterie.engines.flower import boundary_mod
-from coterie.engines.flower.budget import Budget, _epsilon
 from coterie.engines.flower.messages import Order, config_of
-from coterie.layout import Layout
+from coterie.engines.flower.mods import Budget, _epsilon
 from coterie.methods import CFL, FedAvg, FedPer
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from coterie.record import Record, to_json
+from coterie.records.record import Record, to_json
 from coterie.settings import SettingError
 from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, strategy_of
 from small import mlp, world

@@ -24,13 +24,13 @@ from attack import flower_uploads as uploads
 from coterie.boundary import Boundary, Wire
 from coterie.core import Task
 from coterie.engines.flower import boundary_mod, messages
-from coterie.engines.flower.careful import CarefulGrid
-from coterie.engines.flower.carrier import Carrier
+from coterie.engines.flower.exchange import Carrier
+from coterie.engines.flower.strategy import CarefulGrid
 from coterie.engines.workers import EngineError
-from coterie.layout import Layout
 from coterie.methods import IFCA, FedAvg, FedFA, FedPer
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from coterie.record import line, to_json
+from coterie.records.record import line, to_json
 from flowered import FIRST, Here, a_run, app_of, strategy_of
 from small import mlp, normed, world
 

@@ -20,14 +20,14 @@ from alone import alone
 from coterie.boundary import Boundary
 from coterie.cli import main
 from coterie.core import Training
-from coterie.engines import inprocess
+from coterie.data.scenario import SCENARIOS
+from coterie.data.world import World
+from coterie.engines import rounds
 from coterie.engines.flower import simulation
 from coterie.engines.workers import EngineError
-from coterie.experiment import make
 from coterie.methods import CFL, METHODS, FedPer
-from coterie.scenario import SCENARIOS
+from coterie.runs.experiment import make
 from coterie.settings import SettingError
-from coterie.world import World
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def small(clients: int, lr: float) -> World:
 
 def test_a_simulation_is_the_run_of_one_process_and_goes_on_from_any_round() -> None:
     maker, boundary = partial(small, 6, 0.1), Boundary(clip=0.5)
-    expected = list(inprocess.rounds(CFL(), maker(), rounds=4, boundary=boundary))
+    expected = list(rounds.rounds(CFL(), maker(), rounds=4, boundary=boundary))
     with closing(simulation.rounds(CFL(), maker, rounds=4, boundary=boundary)) as running:  # type: ignore[type-var]
         found = [next(running), next(running)]  # and it is left early
     found += simulation.rounds(CFL(), maker, rounds=4, start=found[-1].position, boundary=boundary)
@@ -61,7 +61,7 @@ def test_on_ray_a_method_finds_what_it_finds_in_one_process(name: str) -> None:
     """Several models, layers that stay, losses, a start-up of its own, halves: all that a message may ask for."""
     maker, method = partial(small, 5, 0.1), METHODS[name]()
     found = simulation.rounds(method, maker, rounds=2)
-    for one, other in zip(found, inprocess.rounds(method, maker(), rounds=2, workers=1), strict=True):
+    for one, other in zip(found, rounds.rounds(method, maker(), rounds=2, workers=1), strict=True):
         assert one.assignment.groups == other.assignment.groups
         assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
         torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
@@ -78,7 +78,7 @@ def test_a_simulation_that_fails_says_so() -> None:
 
 def test_layers_that_ended_with_a_simulation_are_not_gone_on_with() -> None:
     maker = partial(small, 4, 0.1)
-    position = next(inprocess.rounds(FedPer(), maker(), rounds=2)).position
+    position = next(rounds.rounds(FedPer(), maker(), rounds=2)).position
     with pytest.raises(SettingError, match="fedper keeps layers at the clients"):
         next(simulation.rounds(FedPer(), maker, rounds=2, start=position))
 

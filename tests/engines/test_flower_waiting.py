@@ -21,7 +21,7 @@ from attack.flower_waiting import FIRST, Trial, method_of, silent_in, trial
 from coterie.engines.flower import MethodStrategy
 from coterie.methods import CFL, FedAvg
 from coterie.randomness import seeded
-from coterie.record import Record
+from coterie.records.record import Record
 from coterie.settings import SettingError
 from small import mlp
 from timed import Clock, timed

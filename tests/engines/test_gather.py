@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.core import Plan, Task
-from coterie.core.means import CHUNK
-from coterie.engines import gather
-from coterie.engines.gather import window
+from coterie.core import CHUNK, Plan, Task
+from coterie.engines import rounds
+from coterie.engines.rounds import window
 from coterie.methods import CFL, IFCA, FedAvg, FedPer
 from scripted import everyone, outcome, play, shown
 from small import client, world
@@ -26,7 +25,7 @@ def _tried() -> Any:
 
 @pytest.fixture(name="narrow")
 def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
 
 
 METHODS = [FedAvg(), FedAvg(fraction=0.7, weighting="uniform"), FedPer(), IFCA(models=3)]
@@ -36,7 +35,7 @@ METHODS = [FedAvg(), FedAvg(fraction=0.7, weighting="uniform"), FedPer(), IFCA(m
 @pytest.mark.parametrize("width", [1, 16])
 def test_a_narrow_window_changes_no_bit(method: Any, width: int, tried: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = outcome(play(method, tried, 2, 2, width=width, eval_every=9))
-    monkeypatch.setattr(gather, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
     narrow = play(method, tried, 2, 2, width=width, eval_every=9)
     if width == 1:  # other blocks give other rounding
         assert outcome(narrow) == wide
@@ -45,14 +44,14 @@ def test_a_narrow_window_changes_no_bit(method: Any, width: int, tried: Any, mon
 
 def test_no_more_replies_are_held_than_the_window(tried: Any, narrow: None, monkeypatch: pytest.MonkeyPatch) -> None:
     most = []
-    train = gather.Fleet.train
+    train = rounds.Fleet.train
 
     def counted(self: Any, plan: Plan, clients: Any, *more: Any) -> Any:
         answers = train(self, plan, clients, *more)
         most.append(len(self.hand.replies))
         return answers
 
-    monkeypatch.setattr(gather.Fleet, "train", counted)
+    monkeypatch.setattr(rounds.Fleet, "train", counted)
     play(FedAvg(), tried, 1)
     assert most == [CHUNK] * 3
     play(CFL(), tried, 1)
@@ -74,7 +73,7 @@ def test_refused_replies_leave_the_means_whatever_the_window(tried: Any, monkeyp
     }
     broken = replace(tried, clients=tried.clients | bad)
     wide = shown([everyone(Task(offered=(0,)), need="mean")(0, tuple(MANY))], broken)[0]
-    monkeypatch.setattr(gather, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
     narrow = shown([everyone(Task(offered=(0,)), need="mean")(0, tuple(MANY))], broken)[0]
     assert set(wide.refused) == set(narrow.refused) == set(bad)
     assert wide.clients == narrow.clients

@@ -12,14 +12,14 @@ from torch import nn
 
 from coterie.boundary import Boundary
 from coterie.core import Training
-from coterie.engines.fleet import Fleet
-from coterie.engines.hardware import BLOCK_BYTES, WIDEST, Hardware
-from coterie.engines.inprocess import meeting, rounds
+from coterie.data.scenario import SCENARIOS
+from coterie.data.world import Objective, World
+from coterie.engines.pool import Fleet
+from coterie.engines.rounds import meeting, rounds
+from coterie.engines.workers import BLOCK_BYTES, WIDEST, Hardware
 from coterie.methods import CFL, FLHC, HCCT, FedAvg
 from coterie.randomness import seeded
-from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError
-from coterie.world import Objective, World
 from scripted import outcome, play
 from small import client, dropped, mlp, normed, world
 

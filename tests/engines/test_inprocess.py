@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Replies, Task, Training
-from coterie.layout import Layout
+from coterie.data.world import World
 from coterie.methods import FedAvg
+from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, seeded
-from coterie.world import World
 from scripted import Scripted, bits, everyone, outcome, play, shown
 from small import dropped, noisy, normed, spoiled, trained, world
 

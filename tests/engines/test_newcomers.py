@@ -8,8 +8,8 @@ import pytest
 
 import coterie
 from coterie.core import Training, as_groups
+from coterie.data.scenario import Scenario
 from coterie.methods import CFL
-from coterie.scenario import Scenario
 
 METHOD = CFL(eps2=0.25)  # the last of seven splits separates clients whose updates have come to a third of their peak
 ROUNDS = 24  # all seven splits are made by then

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import small
-from coterie.attendance import Attendance, drawn
-from coterie.core import Assignment, Cohort, Federation, Plan, Replies, train_from
-from coterie.engines.inprocess import Round, rounds
+from coterie.core import Assignment, Cohort, Federation, Plan, Replies, Round, train_from
+from coterie.data.world import Attendance, drawn
+from coterie.engines.rounds import rounds
 from coterie.methods import CFL, FedAvg
 from coterie.settings import SettingError
 

@@ -9,14 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.attack import Attack
 from coterie.clustering import gram, sketch
-from coterie.core import Plan, Task
-from coterie.core.means import CHUNK
-from coterie.engines import gather
-from coterie.engines.gather import needed
+from coterie.core import CHUNK, Plan, Task
+from coterie.data.scenario import SCENARIOS
+from coterie.data.world import Attack
+from coterie.engines import rounds as gather
+from coterie.engines.rounds import needed
 from coterie.methods import CFL, FLHC, HCCT, HCCTE, HCCTP, FedAvg
-from coterie.scenario import SCENARIOS
 from coterie.settings import SettingError
 from scripted import outcome, play, shown
 from small import client, mlp, normed, spoiled, world

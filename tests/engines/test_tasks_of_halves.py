@@ -11,15 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie import local
-from coterie.attendance import Attendance
+from coterie import training
 from coterie.boundary import Boundary
 from coterie.core import Assignment, Cohort, Federation, Note, Plan, Replies, Task, Training, average, state, weights
-from coterie.engines import inprocess
-from coterie.layout import Layout
-from coterie.local import Job, Learner
+from coterie.data.world import Attendance, Split, World
+from coterie.engines import rounds as inprocess
+from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, seeded
-from coterie.world import Split, World
+from coterie.training import Job, Learner
 from small import mlp, normed, world
 
 IDS = (1, 2, 4, 7)
@@ -101,14 +100,14 @@ def test_the_two_halves_share_no_example_and_leave_out_one_at_most() -> None:
     for size in (2, 5, 8):
         train = Split(data.train.inputs, data.train.index[:size], data.train.targets[:size])
         job = Job(Task(offered=(0,), halves=True), [], replace(data, train=train), Training(), 0.1, (0, 6, 1, 3))
-        first, second = (set(part.data.train.index.tolist()) for part in local.halved(job))
+        first, second = (set(part.data.train.index.tolist()) for part in training.halved(job))
         assert len(first) == len(second) == size // 2
         assert not first & second
         assert first | second <= set(train.index.tolist())
-        others = local.halved(replace(job, key=(0, 6, 2, 3)))
-        assert size == 2 or others[0].data.train.index.tolist() != local.halved(job)[0].data.train.index.tolist()
+        others = training.halved(replace(job, key=(0, 6, 2, 3)))
+        assert size == 2 or others[0].data.train.index.tolist() != training.halved(job)[0].data.train.index.tolist()
     with pytest.raises(ValueError, match="1 training example cannot be halved"):
-        local.halved(replace(job, data=replace(data, train=Split(train.inputs, train.index[:1], train.targets[:1]))))
+        training.halved(replace(job, data=replace(data, train=Split(train.inputs, train.index[:1], train.targets[:1]))))
 
 
 @pytest.mark.parametrize("how", [{"workers": 2}, {"width": 3}, {"width": 8, "workers": 2}], ids=str)

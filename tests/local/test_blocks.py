@@ -11,12 +11,12 @@ import torch
 from test_learner import Frozen, Tied
 from torch import Tensor, nn
 
-from coterie import local
+from coterie import training as local
 from coterie.core import Task, Training
-from coterie.local import Learner
-from coterie.local.blocks import Block, goes_with
+from coterie.data.world import Objective, Split, whole
 from coterie.randomness import generator
-from coterie.world import Objective, Split, whole
+from coterie.training import Learner
+from coterie.training.blocks import Block, goes_with
 from small import CLASSES, FEATURES, client, examples, linear, made, mlp, noisy, normed
 
 LR = 0.2

@@ -10,10 +10,11 @@ from test_learner import Frozen, Tied, Words, tokens
 from torch import Tensor, nn
 
 from coterie.core import Training
-from coterie.layout import Layout
-from coterie.local import Learner, dense
+from coterie.data.world import Objective
+from coterie.models.layout import Layout
 from coterie.randomness import generator, seeded
-from coterie.world import Objective
+from coterie.training import Learner
+from coterie.training import learner as dense
 from small import CLASSES, FEATURES, examples, linear, made, mlp, trained
 
 

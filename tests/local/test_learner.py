@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
-from coterie.local import BATCH_TO_MEASURE, Learner
+from coterie.data.world import Objective, Split, cross_entropy, whole
 from coterie.randomness import generator, seeded
-from coterie.world import Objective, Split, cross_entropy, whole
+from coterie.training import BATCH_TO_MEASURE, Learner
 from small import CLASSES, FEATURES, client, dropped, examples, linear, made, mlp, noisy, normed, trained
 
 KEY = (5, 6, 0, 1)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
-from coterie.layout import Layout
-from coterie.local import Learner
-from coterie.local.blocks import Block
-from coterie.local.precision import Master
-from coterie.models import make
+from coterie.data.world import Objective, Split, cross_entropy
+from coterie.models.layout import Layout
+from coterie.models.nets import make
 from coterie.randomness import generator
-from coterie.world import Objective, Split, cross_entropy
+from coterie.training import Learner
+from coterie.training.blocks import Block
+from coterie.training.precision import Master
 from small import CLASSES, FEATURES, examples, linear, made, mlp, normed
 
 KEY = (1, 2, 3)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie import local
+from coterie import training as local
 from coterie.core import Task, Training
-from coterie.local import Learner
+from coterie.data.world import ClientData, Objective, whole
 from coterie.randomness import generator, seeded
-from coterie.world import ClientData, Objective, whole
+from coterie.training import Learner
 from small import CLASSES, FEATURES, client, dropped, examples, linear, made, mlp, normed, trained
 
 KEY = (5, 6, 0, 1)

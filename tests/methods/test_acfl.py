@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coterie.core import Cohort, Federation, as_groups
-from coterie.experiment import make, read
+from coterie.data.scenario import find
+from coterie.data.world import World
 from coterie.methods import ACFL, FedAvg, Independent
-from coterie.scenario import find
+from coterie.runs.experiment import make, read
 from coterie.settings import SettingError
-from coterie.world import World
 from scripted import play as run
 from small import world as small_world
 from worlds import THREE, TRUTH, Played, Pull, grouped, last, play

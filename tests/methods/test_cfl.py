@@ -12,7 +12,7 @@ import torch
 
 from coterie.core import Cohort, Federation, Replies, as_groups
 from coterie.methods import CFL, FedAvg
-from coterie.methods.cfl_criteria import listen
+from coterie.methods.cfl import listen
 from coterie.settings import SettingError
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 

@@ -10,10 +10,10 @@ import pytest
 
 from coterie.clustering import halves_gram
 from coterie.core import Replies
-from coterie.engines import inprocess
+from coterie.data.scenario import SCENARIOS
+from coterie.engines import rounds as inprocess
 from coterie.methods import CFL
-from coterie.methods.cfl_criteria import measured_gamma
-from coterie.scenario import SCENARIOS
+from coterie.methods.cfl import measured_gamma
 from coterie.settings import SettingError
 
 METHOD = CFL(gamma_max=None)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.codec import decode, encode
 from coterie.core import STATES, Cohort, Method, Plan, Replies, as_groups
 from coterie.methods import METHODS
+from coterie.records.codec import decode, encode
 from coterie.settings import as_dict, build, documented
 from method_examples import DECIDES, EXAMPLES, FINDS_GROUPS, check_assignment
 from worlds import THREE, TRUTH, Pull, grouped, last, play

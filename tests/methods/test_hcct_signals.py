@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from coterie.clustering import gram, halves_gram
 from coterie.core import Cohort, Federation, Replies, Training
 from coterie.methods import HCCT, HCCTE, HCCTP
-from coterie.methods.hcct_hearing import noise_in, without_noise
-from coterie.methods.hcct_memory import remember, share_of_signal, signal_in
-from coterie.methods.probing import of_equal_steps
+from coterie.methods._half_steps import of_equal_steps
+from coterie.methods.hcct import noise_in, remember, share_of_signal, signal_in, without_noise
 from coterie.settings import SettingError
 from worlds import THREE, TRUTH, grouped, last, play
 

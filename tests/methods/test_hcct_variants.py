@@ -13,11 +13,11 @@ from torch import nn
 
 import coterie
 from coterie.core import Cohort, Federation
-from coterie.layout import Layout
+from coterie.data.scenario import find
 from coterie.methods import HCCT, HCCTE, HCCTP, FedAvg, FedPer, Independent
-from coterie.methods.hcct_layers import comparable, paper_code_ratios, relative_variances
+from coterie.methods.hcct import comparable, paper_code_ratios, relative_variances
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from coterie.scenario import find
 from coterie.settings import SettingError
 from scripted import play as run
 from small import CLASSES, FEATURES, mlp, normed

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from coterie.core import Cohort, Replies, Task, Training
 from coterie.methods import IFCA, FedAvg
-from coterie.methods.initialisation import ATTEMPTS, MOST_CENTRES, Centres, plan_centre, step_centre
-from coterie.methods.starts import Start, mean_losses, of_all
+from coterie.methods._model_choice import ATTEMPTS, MOST_CENTRES, Centres, Start, mean_losses, of_all, plan_centre, step_centre
 from coterie.settings import SettingError
 from scripted import play as run
 from small import world as small_world

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from coterie.engines.inprocess import Round, rounds
-from coterie.experiment import make, read
-from coterie.world import World
+from coterie.core import Round
+from coterie.data.world import World
+from coterie.engines.rounds import rounds
+from coterie.runs.experiment import make, read
 
 COMMITTED = make(read(Path(__file__).parents[2] / "experiments" / "ifca-digits.toml"))
 METHODS: dict[str, Any] = {method.name: method for method in COMMITTED.methods}

@@ -10,20 +10,26 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.attendance import Attendance
 from coterie.clustering import halves_gram
-from coterie.core import Cohort, Federation, Replies, Training, as_groups
-from coterie.engines import inprocess
-from coterie.engines.inprocess import Round
+from coterie.core import Cohort, Federation, Replies, Round, Training, as_groups
+from coterie.data.scenario import SCENARIOS
+from coterie.data.world import Attendance, World
+from coterie.engines import rounds as inprocess
 from coterie.methods import CFL, FedAvg, SplitHalf
-from coterie.methods.cfl_leaves import Leaf
-from coterie.methods.split_half_groups import Evidence, confirmed, evidence_of, looked_at
-from coterie.methods.split_half_review import middle, reviewed
-from coterie.methods.split_half_state import SplitHalfState, Watch
-from coterie.methods.split_half_walk import Probed, probed, step
-from coterie.scenario import SCENARIOS
-from coterie.tree import root
-from coterie.world import World
+from coterie.methods._cluster_tree import Leaf, root
+from coterie.methods.split_half import (
+    Evidence,
+    Probed,
+    SplitHalfState,
+    Watch,
+    confirmed,
+    evidence_of,
+    looked_at,
+    middle,
+    probed,
+    reviewed,
+    step,
+)
 
 D = 300
 CLIENTS = tuple(range(3, 19))

@@ -13,12 +13,12 @@ import torch
 from rich.console import Console
 
 import coterie
-from coterie.checking import accept
 from coterie.cli import main
 from coterie.randomness import seeded
-from coterie.record import read_toml, to_toml
+from coterie.records.record import read_toml, to_toml
+from coterie.records.store import SCHEMA
 from coterie.report import terminal
-from coterie.store import SCHEMA
+from coterie.runs.checking import accept
 
 HERE = Path(__file__).parent
 OLD = sorted(folder for folder in HERE.glob("schema-*/*") if folder.is_dir())

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import coterie
-from coterie.arguments import SHELLS, parser
 from coterie.cli import main
+from coterie.cli.arguments import SHELLS, parser
 from coterie.methods import METHODS
 
 COMPLETE = """

@@ -130,7 +130,7 @@ print(json.dumps(out))
 """
 NEED = {
     "coterie.engines.flower": ("flwr", "cryptography", "google"),
-    "coterie.track.to_": ("tensorboard", "mlflow", "wandb", "PIL"),
+    "coterie.tracking.to_": ("tensorboard", "mlflow", "wandb", "PIL"),
 }
 """The modules that cannot be imported without an extra: where they begin, and what they lack."""
 

@@ -11,7 +11,7 @@ import pytest
 from coterie.cli import main
 from coterie.core import Note
 from coterie.methods import METHODS
-from coterie.record import to_json
+from coterie.records.record import to_json
 from coterie.report.explain import explain, words
 from coterie.settings import UserError, as_dict
 from told_runs import ran, recorded, square

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coterie.methods import METHODS
-from coterie.record import Record
+from coterie.records.record import Record
 from coterie.report.explain import explain, words
 from told_runs import ran
 

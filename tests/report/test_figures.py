@@ -22,8 +22,7 @@ pytest.importorskip("matplotlib", reason="Matplotlib is not installed (pip insta
 from coterie.report import figures
 from coterie.report.figures import criteria, curves, heat
 from coterie.report.figures import plot as drawn
-from coterie.report.figures.looks import ENDED, looks
-from coterie.report.figures.style import COLOURS, STYLE
+from coterie.report.figures.style import COLOURS, ENDED, STYLE, looks
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from coterie.report import live
-from coterie.report.live import EDGE, Live, Steps, watched
-from coterie.report.pace import Pace
+from coterie.report.live import EDGE, Live, Pace, Steps, watched
 
 
 def line(round: int, groups: list[list[int]], tested: bool = True, parts: list[list[int]] | None = None) -> dict[str, Any]:

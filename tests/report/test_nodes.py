@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.report.nodes import follow, memberships, ordered
+from coterie.report.gathered import follow, memberships, ordered
 from page_runs import line, note
 
 

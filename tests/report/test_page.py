@@ -14,11 +14,10 @@ from hypothesis.extra import numpy as npst
 
 from coterie.cli import main
 from coterie.methods import METHODS
-from coterie.record import Record, to_json
+from coterie.records.record import Record, to_json
 from coterie.report.explain import explain
 from coterie.report.page import document, page
-from coterie.report.page.packing import real, whole
-from coterie.report.page.squares import CELLS, MOST, blocks, square, squares
+from coterie.report.page.charts import CELLS, MOST, blocks, real, square, squares, whole
 from coterie.report.summary import summary
 from coterie.settings import UserError
 from forged import change

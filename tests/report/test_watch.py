@@ -22,10 +22,9 @@ from typing import Any
 import pytest
 
 from coterie.cli import main
-from coterie.record import ROUNDS, Record
-from coterie.report import following, serving
-from coterie.report.following import Following
-from coterie.report.serving import HOST, Server
+from coterie.records.record import ROUNDS, Record
+from coterie.report import watch
+from coterie.report.watch import HOST, Following, Server
 from coterie.settings import UserError
 from page_runs import line, note, write
 
@@ -54,7 +53,7 @@ def serve() -> Iterator[Callable[[Path], Server]]:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page is made anew however long the last one took."""
-    monkeypatch.setattr(following, "REST", 0)
+    monkeypatch.setattr(watch, "REST", 0)
 
 
 def ask(
@@ -105,9 +104,9 @@ def test_what_has_not_changed_is_not_sent_again(run: Path, serve: Callable[[Path
 
 
 def test_only_what_has_grown_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "REST", 0)
+    monkeypatch.setattr(watch, "REST", 0)
     read: list[str] = []
-    monkeypatch.setattr(following, "one", lambda run, one=following.one: read.append(run.name) or one(run))
+    monkeypatch.setattr(watch, "one", lambda run, one=watch.one: read.append(run.name) or one(run))
     for name in "ab":
         write(tmp_path / name, [line(1, GROUPS)])
     shown = Following(tmp_path)
@@ -119,7 +118,7 @@ def test_only_what_has_grown_is_read_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_page_that_took_long_is_not_made_again_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "REST", 1e9)
+    monkeypatch.setattr(watch, "REST", 1e9)
     shown = Following(run)
     first = shown.shown()
     Record(run).append(line(2, GROUPS))
@@ -191,7 +190,7 @@ def test_the_port_of_http_may_be_left_out(run: Path, serve: Callable[[Path], Ser
     server = serve(run)
     for host in (HOST, "localhost", "Localhost"):
         assert ask(server, Host=host)[0] == 403
-    monkeypatch.setattr(serving, "HTTP_PORT", server.server_port)
+    monkeypatch.setattr(watch, "HTTP_PORT", server.server_port)
     for host in (HOST, "localhost", "Localhost"):
         assert ask(server, Host=host)[0] == 200
     for host in ("evil.example", "", f"{HOST}:1"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import precision_score
 
-from coterie.engines.hardware import Hardware
+from coterie.engines.workers import Hardware
 from coterie.methods import ACFL
 from coterie.studies import STUDIES
 from coterie.studies.acfl import by_epochs

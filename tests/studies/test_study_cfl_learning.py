@@ -11,8 +11,8 @@ import torch
 
 from coterie.clustering.bipartition import bipartition
 from coterie.core import Federation, Replies
-from coterie.engines import inprocess
-from coterie.engines.hardware import Hardware
+from coterie.engines import rounds as inprocess
+from coterie.engines.workers import Hardware
 from coterie.methods import CFL
 from coterie.studies import STUDIES, cfl_learning
 from coterie.studies.cfl_ablations import PublishedCFL

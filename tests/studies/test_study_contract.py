@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from coterie.data.datasets import DATASETS
-from coterie.engines.hardware import Hardware
-from coterie.record import to_json
+from coterie.engines.workers import Hardware
+from coterie.records.record import to_json
 from coterie.settings import UserError
 from coterie.studies import PAPERS, STUDIES
 from coterie.studies.drawing import draw

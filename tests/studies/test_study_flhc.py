@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.engines.hardware import Hardware
+from coterie.engines.workers import Hardware
 from coterie.methods import FLHC, FedAvg
 from coterie.studies import STUDIES, flhc
 from coterie.studies.flhc_printed import TABLE_1, TABLE_2, TABLE_4, TABLE_5

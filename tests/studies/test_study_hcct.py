@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from coterie.core import Training
-from coterie.engines.hardware import Hardware
+from coterie.data.world import cross_entropy
+from coterie.engines.workers import Hardware
 from coterie.methods import FedAvg, Independent
 from coterie.randomness import seeded
 from coterie.studies import STUDIES, hcct, hcct_choice, hcct_patterns
 from coterie.studies.running import rounds_of, world_of
 from coterie.studies.study import Resources, Row
-from coterie.world import cross_entropy
 
 ALONE = Resources(hardware=Hardware(workers=1))
 SCENARIO = {"name": "digits/iid", "clients": 3, "train": 0.1, "validation": 0.1}

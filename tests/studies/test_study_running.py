@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.codec import DamagedError
-from coterie.engines.hardware import Hardware
+from coterie.engines.workers import Hardware
 from coterie.methods import FedAvg
+from coterie.records.codec import DamagedError
 from coterie.settings import UserError
 from coterie.studies.numbers import found, picked, spread, stays_above, values
 from coterie.studies.reading import find

@@ -10,10 +10,10 @@ import torch
 
 from coterie.clustering import cosine, gram
 from coterie.core import Cohort, Federation, Replies, Training
-from coterie.engines import inprocess
-from coterie.engines.hardware import Hardware
+from coterie.data.scenario import Scenario
+from coterie.engines import rounds
+from coterie.engines.workers import Hardware
 from coterie.methods import FedAvg
-from coterie.scenario import Scenario
 from coterie.studies.halved import seen
 from coterie.studies.study import Resources
 from coterie.studies.watched import GRADIENTS, UPDATES, Watched, cosines_of
@@ -22,8 +22,8 @@ from small import world
 
 @pytest.mark.parametrize("asked", [None, 1, 2])
 def test_it_trains_as_fedavg_does(asked: int | None) -> None:
-    watched = list(inprocess.rounds(Watched(gradients_from=asked), world(), rounds=3, workers=1))
-    plain = list(inprocess.rounds(FedAvg(), world(), rounds=3, workers=1))
+    watched = list(rounds.rounds(Watched(gradients_from=asked), world(), rounds=3, workers=1))
+    plain = list(rounds.rounds(FedAvg(), world(), rounds=3, workers=1))
     # An exchange of gradients in between draws other mini-batches, so only what came before is the same bit by bit.
     same = 3 if asked is None else asked - 1
     for one, other in zip(watched[:same], plain[:same], strict=True):
@@ -67,7 +67,7 @@ def test_what_it_tells_is_of_the_replies_by_hand() -> None:
 def test_a_probe_after_it_tells_groups_apart_where_there_are_any() -> None:
     def probed(shift: str) -> dict[str, Any]:
         there = Scenario(shift=shift, groups=2, clients=8, training=Training(lr=0.1, batch=10, epochs=2)).build(0)
-        *_, last = inprocess.rounds(Watched(), there, rounds=20, workers=1)
+        *_, last = rounds.rounds(Watched(), there, rounds=20, workers=1)
         return seen(Resources(hardware=Hardware(workers=1)), last.position, there, 0)
 
     found = probed("label-permutation")
@@ -80,7 +80,7 @@ def test_a_probe_after_it_tells_groups_apart_where_there_are_any() -> None:
 
 def test_a_probe_of_who_cannot_be_halved_says_nothing() -> None:
     there = Scenario(samples=3, clients=4, train=0.3, validation=0.0, training=Training(lr=0.1, batch=0, steps=1)).build(0)
-    *_, last = inprocess.rounds(Watched(), there, rounds=1, workers=1)
+    *_, last = rounds.rounds(Watched(), there, rounds=1, workers=1)
     found = seen(Resources(hardware=Hardware(workers=1)), last.position, there, 0)
     assert found == {"p": None, "groups": None, "ari": None}
 

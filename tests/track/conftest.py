@@ -9,7 +9,7 @@ import pytest
 from tracked import ROUNDS
 
 import coterie
-from coterie.experiment import make
+from coterie.runs.experiment import make
 
 
 @pytest.fixture(scope="session")

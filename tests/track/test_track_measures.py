@@ -10,10 +10,9 @@ import pytest
 from safetensors import safe_open
 
 import page_runs
-from coterie.record import Record
+from coterie.records.record import Record
 from coterie.report.summary import summary
-from coterie.track.measures import MOST, Course, settings, words
-from coterie.track.pictures import MAP, SIDE, coloured, pictures
+from coterie.tracking.measures import MAP, MOST, SIDE, Course, coloured, pictures, settings, words
 
 
 def numbers(run: Path) -> list[dict[str, float]]:

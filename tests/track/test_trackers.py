@@ -15,12 +15,11 @@ import pytest
 from tracked import ROUNDS, append, cut
 
 from coterie.cli import main
-from coterie.record import Record
+from coterie.records.record import Record
 from coterie.settings import UserError
-from coterie.track import track
-from coterie.track.__main__ import WRITERS, follow
-from coterie.track.measures import Course, settings
-from coterie.track.place import Place
+from coterie.tracking import track
+from coterie.tracking.__main__ import WRITERS, follow
+from coterie.tracking.measures import Course, Place, settings
 
 pytestmark = pytest.mark.slow
 
@@ -107,7 +106,7 @@ def test_mlflow(run: Path) -> None:
 
 def test_wandb_takes_no_settings_of_a_stranger_s(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
-    from coterie.track.to_wandb import Wandb
+    from coterie.tracking.to_wandb import Wandb
 
     (run / "wandb").mkdir()
     (run / "wandb" / "settings").write_text("[default]\nbase_url = https://theirs.example\n")
@@ -120,7 +119,7 @@ def test_wandb_takes_no_settings_of_a_stranger_s(run: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("kept", [False, True])
 def test_mlflow_writes_nothing_where_a_stranger_s_database_says(run: Path, tmp_path: Path, kept: bool) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
-    from coterie.track.to_mlflow import MLflow
+    from coterie.tracking.to_mlflow import MLflow
 
     (run / "track" / "mlflow").mkdir(parents=True)
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'track' / 'mlflow' / 'mlflow.db'}")
@@ -135,7 +134,7 @@ def test_mlflow_writes_nothing_where_a_stranger_s_database_says(run: Path, tmp_p
 
 def killed(run: Path, tracker: str, in_round: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Track a run by a process that is killed when ``in_round`` is written, and before that is kept; then by another."""
-    writer = getattr(importlib.import_module(f"coterie.track.to_{tracker}"), WRITERS[tracker])
+    writer = getattr(importlib.import_module(f"coterie.tracking.to_{tracker}"), WRITERS[tracker])
     keep = Place.keep
 
     def fatal(self: Place, round: int | None = None, identity: str | None = None) -> None:
@@ -156,7 +155,7 @@ def test_mlflow_has_each_round_once_where_a_process_was_killed(
     in_round: int, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
-    from coterie.track.to_mlflow import MLflow
+    from coterie.tracking.to_mlflow import MLflow
 
     MLflow(run)  # and killed before the first round
     killed(run, "mlflow", in_round, monkeypatch)

@@ -12,11 +12,11 @@ import pytest
 from tracked import ROUNDS, Kept, append, cut
 
 from coterie.cli import main
-from coterie.record import Record
+from coterie.records.record import Record
 from coterie.settings import UserError
-from coterie.track import TRACKERS, Tracking, following, known, track
-from coterie.track.__main__ import Follower, follow, told
-from coterie.track.place import Place
+from coterie.tracking import TRACKERS, Tracking, following, track
+from coterie.tracking.__main__ import Follower, follow, told
+from coterie.tracking.measures import Place
 
 
 def test_rounds_are_tracked_as_they_are_recorded(run: Path) -> None:
@@ -158,7 +158,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(following, "__package__", "stand_in")
-    monkeypatch.setattr(known, "TRACKERS", dict.fromkeys(("fails", "hangs", "works"), ()))
+    monkeypatch.setattr(following, "TRACKERS", dict.fromkeys(("fails", "hangs", "works"), ()))
 
 
 def test_one_that_fails_is_told_of_and_the_others_go_on(run: Path, stand_in: None) -> None:
@@ -213,5 +213,5 @@ def test_that_single_clients_are_left_out_is_told_once(run: Path, stand_in: None
 
 def test_trackers_are_known_by_what_they_need() -> None:
     assert list(TRACKERS) == ["tensorboard", "mlflow", "wandb"]
-    assert known.installed("json")
-    assert not known.installed("no_such_module")
+    assert following.installed("json")
+    assert not following.installed("no_such_module")

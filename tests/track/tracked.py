@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from coterie.track.pictures import Picture
-from coterie.track.place import Place
+from coterie.tracking.measures import Picture, Place
 
 ROUNDS = 8
 """Of the run that is tracked."""

@@ -7,7 +7,7 @@ from flwr.app import Context
 from sklearn.datasets import load_digits
 from torch import nn
 
-from coterie.world import ClientData, whole
+from coterie.data.world import ClientData, whole
 
 
 def net() -> nn.Module:

@@ -16,8 +16,8 @@ from coterie.boundary.compress import unpack as unpack
 from coterie.boundary.privacy import noise_for as noise_for
 from coterie.boundary.privacy import spent as spent
 from coterie.boundary.rules import Boundary as Boundary
-from coterie.boundary.secret import known_by as known_by
-from coterie.boundary.secret import secret_of_environment as secret_of_environment
-from coterie.boundary.secret import secret_of_file as secret_of_file
-from coterie.boundary.secret import unlike_secret as unlike_secret
+from coterie.boundary.rules import known_by as known_by
+from coterie.boundary.rules import secret_of_environment as secret_of_environment
+from coterie.boundary.rules import secret_of_file as secret_of_file
+from coterie.boundary.rules import unlike_secret as unlike_secret
 from coterie.boundary.wire import Wire as Wire

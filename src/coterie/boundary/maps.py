@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.layout import Layout
+from coterie.models.layout import Layout
 from coterie.randomness import numpy_generator
 
 

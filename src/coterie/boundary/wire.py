@@ -15,7 +15,7 @@ from coterie.boundary.compress import NUMBER, check_packed, pack, packed_bytes, 
 from coterie.boundary.maps import drawn
 from coterie.boundary.rules import WHOLE_ROW, Boundary
 from coterie.core import Client, Federation, Plan, Task
-from coterie.layout import Layout
+from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, numpy_generator, seeded
 
 OTHERS = "others"

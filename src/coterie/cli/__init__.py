@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from coterie.arguments import parse, parser
+from coterie.cli.arguments import parse, parser
 from coterie.files import reason
 from coterie.printable import one_line, say
 from coterie.settings import UserError

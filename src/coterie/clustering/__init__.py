@@ -33,35 +33,48 @@ Partitions
 Wrong input is a :class:`ValueError` of one sentence.
 """
 
-from coterie.clustering.agglomerative import agglomerative, cut, cut_dendrogram, cut_margin, dendrogram
-from coterie.clustering.bipartition import Bipartition, bipartition, bipartition_margin, optimal_bipartition
-from coterie.clustering.congruence import Congruence, congruence, repeated_p
-from coterie.clustering.congruence_split import (
-    CongruentGroups,
-    Contrast,
-    SplitDecision,
-    congruent_groups,
-    contrast,
-    newcomer_contrasts,
-    signal_cut,
-)
-from coterie.clustering.geometry import cosine, distances, gram, gram_update, manhattan, norm_of_mean, norms
-from coterie.clustering.halves import halves_gram, noise_levels, reliability, signal_cosine, signal_gram
-from coterie.clustering.layers import layer_cosines, layer_grams, layer_similarities
-from coterie.clustering.margins import SketchWarning
-from coterie.clustering.neighbours import closeness
-from coterie.clustering.optimum import utility_optimum
-from coterie.clustering.partition import adjusted_rand, groups_of, labels_of, purity, same_partition
-from coterie.clustering.separation import (
+from coterie.clustering.agglomerative import SketchWarning, agglomerative, cut, cut_dendrogram, cut_margin, dendrogram
+from coterie.clustering.bipartition import (
+    Bipartition,
     H,
+    bipartition,
+    bipartition_margin,
     gamma_bound,
     guaranteed_gamma,
+    optimal_bipartition,
     passes_gamma,
     separation_bound,
     separation_gap,
 )
+from coterie.clustering.congruence import (
+    Congruence,
+    CongruentGroups,
+    Contrast,
+    SplitDecision,
+    congruence,
+    congruent_groups,
+    contrast,
+    newcomer_contrasts,
+    repeated_p,
+    signal_cut,
+)
+from coterie.clustering.geometry import (
+    closeness,
+    cosine,
+    distances,
+    gram,
+    gram_update,
+    layer_cosines,
+    layer_grams,
+    layer_similarities,
+    manhattan,
+    norm_of_mean,
+    norms,
+)
+from coterie.clustering.halves import halves_gram, noise_levels, reliability, signal_cosine, signal_gram
+from coterie.clustering.partition import adjusted_rand, groups_of, labels_of, purity, same_partition
 from coterie.clustering.sketch import Sketcher, sketch, sketch_error
-from coterie.clustering.utility import benefit, benefits, utility, utility_merge
+from coterie.clustering.utility import benefit, benefits, utility, utility_merge, utility_optimum
 
 __all__ = [
     "Bipartition",

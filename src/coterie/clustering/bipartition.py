@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coterie.clustering import _checks
-from coterie.clustering.agglomerative import cut_dendrogram, dendrogram
-from coterie.clustering.margins import borders, margin
+from coterie.clustering.agglomerative import borders, cut_dendrogram, dendrogram, margin
 
 LINKAGES = ("single", "complete", "average")
 
@@ -143,3 +143,113 @@ def _from_side(square: np.ndarray, side: np.ndarray) -> Bipartition:
     small, large = (left, right) if len(left) < len(right) else (right, left)
     cross = max(float(square[i, large].max()) for i in small)
     return Bipartition(tuple(left.tolist()), tuple(right.tolist()), cross)
+
+
+# ----------------------------------------------------------------------------------------------------
+# When a cut in two is right: CFL's Separation Theorem (Sattler, Müller, Samek, arXiv 1910.01991, section II).
+#
+# A bipartition is *correct* (Definition 1) if no two clients of the same data distribution are on different sides. γ_i is
+# how far client i's gradient is from its distribution's, relative to the latter's norm (eq. 16). With k distributions,
+# similarities inside one are at least ``H(γ_i, γ_j)`` (eq. 21), and the best cut's cross similarities at most
+# ``separation_bound(k, γ_i, γ_j)`` (eq. 19), the greatest over the pairs across.
+#
+# Two misprints of the paper are not followed. Lemma 3's h must begin with ``-‖X‖‖Y‖ / (‖v‖‖w‖)``; printed is a
+# denominator ``‖v‖²``, with which the lemma is false unless ``‖v‖ = ‖w‖``. And a gap above zero is sufficient for a
+# correct cut, not "if and only if" (Remark 2, eq. 49): with noise, cuts are often correct without one.
+
+
+def separation_gap(similarity: np.ndarray, labels: Any) -> float:
+    """``g(α)``: least similarity within a true group, less the best cut's greatest across (Definition 2, eq. 28).
+
+    similarity: ``(n, n)`` cosine similarities, n >= 2. labels: ``(n,)``, the data distribution of each client. Above
+    zero, the best cut is correct; below, nothing follows. With one true group it is never above zero; with all clients
+    different, the similarity within is that of a client to itself, 1.
+
+    Raises ``ValueError`` where labels are not one per client, as positions or groups would be.
+
+    >>> separation_gap(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.3], [0.1, 0.3, 1.0]]), [0, 0, 1])  # 0.9 - 0.3
+    0.6000000000000001
+    """
+    square = _checks.similarity_matrix(similarity)
+    of = _checks.label_vector(labels, len(square))
+    cross = optimal_bipartition(square).cross
+    within = 1.0
+    for i, row in enumerate(square):
+        fellows = row[i + 1 :][of[i + 1 :] == of[i]]
+        within = min(within, float(fellows.min())) if fellows.size else within
+    return within - cross
+
+
+def H(gamma_i: float, gamma_j: float) -> float:
+    """``H_ij = -γ_i γ_j + sqrt(1 - γ_i²) sqrt(1 - γ_j²) = cos(asin γ_i + asin γ_j)`` (eq. 20), for γ in [0, 1].
+
+    >>> H(0.0, 0.0), round(H(0.6, 0.6), 12)  # 1 - 2γ² for equal ones
+    (1.0, 0.28)
+    """
+    for name, value in (("gamma_i", gamma_i), ("gamma_j", gamma_j)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must be 0 to 1, where the Separation Theorem speaks, got {value}")
+    return -gamma_i * gamma_j + math.sqrt(1 - gamma_i**2) * math.sqrt(1 - gamma_j**2)
+
+
+def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
+    """The most that two clients across the best cut can be alike (eq. 19), given k distributions and their γ.
+
+    ``cos(π/(k-1)) H + sin(π/(k-1)) sqrt(1 - H²)`` where ``H >= cos(π/(k-1))``, else 1. The paper leaves i and j free:
+    take the greatest over the pairs across. k = 2: ``-H`` (Remark 1). k = 1: congruent clients, nothing to separate,
+    and π/0 in the formula: 1, the bound of every cosine.
+
+    >>> round(separation_bound(3, 0.0, 0.6), 12)  # H = 0.8; sqrt(1 - 0.8²)
+    0.6
+    """
+    _whole(k)
+    h = H(gamma_i, gamma_j)
+    if k == 1:
+        return 1.0
+    if k == 2:
+        return -h  # sin(π) is not zero in floating point
+    angle = math.pi / (k - 1)
+    least = 0.0 if k == 3 else math.cos(angle)  # nor is cos(π/2)
+    if h < least:
+        return 1.0
+    return least * h + math.sin(angle) * math.sqrt(max(1 - h * h, 0.0))
+
+
+def guaranteed_gamma(k: int) -> float:
+    """``sin(π / (4(k-1)))``: with every γ below it, the best cut of k distributions is correct for certain.
+
+    It follows from Theorem 1 with equal γ, ``cos φ > cos(π/(k-1) - φ)`` at ``φ = 2 asin γ``. k = 1: 0, since no cut of
+    congruent clients is correct.
+
+    >>> [round(guaranteed_gamma(k), 4) for k in (2, 3, 10)]
+    [0.7071, 0.3827, 0.0872]
+    """
+    _whole(k)
+    return math.sin(math.pi / (4 * (k - 1))) if k > 1 else 0.0
+
+
+def gamma_bound(cross: float) -> float:
+    """``sqrt((1 - α_cross) / 2)``: a cut with this cross similarity is correct if every γ is below (eq. 39).
+
+    >>> gamma_bound(-1.0), gamma_bound(1.0)
+    (1.0, 0.0)
+    """
+    if not -1 - _checks.SLACK <= cross <= 1 + _checks.SLACK:
+        raise ValueError(f"cross must be a cosine similarity, -1 to 1, got {cross}")
+    return math.sqrt(min(max((1 - cross) / 2, 0.0), 1.0))
+
+
+def passes_gamma(cross: float, gamma_max: float) -> bool:
+    """CFL's test before it splits, ``γ_max < sqrt((1 - α_cross) / 2)``, strictly (Algorithm 5, line 18).
+
+    >>> passes_gamma(0.0, 0.7), passes_gamma(1.0, 0.0)
+    (True, False)
+    """
+    if not 0 <= gamma_max <= 1:
+        raise ValueError(f"gamma_max must be 0 to 1, got {gamma_max}")
+    return gamma_max < gamma_bound(cross)
+
+
+def _whole(k: int) -> None:
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+        raise ValueError(f"k must be a number of data distributions, a whole number >= 1, got {k!r}")

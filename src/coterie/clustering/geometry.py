@@ -8,7 +8,7 @@ the rows leaves it as it is. Only Manhattan distances need the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from coterie.clustering import _checks
 from coterie.clustering.columns import Columns, blocks
-from coterie.clustering.products import cross_products, self_products
 from coterie.clustering.sketch import sketch_of_columns
 
 ZERO = 1e-12
@@ -187,3 +186,144 @@ def manhattan(updates: np.ndarray | Tensor, columns: Columns = None) -> np.ndarr
     out = np.zeros((n, n))
     out[np.triu_indices(n, 1)] = condensed
     return out + out.T
+
+
+# ----------------------------------------------------------------------------------------------------
+# Inner products of many long rows, tile by tile: half of a general product's work, and no second matrix of its size.
+
+
+WIDTH = 1 << 16
+"""Columns whose products are added in the rows' own precision, at most, before float64 takes over."""
+
+_ENTRIES = 1 << 26  # of a block of columns: what is converted to float32 at a time, 256 MB of it
+_TILE = 2048  # rows: a tile of products is 16 MB in float32
+_FEW = 200  # rows: below, torch's product is the faster one; from there on, NumPy's is, and it does half of the work
+
+
+def self_products(rows: Tensor, columns: Columns, centre: bool) -> np.ndarray:
+    """``(n, n)`` float64 inner products of checked rows ``(n, d)``; ``centre`` takes the mean row off, block by block."""
+    n = len(rows)
+    total = np.zeros((n, n))
+    for block in blocks(rows, columns, width=_width(n)):
+        if centre:
+            block = block - block.mean(dim=0)
+        for i, j in _upper(n):
+            _add(total, block, i, block, j)
+    for i, j in _upper(n):
+        if i == j:  # a product is symmetric only up to rounding
+            tile = np.triu(total[i, i])
+            total[i, i] = tile + np.triu(tile, 1).T
+        else:
+            total[j, i] = total[i, j].T
+    # No product is greater than the greatest of the squares, so these tell whether all are finite.
+    if not np.isfinite(np.diagonal(total)).all():
+        _checks.refuse_infinite_rows(rows)
+    return total
+
+
+def cross_products(rows: Tensor, some: np.ndarray, columns: Columns) -> np.ndarray:
+    """``(m, n)`` float64 inner products of the rows at the m positions ``some`` with all rows ``(n, d)``."""
+    n = len(rows)
+    total = np.zeros((len(some), n))
+    for block in blocks(rows, columns, width=_width(n)):
+        chosen = block[some]
+        for i in _tiles(len(some)):
+            for j in _tiles(n):
+                _add(total, chosen, i, block, j)
+    if not np.isfinite(total).all():
+        _checks.refuse_infinite_rows(rows)
+    return total
+
+
+def _width(n: int) -> int:
+    return max(256, min(WIDTH, _ENTRIES // n))
+
+
+def _tiles(n: int) -> list[slice]:
+    """``range(n)`` in parts of equal length, none longer than a tile."""
+    step = -(-n // -(-n // _TILE))
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+
+
+def _upper(n: int) -> Iterator[tuple[slice, slice]]:
+    tiles = _tiles(n)
+    return ((i, j) for at, i in enumerate(tiles) for j in tiles[at:])
+
+
+def _add(total: np.ndarray, left: Tensor, i: slice, right: Tensor, j: slice) -> None:
+    """Add the products of rows i of ``left`` and rows j of ``right`` to the tile (i, j) of ``total``."""
+    one, two = left[i], right[j]
+    with np.errstate(all="ignore"):  # what is not finite is named by the callers
+        if one.device.type == "cpu" and max(len(one), len(two)) >= _FEW:
+            total[i, j] += one.numpy() @ two.numpy().T  # of a matrix and its own transpose, NumPy computes one half
+        else:
+            total[i, j] += (one @ two.T).cpu().numpy()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which layers tell clients apart (ACFL): a Gram matrix and cosine similarities of every layer on its own.
+
+
+ALL = "all"
+"""The name of the matrix of all layers together."""
+
+
+def layer_grams(rows: np.ndarray | Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
+    """layer -> ``(n, n)`` inner products of the clients' rows ``(n, d)`` in that layer's columns alone.
+
+    columns: layer -> ``(start, stop)``, which do not overlap, so that the matrices of layers add up to that of them all.
+    Raises ``ValueError`` for rows that are not finite and for columns that are not there.
+
+    >>> layer_grams(np.array([[3.0, 4.0], [0.0, 2.0]]), {"conv": (0, 1), "fc": (1, 2)})["fc"]
+    array([[16.,  8.],
+           [ 8.,  4.]])
+    """
+    checked = _checks.rows(rows)
+    return {layer: gram_of_rows(checked, span) for layer, span in columns.items()}
+
+
+def layer_similarities(rows: np.ndarray | Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
+    """layer -> ``(n, n)`` cosine similarities of the clients' rows ``(n, d)`` in that layer, and ``"all"`` in all of them.
+
+    The matrices of ACFL's figure 3: first layers are alike in all clients, the last ones tell tasks apart. Arguments and
+    errors as in :func:`layer_grams`.
+
+    >>> found = layer_similarities(np.array([[3.0, 4.0], [0.0, 2.0]]), {"conv": (0, 1), "fc": (1, 2)})
+    >>> float(found["fc"][0, 1]), float(found["all"][0, 1])
+    (1.0, 0.8)
+    """
+    return layer_cosines(layer_grams(rows, columns))
+
+
+def layer_cosines(grams: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """:func:`layer_similarities` from the matrices of :func:`layer_grams`; ``"all"`` is the cosine of their sum."""
+    return {**{layer: cosine(gram) for layer, gram in grams.items()}, ALL: cosine(np.sum([*grams.values()], axis=0))}
+
+
+# ----------------------------------------------------------------------------------------------------
+# How close one update is to others: what places a newcomer (CFL, arXiv 1910.01991, Algorithm 4).
+
+
+CLOSENESS_METRICS = ("cosine", "l2", "l1")
+
+
+def closeness(update: Tensor, stored: Tensor, metric: str = "cosine") -> Tensor:
+    """How close ``update`` ``(d,)`` is to each of ``stored`` ``(m, d)``: ``(m,)`` float64, greater is closer.
+
+    ``cosine``: the cosine similarity, 0 where a norm is below 1e-12. ``l2``, ``l1``: minus the distance. ValueError for
+    another metric.
+
+    >>> closeness(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 3.0]])).tolist()
+    [1.0, 0.0]
+    >>> closeness(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]), "l1").tolist()
+    [-1.0, -4.0]
+    """
+    if metric == "cosine":
+        norms, own = stored.norm(dim=1).double(), update.norm().double()
+        none = (norms < ZERO) | (own < ZERO)
+        inner = (stored @ update).double()
+        return torch.where(none, 0.0, inner / torch.where(none, 1.0, norms * own)).clamp(-1.0, 1.0)
+    if metric not in CLOSENESS_METRICS:
+        raise ValueError(f"metric must be one of {', '.join(CLOSENESS_METRICS)}, got {metric!r}")
+    order = 2 if metric == "l2" else 1
+    return -torch.stack([(row - update).norm(p=order) for row in stored]).double()

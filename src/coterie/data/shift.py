@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from coterie.settings import SettingError
 
@@ -91,3 +92,23 @@ def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> 
     if any(angle % 90 for angle in angles) or len(set(turns)) < groups:
         raise SettingError(f"rotation needs {groups} different multiples of 90 degrees below 360, got {list(angles)}")
     return [Shift(turns=turn) for turn in turns]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Changes made to training images on the way to the model.
+
+
+def crop_and_flip(images: Tensor, generator: torch.Generator, margin: int = 4) -> Tensor:
+    """Images ``(b, C, H, W)`` moved by up to ``margin`` pixels, zeros coming in, and mirrored left-right half the time.
+
+    The usual augmentation of CIFAR: a random crop of the zero-padded image, and a horizontal flip.
+    """
+    count, _, height, width = images.shape
+    draws = torch.randint(0, 2 * margin + 1, (2, count), generator=generator)
+    mirrored = torch.randint(0, 2, (count,), generator=generator).bool()
+    across = torch.arange(width).expand(count, width)
+    across = torch.where(mirrored[:, None], across.flip(1), across) + draws[1][:, None]
+    down = torch.arange(height) + draws[0][:, None]
+    which = torch.arange(count)[:, None, None]
+    padded = pad(images, (margin,) * 4)
+    return padded.permute(0, 2, 3, 1)[which, down[:, :, None], across[:, None, :]].permute(0, 3, 1, 2).contiguous()

@@ -1,4 +1,4 @@
-"""Which examples each client trains, validates and tests on: positions, then :class:`~coterie.world.Split` objects."""
+"""Which examples each client trains, validates and tests on: positions, then :class:`~coterie.data.world.Split` objects."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from coterie.data.pool import Pool
 from coterie.data.shift import Shift
+from coterie.data.world import Split
 from coterie.settings import SettingError, UserError
-from coterie.world import Split
 
 TESTS = ("share", "whole", "classes", "own")
 

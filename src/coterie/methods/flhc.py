@@ -12,7 +12,7 @@ Deviations
   its text describes is not.
 - Where fewer than ``quorum`` of the clients answer the clustering exchange, the round is one more of FedAvg and they are
   asked again in the next. Those silent in the exchange that clusters, and clients that join later, are placed like CFL's
-  newcomers (:mod:`coterie.methods.walking`): when they next answer, they train from the model of the clustering exchange,
+  newcomers (:mod:`coterie.methods._cluster_tree`): when they next answer, they train from the model of the clustering exchange,
   and join the cluster that holds the nearest update by ``metric``; if that is not nearer than the threshold, they are a
   cluster of their own.
 """
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import cut_dendrogram, dendrogram, distances, gram, groups_of, manhattan
-from coterie.clustering.margins import borders, doubt
+from coterie.clustering.agglomerative import borders, doubt
 from coterie.core import (
     Assignment,
     Client,
@@ -43,9 +43,9 @@ from coterie.core import (
     state,
     train_from,
 )  # fmt: skip
-from coterie.methods import walking
+from coterie.methods import _cluster_tree
+from coterie.methods._cluster_tree import Tree, root
 from coterie.settings import SettingError, check, setting
-from coterie.tree import Tree, root
 
 
 @state("flhc")
@@ -120,7 +120,7 @@ class FLHC:
             return train_from(state.models, dict.fromkeys(cohort.present, 0), **self._rows(state), ends_round=False)
         row = {c: i for i, group in enumerate(state.groups) if group for c in cohort.sample(group, self.fraction)}
         plan = train_from(state.models, row, **(self._rows(state) if state.walkers else {"need": "mean"}))
-        models, walks = walking.tasks(state.tree, state.walkers, cohort.present, len(state.models))
+        models, walks = _cluster_tree.tasks(state.tree, state.walkers, cohort.present, len(state.models))
         return replace(plan, models=torch.stack([*state.models, *models]), tasks={**plan.tasks, **walks}) if walks else plan
 
     def _rows(self, state: FLHCState) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class FLHC:
         if not state.walkers:
             return state
         least = None if self.threshold is None else 1 - self.threshold if self.metric == "cosine" else -self.threshold
-        walked = walking.step(state.tree, state.walkers, replies, self.metric, least)
+        walked = _cluster_tree.step(state.tree, state.walkers, replies, self.metric, least)
         new = tuple(dict.fromkeys(id for id in walked.arrived.values() if id not in state.leaves))
         first = state.tree.nodes[0].model
         assert first is not None
@@ -213,7 +213,7 @@ class FLHC:
         return Note(kind=kind, clients=state.tree.nodes[0].clients, text=text, parts=groups, numbers=numbers)
 
     def assignment(self, state: FLHCState) -> Assignment:
-        groups = as_groups([*(group for group in state.groups if group), *walking.waiting(state.walkers)])
+        groups = as_groups([*(group for group in state.groups if group), *_cluster_tree.waiting(state.walkers)])
         row = {client: i for i, group in enumerate(state.groups) for client in group}
         first = state.tree.nodes[0].model
         if first is None or (len(state.leaves) == 1 and not state.walkers):

@@ -9,7 +9,7 @@ Deviations
   tests the model that the client has just trained, which is one exchange ahead and seen by nobody else.
 - ``first="loss"`` (default) lets clients choose by loss from the first round on; in the original their first J_i are random.
 - Learning rates decay as everybody's; in HCCT's code those of FLSC's clients do not. With restarts, see there.
-- Restarts and k-means++ are ours, see :mod:`coterie.methods.choosing`.
+- Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`.
 - A group is the clients with one first choice, the model of least loss; the paper speaks of no groups.
 - ``overlap`` equal to ``models`` is refused: all models would be one.
 """
@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import Client, Cohort, Plan, Replies, Task
-from coterie.methods.choosing import Choosing
-from coterie.methods.starts import Choice, Start
+from coterie.methods._model_choice import Choice, Choosing, Start
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, setting
 

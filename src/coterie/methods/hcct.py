@@ -21,7 +21,7 @@ Deviations
 - The cosines are means over epochs (``memory``), for near an optimum those of one epoch are noise, and a newcomer's first
   update is compared with the others' first ones. 0 is the paper.
 - ``cosines="signals"`` asks for updates of two halves of everybody's data, and takes the noise that they tell out of the
-  squared norms (:mod:`coterie.methods.hcct_hearing`). These epochs cost twice the upload and train half as far, so groups
+  squared norms (:mod:`coterie.methods.hcct`). These epochs cost twice the upload and train half as far, so groups
   are made in every fourth only (``partition_every``), while a newcomer waits, and until everybody has been heard once; in
   the others means suffice. HCCT-E chooses its layer by whole updates, and the cosines of that epoch are theirs.
 - The paper has every client in every epoch. Here those that answered are partitioned, with those silent ones whose cosines
@@ -35,32 +35,556 @@ Deviations
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from coterie.clustering import benefit, benefits, cosine, gram, norms, sketch, utility, utility_merge
 from coterie.core import (
     Assignment,
     Client,
     Cohort,
     Federation,
+    Groups,
     Note,
     Plan,
     Replies,
     Task,
+    Training,
     as_groups,
+    average,
+    group_means,
     joined,
+    state,
     without,
 )  # fmt: skip
-from coterie.methods.hcct_groups import HCCTState, regroup
-from coterie.methods.hcct_hearing import hear
-from coterie.methods.hcct_layers import comparable, layer_note, paper_code_ratios, relative_variances
-from coterie.methods.hcct_memory import forget
-from coterie.methods.hcct_models import beginners, starts, trained
-from coterie.methods.probing import of_equal_steps
+from coterie.methods._half_steps import of_equal_steps
 from coterie.settings import SettingError, check, setting
+
+# ----------------------------------------------------------------------------------------------------
+# HCCT-E: which layer to compare, that of the largest relative variance (arXiv 2401.13236, section V, equation 19).
+
+
+Layers = Mapping[str, tuple[tuple[int, int], ...]]
+"""layer -> the columns of each of its tensors, one after the other."""
+
+
+def comparable(federation: Federation, keep: tuple[str, ...]) -> Layers:
+    """The layers that compete: those that travel, less normalisation layers, unless there are no others.
+
+    What is told of a layer is the sizes of its tensors. One scale and one shift per channel are of equal size.
+    """
+    layers = {}
+    for layer, (start, stop) in federation.columns.items():
+        inside = tuple(span for span in federation.tensors.values() if start <= span[0] and span[1] <= stop)
+        if layer not in keep:
+            layers[layer] = inside or ((start, stop),)
+    plain = {name: spans for name, spans in layers.items() if len(spans) == 1 or len({b - a for a, b in spans}) > 1}
+    return plain or layers
+
+
+def relative_variances(updates: Tensor, layers: Layers) -> dict[str, float]:
+    """layer -> ``mean_n ‖g_n - ḡ‖² / ‖ḡ‖²`` of the clients' updates ``(n, d)`` in that layer, ḡ their plain mean.
+
+    Both follow from the layer's Gram matrix: the mean of its diagonal less its mean, and its mean. A mean that cancels
+    counts as 1e-12 of the squared norms, so that no unit matters; 0 where nothing moved.
+    """
+    ratios = {}
+    for layer, spans in layers.items():
+        products = gram(updates, columns=(spans[0][0], spans[-1][1]))
+        squares, mean = float(products.diagonal().mean()), max(float(products.mean()), 0.0)
+        ratios[layer] = (squares - mean) / max(mean, 1e-12 * squares) if squares > 0 else 0.0
+    return ratios
+
+
+def paper_code_ratios(updates: Tensor, layers: Layers) -> dict[str, float]:
+    """layer -> variance / mean of its accumulated gradients, weight and bias apart and added, as in the published code.
+
+    Over all entries of all clients together. The mean is signed, so a layer may rank last for being negative; -inf where
+    a ratio is undefined. Gradients point against updates, and the learning rate scales all ratios alike.
+    """
+    ratios = {}
+    for layer, spans in layers.items():
+        pieces = (torch.var_mean(-updates[:, start:stop], correction=0) for start, stop in spans)
+        total = sum(float(variance) / float(mean) if float(mean) else math.nan for variance, mean in pieces)
+        ratios[layer] = total if math.isfinite(total) else -math.inf
+    return ratios
+
+
+def layer_note(clients: tuple[Client, ...], ratios: Mapping[str, float], how: str) -> Note:
+    """Which layer is compared from now on; of equal ratios the first in the forward pass."""
+    ranked = sorted(ratios, key=lambda layer: -ratios[layer])
+    text = f"clients are compared by layer {ranked[0]!r} from now on, of relative variance {ratios[ranked[0]]:.3g} ({how})"
+    if len(ranked) > 1:
+        text += f"; next is {ranked[1]!r} with {ratios[ranked[1]]:.3g}"
+    return Note(kind="layer", clients=clients, text=text, numbers=ratios)
+
+
+# ----------------------------------------------------------------------------------------------------
+# HCCT's memory (ours): cosines of updates over epochs, so that the noise of one epoch breaks no group.
+#
+# Near a group's optimum its mean update vanishes: members' updates are then noise or point away from each other, and the
+# definition dissolves a group that should stay. The cosine of two clients is therefore the mean of their cosines in the
+# epochs in which both were heard, each weighted by the norms of the two updates, and by β for every later one of them.
+# What clients said while they were far from their optimum counts most.
+#
+# Of signals (:mod:`~coterie.methods.hcct`) that mean is divided by the share of signal in the squared norms of all who
+# are compared, over all their epochs: the correction of a correlation for noise. One client's share, or one epoch's, is too
+# noisy itself: with 40 examples a client, it came out below zero for a quarter of the clients.
+#
+# First updates, from the first model, are remembered as well, shortened to :data:`SKETCH` numbers: those of the first epoch
+# and of newcomers. A newcomer's first update is compared with them, and not with what these clients say of a model that it has
+# never seen. Who was not heard in the first epoch has none.
+
+
+SKETCH = 4096
+"""Numbers kept of a first update: its cosines are off by 0.022 at most (a standard deviation)."""
+
+
+@state("hcct.memory")
+class Memory:
+    """clients (n,): ids. products ``(n, n)``: ``Σ β^age <g_i, g_j>`` over the epochs in which both were heard; weights
+    ``(n, n)``: ``Σ β^age ‖g_i‖ ‖g_j‖`` over the same, 0 for clients never compared; lengths (n,): ``Σ β^age ‖g_i‖``. noise
+    (n,): ``Σ β^age`` of what noise adds to ``‖g_i‖²``, 0 in epochs in which that is not known.
+
+    began: ids of those whose first updates, from the first model, are the rows of firsts, at most ``SKETCH`` wide.
+    """
+
+    clients: tuple[Client, ...]
+    products: Tensor
+    weights: Tensor
+    lengths: Tensor
+    noise: Tensor
+    began: tuple[Client, ...] = ()
+    firsts: Tensor | None = None
+
+
+def remember(
+    memory: Memory | None, clients: tuple[Client, ...], gram: np.ndarray, share: float, noise: np.ndarray | None = None
+) -> Memory:
+    """The memory after an epoch in which ``clients`` were heard, with the Gram matrix ``(n, n)``; ``share`` is β.
+
+    noise ``(n,)``: what of the diagonal is noise; none of it where ``None``.
+    """
+    old = memory.clients if memory is not None else ()
+    ids = tuple(sorted({*old, *clients}))
+    place = {client: i for i, client in enumerate(ids)}
+    products, weights = np.zeros((len(ids), len(ids))), np.zeros((len(ids), len(ids)))
+    lengths, noises = np.zeros(len(ids)), np.zeros(len(ids))
+    if memory is not None:
+        at = [place[c] for c in old]
+        products[np.ix_(at, at)], weights[np.ix_(at, at)] = memory.products, memory.weights
+        lengths[at], noises[at] = memory.lengths, memory.noise
+    at = [place[c] for c in clients]
+    both, norm = np.ix_(at, at), np.sqrt(np.maximum(np.diagonal(gram), 0.0))
+    products[both] = share * products[both] + gram
+    weights[both] = share * weights[both] + np.outer(norm, norm)
+    lengths[at] = share * lengths[at] + norm
+    noises[at] = share * noises[at] + (0.0 if noise is None else noise)
+    return Memory(
+        clients=ids, products=torch.from_numpy(products), weights=torch.from_numpy(weights),
+        lengths=torch.from_numpy(lengths), noise=torch.from_numpy(noises),
+        began=memory.began if memory is not None else (), firsts=memory.firsts if memory is not None else None,
+    )  # fmt: skip
+
+
+def begin(memory: Memory, clients: tuple[Client, ...], updates: Tensor) -> Memory:
+    """The memory that knows the first updates ``(m, p)`` of ``clients``, who have just been heard for the first time.
+
+    Their cosines with those who began before them are those of the first updates.
+    """
+    short = sketch(updates, SKETCH).clone()
+    if memory.firsts is None:
+        return replace(memory, began=clients, firsts=short)
+    place = {client: i for i, client in enumerate(memory.clients)}
+    new, old = [place[c] for c in clients], [place[c] for c in memory.began]
+    found = (short @ memory.firsts.T).double()
+    scale = torch.outer(torch.linalg.vector_norm(short, dim=1), torch.linalg.vector_norm(memory.firsts, dim=1)).double()
+    products, weights = memory.products.clone(), memory.weights.clone()
+    for table, values in ((products, found), (weights, scale)):
+        table[np.ix_(new, old)] = values
+        table[np.ix_(old, new)] = values.T
+    firsts = torch.cat([memory.firsts, short])
+    return replace(memory, products=products, weights=weights, began=(*memory.began, *clients), firsts=firsts)
+
+
+def recall(memory: Memory, heard: Collection[Client]) -> tuple[tuple[Client, ...], np.ndarray]:
+    """Clients, sorted, and the Gram matrix ``(n, n)`` of their remembered cosines and mean norms.
+
+    They are those just heard, and of the silent those whose cosine with all others taken is known. A mean norm is weighted
+    by the norms themselves. After one epoch this is that epoch's Gram matrix.
+    """
+    products, weights, lengths = memory.products.numpy(), memory.weights.numpy(), memory.lengths.numpy()
+    known, spoke = weights > 0, set(heard)
+    taken = [i for i, client in enumerate(memory.clients) if client in spoke]
+    for i, client in enumerate(memory.clients):
+        if client not in spoke and known[i, [*taken, i]].all():
+            taken.append(i)
+    taken.sort()
+    both = np.ix_(taken, taken)
+    cosines = np.divide(products[both], weights[both], out=np.zeros((len(taken), len(taken))), where=known[both])
+    norm = np.divide(np.diagonal(products), lengths, out=np.zeros(len(lengths)), where=lengths > 0)[taken]
+    return tuple(memory.clients[i] for i in taken), np.clip(cosines, -1.0, 1.0) * np.outer(norm, norm)
+
+
+def signal_in(memory: Memory, clients: Collection[Client]) -> float:
+    """The share of signal in what ``clients`` have said in all their epochs."""
+    at = [i for i, client in enumerate(memory.clients) if client in clients]
+    return share_of_signal(memory.products.numpy().diagonal()[at], memory.noise.numpy()[at])
+
+
+def share_of_signal(squares: np.ndarray, noise: np.ndarray) -> float:
+    """Of squared norms ``(n,)``, of which ``noise`` ``(n,)`` is noise: what is left of their sum. 1 where that is nothing, as
+    cosines can then be of nothing but whole updates."""
+    total = float(squares.sum())
+    share = 1.0 - float(noise.sum()) / total if total > 0 else 1.0
+    return share if share > 0 else 1.0
+
+
+def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
+    """The memory without clients that have left."""
+    if memory is None:
+        return None
+    stay = [i for i, client in enumerate(memory.clients) if client not in gone]
+    began = [i for i, client in enumerate(memory.began) if client not in gone]
+    return Memory(
+        clients=tuple(memory.clients[i] for i in stay), products=memory.products[stay][:, stay],
+        weights=memory.weights[stay][:, stay], lengths=memory.lengths[stay],
+        noise=memory.noise[stay], began=tuple(memory.began[i] for i in began),
+        firsts=memory.firsts[began] if memory.firsts is not None and began else None,
+    ) if stay else None  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------
+# What HCCT's partitions rest on: the inner products of updates as they were heard, or of what is signal in them.
+#
+# Noise makes cosines smaller: ``‖g_i‖²`` holds all of a client's own, and ``<g_i, g_j>`` none, as two clients share no noise.
+# From updates a_i, b_i of two halves of its data, whose mean is g_i, noise adds ``‖(a_i - b_i) / 2‖² = ‖g_i‖² - a_i · b_i``,
+# as the halves share none either.
+
+
+def hear(method: HCCT, state: HCCTState, replies: Replies, new: tuple[Client, ...]) -> tuple[HCCTState, Heard]:
+    """What the next partition rests on, and the state that remembers it. new: whose update was its first."""
+    clients, matrix, signal = replies.clients, None, 1.0
+    if not np.isinf(method.tradeoff):
+        columns = state.columns
+        if replies.updates is not None and replies.means is not None:  # sketches of these columns
+            columns = slice(0, replies.updates.shape[1])
+        matrix = _products(replies, columns)
+        noise = noise_in(matrix, replies.halves)
+        signal = share_of_signal(matrix.diagonal(), noise)
+        if method.memory and not method.layer_open(state):  # what was seen of other columns compares with nothing later
+            memory = remember(state.memory, clients, matrix, method.memory, noise)
+            memory = _with_firsts(memory, replies.of(new), columns, method.sketch if replies.means is None else None)
+            state = replace(state, memory=memory)
+            clients, matrix = recall(memory, clients)
+            signal = signal_in(memory, clients)
+        if method.cosines == "signals":
+            matrix = without_noise(matrix, signal)
+    sizes = np.array([state.sizes[c] for c in clients], dtype=np.float64)
+    unit = sizes if method.scale == "per-client" else np.ones(len(sizes))
+    if method.scale == "mean-size":
+        unit = unit * np.mean(list(state.sizes.values()))
+    return state, Heard(replies.clients, clients, matrix, sizes, method.tradeoff * unit, signal)
+
+
+def _products(replies: Replies, columns: slice) -> np.ndarray:
+    if replies.gram is not None:
+        return replies.gram
+    assert replies.updates is not None
+    return gram(replies.updates, columns=columns)
+
+
+def noise_in(matrix: np.ndarray, halves: np.ndarray | None) -> np.ndarray:
+    """What noise adds to each squared norm of a Gram matrix ``(n, n)`` of updates, ``(n,)``, by that of their ``halves``
+    ``(2n, 2n)``: for who has none the same share as of all others together, and 0 where nobody has."""
+    if halves is None or np.isnan(halves.diagonal()).all():
+        return np.zeros(len(matrix))
+    square, shared = matrix.diagonal(), halves.diagonal(len(matrix))  # a_i · b_i
+    known = ~np.isnan(shared)
+    noise = square - np.where(known, shared, 0.0)
+    total = float(square[known].sum())
+    return np.where(known, noise, square * (float(noise[known].sum()) / total if total > 0 else 0.0))
+
+
+def without_noise(matrix: np.ndarray, signal: float) -> np.ndarray:
+    """A Gram matrix ``(n, n)`` of updates with the share ``signal`` of its diagonal, of the vectors that come near it.
+
+    What is left need be no vectors' Gram matrix: in a group at its optimum it would have means shorter than nothing, and
+    utilities without bound. So cosines are cut to [-1, 1], and directions of negative squares, which are noise, left out.
+    Where there is no noise but float32's, nothing changes.
+    """
+    if signal > 1.0 - 1e-6:
+        return matrix
+    norm = np.sqrt(np.maximum(matrix.diagonal(), 0.0))
+    lengths = signal * np.outer(norm, norm)
+    cosines = np.clip(np.divide(matrix, lengths, out=np.eye(len(norm)), where=lengths > 0), -1.0, 1.0)
+    np.fill_diagonal(cosines, 1.0)
+    squares, axes = np.linalg.eigh(cosines)
+    rows = axes * np.sqrt(np.maximum(squares, 0.0))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)  # of unit length again; none is zero, as each square was 1 or more
+    return np.asarray(rows @ rows.T * lengths)
+
+
+def _with_firsts(memory: Memory, first: Replies, columns: slice, size: int | None) -> Memory:
+    """size: of the sketches to be made, where the rows are none yet, as HCCT-E had to see all layers."""
+    if not first.clients:
+        return memory
+    assert first.updates is not None
+    rows = first.updates[:, columns]
+    return begin(memory, first.clients, rows if size is None else sketch(rows, size))
+
+
+# ----------------------------------------------------------------------------------------------------
+# HCCT's groups from one epoch to the next: who merges, where silent clients and newcomers go, and the reasons in words.
+
+
+Group = list[Client]
+
+
+@state("hcct")
+class HCCTState:
+    """first ``(d,)``: the model that everyone starts from. models ``(k, d)`` and row: who has which model now. groups: who
+    trained together last; next: who does in the coming epoch. sizes: training-set sizes of all that were ever heard.
+
+    layers: those that may be compared; layer: the one that is, None for all; keep: those that stay at the client.
+    partitioned: whether there has been a partition. waiting: who finds its group when it is next heard: newcomers, and with
+    ``one_shot`` those silent in the partition. memory: of cosines, where the method has one. epoch: those completed in which
+    anybody was heard. training: the experiment's.
+    """
+
+    clients: tuple[Client, ...]
+    first: Tensor
+    models: Tensor
+    row: Mapping[Client, int]
+    groups: Groups
+    next: Groups
+    parameters: int
+    keep: tuple[str, ...]
+    layers: Layers
+    sizes: Mapping[Client, int] = field(default_factory=dict)
+    layer: str | None = None
+    partitioned: bool = False
+    waiting: tuple[Client, ...] = ()
+    memory: Memory | None = None
+    epoch: int = 0
+    training: Training = field(default_factory=Training)
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def columns(self) -> slice:
+        """What similarity sees; the columns of layers that stay at the client are zero in every update."""
+        if self.layer is None:
+            return slice(0, self.parameters)
+        spans = self.layers[self.layer]
+        return slice(spans[0][0], spans[-1][1])
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a partition rests on. spoke: who answered. clients: they, and silent ones whose cosines are remembered.
+
+    gram ``(n, n)`` of their updates, None where λ is infinite. sizes ``(n,)``: training-set sizes. price ``(n,)``: λ of
+    each. signal: the share of their squared norms that is no noise, as far as noise is known.
+    """
+
+    spoke: tuple[Client, ...]
+    clients: tuple[Client, ...]
+    gram: np.ndarray | None
+    sizes: np.ndarray
+    price: np.ndarray
+    signal: float
+
+    @cached_property
+    def place(self) -> Mapping[Client, int]:
+        return {client: i for i, client in enumerate(self.clients)}
+
+    def at(self, group: Iterable[Client]) -> list[int]:
+        """Positions of those of a group that can be compared."""
+        return [self.place[c] for c in group if c in self.place]
+
+    def merged(self, among: Sequence[Client], groups: int | None) -> list[Group]:
+        """Algorithm 2 on some of the clients."""
+        if self.gram is None or not among:
+            return [list(among)] if among else []
+        at = self.at(among)
+        count = None if groups is None else min(groups, len(at))
+        parts = utility_merge(self.gram[np.ix_(at, at)], self.sizes[at], self.price[at], groups=count)
+        return [[among[i] for i in part] for part in parts]
+
+    def best(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
+        """The group that gains most by a newcomer (eq. 15, 16), and how much; None: no group can be compared with it."""
+        known = [i for i, group in enumerate(groups) if self.at(group)]
+        if not known:
+            return None
+        if self.gram is None:
+            return known[0], np.inf
+        (at,) = self.at([newcomer])
+        gains = benefit(self.gram, self.sizes, self.price, [self.at(groups[i]) for i in known], at)
+        top = int(gains.argmax())
+        return known[top], float(gains[top])
+
+
+def regroup(method: HCCT, state: HCCTState, heard: Heard, notes: tuple[Note, ...]) -> HCCTState:
+    """The groups of the next epoch: a partition of those who were heard, the others, then newcomers one by one."""
+    settled, spoke = method.settled(state), set(heard.spoke)
+    one_by_one = (settled or method.newcomers == "benefit") and state.waiting != state.clients
+    apart = state.waiting if one_by_one else ()
+    new = [c for c in apart if c in spoke]
+    among = [c for c in heard.clients if c not in apart]
+    missed = set(state.clients) - spoke if method.one_shot and not state.partitioned and among else set()
+    old = [[c for c in group if c not in new and c not in missed] for group in state.next]
+    parts = [group for group in old if group] if settled else follow(heard.merged(among, method.groups), old, state.sizes)
+    if missed:
+        state, parts = _from_the_first(state, missed), [*parts, *([c] for c in sorted(missed))]
+    waiting = missed | set(state.waiting) - (spoke - set(new))
+    joined = []
+    for client in new:
+        found = heard.best(parts, client)
+        waiting -= {client} if found else set()
+        full = method.groups is not None and len(parts) >= method.groups  # a number asked for is not exceeded
+        joins = found is not None and (full or found[1] > 0)
+        joined.append(_join_note(client, parts, found, joins))
+        if found and joins:
+            parts[found[0]].append(client)
+        else:
+            parts.append([client])
+    following = as_groups(parts)
+    state = replace(state, next=following, partitioned=state.partitioned or bool(among), waiting=tuple(sorted(waiting)))
+    return replace(state, notes=(*notes, *joined, partition_note(method, state, heard)))
+
+
+def _from_the_first(state: HCCTState, clients: Iterable[Client]) -> HCCTState:
+    """``clients`` have the first model, as newcomers do."""
+    row = {**state.row, **dict.fromkeys(clients, len(state.models))}
+    return replace(state, models=torch.cat([state.models, state.first[None]]), row=row)
+
+
+def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]) -> list[Group]:
+    """``parts`` and those of the old groups that are in none: each goes where most data of its old group went.
+
+    Where a whole group is in none, it stays together. Of equal shares, the part with the smallest first member counts.
+    """
+    place = {client: i for i, part in enumerate(parts) for client in part}
+    after = [list(part) for part in parts]
+    for group in old:
+        absent = [c for c in group if c not in place]
+        share: dict[int, int] = {}
+        for client in group:
+            if client in place:
+                share[place[client]] = share.get(place[client], 0) + sizes[client]
+        if absent and share:
+            after[min(share, key=lambda i: (-share[i], parts[i][0]))] += absent
+        elif absent:
+            after.append(absent)
+    return after
+
+
+# -- reasons ----------------------------------------------------------------------------------------------------------
+
+
+def partition_note(method: HCCT, state: HCCTState, heard: Heard) -> Note:
+    """The next groups and what they are worth; their parts and the cosines where they are not those that trained."""
+    groups = [group for group in state.next if heard.at(group)]
+    changed = state.next != state.groups
+    absent = len(state.clients) - len(heard.clients)
+    text = f"{_count(len(state.next), 'group')} of {_count(len(state.clients), 'client')}"
+    note = Note(kind="partition", clients=state.clients, text=text, parts=state.next if changed else (), heard=heard.clients)
+    numbers = {"groups": float(len(state.next)), "answered": float(len(heard.spoke))}
+    values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
+    silent = f"; {_count(absent, 'silent client')} with those they were with" if absent else ""
+    if heard.gram is None:
+        return replace(note, text=f"{text}, as λ is infinite{silent}", numbers=numbers)
+    for group in groups:
+        at = heard.at(group)
+        mine = utility(heard.gram[np.ix_(at, at)], heard.sizes[at], heard.price[at], range(len(at)))
+        alone = 1.0 - heard.price[at] / heard.sizes[at]
+        for name, row in (("utility", mine), ("gain", mine - alone), ("group_utility", np.full(len(at), mine.sum()))):
+            values[name].update({heard.clients[i]: float(value) for i, value in zip(at, row, strict=True)})
+    numbers |= {"utility": sum(values["utility"].values()), "tradeoff": float(heard.price.mean())}
+    said = ""
+    if method.cosines == "signals":
+        numbers["signal"] = heard.signal
+        said = f", of {heard.signal:.0%} signal" if heard.signal < 1 else ", of whole updates"
+    if changed:  # all that the utility of any client in any group is made of
+        norms_, ids = norms(heard.gram), heard.clients
+        values |= {
+            name: dict(zip(ids, map(float, row), strict=True))
+            for name, row in (("norm", norms_), ("size", heard.sizes), ("price", heard.price))
+        }
+    rule = f"λ {numbers['tradeoff']:.3g}" if method.groups is None else f"{_count(method.groups, 'group')} asked for"
+    text += f", {rule}{f', layer {state.layer!r}' if state.layer is not None else ''}{said}: utility {numbers['utility']:.3g}"
+    if len(groups) > 1:
+        numbers["best_open"] = float(benefits(heard.gram, heard.sizes, heard.price, [heard.at(g) for g in groups]).max())
+        text += f", the best merge not made would add {numbers['best_open']:.3g}"
+    cosines = {state.layer or "all": torch.from_numpy(cosine(heard.gram)).float()} if changed else {}
+    return replace(note, text=text + silent, numbers=numbers, values=values, similarity=cosines)
+
+
+def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | None, joins: bool) -> Note:
+    if found is None:
+        return Note(kind="wait", clients=(client,), text=f"client {client} waits: nobody else was heard")
+    place, gain = found
+    if joins:
+        change = f"raises most, by {gain:.3g}" if gain > 0 else f"changes least, by {gain:.3g}; groups are as many as asked for"
+        text = f"client {client} joins the group of client {min(parts[place])}, whose utility it {change}"
+    else:
+        text = f"client {client} stays alone: in the best of the groups it would change utility by {gain:.3g}"
+    return Note(kind="join", clients=(client,), text=text, numbers={"gain": gain})
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# HCCT's models: what a group starts from, and what became of it (arXiv 2401.13236, Algorithm 1, equations 3 and 6).
+
+
+def starts(state: HCCTState) -> Tensor:
+    """What each coming group trains from, ``(k, d)``: the mean of its members' models, by their training data."""
+    return torch.stack([_start(state, group) for group in state.next]) if state.next else state.first[None]
+
+
+def _start(state: HCCTState, group: tuple[Client, ...]) -> Tensor:
+    data = dict.fromkeys((state.row[c] for c in group), 0)
+    for client in group:
+        data[state.row[client]] += state.sizes.get(client, 0)
+    known = {row: n for row, n in data.items() if n} or dict.fromkeys(data, 1)  # never heard: of no weight
+    if len(known) == 1:
+        return state.models[next(iter(known))]
+    return average(state.models[list(known)], np.array(list(known.values())) / sum(known.values()))
+
+
+def beginners(state: HCCTState) -> tuple[Client, ...]:
+    """Who trains from the first model in the coming epoch: everyone in the first, newcomers later."""
+    may = state.waiting if state.sizes else state.clients
+    fresh = {row: torch.equal(state.models[row], state.first) for row in {state.row[c] for c in may}}
+    return tuple(c for c in may if fresh[state.row[c]])
+
+
+def trained(state: HCCTState, replies: Replies) -> HCCTState:
+    """Each group that was heard has moved by its mean update, silent members too; the models of the others stay."""
+    if replies.means is not None and replies.heard is not None:
+        means, heard = replies.means, replies.heard
+    else:
+        means, heard = group_means(replies, state.next)
+    moved = np.flatnonzero(heard)
+    row = {client: place for place, at in enumerate(moved) for client in state.next[at]}
+    stale = sorted({state.row[c] for c in state.clients if c not in row})
+    place = {old: len(moved) + i for i, old in enumerate(stale)}
+    return replace(
+        state, models=torch.cat([(starts(state) + means)[moved], state.models[stale]]),
+        row={c: row[c] if c in row else place[state.row[c]] for c in state.clients}, groups=state.next,
+        sizes={**state.sizes, **dict(zip(replies.clients, map(int, replies.examples), strict=True))},
+    )  # fmt: skip
+
 
 LAYERS = ("all", "robust", "paper-code")
 _LAYER = "what cosines are taken of: all layers; or one, chosen after the first epoch: robust, or as in the paper-code"

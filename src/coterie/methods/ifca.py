@@ -9,7 +9,7 @@ A. Ghosh, J. Chung, D. Yin, K. Ramchandran, "An Efficient Framework for Clustere
 Deviations
 - Weights are renormalised over the clients that answered, and |M_t| counts those: the paper has no silent clients.
 - ``weighting="data"`` weighs by training examples, as the code published for FEMNIST does; the paper's mean is plain.
-- Restarts and k-means++ are ours, see :mod:`coterie.methods.choosing`; the paper asks for an initialisation near the optima
+- Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`; the paper asks for an initialisation near the optima
   and the published code for CIFAR-10 draws anew until every model attracts clients. ``initial="same"`` is the start of the
   code published with HCCT (arXiv 2401.13236), in which all clients crowd into the first model.
 - A client that was not asked keeps its last choice; the paper assigns none.
@@ -26,8 +26,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import Client, Cohort, Plan, Replies, Task, weights
-from coterie.methods.choosing import Choosing
-from coterie.methods.starts import Choice, Start
+from coterie.methods._model_choice import Choice, Choosing, Start
 from coterie.settings import setting
 
 

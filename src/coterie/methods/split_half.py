@@ -21,34 +21,494 @@ All halves make the same number of steps, whoever's they are: unequal work makes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.clustering import congruence, congruent_groups, contrast, gram, repeated_p, signal_cosine, signal_cut, signal_gram
+from coterie.clustering.congruence import Congruence, Contrast, Excess, Noise, excess, noise_of
+from coterie.clustering.halves import Halves, halves
 from coterie.core import (
     Assignment,
     Client,
     Cohort,
     Federation,
+    Groups,
     Note,
     Plan,
     Replies,
     Task,
     Training,
+    as_groups,
+    state,
     weights,
 )  # fmt: skip
-from coterie.methods import cfl_leaves, walking
-from coterie.methods.cfl_leaves import Leaf, join, ordered
-from coterie.methods.probing import of_equal_steps
-from coterie.methods.split_half_groups import Found, enough, looked_at
-from coterie.methods.split_half_review import closest, middle, reviewed
-from coterie.methods.split_half_state import CALM, SplitHalfState, Watch, forget, members_of, several
-from coterie.methods.split_half_walk import probed, step
+from coterie.methods import _cluster_tree
+from coterie.methods._cluster_tree import Leaf, Node, Tree, join, ordered, root
+from coterie.methods._half_steps import of_equal_steps
 from coterie.settings import check, setting
-from coterie.tree import root
+
+# ----------------------------------------------------------------------------------------------------
+# What split-half's notes tell of a probe besides its p-value: cosines of the clients' signals, distances to the parts, and
+# how near the nearest groups of a review are to being one.
+
+
+def with_cosines(note: Note, clients: tuple[Client, ...], products: np.ndarray) -> Note:
+    """The note with the cosines of the clients' signals, without noise, from the Gram matrix ``(2n, 2n)`` of their halves."""
+    return replace(note, heard=clients, similarity={"all": torch.from_numpy(signal_cosine(products)).float()})
+
+
+def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) -> dict[str, dict[Client, float]]:
+    """``distance j`` -> client -> the squared distance of its signal from the mean signal of part j, without the bias of
+    noise, so it may be below zero; a client's own share in that mean is left out. Of parts that are the client alone, none."""
+    signal, place = signal_gram(products), {client: i for i, client in enumerate(clients)}
+    own = np.diagonal(signal)
+    found: dict[str, dict[Client, float]] = {}
+    for j, part in enumerate(parts):
+        at = [place[client] for client in part if client in place]
+        inside = np.zeros(len(clients), dtype=bool)
+        inside[at] = True
+        rows, total = signal[:, at].sum(axis=1), float(signal[np.ix_(at, at)].sum())
+        count = len(at) - inside
+        rest = np.where(inside, rows - own, rows), np.where(inside, total - 2 * rows + own, total)
+        known = count > 0
+        many = np.where(known, count, 1)
+        apart = own - 2 * rest[0] / many + rest[1] / many**2
+        found[f"distance {j}"] = {client: float(apart[i]) for i, client in enumerate(clients) if known[i]}
+    return found
+
+
+def nearest(pairs: Iterable[tuple[Leaf, Leaf, Contrast]]) -> Mapping[str, float]:
+    """Of the pairs of groups that a review has compared, the numbers of that most likely to be one; none of no pairs."""
+    one, other, found = max(pairs, key=lambda pair: pair[2].p, default=(None, None, None))
+    if one is None or other is None or found is None:
+        return {}
+    return {"node": float(one.node), "other_node": float(other.node), "p": found.p, "distance": found.distance}
+
+
+# ----------------------------------------------------------------------------------------------------
+# What split-half makes of its probes: whether a group is two, and why, in words.
+
+
+@state("split-half.evidence")
+class Evidence:
+    """One probe of a group: the Gram matrix ``(2n, 2n)`` of the halves of the ``clients`` that answered."""
+
+    clients: tuple[Client, ...]
+    products: Tensor
+
+    def of(self, clients: Sequence[Client]) -> Evidence:
+        """The same of some of them."""
+        place = {client: i for i, client in enumerate(self.clients)}
+        at = [half * len(self.clients) + place[client] for half in (0, 1) for client in clients]
+        return Evidence(clients=tuple(clients), products=self.products[at][:, at])
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a probe found; ``note.kind`` is ``keep``, ``hold`` (probe again) or ``split``."""
+
+    note: Note
+    evidence: Evidence
+
+
+def enough(asked: Sequence[Client], heard: Sequence[Client]) -> bool:
+    """Whether half of them answered: fewer do not speak for a group."""
+    return 2 * len(set(asked) & set(heard)) >= len(asked)
+
+
+def evidence_of(own: Replies) -> Evidence | None:
+    """The halves of those who sent them; None of fewer than two."""
+    seen = own.of(own.halved)
+    if seen.halves is None or len(seen.clients) < 2:
+        return None
+    return Evidence(clients=seen.clients, products=torch.from_numpy(seen.halves))
+
+
+def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -> Found | None:
+    """What a group's probe says, alone or with the one ``before`` it; None where too few answered."""
+    now = evidence_of(own)
+    if now is None:
+        return None
+    if before is not None and 2 * len(now.clients) < len(before.clients):
+        text = f"only {len(now.clients)} clients answered the second probe, and {len(before.clients)} the first; asked again"
+        return Found(Note(kind="hold", clients=leaf.clients, text=text), before)
+    test = congruence(now.products.numpy())
+    told, rule = f"p {test.p:.2g} of {test.clients} clients alike", f"below level {level:g}"
+    if before is None:
+        p = repeated_p(test.p, test.p, test.clients)
+        kind, says, verdict = ("hold", "incongruent", rule) if p < level else ("keep", "congruent", f"not {rule}")
+        text = f"{says}: {told}; coming twice it would be {p:.2g}, {verdict}"
+        return Found(_group_note(leaf, kind, text, test, p_twice=p), now)
+    p = together(before, now)
+    told += f", {p:.2g} with the probe before"
+    if not p < level:
+        return Found(_group_note(leaf, "keep", f"congruent: {told}, not {rule}", test, p_together=p), now)
+    parts = confirmed(level, before, now)
+    if len(parts) < 2:
+        text = f"incongruent: {told}, {rule}; but the two probes do not see the same two sides"
+        return Found(_group_note(leaf, "keep", text, test, p_together=p), now)
+    text, undecided = f"incongruent: {told}, {rule}", len(now.clients) - sum(map(len, parts))
+    if undecided:
+        text += f"; {undecided} clients, on which they disagree, walk down"
+    return Found(_told(replace(_group_note(leaf, "split", text, test, p_together=p), parts=parts), before, now), now)
+
+
+def _group_note(leaf: Leaf, kind: str, text: str, test: Congruence, **more: float) -> Note:
+    numbers = {"node": float(leaf.node), "heard": float(test.clients), "p": test.p, "z": test.z, "spread": test.spread}
+    numbers |= {"dimension": test.dimension, **more}
+    return Note(kind=kind, clients=leaf.clients, text=text, numbers={k: v for k, v in numbers.items() if np.isfinite(v)})
+
+
+def _told(note: Note, first: Evidence, second: Evidence) -> Note:
+    """A split with what its parts rest on: both probes' mean, as far as that speaks for the group; else the second's."""
+    both = tuple(sorted(set(first.clients) & set(second.clients)))
+    one = enough(second.clients, both)
+    clients = both if one else second.clients
+    products = second.of(clients).products.numpy()
+    products = (products + first.of(clients).products.numpy()) / 2 if one else products
+    values = distances(clients, products, note.parts)
+    return replace(with_cosines(note, clients, products), values=values)
+
+
+def together(first: Evidence, second: Evidence) -> float:
+    """The p-value of two probes of a group that its clients are congruent; not all need to be in both."""
+    one, other = (congruence(evidence.products.numpy()).p for evidence in (first, second))
+    return repeated_p(one, other, clients=min(len(first.clients), len(second.clients)))
+
+
+def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
+    """The groups that two probes confirm: both find the whole incongruent, and the two sides of one cut apart; and so on
+    with the sides.
+
+    Clients who are not in both probes, or on different sides, are in none of the groups. Where fewer than half of those of
+    the second probe are in the first, the groups are those of the second alone.
+    """
+    both = sorted(set(first.clients) & set(second.clients))
+    if not enough(second.clients, both):
+        found = congruent_groups(second.products.numpy(), level).groups
+        return as_groups([second.clients[i] for i in group] for group in found)
+    waiting = [tuple(both)]
+    groups: list[tuple[Client, ...]] = []
+    while waiting:
+        group = waiting.pop()
+        sides = _sides(level, group, first, second)
+        if sides:
+            waiting += sides
+        else:
+            groups.append(group)
+    return as_groups(groups)
+
+
+def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evidence) -> list[tuple[Client, ...]]:
+    """The two sides of a group, or none where it stays whole.
+
+    The cut is that of both probes' mean: where several groups are equally far apart many cuts are as good as each other,
+    and each probe alone would take another. Both have to say that the sides differ, and who is on which.
+    """
+    if len(group) < 2 or not together(first.of(group), second.of(group)) < level:
+        return []
+    matrices = [evidence.of(group).products.numpy() for evidence in (first, second)]
+    left, right = signal_cut(signal_gram(matrices[0]) + signal_gram(matrices[1]))
+    one, other = (contrast(matrix, left, right).p for matrix in matrices)
+    if not repeated_p(one, other, len(group)) < level:
+        return []
+    for alone in (False, True):
+        nearer = [_nearer(signal_gram(matrix), left, right, alone) for matrix in matrices]
+        sides = [
+            tuple(group[i] for i in side if all(seen[i] == sign for seen in nearer)) for side, sign in ((left, 1), (right, -1))
+        ]
+        if all(sides):
+            return sides
+    return []
+
+
+def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int], alone: bool) -> np.ndarray:
+    """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others.
+
+    Their own part in these means is left out, lest chance keep a client where chance has put it; but where clients all
+    differ, everybody is then nearer to the other side. alone: left in.
+    """
+    out = np.zeros(len(signal))
+    for i in range(len(signal)):
+        away = []
+        for side in (left, right):
+            rest = [j for j in side if alone or j != i]
+            # Of a side that is this client alone nothing is left, and it is at distance zero.
+            away.append(signal[np.ix_(rest, rest)].mean() - 2 * signal[i, rest].mean() if rest else -signal[i, i])
+        out[i] = 1 if away[0] < away[1] else -1
+    return out
+
+
+# ----------------------------------------------------------------------------------------------------
+# How newcomers find their group under split-half: down the parameter tree, with halves, by the distance to every branch.
+#
+# Coterie's own, after CFL's Algorithm 4, which follows the edge with the one update of greatest cosine. Here a walker trains
+# on halves from the model of the node where it stands, as that node's clients did in the probe that split it. So its update
+# can be held against theirs: for every branch, the squared distance of the mean signals, without the bias of either's noise,
+# and the probability of such a distance if the walker is of that branch. It goes on to the nearest branch; where it differs
+# from all of them it becomes a leaf of its own.
+
+
+@state("split-half.probed")
+class Probed:
+    """How the members of a node were probed when it was split. steps: of each half. levels: client -> noise of its whole
+    update, ``‖D‖²``. share, df: how noise is spread over directions, as in :class:`~coterie.clustering.congruence.Noise`."""
+
+    steps: int
+    levels: Mapping[Client, float]
+    share: float
+    df: float
+
+
+def probed(steps: int, evidence: Evidence, parts: Groups) -> Probed:
+    """What a split keeps of its probe. The noise's directions are seen within the parts, whose members are alike: what sets
+    the parts apart has directions of its own."""
+    h = halves(evidence.products.numpy())
+    within = [noise_of(halves(evidence.of(part).products.numpy())) for part in parts if len(part) > 1]
+    seen = [noise for noise in within if np.isfinite(noise.df)] or [noise_of(h)]
+    levels = dict(zip(evidence.clients, map(float, np.diagonal(h.noise)), strict=True))
+    share, df = max(noise.share for noise in seen), sum(noise.df for noise in seen)
+    return Probed(steps=steps, levels=levels, share=share, df=df)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where one walker has come: the tree, its node there, what is known of the split, and why. alone: it grew that node."""
+
+    tree: Tree
+    at: int
+    probe: Probed
+    note: Note
+    alone: bool
+
+
+def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, level: float) -> Step:
+    """One level down from node ``at``, by what the walker replied."""
+    own = replies.of([client])
+    assert own.updates is not None
+    update, noise = tree.short(own.updates), _noise(own)
+    found = {
+        child.id: _apart(update, noise, child, probe)
+        for child in tree.children(at)
+        if child.updates is not None and set(child.heard) & set(probe.levels)
+    }
+    nearest = min(found, key=lambda id: (found[id].value, id))
+    if alone := noise is not None and all(seen.p < level for seen in found.values()):
+        tree, child = tree.grow(at, client, own.updates[0])
+        probe = replace(probe, levels={**probe.levels, client: noise})
+    else:
+        tree, child = tree.place(client, nearest), nearest
+    return Step(tree, child, probe, _walk_note(tree, client, at, child, found, noise is not None, alone), alone)
+
+
+def _noise(own: Replies) -> float | None:
+    """Of the walker's whole update; None where it was too small to be halved."""
+    seen = None if own.halves is None or np.isnan(own.halves).any() else halves(own.halves)
+    return None if seen is None else float(seen.noise[0, 0])
+
+
+def _apart(update: Tensor, noise: float | None, branch: Node, probe: Probed) -> Excess:
+    """How far a walker's signal is from a branch's mean."""
+    assert branch.updates is not None
+    members = [i for i, client in enumerate(branch.heard) if client in probe.levels]
+    levels = [0.0 if noise is None else noise, *(probe.levels[branch.heard[i]] for i in members)]
+    products = gram(torch.cat([update, branch.updates[members]]))
+    weights = np.array([1.0, *[-1 / len(members)] * len(members)])
+    h = Halves(products, np.diag(levels), np.zeros_like(products))
+    return excess(h, np.outer(weights, weights), Noise(probe.share, probe.df))
+
+
+def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[int, Excess], known: bool, alone: bool) -> Note:
+    """A step in words; p only where the walker's noise is known."""
+    by = ", ".join(
+        f"{seen.value:.3g} to node {id}" + (f" (p {seen.p:.2g})" if known else "") for id, seen in sorted(found.items())
+    )
+    where = "joins" if tree.is_leaf(child) else "goes on from"
+    numbers = {"at": float(at), "node": float(child), **{f"node_{id}": seen.value for id, seen in found.items()}}
+    numbers |= {f"p_{id}": seen.p for id, seen in found.items()} if known else {}
+    return Note(
+        kind="join" if tree.is_leaf(child) else "walk", clients=(client,), numbers=numbers,
+        text=f"client {client} at node {at}: squared distance {by}; {where} node {child}"
+        + (", on its own, as it differs from all" if alone else ""),
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------
+# What split-half remembers from round to round.
+
+
+CALM = 0.1
+"""A probe whose p is above this shows nothing."""
+
+
+@state("split-half.watch")
+class Watch:
+    """Of a leaf: the round in which its next probe is due, how many in a row showed nothing, and the last one where it is to
+    be confirmed."""
+
+    due: int
+    calm: int = 0
+    evidence: Evidence | None = None
+
+
+def forget(watch: Watch, gone: set[Client]) -> Watch:
+    """The same without these clients."""
+    if watch.evidence is None or not gone & set(watch.evidence.clients):
+        return watch
+    stay = [client for client in watch.evidence.clients if client not in gone]
+    return replace(watch, evidence=watch.evidence.of(stay) if len(stay) > 1 else None)
+
+
+@state("split-half")
+class SplitHalfState:
+    """round: completed. leaves, tree, walkers: as in :class:`.cfl_leaves.CFLState`. watched: leaf's node -> its probes.
+    probed: inner node -> the probe that split it. examples: client -> how many it has. merged: node of a leaf that was merged
+    -> that of the one it became part of. review: the round after which the next review comes, and how many there are from it
+    to another. reviewing: the next exchange is a review. notes: of the last exchange."""
+
+    round: int
+    leaves: tuple[Leaf, ...]
+    tree: Tree
+    walkers: Mapping[Client, int] = field(default_factory=dict)
+    watched: Mapping[int, Watch] = field(default_factory=dict)
+    probed: Mapping[int, Probed] = field(default_factory=dict)
+    examples: Mapping[Client, int] = field(default_factory=dict)
+    merged: Mapping[int, int] = field(default_factory=dict)
+    review: tuple[int, int] = (0, 0)
+    reviewing: bool = False
+    training: Training = field(default_factory=Training)
+    notes: tuple[Note, ...] = ()
+
+
+def several(state: SplitHalfState) -> bool:
+    """Whether there are groups that might be one."""
+    return sum(bool(leaf.clients) for leaf in state.leaves) > 1
+
+
+def members_of(state: SplitHalfState) -> dict[int, tuple[Client, ...]]:
+    """Leaf's node -> its clients, of those that have any."""
+    return {leaf.node: leaf.clients for leaf in state.leaves if leaf.clients}
+
+
+# ----------------------------------------------------------------------------------------------------
+# What split-half makes of its reviews: which groups are one, who belongs elsewhere, and why, in words.
+
+
+ALIKE = 0.01
+"""Two groups are one, and a client may be of a group, unless p of their being so is below this."""
+
+ITERATIONS = 100
+"""In which a geometric median is found."""
+
+
+def middle(leaves: Iterable[Leaf]) -> Tensor:
+    """The model ``(d,)`` from which all are reviewed: the geometric median of the leaves' models, each as often as it has
+    clients; where that is no single point, the one nearest to their mean.
+
+    A mean would follow one group whose model has gone astray, as that of adversaries does. By Weiszfeld's iteration; an
+    orthonormal map of the models maps the median.
+    """
+    seen = [leaf for leaf in leaves if leaf.clients]
+    models = torch.stack([leaf.model for leaf in seen]).double()
+    count = torch.tensor([float(len(leaf.clients)) for leaf in seen], dtype=torch.float64)
+    point = count @ models / count.sum()
+    for _ in range(ITERATIONS):
+        pull = count / (models - point).norm(dim=1).clamp(min=1e-150)
+        point = pull @ models / pull.sum()
+    return point.to(seen[0].model.dtype)
+
+
+def reviewed(
+    level: float, leaves: Sequence[Leaf], replies: Replies, examples: Mapping[Client, int]
+) -> tuple[list[Leaf], dict[int, int], list[Note]]:
+    """The leaves after a review, in which all trained from one model; node -> node it was merged into; and why."""
+    seen = evidence_of(replies)
+    if seen is None:
+        return list(leaves), {}, []
+    moved, notes = _moved(level, leaves, seen)
+    merged: dict[int, int] = {}
+    while pair := _closest(moved, seen):
+        one, other, note = pair
+        merged = {node: one.node if into == other.node else into for node, into in merged.items()} | {other.node: one.node}
+        moved = [leaf for leaf in moved if leaf.node not in (one.node, other.node)] + [_joined(one, other, examples)]
+        notes.append(note)
+    if notes:  # once per review, whatever it changed
+        notes[0] = with_cosines(notes[0], seen.clients, seen.products.numpy())
+    return moved, merged, notes
+
+
+def closest(leaves: Sequence[Leaf], replies: Replies) -> Mapping[str, float]:
+    """Of the groups after a review that changed nothing, the numbers of the two most likely to be one."""
+    seen = evidence_of(replies)
+    return nearest(_pairs(leaves, seen)) if seen is not None else {}
+
+
+def _heard(leaf: Leaf, seen: Evidence) -> list[int]:
+    return [i for i, client in enumerate(seen.clients) if client in set(leaf.clients)]
+
+
+def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[Leaf], list[Note]]:
+    """Clients that differ from their own group and not from another one go there."""
+    matrix, notes = seen.products.numpy(), []
+    there = {leaf.node: _heard(leaf, seen) for leaf in leaves}
+    goes: dict[Client, int] = {}
+    for leaf in leaves:
+        for i in there[leaf.node]:
+            rest = [j for j in there[leaf.node] if j != i]
+            if not rest:
+                continue
+            own = contrast(matrix, [i], rest)
+            if not own.p < level / len(seen.clients):
+                continue
+            others = {node: contrast(matrix, [i], at) for node, at in there.items() if node != leaf.node and at}
+            best = min(others, key=lambda node: others[node].distance, default=None)
+            if best is not None and others[best].p > ALIKE:
+                client = seen.clients[i]
+                goes[client] = best
+                text = f"client {client} is not of its group (p {own.p:.2g}), but of node {best}'s (p {others[best].p:.2g})"
+                numbers = {"at": float(leaf.node), "node": float(best), "p": own.p, "p_there": others[best].p}
+                numbers |= {"distance": own.distance, "distance_there": others[best].distance}
+                notes.append(Note(kind="move", clients=(client,), text=text, numbers=numbers))
+    place = {client: leaf.node for leaf in leaves for client in leaf.clients} | goes
+    return [replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves], notes
+
+
+def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
+    return tuple(sorted(client for client, at in place.items() if at == node))
+
+
+def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] | None:
+    """Of the pairs of groups whose signals do not differ, the nearest. None where there are none."""
+    alike = [pair for pair in _pairs(leaves, seen) if pair[2].p > ALIKE]
+    if not alike:
+        return None
+    one, other, found = min(alike, key=lambda pair: pair[2].distance)
+    text = f"one group by the evidence: p {found.p:.2g} that they are one, above {ALIKE:g}"
+    clients = tuple(sorted((*one.clients, *other.clients)))
+    numbers = {"node": float(one.node), "other_node": float(other.node), "p": found.p}
+    numbers |= {"distance": found.distance, "error": found.error}
+    return one, other, Note(kind="merge", clients=clients, text=text, numbers=numbers)
+
+
+def _pairs(leaves: Iterable[Leaf], seen: Evidence) -> list[tuple[Leaf, Leaf, Contrast]]:
+    """Every two groups of which enough were heard, and how far apart they are."""
+    there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and enough(leaf.clients, seen.clients)]
+    return [
+        (one, other, contrast(seen.products.numpy(), at, also))
+        for i, (one, at) in enumerate(there) for other, also in there[i + 1 :]
+    ]  # fmt: skip
+
+
+def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
+    """Both groups as the first, with the mean of their models by examples."""
+    n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (one, other))
+    model = (n * one.model + m * other.model) / (n + m)
+    return replace(one, clients=tuple(sorted((*one.clients, *other.clients))), model=model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +559,7 @@ class SplitHalf:
                 probes = self.probes(state, leaf)  # everybody: of a few, no group can be told from another
                 task = replace(probe, offered=(row,)) if probes else Task(offered=(row,))
                 tasks.update(dict.fromkeys(cohort.sample(leaf.clients, 1.0 if probes else self.fraction), task))
-        more, walks = walking.tasks(state.tree, state.walkers, cohort.present, len(models), halves=True)
+        more, walks = _cluster_tree.tasks(state.tree, state.walkers, cohort.present, len(models), halves=True)
         for client, task in walks.items():  # as long as those did who were there when the node was split
             steps = state.probed[state.walkers[client]].steps
             tasks[client] = replace(task, training=replace(state.training, steps=steps))
@@ -147,8 +607,8 @@ class SplitHalf:
             notes = new.notes if found is None else (*new.notes, found.note)
             return replace(new, leaves=leaves, watched=watched, notes=notes)
         means = {part: self._mean(own.of(part)) for part in found.note.parts}
-        tree, children = cfl_leaves.split(new.tree, leaf, means, own, new.round - 1)
-        note = cfl_leaves.placed(found.note, leaf, children)
+        tree, children = _cluster_tree.split(new.tree, leaf, means, own, new.round - 1)
+        note = _cluster_tree.placed(found.note, leaf, children)
         late = set(leaf.clients) - {c for part in means for c in part}
         return replace(
             new, tree=tree, leaves=(*new.leaves, *children), notes=(*new.notes, note),
@@ -229,13 +689,13 @@ class SplitHalf:
         return replace(new, watched={**state.watched, **again}, review=review, notes=tuple(notes))
 
     def assignment(self, state: SplitHalfState) -> Assignment:
-        return cfl_leaves.served(state)
+        return _cluster_tree.served(state)
 
     def admit(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
-        return cfl_leaves.admitted(state, clients)
+        return _cluster_tree.admitted(state, clients)
 
     def retire(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
-        left, gone = cfl_leaves.retired(state, clients), set(clients)
+        left, gone = _cluster_tree.retired(state, clients), set(clients)
         watched = {node: forget(watch, gone) for node, watch in left.watched.items()}
         examples = {client: n for client, n in left.examples.items() if client not in gone}
         return replace(left, watched=watched, examples=examples, reviewing=left.reviewing and several(left))

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.record import Line, Record
-from coterie.report.nodes import Node, follow, memberships, ordered
+from coterie.records.record import Line, Record
 from coterie.settings import UserError
 
 Told = Sequence[tuple[int, int, Mapping[str, Any]]]
@@ -22,7 +21,7 @@ Told = Sequence[tuple[int, int, Mapping[str, Any]]]
 @dataclass(frozen=True)
 class Gathered:
     """description: ``run.toml``. lines: the rounds. nodes: groups by id. clients: ids, in the order of
-    :func:`~coterie.report.nodes.ordered`. members: per client, in this order, the id of its node in each round, or -1.
+    :func:`~coterie.report.gathered.ordered`. members: per client, in this order, the id of its node in each round, or -1.
     places: per round, the ids of its groups in their order. told: the notes."""
 
     folder: Path
@@ -87,3 +86,153 @@ def mostly(clients: Sequence[int], at: Mapping[int, int]) -> int:
     inside = Counter(at[client] for client in clients if client in at)
     id, count = inside.most_common(1)[0] if inside else (-1, 0)
     return id if 2 * count > max(len(clients), sum(other == id for other in at.values())) else -1
+
+
+# ----------------------------------------------------------------------------------------------------
+# Groups followed through the rounds of a run: from when to when each was there, what it came from, and why.
+#
+# :mod:`coterie.report.terminal` draws the same as a tree of who was together until when; here a group that keeps most of its
+# members stays itself, so that methods which make their groups anew in every round can be followed too.
+
+
+KEEPS = ("keep", "hold", "ask", "gradients", "join", "wait", "walk", "leave", "node")
+"""Notes of these kinds tell of no new group, but for that of a newcomer on its own."""
+
+
+FEW = 40
+"""So many groups are told one by one."""
+
+
+WAITS: Mapping[str, Any] = {"kind": "wait", "text": "in none of the parts: waits to be placed when heard", "numbers": {}}
+"""The reason of those who were not heard when their group was divided."""
+
+
+@dataclass
+class Node:
+    """A group from the round ``first``, after which it was there, to the round ``last``.
+
+    parents: the groups that its members came from, who gave most of them first; none of the first groups. clients: its
+    members in its last round. kind, why, numbers: the note that it came with, if there was one.
+    """
+
+    id: int
+    first: int
+    last: int
+    clients: tuple[int, ...]
+    parents: tuple[int, ...] = ()
+    kind: str = ""
+    why: str = ""
+    numbers: Mapping[str, float | None] | None = None
+
+
+def follow(lines: Sequence[Line]) -> tuple[list[Node], list[list[int]]]:
+    """The groups of a run by id, and per round the ids of ``line["groups"]`` in their order.
+
+    A group goes on where it has more than half of the members of a group of the round before, who are more than half of its
+    own members that were there, unless a note says that this group was divided.
+    """
+    nodes: list[Node] = []
+    places: list[list[int]] = []
+    before: dict[int, int] = {}  # client -> id of its node in the round before
+    for line in lines:
+        notes = line["notes"]
+        sizes = Counter(before.values())
+        divided = {_node_of(note["clients"], before, sizes) for note in notes if len(note["parts"]) > 1}
+        reasons = Reasons(notes) if before else None  # the first groups need none
+        row = []
+        for group in line["groups"]:
+            came = Counter(before[client] for client in group if client in before)
+            source, count = came.most_common(1)[0] if came else (None, 0)
+            goes_on = source is not None and source not in divided and 2 * count > max(sizes[source], came.total())
+            if source is not None and goes_on:
+                node = nodes[source]
+                node.last, node.clients = line["round"], tuple(group)
+            else:
+                node = _new(len(nodes), line["round"], group, came, reasons)
+                nodes.append(node)
+            row.append(node.id)
+        places.append(row)
+        before = {client: id for id, group in zip(row, line["groups"], strict=True) for client in group}
+    return nodes, places
+
+
+def _node_of(clients: Sequence[int], before: Mapping[int, int], sizes: Mapping[int, int]) -> int | None:
+    """The node that has just these clients; some of them may not have been there."""
+    ids = {before[client] for client in clients if client in before}
+    here = sum(client in before for client in clients)
+    return ids.pop() if len(ids) == 1 and sizes[next(iter(ids))] == here else None
+
+
+class Reasons:
+    """The notes of a round, asked for the one that a group came with."""
+
+    def __init__(self, notes: Sequence[Mapping[str, Any]]) -> None:
+        self.notes = [note for note in notes if note["kind"] not in KEEPS or len(note["clients"]) == 1]
+        self.about = [frozenset(note["clients"]) for note in self.notes]
+        parts = [(note, part) for note in notes for part in note["parts"]]
+        self.parts = [(note, len(part)) for note, part in parts]
+        self.of: dict[int, list[int]] = {}
+        for i, (_, part) in enumerate(parts):
+            for client in part:
+                self.of.setdefault(client, []).append(i)
+
+    def why(self, group: Sequence[int]) -> Mapping[str, Any] | None:
+        """The note that has most of this group as a part, else one about all of its clients."""
+        inside = Counter(i for client in group for i in self.of.get(client, ()))
+        for i, count in sorted(inside.items()):
+            note, size = self.parts[i]
+            if count == size and 2 * size > len(group):
+                return note
+        members = frozenset(group)
+        about = next((i for i, clients in enumerate(self.about) if members <= clients), None)
+        if about is None:
+            return None
+        return WAITS if len(self.notes[about]["parts"]) > 1 else self.notes[about]
+
+
+def _new(id: int, round: int, group: Sequence[int], came: Counter[int], reasons: Reasons | None) -> Node:
+    note = reasons.why(group) if reasons else None
+    parents = tuple(source for source, _ in came.most_common())
+    if note is None:
+        return Node(id, round, round, tuple(group), parents)
+    return Node(id, round, round, tuple(group), parents, note["kind"], note["text"], note["numbers"])
+
+
+def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients: Sequence[int]) -> list[list[int]]:
+    """Per client, the id of its node in each round; -1 where it was not there."""
+    out = [[-1] * len(lines) for _ in clients]
+    at = {client: i for i, client in enumerate(clients)}
+    for column, (line, row) in enumerate(zip(lines, places, strict=True)):
+        for id, group in zip(row, line["groups"], strict=True):
+            for client in group:
+                out[at[client]][column] = id
+    return out
+
+
+def ordered(
+    clients: Sequence[int], members: Sequence[Sequence[int]], nodes: Sequence[Node], truth: Mapping[int, int] | None = None
+) -> list[int]:
+    """The positions of clients such that those who are together now are side by side.
+
+    Groups of now stand as the tree of the groups has them; of more than :data:`FEW` those with the same true group (truth:
+    client -> its number) side by side, the largest first. In a group, clients with one true group are side by side.
+    """
+    truth = truth or {}
+    last = [row[-1] for row in members]
+    sizes = Counter(last)
+    most: dict[int, Counter[int]] = {}
+    for client, node in zip(clients, last, strict=True):
+        most.setdefault(node, Counter())[truth.get(client, -1)] += 1
+    key: dict[int, tuple[Any, ...]] = {
+        node: (most[node].most_common(1)[0][0], -sizes[node], node) if len(sizes) > FEW else _chain(node, nodes)
+        for node in sizes
+    }
+    return sorted(range(len(clients)), key=lambda i: (key[last[i]], truth.get(clients[i], -1), clients[i]))
+
+
+def _chain(node: int, nodes: Sequence[Node]) -> tuple[int, ...]:
+    """The groups from the first one down to this, by who gave most of the members."""
+    chain = [node]
+    while chain[-1] >= 0 and nodes[chain[-1]].parents:
+        chain.append(nodes[chain[-1]].parents[0])
+    return tuple(reversed(chain))

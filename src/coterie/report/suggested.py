@@ -12,7 +12,7 @@ from rich.text import Text
 
 from coterie.methods import METHODS
 from coterie.report.terminal import members
-from coterie.suggestion import Advice, Finding, Range, Suggestion
+from coterie.runs.suggest import Advice, Finding, Range, Suggestion
 
 STYLES = {"clear": "green", "narrow": "yellow", "none": "red"}
 MOST = 12

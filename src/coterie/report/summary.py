@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
 from coterie.files import within
-from coterie.record import RUN, Line, Record, ends, finite, spread
+from coterie.records.record import RUN, Line, Record, ends, finite, spread
 from coterie.settings import UserError
 
 Summary = dict[str, Any]

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from coterie.boundary import Boundary
 from coterie.core import Assignment, Client
-from coterie.engines import inprocess
+from coterie.data.world import Split, World
+from coterie.engines import rounds
 from coterie.methods import FedAvg
 from coterie.randomness import seeded
-from coterie.world import Split, World
 
 AT_ONCE = 500
 """Examples in one batch."""
@@ -22,7 +22,7 @@ class Served:
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
-        self.layout = inprocess.meeting(FedAvg(), world, seed, Boundary())[0].layout
+        self.layout = rounds.meeting(FedAvg(), world, seed, Boundary())[0].layout
         with seeded(0):  # its numbers are overwritten by each row
             self.module = world.model().eval()
 

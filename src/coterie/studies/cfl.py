@@ -16,9 +16,10 @@ import numpy as np
 
 from coterie.clustering import optimal_bipartition, separation_gap
 from coterie.core import Note
+from coterie.data.world import World
 from coterie.methods import CFL
-from coterie.record import line
-from coterie.report.history import Group, history
+from coterie.records.record import line
+from coterie.report.terminal import Group, history
 from coterie.studies import cfl_figures as figures
 from coterie.studies.cfl_claims import gap_claims, gap_table, norm_claims, round_claims, tree_claims
 from coterie.studies.halved import SPLIT_HALF, seen
@@ -26,7 +27,6 @@ from coterie.studies.numbers import short
 from coterie.studies.running import rounds_of, world_of
 from coterie.studies.study import Resources, Study
 from coterie.studies.watched import GRADIENTS, UPDATES, Watched, cosines_of
-from coterie.world import World
 
 # -- figure 4 --------------------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from coterie.core import (
     train_from,
     weights,
 )
-from coterie.methods.cfl_criteria import without_bias
+from coterie.methods.cfl import without_bias
 from coterie.settings import check, setting
 from coterie.studies.cfl_learning_seen import watch
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core import Client, Method
-from coterie.engines.inprocess import Round
+from coterie.core import Client, Method, Round
+from coterie.data.world import World
 from coterie.settings import build
 from coterie.studies import cfl_learning_claims as claims
 from coterie.studies import cfl_learning_figures as figures
@@ -29,7 +29,6 @@ from coterie.studies.running import rounds_of, world_of
 from coterie.studies.study import Resources, Study
 from coterie.studies.tally import Tally
 from coterie.studies.watched import Watched
-from coterie.world import World
 
 SEEN: Mapping[str, type] = MappingProxyType({"fedavg": Watched, "cfl": SeenCFL, "cfl-published": PublishedCFL})
 """Methods whose cosines are kept: the same training, watched."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from coterie.models import NextWord
+from coterie.models.nets import NextWord
 
 
 def small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -10,12 +10,12 @@ import torch
 
 from coterie.clustering import cosine, gram
 from coterie.core import Client, Note, Replies
+from coterie.data.world import World
 from coterie.methods import CFL
-from coterie.methods.cfl_leaves import CFLState
+from coterie.methods._cluster_tree import CFLState
 from coterie.studies.cfl import gap_of
 from coterie.studies.numbers import short
 from coterie.studies.watched import UPDATES, cosines_of
-from coterie.world import World
 
 WATCH = "watch"
 """The kind of a note that tells nothing but cosines."""

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from coterie.core import Training, as_groups
+from coterie.data.own import from_lists
 from coterie.data.shift import deal
-from coterie.lists import from_lists
+from coterie.data.world import Objective, World
 from coterie.randomness import Purpose, numpy_generator
-from coterie.world import Objective, World
 
 CHAINS = "chains/topics"
 """What a scenario of chains is called."""

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from coterie.core import Assignment, Note, Training
-from coterie.lists import from_lists
+from coterie.data.own import from_lists
+from coterie.data.world import ClientData, Objective, World, whole
 from coterie.methods import CFL, FedAvg
 from coterie.report.summary import agreement
 from coterie.studies import cfl_toy_figures as figures
@@ -28,7 +29,6 @@ from coterie.studies.running import rounds_of
 from coterie.studies.study import Claim, Resources, Row, Study
 from coterie.studies.toys import CENTRES, Position, gain, risk, toy_clients
 from coterie.studies.watched import GRADIENTS, UPDATES, Watched, cosines_of
-from coterie.world import ClientData, Objective, World, whole
 
 # -- figure 1 --------------------------------------------------------------------------------------------------------------
 

@@ -14,14 +14,12 @@ from typing import Any
 from rich.console import Console
 
 from coterie import studies
-from coterie.engines.hardware import Hardware
-from coterie.engines.inprocess import Round
-from coterie.engines.workers import EngineError
-from coterie.experiment import data_folder
-from coterie.record import to_json
+from coterie.core import Round
+from coterie.engines.workers import EngineError, Hardware
+from coterie.records.record import to_json
 from coterie.report import terminal
-from coterie.report.live import Steps, groups, watched
-from coterie.report.pace import duration
+from coterie.report.live import Steps, duration, groups, watched
+from coterie.runs.experiment import data_folder
 from coterie.settings import UserError
 from coterie.studies import drawing, running, screen
 from coterie.studies.reading import find, scales

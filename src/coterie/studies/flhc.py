@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from coterie.boundary import Boundary
-from coterie.core import Cohort, Groups, Method, Note, Replies
-from coterie.engines import inprocess, roll
-from coterie.engines.inprocess import Position
+from coterie.core import Cohort, Groups, Method, Note, Position, Replies
+from coterie.engines import rounds as inprocess
+from coterie.engines import rounds as roll
 from coterie.methods import FLHC, METHODS, FedAvg
 from coterie.settings import build
 from coterie.studies import flhc_claims as claims

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.clustering import congruence, congruent_groups
-from coterie.core import Plan, Task
-from coterie.engines.inprocess import Position
+from coterie.core import Plan, Position, Task
+from coterie.data.world import World
 from coterie.methods import SplitHalf
-from coterie.methods.probing import of_equal_steps
-from coterie.methods.split_half_groups import evidence_of
+from coterie.methods._half_steps import of_equal_steps
+from coterie.methods.split_half import evidence_of
 from coterie.report.summary import agreement
 from coterie.studies.numbers import short
 from coterie.studies.running import asked
 from coterie.studies.study import Resources
 from coterie.studies.watched import Watched
-from coterie.world import World
 
 SPLIT_HALF = "split-half"
 

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core import Client, Method, Note, Plan, Task
-from coterie.engines.inprocess import Round
+from coterie.core import Client, Method, Note, Plan, Round, Task
+from coterie.data.world import World
 from coterie.methods import HCCT
 from coterie.studies import hcct_claims as claims
 from coterie.studies import hcct_figures as figures
@@ -29,7 +29,6 @@ from coterie.studies.numbers import short
 from coterie.studies.running import asked, rounds_of, world_of
 from coterie.studies.study import Resources, Study
 from coterie.studies.tally import Tally
-from coterie.world import World
 
 # -- one run ---------------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ from coterie.core import (
     train_from,
 )
 from coterie.data import datasets
-from coterie.lists import from_lists
+from coterie.data.own import from_lists
+from coterie.data.world import World
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import build, check, setting
 from coterie.studies import hcct_patterns_claims as claims
@@ -39,7 +40,6 @@ from coterie.studies.numbers import short
 from coterie.studies.running import rounds_of
 from coterie.studies.study import Resources, Study
 from coterie.studies.tally import Tally
-from coterie.world import World
 
 
 @state("papers.pattern")

@@ -8,18 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from coterie.boundary import Boundary
-from coterie.core import Method, Plan, Replies
+from coterie.core import Method, Plan, Position, Replies, Round
 from coterie.data import datasets
-from coterie.engines import inprocess
-from coterie.engines.clock import Clock
-from coterie.engines.fleet import Fleet
-from coterie.engines.gather import exchange
-from coterie.engines.inprocess import Position, Round
-from coterie.experiment import make
+from coterie.data.world import World
+from coterie.engines import rounds as inprocess
+from coterie.engines.pool import Fleet
+from coterie.engines.rounds import Clock, exchange
 from coterie.robust import AS_PUBLISHED
+from coterie.runs.experiment import make
 from coterie.studies.store import Rows
 from coterie.studies.study import Claim, Resources, Row, Scale, Study, key, verdict
-from coterie.world import World
 
 
 @dataclass(frozen=True)

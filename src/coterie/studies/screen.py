@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from coterie.report.pace import duration
+from coterie.report.live import duration
 from coterie.studies.reading import scales
 from coterie.studies.running import Outcome
 from coterie.studies.study import Study, Table

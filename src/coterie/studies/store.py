@@ -6,9 +6,9 @@ import json
 import os
 from pathlib import Path
 
-from coterie.codec import DamagedError
 from coterie.files import read_regular
-from coterie.record import to_json
+from coterie.records.codec import DamagedError
+from coterie.records.record import to_json
 from coterie.studies.study import Cell, Row, key
 
 
@@ -19,7 +19,7 @@ class Rows:
         self.path = path
 
     def known(self) -> dict[str, Row]:
-        """Key of a cell -> its row. Raises :class:`~coterie.codec.DamagedError` for a line that is no row."""
+        """Key of a cell -> its row. Raises :class:`~coterie.records.codec.DamagedError` for a line that is no row."""
         return self._whole()[0]
 
     def of(self, cells: list[Cell]) -> list[Row]:

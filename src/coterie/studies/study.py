@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coterie.engines.hardware import Hardware
+from coterie.engines.workers import Hardware
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from coterie.engines.inprocess import Round
+    from coterie.core import Round
 
 Cell = Mapping[str, Any]
 Row = Mapping[str, Any]

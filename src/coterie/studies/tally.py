@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines.inprocess import Round
+from coterie.core import Round
+from coterie.data.world import World
 from coterie.report.summary import agreement
 from coterie.studies.numbers import short
-from coterie.world import World
 
 
 @dataclass

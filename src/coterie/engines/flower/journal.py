@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 from torch import Tensor, nn
 
-from coterie import checksum, models
-from coterie.codec import DamagedError
+from coterie.core import Position, Round
+from coterie.data.scenario import FEDERATION
 from coterie.engines.flower.messages import Rest
 from coterie.engines.flower.nodes import Memory
-from coterie.engines.inprocess import Position, Round
 from coterie.files import read_within, within
-from coterie.layout import Layout
+from coterie.models import nets
+from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from coterie.record import NODES, OTHERS, RUN, Record, versions
-from coterie.scenario import FEDERATION
+from coterie.records import checksum
+from coterie.records.codec import DamagedError
+from coterie.records.record import NODES, OTHERS, RUN, Record, versions
+from coterie.records.store import CHECKED, LOCK, PART, held, write_whole
 from coterie.settings import UserError, plain
-from coterie.store import CHECKED, LOCK, PART, held, write_whole
 
 if TYPE_CHECKING:
-    from coterie.engines.flower.conductor import Terms
+    from coterie.engines.flower.strategy import Terms
 
 
 class Journal(AbstractContextManager["Journal"]):
@@ -101,7 +102,7 @@ class Journal(AbstractContextManager["Journal"]):
 
     def _net(self) -> dict[str, Any]:
         """What it takes to make a net like the clients', or if that has no name, the tensors of its state dict."""
-        if (model := models.described(self.terms.model)) is not None:
+        if (model := nets.described(self.terms.model)) is not None:
             return {"model": model}
         net, others = tensors_of(self.terms.model)
         if others:

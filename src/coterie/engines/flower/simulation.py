@@ -20,15 +20,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.boundary import Boundary
-from coterie.core import Cohort, Method
+from coterie.core import Cohort, Method, Position, Round
+from coterie.data.world import World
 from coterie.engines.flower.client import Participant, client_app
 from coterie.engines.flower.mods import boundary_mod
 from coterie.engines.flower.strategy import MethodStrategy
-from coterie.engines.inprocess import Position, Round
 from coterie.engines.workers import EngineError, default_workers
 from coterie.robust import Robust
 from coterie.settings import SettingError
-from coterie.world import World
 
 PATIENCE = 6 * 3600.0
 """Seconds that a round may take; Ray and PyTorch start in the first one."""
@@ -46,7 +45,7 @@ def rounds(
     boundary: Boundary | None = None,
     robust: Robust | None = None,
 ) -> Iterator[Round]:
-    """The rounds of :func:`coterie.engines.inprocess.rounds`, up to float rounding, with every client a node of Flower's.
+    """The rounds of :func:`coterie.engines.rounds.rounds`, up to float rounding, with every client a node of Flower's.
 
     world: makes the world; it has to be picklable, as every process makes its own. workers: clients that train at a time.
     Leaving the loop early ends the simulation. Layers that stay at the clients end with it, so a method that has such

@@ -8,9 +8,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from coterie.record import finite
+from coterie.records.record import finite
 from coterie.report.explain import story, walk
-from coterie.report.explain.told import read
+from coterie.report.explain.view import read
 
 WIDTH = 100
 """Columns of a line of words."""

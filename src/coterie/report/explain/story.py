@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.report.explain import families
-from coterie.report.explain.told import Clients, Story, Told
-from coterie.report.explain.words import count, who
+from coterie.report.explain.view import Clients, Story, Told, count, who
 from coterie.report.summary import agreement, mean_of, without
 
 SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")

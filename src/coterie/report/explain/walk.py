@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.record import Line
+from coterie.records.record import Line
 from coterie.report.explain import families, story
-from coterie.report.explain.told import Clients, Story, Told, of_client
-from coterie.report.explain.words import count, rounds, who
-from coterie.report.nodes import follow
+from coterie.report.explain.view import Clients, Story, Told, count, of_client, rounds, who
+from coterie.report.gathered import follow
 from coterie.report.summary import silent
 
 SHOWN = 10

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.record import RUN
+from coterie.records.record import RUN
 from coterie.report.gathered import Gathered, gather
 from coterie.report.summary import expand
 from coterie.settings import UserError, nearest

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.report.figures.looks import Looks, letter, looks
-from coterie.report.figures.style import PAGE, over_rounds, panels
+from coterie.report.figures.style import PAGE, Looks, letter, looks, over_rounds, panels
 from coterie.report.gathered import Gathered
-from coterie.report.page.groups import scored
+from coterie.report.page.document import scored
 from coterie.settings import UserError
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from coterie.report.figures.curves import every
-from coterie.report.figures.looks import Looks, looks
-from coterie.report.figures.style import COLUMN, DASHES, GREY, PAGE, over_rounds, panels
+from coterie.report.figures.style import COLUMN, DASHES, GREY, PAGE, Looks, looks, over_rounds, panels
 from coterie.report.gathered import Gathered
 from coterie.report.page.charts import Chart, charts
 from coterie.settings import UserError

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.report.figures.looks import Looks, looks
-from coterie.report.figures.style import COLUMN, DASHES, PAGE, over_rounds, panels
+from coterie.report.figures.style import COLUMN, DASHES, PAGE, Looks, looks, over_rounds, panels
 from coterie.report.gathered import Gathered
-from coterie.report.page.clients import tests
 from coterie.report.page.document import rounds as costs
+from coterie.report.page.document import tests
 from coterie.settings import UserError
 
 if TYPE_CHECKING:

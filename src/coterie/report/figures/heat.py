@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.report.figures.looks import Looks, looks
-from coterie.report.figures.style import COLUMN, PAGE, panels
+from coterie.report.figures.style import COLUMN, PAGE, Looks, looks, panels
 from coterie.report.gathered import Gathered
-from coterie.report.page.squares import arranged, load
+from coterie.report.page.charts import arranged, load
 from coterie.settings import UserError
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from coterie.report.page.document import document
-from coterie.report.page.html import page
+from coterie.records.store import write_whole
+from coterie.report.page.document import document, page
 from coterie.settings import UserError
-from coterie.store import write_whole
 
 SUFFIXES = (".html", ".htm")
 

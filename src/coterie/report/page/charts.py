@@ -8,6 +8,7 @@ A chart: title, about (a sentence), y, log (whether the axis is), series, levels
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,11 +18,10 @@ import numpy as np
 from scipy.cluster import hierarchy
 
 from coterie.clustering import dendrogram
-from coterie.codec import DamagedError
-from coterie.methods.split_half_review import ALIKE
-from coterie.record import Line
+from coterie.methods.split_half import ALIKE
+from coterie.records.codec import DamagedError
+from coterie.records.record import Line, load_matrices
 from coterie.report.gathered import Told
-from coterie.report.page.squares import load
 
 Chart = dict[str, Any]
 NODES = 12
@@ -206,3 +206,113 @@ def _series(told: Told, names: Mapping[str, str], change: Any = float, one_for_a
     ]
 
 
+# ----------------------------------------------------------------------------------------------------
+# The matrices that decisions rested on, as a page shows them: ordered by group, and coarser where they are large.
+
+
+MOST = 40
+"""Matrices on a page; of more, so many evenly chosen, the first and the last among them."""
+
+CELLS = 200
+"""Rows of a matrix on a page; larger ones are told by means over blocks."""
+
+
+def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[list[dict[str, Any]], int, int]:
+    """The matrices of a run, oldest first; how many there are in all, and how many of those chosen cannot be read.
+
+    Each: round, kind, text (of the note), clients (of the rows), groups (number of each row's group after the round), edges
+    (rows at which a block of several clients begins, None where every row is a client), layers: name -> packed matrix.
+    order: clients as the page has them; rows are sorted by group, then by it.
+    """
+    named = [(line, note) for line in lines for note in line["notes"] if note.get("similarity")]
+    chosen = named
+    if len(named) > MOST:
+        chosen = [named[i] for i in np.linspace(0, len(named) - 1, MOST).round().astype(int)]
+    found = []
+    for line, note in chosen:
+        with suppress(DamagedError):  # one lost file is no reason to show nothing
+            found.append(square(folder, line, note, order))
+    return found, len(named), len(chosen) - len(found)
+
+
+def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+    """One note's matrices."""
+    heard, matrices = load(folder, line, note)
+    clients, groups, edges, layers = arranged(heard, matrices, line, order)
+    apart = all(not np.diag(matrix).any() for matrix in matrices.values())  # clients from themselves
+    return {
+        "round": line["round"], "kind": note["kind"], "text": note["text"], "what": "distance" if apart else "cosine",
+        "clients": clients, "groups": groups,
+        "edges": edges, "layers": {name: real(matrix, bits=8) for name, matrix in layers.items()},
+    }  # fmt: skip
+
+
+def arranged(
+    clients: Sequence[int], matrices: Mapping[str, np.ndarray], line: Line, order: Sequence[int]
+) -> tuple[list[int], list[int], list[int] | None, dict[str, np.ndarray]]:
+    """clients, groups, edges and layers of what :func:`load` has read as :func:`squares` tells them, matrices not packed."""
+    group = {client: i for i, members in enumerate(line["groups"]) for client in members}
+    place = {client: i for i, client in enumerate(order)}
+    by_group = sorted(range(len(clients)), key=lambda i: (group.get(clients[i], -1), place.get(clients[i], -1)))
+    edges = None if len(clients) <= CELLS else [len(clients) * i // CELLS for i in range(CELLS + 1)]
+    layers = {}
+    for name, matrix in matrices.items():
+        rows = matrix[np.ix_(by_group, by_group)]
+        layers[name] = rows if edges is None else blocks(rows, edges)
+    return [clients[i] for i in by_group], [group.get(clients[i], -1) for i in by_group], edges, layers
+
+
+def load(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[int], dict[str, np.ndarray]]:
+    """The clients of the rows of a note's matrices, and these ``(n, n)`` by name; ``all`` is the first."""
+    clients, found = load_matrices(folder, line, note)
+    return clients, {name: found[name].astype(np.float64) for name in sorted(found, key=lambda name: (name != "all", name))}
+
+
+def blocks(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:
+    """Means over blocks of rows and columns; clients' similarity to themselves is left out of the diagonal ones."""
+    values, counts = matrix.astype(np.float64), np.ones_like(matrix)
+    np.fill_diagonal(counts, 0)
+    known = np.isfinite(values) & (counts > 0)
+    sums = _added(np.where(known, values, 0.0), edges)
+    number = _added(known.astype(np.float64), edges)
+    return np.divide(sums, number, out=np.full_like(sums, np.nan), where=number > 0)
+
+
+def _added(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:
+    starts = list(edges[:-1])
+    return np.add.reduceat(np.add.reduceat(matrix, starts, axis=0), starts, axis=1)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Arrays of numbers in a JSON document, small: base64 of whole numbers, little-endian.
+
+
+Packed = dict[str, Any]
+
+
+def whole(values: Any) -> Packed:
+    """Whole numbers from -1 on; exact. ``{"type", "shape", "data"}``."""
+    array = np.asarray(values, dtype=np.int32)
+    return {"type": "i32", "shape": list(array.shape), "data": _text(array.astype("<i4"))}
+
+
+def real(values: Any, bits: int = 16) -> Packed:
+    """Numbers, in 2^bits - 1 steps from the least to the greatest; what is not finite, or None, is told as missing.
+
+    ``{"type", "shape", "low", "high", "data"}``: a code ``c`` is ``low + (high - low) * c / (2^bits - 2)``, and the greatest
+    code is a missing number.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    known = np.isfinite(array)
+    low, high = (float(array[known].min()), float(array[known].max())) if known.any() else (0.0, 0.0)
+    missing = 2**bits - 1
+    part = (np.where(known, array, low) - low) / (high - low if high > low else 1.0)
+    codes = np.where(known, np.rint(part * (missing - 1)), missing)
+    kind = {8: "<u1", 16: "<u2"}[bits]
+    return {
+        "type": f"u{bits}", "shape": list(array.shape), "low": low, "high": high, "data": _text(codes.astype(kind)),
+    }  # fmt: skip
+
+
+def _text(array: np.ndarray) -> str:
+    return base64.b64encode(array.tobytes()).decode("ascii")

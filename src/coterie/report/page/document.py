@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
+import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import coterie
 from coterie.methods import METHODS
-from coterie.record import Line, Record
-from coterie.report.gathered import Told, gathered
+from coterie.printable import printable
+from coterie.records.record import Line, Record, finite
+from coterie.report.gathered import Gathered, Node, Told, gathered
 from coterie.report.listing import first_line
-from coterie.report.page.charts import charts
-from coterie.report.page.clients import rows, tests
-from coterie.report.page.groups import groups
-from coterie.report.page.packing import real, whole
-from coterie.report.page.squares import squares
-from coterie.report.summary import ABOUT, Summary, expand, side_by_side, summarised
+from coterie.report.page.charts import charts, real, squares, whole
+from coterie.report.summary import ABOUT, Summary, expand, mean_of, side_by_side, silent, summarised
 from coterie.settings import documented
 
 EVENTS = 2000
@@ -136,3 +140,164 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
         for title, table in tables.items()
         if table
     ]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The clients of a run as rows of a table: where each is, how good each model on its way served it, how often it was silent.
+
+
+STEPS = 8
+"""Groups on a client's way that are told: the first, and the last ones."""
+
+
+def rows(run: Gathered) -> list[dict[str, Any]]:
+    """A row per client, in the order of ``run.clients``.
+
+    id, node (its group's id in the last round, or -1), examples, truth (number of its true group), adversary, accuracy and
+    loss (as last tested), path: ``[node, round, accuracy]`` of each group it was in, as it was last tested there; best (the
+    id of the group on the path where it was most accurate), silent (rounds in which it was asked and not heard; None in
+    records that do not tell), refused (replies).
+    """
+    facts, truth = run.facts, run.truth
+    examples = dict(zip(facts.get("clients", ()), facts.get("examples", ()), strict=False))
+    adversaries = set(facts.get("adversaries", ()))
+    quiet = silences(run.lines)
+    refused = Counter(int(client) for line in run.lines for client in line["refused"])
+    tested = tests(run.lines)
+    out = []
+    for client, places in zip(run.clients, run.members, strict=True):
+        path = way(places, tested.get(client, {}))
+        last = tested.get(client, {})
+        final = last[max(last)] if last else {}
+        out.append({
+            "id": client, "node": places[-1], "examples": examples.get(client), "truth": truth.get(client),
+            "adversary": client in adversaries, "accuracy": final.get("accuracy"), "loss": final.get("loss"),
+            "path": path, "best": best(path), "silent": None if quiet is None else quiet[client],
+            "refused": refused[client],
+        })  # fmt: skip
+    return out
+
+
+def tests(lines: Sequence[Line]) -> dict[int, dict[int, Mapping[str, float | None]]]:
+    """client -> position of a round -> its scores."""
+    found: dict[int, dict[int, Mapping[str, float | None]]] = {}
+    for at, line in enumerate(lines):
+        if line["tested"]:
+            for client, entry in line["clients"].items():
+                if entry.get("accuracy") is not None or entry.get("loss") is not None:
+                    found.setdefault(int(client), {})[at] = entry
+    return found
+
+
+def way(places: Sequence[int], tested: Mapping[int, Mapping[str, float | None]]) -> list[list[Any]]:
+    """``[node, round, accuracy]``: the groups that a client was in, in order, each as last tested."""
+    steps: list[list[Any]] = []
+    for at, node in enumerate(places):
+        if node < 0:
+            continue
+        if not steps or steps[-1][0] != node:
+            steps.append([node, None, None])
+        if at in tested and tested[at].get("accuracy") is not None:
+            steps[-1][1:] = [at + 1, tested[at]["accuracy"]]  # rounds are numbered from 1
+    return steps if len(steps) <= STEPS else [steps[0], *steps[1 - STEPS :]]
+
+
+def best(path: Sequence[Sequence[Any]]) -> int | None:
+    """The node of greatest accuracy; of equals the last."""
+    known = [(step[2], i) for i, step in enumerate(path) if step[2] is not None]
+    return None if not known else path[max(known)[1]][0]
+
+
+def silences(lines: Sequence[Line]) -> Counter[int] | None:
+    """client -> rounds in which it was asked and not heard; None where records do not tell."""
+    if not all("silent" in line for line in lines):
+        return None
+    return Counter(client for line in lines for client in line["silent"] if silent(line, client))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The groups of a run as a page knows them. Methods that make them anew in every round may have tens of thousands.
+
+
+CLIENTS = 60
+"""Clients of a group that are named on a page."""
+
+PARENTS = 6
+"""Groups that it came from that are named."""
+
+
+def groups(run: Gathered) -> dict[str, Any]:
+    """nodes: of each group id, first, last (round), count, clients (the first :data:`CLIENTS`), parents, kind, why (position in
+    reasons, or None), truth (``[true group, clients of it]``), and what :func:`scored` says. reasons: texts, each once.
+    """
+    truth = run.truth
+    reasons: dict[str, int] = {}
+    return {"nodes": [_told(node, run, truth, reasons) for node in run.nodes], "reasons": list(reasons)}
+
+
+def _told(node: Node, run: Gathered, truth: dict[int, int], reasons: dict[str, int]) -> dict[str, Any]:
+    inside = Counter(truth[client] for client in node.clients if client in truth)
+    return {
+        "id": node.id, "first": node.first, "last": node.last, "count": len(node.clients),
+        "clients": node.clients[:CLIENTS], "parents": node.parents[:PARENTS], "kind": node.kind,
+        "why": reasons.setdefault(node.why, len(reasons)) if node.why else None, "truth": sorted(inside.items()),
+        **scored(node, run),
+    }  # fmt: skip
+
+
+def scored(node: Node, run: Gathered) -> dict[str, Any]:
+    """Mean accuracy and loss of a group's honest members, and in which round (tested): as last tested while it was there."""
+    at = next((i for i in range(node.last - 1, node.first - 2, -1) if run.lines[i]["tested"]), None)
+    if at is None:
+        return {"tested": None, "accuracy": None, "loss": None}
+    line = run.lines[at]
+    members = line["groups"][run.places[at].index(node.id)]
+    return {
+        "tested": line["round"], "accuracy": mean_of(line, members), "loss": mean_of(line, members, "loss"),
+    }  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------
+# The page itself: markup, style, script and the document of numbers in one file, which asks the network for nothing.
+
+
+SCRIPTS = ("base.js", "chart.js", "groups.js", "square.js", "table.js", "parts.js", "page.js")
+"""In the order in which they are read."""
+
+
+def page(document: Mapping[str, Any], live: str = "") -> str:
+    """The page that shows a :func:`~coterie.report.page.document`.
+
+    live: if it is to ask ``document.json``, beside it and with the query of its own address, again and again, and draw what
+    has come since: the tag of this document.
+    """
+    script = "\n".join(asset(name) for name in SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    filled = {
+        "policy": policy + ("; connect-src 'self'" if live else ""), "title": _escaped(title(document)),
+        "style": asset("page.css"), "live": _escaped(live), "document": embedded(document), "script": script,
+    }  # fmt: skip
+    # In one pass: what is filled in may have braces of its own.
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: filled[place[1]], asset("page.html"))
+
+
+def title(document: Mapping[str, Any]) -> str:
+    """What the browser's tab says."""
+    runs = document["runs"]
+    first = f"{runs[0]['method']}, {runs[0]['scenario']}" if len(runs) == 1 else f"{len(runs)} runs"
+    return f"{first} – Coterie"
+
+
+def embedded(document: Mapping[str, Any]) -> str:
+    """The document as JSON that cannot end the element it stands in."""
+    text = json.dumps(finite(document), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return printable(text).replace("<", "\\u003c")
+
+
+def asset(name: str) -> str:
+    return resources.files("coterie.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text))

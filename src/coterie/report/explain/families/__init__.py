@@ -11,8 +11,7 @@ from coterie.methods import METHODS
 from coterie.report.explain.families import cfl, choosing, hcct, placing, split_half, weighing
 from coterie.report.explain.families.linkage import ACFL, FLHC
 from coterie.report.explain.families.plain import ABOUT, Plain
-from coterie.report.explain.findings import Finding
-from coterie.report.explain.told import Told
+from coterie.report.explain.view import Finding, Told
 
 
 class Family(Protocol):

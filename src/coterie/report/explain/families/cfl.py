@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from coterie.clustering import bipartition_margin, gamma_bound, optimal_bipartition
-from coterie.methods.cfl_criteria import without_bias
-from coterie.report.explain.findings import Change, Criterion, Finding, Flip, opposed, outward, sentence, short
-from coterie.report.explain.told import Told
+from coterie.methods.cfl import without_bias
+from coterie.report.explain.view import Change, Criterion, Finding, Flip, Told, opposed, outward, sentence, short
 
 COSINE = (
     "How alike two clients are is told by the cosine of their updates, which are what training adds to the model: 1 where both "

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.report.explain.findings import Finding, sentence, short
-from coterie.report.explain.told import Told
-from coterie.report.explain.words import count
+from coterie.report.explain.view import Finding, Told, count, sentence, short
 
 NEAREST = 3
 """Clients told of, whose choice was closest."""

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.clustering import benefits, utility, utility_merge
-from coterie.report.explain.findings import Change, Criterion, Finding, Flip, sentence, short
-from coterie.report.explain.told import Clients, Told
-from coterie.report.explain.words import who
+from coterie.report.explain.view import Change, Clients, Criterion, Finding, Flip, Told, sentence, short, who
 
 STEPS, HALVINGS = 24, 20
 """Smaller values of λ that are tried, from the one used to a hundredth of it; and how often the way to the first that changes

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.clustering import dendrogram
-from coterie.report.explain.findings import Change, Finding, Flip, sentence, short
-from coterie.report.explain.told import Clients, Told
-from coterie.report.explain.words import who
+from coterie.report.explain.view import Change, Clients, Finding, Flip, Told, sentence, short, who
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from coterie.methods.split_half_review import ALIKE
-from coterie.report.explain.findings import Change, Criterion, Finding, Flip, opposed, sentence, short
-from coterie.report.explain.told import Told
-from coterie.report.explain.words import ranked, who
+from coterie.methods.split_half import ALIKE
+from coterie.report.explain.view import Change, Criterion, Finding, Flip, Told, opposed, ranked, sentence, short, who
 
 KINDS = ("join", "walk", "wait", "move", "leave", "node")
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.report.explain.findings import Finding, sentence
-from coterie.report.explain.told import Told
-from coterie.report.explain.words import who
+from coterie.report.explain.view import Finding, Told, sentence, who
 
 ABOUT = {
     "fedavg": "FedAvg makes no groups and takes no decision: one model serves all clients.",

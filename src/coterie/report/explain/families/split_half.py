@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.clustering import repeated_p
-from coterie.methods.split_half_review import ALIKE
-from coterie.report.explain.findings import Change, Criterion, Finding, Flip, opposed, sentence, short
-from coterie.report.explain.told import Told
-from coterie.report.explain.words import who
+from coterie.methods.split_half import ALIKE
+from coterie.report.explain.view import Change, Criterion, Finding, Flip, Told, opposed, sentence, short, who
 
 SIGNAL = "what training moves the model by once the noise of small data is taken out"
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.report.explain.findings import Criterion, Finding, sentence, short
-from coterie.report.explain.told import Told
-from coterie.report.explain.words import count
+from coterie.report.explain.view import Criterion, Finding, Told, count, sentence, short
 
 
 def about(settings: dict[str, Any]) -> str:

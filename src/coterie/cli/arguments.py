@@ -1,0 +1,327 @@
+"""The command line's words: every command, option and help text. Light, so that ``coterie --help`` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from coterie import __version__
+from coterie.printable import say
+from coterie.settings import MOST_SEEDS, UserError, fits, nearest
+
+SHELLS = ("bash", "zsh", "fish", "tcsh")
+
+
+class UsageError(UserError):
+    """A call of the command line that cannot be understood."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells mistakes by :class:`UsageError`, in one sentence."""
+
+    def __init__(self, **options: Any) -> None:
+        form = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
+        super().__init__(allow_abbrev=False, formatter_class=form, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(re.sub(r"^argument (\S+): ", r"\1: ", message))
+
+    def print_help(self, file: Any = None) -> None:
+        say(self.format_help(), file, end="")  # argparse passes over a full disk
+
+    def options(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings]
+
+
+class Version(argparse.Action):
+    """``--version``, which is put together when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        import platform
+        from importlib.metadata import version
+
+        say(f"coterie {__version__}, Python {platform.python_version()}, torch {version('torch')}")
+        parser.exit()
+
+
+def whole(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:  # or more digits than Python reads
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+    if not fits(number):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at most 64 bits, got {text!r}")
+    return number
+
+
+def real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
+
+
+def parser() -> tuple[Parser, dict[str, Parser]]:
+    """The parser, and each command's own."""
+    top = Parser(
+        prog="coterie",
+        description="Clustered federated learning: find which clients should learn together, and train them that way.",
+        epilog="coterie COMMAND --help says more. A bare coterie run is a demonstration.",
+    )
+    top.add_argument("--version", action=Version, help="say the versions of Coterie, Python and PyTorch, and exit")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    own = {
+        name: commands.add_parser(name, help=about, description=text)
+        for name, about, text in (
+            ("run", "run methods in a scenario", RUN),
+            ("resume", "go on with an interrupted run", RESUME),
+            ("compare", "methods side by side, over seeds", COMPARE),
+            ("report", "a page that shows what runs found", REPORT),
+            ("explain", "why a client is in its group, in words", EXPLAIN),
+            ("plot", "one figure of a run, for a paper", PLOT),
+            ("watch", "the report of a run that goes on, in a browser", WATCH),
+            ("suggest", "thresholds that would find a run's groups", SUGGEST),
+            ("export", "write the models of a run as safetensors", EXPORT),
+            ("check", "whether files of runs and exports are as they were written", CHECK),
+            ("methods", "list the methods, or the settings of one", METHODS),
+            ("scenarios", "list the scenarios, or the settings of one", SCENARIOS),
+            ("studies", "list the papers' experiments, and how long they take", STUDIES),
+            ("study", "run an experiment of a paper, beside the paper's numbers", STUDY),
+            ("completion", "a script by which a shell completes this command", COMPLETION),
+        )
+    }
+    _run(own["run"])
+    own["resume"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
+    _track(own["resume"])
+    _given(own["resume"])
+    _common(own["resume"])
+    own["compare"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
+    _json(own["compare"])
+    _seen(own)
+    own["suggest"].add_argument("run", metavar="RUN", help="a run directory, of any method")
+    own["suggest"].add_argument("--data", metavar="DIR", help="folder of the data set's files (that of the run)")
+    _given(own["suggest"])
+    _common(own["suggest"])
+    own["export"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
+    own["export"].add_argument("--to", metavar="DIR", required=True, help="a new folder for the models")
+    _given(own["export"])
+    own["check"].add_argument("runs", metavar="RUN", nargs="+", help="a run directory, a folder of several, or an export")
+    own["check"].add_argument(
+        "--accept", action="store_true", help="write new checksums after you edited run.toml or experiment.toml"
+    )
+    _json(own["check"])
+    own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
+    own["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
+    _study(own["study"])
+    own["completion"].add_argument("shell", metavar="SHELL", help=", ".join(SHELLS))
+    return top, own
+
+
+RUN = """\
+Run methods in a scenario, each with each seed, and record every round.
+What is not said is the demonstration's: FedAvg and split-half on digits/label-permutation.
+
+  coterie run
+  coterie run --scenario digits/label-swap --method cfl --set eps1=0.3 --seeds 3
+  coterie run experiment.toml --set training.lr=0.05 --out runs/slow"""
+RESUME = """\
+Go on with a run, or with all runs of a folder, from the last checkpoint. The result is, bit for bit, that of a run
+that was never interrupted. A finished run is left as it is."""
+COMPARE = """\
+Methods side by side: means over the seeds of the given runs, with 95% intervals (Student's t)."""
+REPORT = """\
+Write one page that shows what runs found: groups over rounds and why they changed, accuracy, similarities, clients,
+costs, settings. It is made from the run directories alone, and opens in any browser without a network.
+
+  coterie report runs/first
+  coterie report runs/cfl runs/fedavg -o both.html"""
+EXPLAIN = """\
+Say in plain words, from the records: why groups are what they are, or why one client is in its group; which numbers were
+compared, how close the decision was, and what would have changed it."""
+PLOT = """\
+Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, accuracy, loss, similarity, criteria, traffic."""
+WATCH = """\
+Serve the report of a run on this machine alone, at 127.0.0.1, and refresh it while the run goes on. The address that it
+prints has a token: other users of the machine see nothing without it. Ctrl-C ends it."""
+SUGGEST = """\
+Ask the clients of a run for updates of two halves of their data, find its groups by the split-half test, and say what
+FL+HC, ACFL and CFL would have to be set to, to find the same, and how sure that is. Nothing of the run is changed."""
+EXPORT = """\
+Write every model that serves a client, as the newest checkpoint has it, as safetensors, and who is served by which.
+Of several runs, each gets a folder inside."""
+CHECK = """\
+Read all files of runs and of exported models, and say what is not as it was written. Exit status 1: something is wrong. This
+finds damage and careless edits; who can write the files can also write their checksums.
+
+  coterie check runs/first
+  coterie check runs/first --accept"""
+METHODS = "List the methods, or the settings of one."
+SCENARIOS = "List the scenarios, or the settings of one."
+STUDIES = """\
+List the experiments of the papers: the figure or table, the scales it can be run at, about how long that takes on two
+cores, and the data sets it reads from files."""
+STUDY = """\
+Run what is not recorded yet of an experiment of a paper, then print the paper's numbers beside these, with the spread
+over seeds and a verdict, and draw the figure. Interrupted, the same command goes on where it stands.
+
+  coterie study cfl/fig5
+  coterie study all --scale small --out studies"""
+COMPLETION = """\
+Print a script by which a shell completes commands, options, files, and names of methods, scenarios and studies.
+
+  coterie completion bash > ~/.local/share/bash-completion/completions/coterie"""
+
+
+def _run(own: Parser) -> None:
+    own.add_argument("file", metavar="FILE.toml", nargs="?", help="an experiment; options below change it")
+    own.add_argument("--scenario", metavar="S", help="coterie scenarios lists them")
+    own.add_argument("--method", metavar="M", action="append", help="coterie methods lists them; may be repeated")
+    own.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[],
+        help="a setting: eps1=0.3, cfl.eps1=0.3, training.lr=0.05, scenario.clients=50; may be repeated",
+    )  # fmt: skip
+    own.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
+    own.add_argument("--seed", metavar="N", type=whole, help="the one seed to run with (0)")
+    own.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
+    own.add_argument("--target", metavar="A", type=real, help="stop a run when its mean accuracy reaches this")
+    own.add_argument("--eval-every", metavar="N", type=whole, help="rounds between tests (1)")
+    own.add_argument("--width", metavar="N", type=whole, help="clients trained in one block (what suits the model)")
+    own.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
+    own.add_argument("--precision", metavar="P", help="fp32, or bf16 on processors that have it (fp32)")
+    own.add_argument("--engine", metavar="E", help="inprocess, or flower for Flower's simulation (inprocess)")
+    own.add_argument("--data", metavar="DIR", help="folder of the data set's files (COTERIE_DATA)")
+    own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
+    own.add_argument("--estimate", action="store_true", help="say what it would take: time, memory, disk; run nothing")
+    _track(own)
+    _given(own)
+    _common(own)
+
+
+def _given(own: Parser) -> None:
+    own.add_argument("--trust-code", action="store_true", help="import a model that a recorded file calls package.module:Name")
+    own.add_argument("--secret-file", metavar="FILE", help="file with the boundary's secret (COTERIE_SECRET)")
+
+
+def _track(own: Parser) -> None:
+    own.add_argument(
+        "--track", metavar="TRACKER", action="append", default=[],
+        help="tensorboard, mlflow or wandb, which see every round as it is recorded; may be repeated",
+    )  # fmt: skip
+
+
+def _seen(own: dict[str, Parser]) -> None:
+    """Commands that show a run."""
+    own["report"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
+    own["report"].add_argument("-o", "--out", metavar="FILE", help="the page (report.html in the one RUN's folder, or here)")
+    own["explain"].add_argument("run", metavar="RUN", help="a run directory")
+    own["explain"].add_argument("--client", metavar="ID", type=whole, help="this client alone")
+    own["explain"].add_argument("--round", metavar="R", type=whole, help="as things stood after this round (the last)")
+    _json(own["explain"])
+    own["plot"].add_argument("run", metavar="RUN", help="a run directory")
+    own["plot"].add_argument("kind", metavar="KIND", help="groups, accuracy, loss, similarity, criteria or traffic")
+    own["plot"].add_argument("-o", "--out", metavar="FILE", required=True, help="the figure: .pdf, .png or .svg")
+    own["plot"].add_argument("--round", metavar="R", type=whole, help="of this round (the last that has one)")
+    own["watch"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
+    own["watch"].add_argument("--port", metavar="N", type=whole, default=8642, help="0: any that is free (8642)")
+
+
+def _study(own: Parser) -> None:
+    own.add_argument("names", metavar="NAME", nargs="+", help="coterie studies lists them; all is every one of the scale")
+    own.add_argument("--scale", metavar="S", default="small", help="small, data or paper (small)")
+    own.add_argument("--data", metavar="DIR", help="folder of the data sets' files (COTERIE_DATA)")
+    own.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1 (the scale's own number)")
+    own.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
+    own.add_argument("--out", metavar="DIR", default="studies", help="folder of rows and figures (studies)")
+    _common(own)
+
+
+def _common(own: Parser) -> None:
+    own.add_argument("--workers", metavar="W", type=whole, help="processes that train (one per core); changes no result")
+    _json(own)
+
+
+def _json(own: Parser) -> None:
+    own.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The call's arguments; raises :class:`UsageError`, naming the nearest command or option. ``--help`` exits."""
+    top, own = parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in own:
+        raise UsageError(f"there is no command {argv[0]!r}{nearest(argv[0], own)} (known: {', '.join(own)})")
+    found, extra = top.parse_known_args(argv)
+    if extra:
+        options = own[found.command].options() if found.command else top.options()
+        where = f"coterie {found.command}" if found.command else "coterie"
+        first = extra[0].partition("=")[0]
+        if first.startswith("-"):
+            raise UsageError(f"{where} has no option {first}{nearest(first, options)}")
+        raise UsageError(f"{where} takes no {first!r} here; {where} --help says what it takes")
+    if getattr(found, "seed", None) is not None and getattr(found, "seeds", None) is not None:
+        raise UsageError("use just one of --seed and --seeds")
+    for option in ("rounds", "seeds", "workers", "width", "eval_every"):
+        value = getattr(found, option, None)
+        if value is not None and value < 1:
+            raise UsageError(f"--{option.replace('_', '-')} must be at least 1, got {value}")
+    if (getattr(found, "seeds", None) or 0) > MOST_SEEDS:
+        raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, got {found.seeds}")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# ``coterie completion``: a script by which a shell completes commands, options, files, and the names that options take.
+
+
+FILES = {"FILE", "FILE.toml"}
+FOLDERS = {"DIR", "RUN"}
+"""Metavars of what lies on the disk."""
+
+
+def completion(arguments: argparse.Namespace) -> int:
+    import shtab
+
+    if arguments.shell not in SHELLS:
+        raise UsageError(f"SHELL must be one of {', '.join(SHELLS)}, got {arguments.shell!r}")
+    top, own = parser()
+    known = names()
+    for command, one in own.items():
+        for action in one._actions:
+            action.choices = known.get(f"{command}.{action.dest}", known.get(action.dest))
+            if action.metavar in FILES:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+            if action.metavar in FOLDERS:
+                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+    say(shtab.complete(top, shell=arguments.shell))
+    return 0
+
+
+def names() -> Mapping[str, Iterable[Any]]:
+    """The values that there are for an argument, by its name, or by command and name where commands differ."""
+    from coterie.data.scenario import SCENARIOS
+    from coterie.methods import METHODS
+    from coterie.report.figures import KINDS
+    from coterie.runs.experiment import ENGINES
+    from coterie.studies import SCALES, STUDIES
+    from coterie.tracking.following import TRACKERS
+    from coterie.training.precision import PRECISIONS
+
+    return {
+        "method": tuple(METHODS),
+        "scenario": tuple(SCENARIOS),
+        "precision": PRECISIONS,
+        "engine": ENGINES,
+        "device": ("cpu", "cuda"),
+        "track": tuple(TRACKERS),
+        "shell": SHELLS,
+        "methods.name": tuple(METHODS),
+        "scenarios.name": tuple(SCENARIOS),
+        "study.names": (*STUDIES, "all"),
+        "study.scale": SCALES,
+        "plot.kind": KINDS,
+    }

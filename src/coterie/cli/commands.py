@@ -1,0 +1,194 @@
+"""Commands that ask something of runs: ``compare``, ``suggest``, ``export``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from coterie.cli import note
+from coterie.printable import say
+from coterie.settings import documented
+
+
+def given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a run directory does not get by itself: consent to import code, and the boundary's secret."""
+    from coterie.boundary import secret_of_file
+
+    secret = None if arguments.secret_file is None else secret_of_file(arguments.secret_file)
+    return {"trust_code": arguments.trust_code, "secret": secret}
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    from coterie.records.record import to_json
+    from coterie.report import terminal
+    from coterie.report.summary import compare as compared
+
+    results = compared(arguments.runs)
+    if arguments.json:
+        say(to_json(results))
+    else:
+        terminal.console(sys.stdout).print(terminal.comparison(results))
+    return 0
+
+
+def suggest(arguments: argparse.Namespace) -> int:
+    from coterie.records.record import to_json
+    from coterie.report import suggested, terminal
+    from coterie.report.live import Steps, watched
+    from coterie.runs.suggest import EXCHANGES
+    from coterie.runs.suggest import suggest as asked
+
+    with Steps(watched(arguments.json), "asking the clients", EXCHANGES) as steps:
+        said = asked(arguments.run, data=arguments.data, workers=arguments.workers, told=steps.step, **given(arguments))
+    say(to_json(asdict(said))) if arguments.json else terminal.console(sys.stdout).print(suggested.screen(said))
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    from coterie.report.live import Steps, watched
+    from coterie.runs.export import MODELS, save
+    from coterie.runs.run import reopen
+
+    with Steps(watched(), "writing models of runs", len(reopen(arguments.run))) as steps:
+        to = save(arguments.run, arguments.to, told=steps.step, warn=note, **given(arguments))
+        written = sorted(to.rglob(MODELS))
+    files = sum(len(list(path.parent.glob("*.safetensors"))) for path in written)
+    runs = f" of {len(written)} runs" if len(written) > 1 else ""
+    say(f"{files} model{'' if files == 1 else 's'}{runs} written to {arguments.to}")
+    return 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# ``coterie check``: whether files are as they were written.
+
+
+def check(arguments: argparse.Namespace) -> int:
+    from coterie.records.record import to_json
+    from coterie.runs.checking import accept
+    from coterie.runs.checking import check as checked
+
+    if arguments.accept:
+        taken = [path for folder in arguments.runs for path in accept(folder)]
+        if not arguments.json:
+            for path in taken:
+                say(f"{path} is accepted")
+    found = [checked(folder) for folder in arguments.runs]
+    if arguments.json:
+        told = [asdict(one) for one in found]
+        say(to_json(told if len(told) > 1 else told[0]))
+    for one in () if arguments.json else found:
+        for kind in ("intact", "unchecked", "damaged"):
+            for text in getattr(one, kind):
+                say(f"{kind + ':':<11}{text}")
+        say(f"{one.folder}: {'DAMAGED' if one.damaged else 'intact'}; digest {one.digest}")
+    return 1 if any(one.damaged for one in found) else 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# The command ``explain``: why a client is in its group, in words.
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    from coterie.records.record import to_json
+    from coterie.report import explain as why
+
+    asked = {"client": arguments.client, "round": arguments.round}
+    if arguments.json:
+        say(to_json(why.explain(arguments.run, **asked)))
+    else:
+        columns = shutil.get_terminal_size((why.WIDTH, 24)).columns if sys.stdout.isatty() else why.WIDTH
+        say(why.words(arguments.run, **asked, width=min(columns, why.WIDTH)))
+    return 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# What there is to choose from: ``methods``, ``scenarios``, ``studies``; and ``study``, which carries one out.
+
+
+def methods(arguments: argparse.Namespace) -> int:
+    from coterie.methods import METHODS, method_class
+    from coterie.report import listing, terminal
+
+    console = terminal.console(sys.stdout)
+    if arguments.name is None:
+        console.print(listing.names({name: listing.first_line(cls) for name, cls in METHODS.items()}))
+        return 0
+    cls = method_class(arguments.name)
+    say(f"{arguments.name}: {listing.first_line(cls)}\n")
+    if documented(cls):
+        console.print(listing.settings(cls))
+    else:
+        say("It has no settings.")
+    return 0
+
+
+def scenarios(arguments: argparse.Namespace) -> int:
+    from coterie.data.scenario import SCENARIOS, find
+    from coterie.report import listing, terminal
+
+    console = terminal.console(sys.stdout)
+    if arguments.name is None:
+        console.print(listing.names({name: scenario.about for name, scenario in SCENARIOS.items()}))
+        return 0
+    scenario = find(arguments.name)
+    say(f"{arguments.name}: {scenario.about}\n")
+    console.print(listing.settings(scenario, hidden=("training", "about")))
+    say("\ntraining")
+    console.print(listing.settings(scenario.training))
+    return 0
+
+
+def studies(arguments: argparse.Namespace) -> int:
+    from coterie.studies import command
+
+    return command.listed(arguments)
+
+
+def study(arguments: argparse.Namespace) -> int:
+    from coterie.studies import command
+
+    return command.study(arguments)
+
+
+# ----------------------------------------------------------------------------------------------------
+# ``coterie plot``: one figure of a run, for a paper.
+
+
+def plot(arguments: argparse.Namespace) -> int:
+    from coterie.report.figures import plot as drawn
+
+    out = drawn(arguments.run, arguments.kind, arguments.out, arguments.round)
+    say(f"figure written to {out}")
+    return 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# ``coterie report``: what runs found, as a page.
+
+
+def report(arguments: argparse.Namespace) -> int:
+    from coterie.report.page import write_report
+
+    first = Path(arguments.runs[0] if len(arguments.runs) == 1 else ".")
+    say(f"report written to {write_report(arguments.runs, arguments.out or first / 'report.html', warn=note)}")
+    return 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# ``coterie watch``: the report of a run that goes on.
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    from coterie.report.watch import Server
+
+    with Server(Path(arguments.run), arguments.port) as server:
+        say(f"{arguments.run} is shown at {server.address} to this machine; Ctrl-C ends it")
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            say("no longer shown")
+    return 0

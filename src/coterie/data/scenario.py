@@ -1,0 +1,416 @@
+"""Scenarios: a data set, how it is dealt to clients, how groups of them differ, what they train. All settings.
+
+``build`` makes the :class:`~coterie.data.world.World` that an engine runs; it depends on the settings, the seed and the data
+alone. :data:`SCENARIOS` are the named ones; clients with data of their own come from :func:`from_lists` or a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core import Groups, Training, as_groups
+from coterie.data import datasets, own, partition
+from coterie.data import shift as shifting
+from coterie.data import world as attendance
+from coterie.data.own import from_lists as from_lists
+from coterie.data.partition import Parts
+from coterie.data.pool import Dataset, Pool
+from coterie.data.shift import SHIFTS, SWAPS, Shift, crop_and_flip, deal
+from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
+from coterie.data.world import ATTACKS, ClientData, Objective, World, among, check_attack
+from coterie.models import nets
+from coterie.randomness import Purpose, numpy_generator
+from coterie.settings import SettingError, UserError, build, check, nearest, setting
+
+# ----------------------------------------------------------------------------------------------------
+# The settings of the named scenarios: data set / heterogeneity. Plain values; what is not said here is the default.
+#
+# Numbers are the papers' where they print them; a sentence says whose. Everything can be changed with ``--set``.
+
+
+Settings = Mapping[str, Any]
+
+_SMALL = {"training": Training(lr=0.1, batch=10, epochs=3)}
+_FLHC = {
+    "clients": 100,
+    "train": 1.0,
+    "validation": 0.0,
+    "test": "whole",
+    "model": "flhc-cnn",
+    "training": Training(lr=0.1, batch=10, epochs=3),
+}
+_SHARED = {"clients": 100, "model": "cfl-cnn", "training": Training(lr=0.1, batch=10, epochs=1)}
+_CFL = {
+    "clients": 20,
+    "train": 0.9,
+    "test": "whole",
+    "model": "cfl-cifar-cnn",
+    "training": Training(lr=0.05, batch=100, epochs=3),
+}
+_HCCT = {"train": 0.2, "validation": 0.0, "clients": 10}
+_ACFL = {
+    "clients": 16,
+    "partition": "classes",
+    "sizes": (50, 500),
+    "train": 0.9,
+    "test": "classes",
+    "model": "acfl-cnn",
+    "training": Training(lr=0.1, batch=32, epochs=1),
+}
+
+
+def _digits() -> dict[str, Settings]:
+    """20 clients of about 90 images of scikit-learn's digits: 72 to train, 9 to choose, 9 to test."""
+    return {
+        "digits/iid": {**_SMALL, "about": "every client alike; nothing to split"},
+        "digits/label-permutation": {
+            **_SMALL, "shift": "label-permutation", "about": "four groups, each with its own permutation of the labels",
+        },
+        "digits/label-swap": {**_SMALL, "shift": "label-swap", "about": "four groups, each exchanging two labels"},
+        "digits/rotation": {**_SMALL, "shift": "rotation", "about": "four groups, images turned by 0 to 270 degrees"},
+        "digits/class-groups": {**_SMALL, "partition": "classes", "about": "four groups with disjoint sets of classes"},
+        "digits/dirichlet": {**_SMALL, "partition": "dirichlet", "about": "class shares from Dirichlet(0.5)"},
+        "digits/quantity": {**_SMALL, "partition": "quantity", "alpha": 1.0, "about": "one distribution, unequal sizes"},
+    }  # fmt: skip
+
+
+def _synthetic() -> dict[str, Settings]:
+    base = {**_SMALL, "dataset": "synthetic", "model": "linear"}
+    return {
+        "synthetic/iid": {**base, "about": "Gaussian classes, every client alike"},
+        "synthetic/groups": {**base, "shift": "label-permutation", "about": "four groups that name the classes otherwise"},
+    }  # fmt: skip
+
+
+def _mnist() -> dict[str, Settings]:
+    """FL+HC's partitions of MNIST: 100 clients of 600 training images, and others of the same size."""
+    base, shared = {**_FLHC, "dataset": "mnist"}, {**_SHARED, "dataset": "mnist"}
+    rotated = {"model": "ifca-mlp", "training": Training(lr=0.1, batch=0, steps=10)}
+    return {
+        "mnist/iid": {**base, "about": "FL+HC's IID clients: 600 images each"},
+        "mnist/label-swap": {**base, "shift": "label-swap", "about": "FL+HC's label-swap: 4 groups of 25 clients"},
+        "mnist/label-permutation": {**base, "shift": "label-permutation", "about": "4 groups that permute the labels"},
+        "mnist/pathological": {
+            **base, "partition": "shards", "test": "classes", "about": "FL+HC's pathological clients: two labels each",
+        },
+        "mnist/rotation": {**base, **rotated, "shift": "rotation", "about": "IFCA's four rotations"},
+        "mnist/dirichlet": {**shared, "partition": "dirichlet", "about": "class shares from Dirichlet(0.5)"},
+        "mnist/writers": {
+            **shared, "dataset": "qmnist", "partition": "writer", "about": "each client is one writer of MNIST",
+        },
+        "mnist/populations": {
+            **shared, "dataset": "qmnist", "partition": "population",
+            "about": "two groups: digits written by Census employees and by high-school students",
+        },
+    }  # fmt: skip
+
+
+def _fashion() -> dict[str, Settings]:
+    hcct = {"model": "hcct-mlp", "training": Training(lr=0.1, lr_decay=0.995, batch=64, epochs=1)}
+    base, shared = {**_FLHC, "dataset": "fashion_mnist"}, {**_SHARED, "dataset": "fashion_mnist"}
+    return {
+        "fashion/iid": {
+            "dataset": "fashion_mnist", **_HCCT, **hcct, "clients": 20, "train": 0.04,
+            "about": "HCCT's FMNIST: 20 clients, 120 images each to train, the rest of theirs to test",
+        },
+        "fashion/label-swap": {**base, "shift": "label-swap", "about": "4 groups, two labels exchanged"},
+        "fashion/label-permutation": {**base, "shift": "label-permutation", "about": "4 groups that permute the labels"},
+        "fashion/rotation": {**base, "shift": "rotation", "about": "4 groups, images turned by 0 to 270 degrees"},
+        "fashion/pathological": {**base, "partition": "shards", "test": "classes", "about": "two labels per client"},
+        "fashion/dirichlet": {**shared, "partition": "dirichlet", "about": "class shares from Dirichlet(0.5)"},
+    }  # fmt: skip
+
+
+def _cifar10() -> dict[str, Settings]:
+    base = {**_CFL, "dataset": "cifar10"}
+    hcct = {"model": "hcct-cnn", "augment": True, "training": Training(lr=0.1, lr_decay=0.995, batch=64, epochs=1)}
+    return {
+        "cifar10/iid": {**base, "about": "20 clients, every one alike"},
+        "cifar10/label-permutation": {
+            **base, "shift": "label-permutation", "about": "CFL's CIFAR-10: 4 groups of 5 clients permute the labels",
+        },
+        "cifar10/label-swap": {**base, "shift": "label-swap", "about": "CFL's: 4 groups exchange two labels"},
+        "cifar10/rotation": {**base, "shift": "rotation", "groups": 2, "about": "IFCA's CIFAR-10: 0 and 180 degrees"},
+        "cifar10/half-normal": {
+            "dataset": "cifar10", **_HCCT, **hcct, "partition": "half-normal",
+            "about": "HCCT's CIFAR-10: 100 shards of one class, 10 clients with half-normal numbers of them",
+        },
+        "cifar10/dirichlet": {**base, "partition": "dirichlet", "train": 0.8, "test": "share", "about": "Dirichlet(0.5)"},
+        "cifar10/class-groups": {**base, "partition": "classes", "test": "classes", "about": "4 groups, own classes"},
+    }  # fmt: skip
+
+
+def _others() -> dict[str, Settings]:
+    cifar100 = {**_ACFL, "dataset": "cifar100"}
+    digit = {
+        "partition": "domain", "samples": 206, "train": 0.9, "test": "whole", "model": "fedbn-cnn",
+        "training": Training(lr=0.01, lr_decay=0.995, batch=64, epochs=5),
+    }  # fmt: skip
+    return {
+        "cifar100/class-pairs": {
+            **cifar100, "groups": 8, "classes_per_group": 2,
+            "about": "ACFL's two tasks: 8 pairs of clients, two classes a pair, classes of unequal size",
+        },
+        "cifar100/class-groups": {
+            **cifar100, "groups": 4, "classes_per_group": 5, "classes_per_client": 3,
+            "about": "ACFL's three tasks: 4 groups of five classes, three of them at each client",
+        },
+        "cifar100/label-permutation": {**_CFL, "dataset": "cifar100", "shift": "label-permutation", "about": "4 groups"},
+        "ag_news/topics": {
+            "dataset": "ag_news", "partition": "topic", "train": 0.9, "test": "whole", "model": "cfl-lstm",
+            "training": Training(lr=1.0, clip=0.25, batch=100, epochs=3),
+            "about": "CFL's next-word prediction: 20 clients, one of four topics each",
+        },
+        "digit_domains/domains": {
+            **digit, "dataset": "digit_domains", "clients": 8,
+            "about": "digits of four origins, two clients each, 185 images to train (HCCT's Digit has five origins)",
+        },
+        "digit_five/domains": {
+            **digit, "dataset": "digit_five", "clients": 10,
+            "about": "HCCT's Digit: digits of five origins, two clients each, 185 images to train",
+        },
+        "femnist/writers": {
+            **_FLHC, "dataset": "femnist", "partition": "writer", "clients": 367, "train": 0.8, "test": "share",
+            "about": "FL+HC's FEMNIST: each client is one writer of digits and letters",
+        },
+        "folder/clients": {
+            "dataset": "folder", "partition": "clients", "training": Training(lr=0.1, batch=10, epochs=1),
+            "about": "your own: a folder with one .npz per client, arrays x and y (or x_train, y_train, x_test, y_test)",
+        },
+    }  # fmt: skip
+
+
+SETTINGS: Mapping[str, Settings] = MappingProxyType(
+    {**_digits(), **_synthetic(), **_mnist(), **_fashion(), **_cifar10(), **_others()}
+)
+
+
+_PARTITIONS = (
+    "iid", "shards", "half-normal", "dirichlet", "quantity", "classes", "writer", "population", "domain", "topic", "clients",
+)  # fmt: skip
+_TEST = (
+    "share: the rest of its own examples; whole: the test pool (of its domain, topic or population); classes: those of its "
+    "classes in it; own: as many as match its class proportions"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One world to be, as settings: who has which data, where groups differ, and what everybody trains."""
+
+    about: str = setting("", "one sentence for people")
+    dataset: str = setting("digits", "name of the data set, hub:NAME, NAME of a NAME.npz, or folder (a file per client)")
+    partition: str = setting("iid", "how examples are dealt to clients", choices=_PARTITIONS)
+    shift: str = setting("none", "what makes groups of clients differ", choices=SHIFTS)
+    clients: int = setting(20, "number of clients", ge=1)
+    groups: int = setting(4, "number of groups, where the shift or the classes partition makes groups", ge=1)
+    shuffle: bool = setting(True, "put clients into groups in random order; false deals them out in turn")
+    samples: int | None = setting(None, "examples per client at most, before any are held out; none takes all", ge=1)
+    train: float = setting(0.8, "share of a client's own examples that it trains on", gt=0, le=1)
+    validation: float = setting(0.1, "share of a client's own examples held out for choices", ge=0, lt=1)
+    test: str = setting("share", f"what a client is tested on: {_TEST}", choices=TESTS)
+    model: str = setting("mlp", "name of the model, or package.module:Name")
+    training: Training = setting(Training(), "local training")  # noqa: RUF009  (frozen)
+    augment: bool = setting(False, "shift and mirror training images at random")
+    silent: float = setting(0.0, "probability that a client asked does not answer, in each exchange", ge=0, lt=1)
+    patience: int = setting(10, "rounds in a row without an answer after which a client is away, until it is back", ge=1)
+    newcomers: int = setting(0, "number of clients that join late, in join_round", ge=0)
+    join_round: int = setting(10, "the round in which newcomers join", ge=1)
+    leavers: int = setting(0, "number of clients that go away and come back, see leave", ge=0)
+    leave: tuple[int, ...] = setting((10, 20), "the first and the last round in which leavers are away", ge=1)
+    adversaries: float = setting(0.0, "share of the clients that are hostile, at least one; 0 is none", ge=0, lt=1)
+    attack: str = setting("none", "what hostile clients do, to their labels or to their updates", choices=("none", *ATTACKS))
+    attack_scale: float | None = setting(None, "scale of the attack; none is the usual one", gt=0, lt=1e18)
+    alpha: float = setting(0.5, "concentration of the dirichlet and quantity partitions", gt=0)
+    least: int = setting(10, "fewest examples of a client (dirichlet, quantity, writer)", ge=1)
+    shards: int = setting(2, "shards per client (shards)", ge=1)
+    total_shards: int = setting(100, "shards in all (half-normal)", ge=1)
+    classes_per_group: int | None = setting(None, "classes of a group; none shares out all (classes)", ge=1)
+    classes_per_client: int | None = setting(None, "classes of its group at a client; none holds all (classes)", ge=1)
+    sizes: tuple[int, ...] = setting((), "lowest and highest size of a client (quantity) or of a class (classes)", ge=1)
+    swaps: tuple[tuple[int, ...], ...] = setting(SWAPS, "pairs of labels that the groups exchange (label-swap)")
+    angles: tuple[int, ...] = setting((), "degrees the groups' images are turned by; empty spreads them (rotation)")
+    identity: bool = setting(False, "the first group keeps its labels (label-permutation)")
+    vocabulary: int = setting(10_000, "number of words (ag_news)", ge=3)
+    length: int = setting(30, "words of a sequence (ag_news)", ge=1)
+    examples: int = setting(2000, "number of examples (synthetic)", ge=1)
+    features: int = setting(20, "number of features (synthetic)", ge=1)
+    classes: int = setting(4, "number of classes (synthetic)", ge=2)
+    spread: float = setting(1.0, "standard deviation within a class, where class means have 1 (synthetic)", gt=0)
+    input_column: str | None = setting(None, "column of the inputs; none finds it (hub)")
+    label_column: str | None = setting(None, "column of the labels; none finds it (hub)")
+
+    def __post_init__(self) -> None:
+        check(self)
+        check_shares(self.train, self.validation, self.test)
+        check_attack(self.adversaries, self.attack)
+        if self.sizes and (len(self.sizes) != 2 or self.sizes[0] > self.sizes[1]):
+            raise SettingError(f"Scenario.sizes must be a lowest and a highest number, got {list(self.sizes)}")
+        if (self.dataset == "folder") != (self.partition == "clients"):
+            raise SettingError("the data set folder and the partition clients go together: each file is one client")
+        if self.dataset == "folder" and (self.shift != "none" or self.test != "share"):
+            raise SettingError("clients of a folder keep their own data: shift must be none and test must be share")
+
+    def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
+        """The world of ``seed``; ``folder`` holds the files of its data.
+
+        Clients are 0, 1, ... The truth is the groups that were made, one group of all where everybody's distribution is
+        the same, and None where everybody has its own. Raises :class:`~coterie.settings.UserError` for data that do not
+        fit the settings.
+        """
+        world = among(self._honest(seed, folder), seed, self.adversaries, self.attack, self.attack_scale)
+        comings = {name: getattr(self, name) for name in ("silent", "patience", "newcomers", "join_round", "leavers", "leave")}
+        return replace(world, attendance=attendance.drawn(sorted(world.clients), seed, **comings))
+
+    def _honest(self, seed: int, folder: Path | str | None) -> World:
+        """The world in which everybody means well, and is there and answers."""
+        if self.dataset == "folder":
+            files = own.folder(datasets.resolve(folder, "folder"))
+            files = files if nets.takes_tokens(self.model) else own.features(files)
+            shape, classes = own.common(files, None)
+            world = {"training": self.training, "augment": self._augmentation(shape)}
+            shares = (self.train, self.validation)
+            return own.world(files, nets.factory(self.model, shape, classes), shares, seed, self.samples, **world)
+        data = datasets.load(self.dataset, folder, **self._options(seed, folder))
+        parts, kinds = self._parts(data.train, numpy_generator(seed, Purpose.PARTITION))
+        rng = numpy_generator(seed, Purpose.SHIFT)
+        shifts = self._shifts(data, rng)
+        groups = deal(self.clients, len(shifts), rng if self.shuffle else None)
+        return World(
+            clients=self._clients(data, parts, kinds, shifts, groups, seed),
+            model=nets.factory(self.model, data.shape, data.classes),
+            training=self.training,
+            objective=Objective(perplexity=bool(data.words)),
+            truth=_truth(kinds, groups if len(shifts) > 1 else None),
+            augment=self._augmentation(data.shape),
+        )
+
+    def _augmentation(self, shape: tuple[int, ...]) -> Callable[[Tensor, torch.Generator], Tensor] | None:
+        if self.augment and len(shape) != 3:
+            raise SettingError(f"Scenario.augment needs images, and the inputs have shape {shape}")
+        return crop_and_flip if self.augment else None
+
+    def _options(self, seed: int, folder: Path | str | None) -> dict[str, Any]:
+        """What the data set takes of these settings."""
+        taken = datasets.find(self.dataset, folder).options
+        return {name: seed if name == "seed" else getattr(self, name) for name in taken if name != "per_domain"}
+
+    def _parts(self, pool: Pool, rng: np.random.Generator) -> tuple[Parts, np.ndarray | None]:
+        """Positions of each client, and ``(clients,)`` the true group of each where the partition makes groups."""
+        labels, n, rows = pool.labels, self.clients, len(pool)
+        everyone = np.zeros(n, int)
+        match self.partition:
+            case "iid":
+                return partition.iid(rows, n, rng), everyone
+            case "quantity" if self.sizes:
+                return partition.ranges(rows, n, self.sizes[0], self.sizes[1], rng), everyone
+            case "quantity":
+                return partition.quantity(rows, n, self.alpha, rng, self.least), everyone
+            case "dirichlet":
+                return partition.dirichlet(labels, n, self.alpha, rng, self.least), None
+            case "classes":
+                groups = deal(n, self.groups, rng if self.shuffle else None)
+                wanted = {"per_group": self.classes_per_group, "per_client": self.classes_per_client}
+                return partition.class_groups(labels, groups, rng, sizes=self.sizes, **wanted), groups
+            case "shards":
+                parts = partition.shards(labels, n, self.shards, rng)
+                return parts, partition.same_classes(labels, parts)
+            case "half-normal":
+                return partition.half_normal(labels, n, self.total_shards, rng), None
+        if self.partition not in pool.meta:
+            raise SettingError(f"{self.dataset} does not tell the {self.partition} of an example")
+        values = pool.meta[self.partition].numpy()
+        if self.partition == "writer":
+            return partition.by_owner(values, n, rng, self.least), None
+        groups = deal(n, min(int(values.max()) + 1, n), rng if self.shuffle else None)
+        return partition.by_kind(values, groups, rng), groups
+
+    def _shifts(self, data: Dataset, rng: np.random.Generator) -> list[Shift]:
+        """One shift per group; a single one, which changes nothing, where there is none."""
+        if self.shift == "none":
+            return [Shift()]
+        if self.shift == "rotation":
+            return shifting.rotations(self.groups, data.shape, self.angles)
+        if data.words:
+            raise SettingError(f"the shift {self.shift} needs class labels, and {data.name} predicts words")
+        if self.shift == "label-swap":
+            return shifting.label_swaps(self.groups, data.classes, self.swaps)
+        return shifting.label_permutations(self.groups, data.classes, rng, self.identity)
+
+    def _clients(
+        self,
+        data: Dataset,
+        parts: Parts,
+        kinds: np.ndarray | None,
+        shifts: list[Shift],
+        groups: np.ndarray,
+        seed: int,
+    ) -> dict[int, ClientData]:
+        view, share = Views(data.train, shifts), self.test == "share"
+        view.turn_each(parts, groups)
+        if not share and data.test is None:
+            raise SettingError(f"{data.name} has no test pool: Scenario.test must be share, got {self.test!r}")
+        test_view = view if data.test is None or share else Views(data.test, shifts)
+        tests, labels, clients = Selections(test_view.pool), data.train.labels, {}
+        own_kind = self.partition in test_view.pool.meta
+        for client, part in enumerate(parts):
+            mine = numpy_generator(seed, Purpose.DATA, 1, client).permutation(part)[: self.samples]
+            cut = hold_out(mine, self.train, self.validation, share, f"client {client}")
+            train, validation, rest = (torch.from_numpy(rows) for rows in cut)
+            if not share:
+                kind = (self.partition, int(kinds[client])) if kinds is not None and own_kind else None
+                rest = tests.rows(self.test, labels[mine], kind)
+            group = int(groups[client])
+            clients[client] = ClientData(
+                train=view.split(train, group),
+                validation=view.split(validation, group),
+                test=test_view.split(rest, group),
+            )
+        return clients
+
+
+def _truth(kinds: np.ndarray | None, groups: np.ndarray | None) -> Groups | None:
+    """Groups of clients of one kind (of their partition) and one group (of their shift); None where neither is known."""
+    known = [numbers for numbers in (kinds, groups) if numbers is not None]
+    if not known:
+        return None
+    members: dict[tuple[int, ...], list[int]] = {}
+    for client, key in enumerate(zip(*known, strict=True)):
+        members.setdefault(tuple(map(int, key)), []).append(client)
+    return as_groups(members.values())
+
+
+SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
+    {name: build(Scenario, settings) for name, settings in SETTINGS.items()}
+)
+"""The named scenarios: data set / heterogeneity."""
+
+
+FEDERATION = "federation"
+"""What a run over a federation has in a scenario's place: its clients are elsewhere."""
+
+
+class Elsewhere(Scenario):
+    """The scenario of a run whose clients are nodes of a federation."""
+
+    def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
+        raise UserError(
+            "the clients of a federation are elsewhere: start its ServerApp again with the same settings, and the run goes on"
+        )
+
+
+def find(name: str) -> Scenario:
+    """The scenario called ``name``; raises :class:`~coterie.settings.UserError` with the nearest known name."""
+    if name == FEDERATION:
+        return Elsewhere()
+    if name not in SCENARIOS:
+        raise UserError(f"there is no scenario {name!r}{nearest(name, SCENARIOS)} (known: {', '.join(SCENARIOS)})")
+    return SCENARIOS[name]

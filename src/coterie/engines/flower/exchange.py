@@ -1,0 +1,361 @@
+"""Exchanges and tests over Flower's grid: plans become messages, replies become what a method sees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+from torch import Tensor, nn
+
+from coterie.boundary import Wire
+from coterie.clustering import sketch
+from coterie.core import Assignment, Client, Note, Plan, Position, Replies, Task, Training
+from coterie.engines.flower import boundary_check, messages
+from coterie.engines.flower.messages import ARRAYS, CONFIG, KEPT, LARGEST, METRICS, UPDATE, UPDATES, Order, Unfit
+from coterie.engines.flower.nodes import BEHIND, Kind, Nodes, Post, Present, Waiting, gone
+from coterie.engines.rounds import Clock, needed, products
+from coterie.robust import Robust, lengths
+from coterie.settings import SettingError
+
+
+@dataclass
+class Carrier:
+    """One run's exchanges over a grid.
+
+    names: metric -> the names an app may give it. configs: kind of message -> what its config tells besides. secret: digest
+    of the one by which clients have drawn the first model; digests: those that clients have told, where none has. run,
+    layers: see :class:`.nodes.Memory`. kept: the layers of their own that nodes are known to have, and need not be sent.
+    unasked: clients whose apps would ignore the task, and why. passed: who
+    is asked for what without being waited for.
+    """
+
+    post: Post
+    wire: Wire
+    training: Training
+    seed: int
+    nodes: Nodes
+    rest: messages.Rest
+    waiting: Waiting
+    names: Mapping[str, Sequence[str]]
+    method: str
+    online: frozenset[Client] = frozenset()
+    attacks: Mapping[Client, Any] = field(default_factory=dict)
+    patience: int = 10
+    robust: Robust = field(default_factory=Robust)
+    configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    secret: str | None = None
+    digests: dict[Client, str] = field(default_factory=dict)
+    run: str = ""
+    layers: dict[Client, int] = field(default_factory=dict)
+    kept: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    unasked: dict[Client, str] = field(default_factory=dict)
+    passed: set[Kind] = field(default_factory=set)
+
+    @property
+    def clients(self) -> dict[Client, int]:
+        return {client: node for node, client in self.nodes.client.items()}
+
+    @property
+    def attendance(self) -> Present:
+        return Present(online=self.online, patience=self.patience)
+
+    # -- an exchange ----------------------------------------------------------------------------------------------------
+
+    def outgoing(self, plan: Plan, position: Position) -> list[Message]:
+        """A plan's messages, one per client that is connected and whose app can do the task."""
+        unaware = {client: task for client, task in plan.tasks.items() if client not in self.nodes.aware}
+        why = {client: messages.sentence(self.method, task, client) for client, task in unaware.items()}
+        self.unasked = {client: text for client, text in why.items() if text}
+        if self.unasked and len(self.unasked) == len(plan.tasks):
+            raise SettingError(next(iter(self.unasked.values())))
+        records: dict[Any, ArrayRecord] = {}
+        out = []
+        for client, task in sorted(plan.tasks.items()):
+            if client not in self.unasked:
+                has = task.keep if self.kept.get(self.nodes.node(client)) == task.keep else ()
+                offered = self._offered(plan.models, task, has, records)
+                out.append(self._message("train", offered, task, client, position))
+        return out
+
+    def _offered(
+        self, models: Tensor, task: Task, has: tuple[str, ...], known: dict[Any, ArrayRecord]
+    ) -> dict[str, ArrayRecord]:
+        """The arrays of the models offered, without the layers that the client has; made once for all who get the same."""
+        layout = self.wire.layout
+        for row in task.offered:
+            if (row, has) not in known:
+                without = layout.mask(has) if has else None
+                known[row, has] = messages.packed(models[row], layout, self.rest, without)
+        return {messages.name_of(i): known[row, has] for i, row in enumerate(task.offered)}
+
+    def _message(
+        self, kind: str, models: Mapping[str, ArrayRecord], task: Task, client: Client, position: Position
+    ) -> Message:
+        training = task.how(self.training)
+        lr = training.lr * training.lr_decay ** (position.round if task.lr_round is None else task.lr_round)
+        key = self.seed, position.exchange, position.round
+        order = Order(task=task, training=training, lr=lr, key=key, client=client, run=self.run)
+        config = messages.config_of(order)
+        config.update({key: value for key, value in self.configs.get(kind, {}).items() if key not in config})
+        return Message(RecordDict({**models, CONFIG: config}), dst_node_id=self.nodes.node(client), message_type=kind)
+
+    def incoming(self, plan: Plan, replies: Iterable[Message], exchange: int) -> Replies:
+        """What a method's step must see of the replies; those that cannot be used are refused with a reason."""
+        heard: dict[Client, Heard] = {}
+        refused = dict(self.unasked)
+        replies = list(replies)
+        secret = self._common_secret(replies)
+        for reply in replies:
+            client = self.nodes.client.get(reply.metadata.src_node_id)
+            if client is None or client not in plan.tasks or client in heard or client in refused or gone(reply):
+                continue  # of a node that is gone Flower itself says so: it is silent
+            if self.nodes.node(client) != reply.metadata.src_node_id:
+                continue  # another node that was this client, and is not asked any more
+            try:
+                heard[client] = read(reply, plan, plan.tasks[client], self.wire, secret)
+            except Unfit as error:
+                refused[client] = messages.brief(error)
+        found = gathered(plan, heard, refused, self.wire, self.robust)
+        self._remember(plan, {client: heard[client] for client in found.clients}, exchange)
+        return found
+
+    def _common_secret(self, replies: Iterable[Message]) -> str | None:
+        """The digest of the secret that drew the first model; of a run that goes on, the one that most clients tell, all
+        exchanges taken together, so that nobody who answers first decides for the others."""
+        if self.secret is not None:
+            return self.secret
+        for reply in replies:
+            client = self.nodes.client.get(reply.metadata.src_node_id)
+            if client is not None and reply.has_content() and boundary_check.agrees(reply.content, self.wire.boundary):
+                self.digests[client] = boundary_check.secret_of(reply.content)
+        return boundary_check.most(self.digests.values())
+
+    def _remember(self, plan: Plan, heard: Mapping[Client, Heard], exchange: int) -> None:
+        """Who has kept layers now; a note where they are not those that the client is known to have kept."""
+        for client, task in plan.tasks.items():
+            node = self.nodes.node(client)
+            if client not in heard:
+                self.kept.pop(node, None)  # it may have come back without what it had
+            elif task.keep and task.trains and not task.gradient:
+                found, expected = heard[client].kept, self.layers.get(client, -1)
+                if found != expected and self.wire.counts:  # with noise a client does not tell
+                    had = f"layers of its own after exchange {expected}" if expected >= 0 else "none that this server knows of"
+                    has = f"those of exchange {found}" if found >= 0 else "none, and begins anew"
+                    text = f"client {client} had kept {had}, and has {has}"
+                    self.nodes.notes.append(Note(kind="node", clients=(client,), text=text))
+                self.kept[node], self.layers[client] = task.keep, exchange
+
+    def exchange(self, plan: Plan, position: Position, clock: Clock) -> Replies:
+        """Carry out a plan; who does not answer in time is silent."""
+        with clock("server"):
+            out = self.outgoing(plan, position)
+        with clock("train"):
+            replies = self.ask(out)
+        with clock("server"):
+            return self.incoming(plan, replies, position.exchange)
+
+    def ask(self, out: Sequence[Message]) -> list[Message]:
+        """Send tasks or tests; the answers of whoever is waited for, and of the others that have come by then."""
+        if not out:
+            return []
+        replies = self.post.ask(out, self.waiting, [self.nodes.node(client) for client in self.online])
+        for kind in sorted({Kind.of(message) for message in out}):
+            behind, client = self.post.behind(kind), self.nodes.client[kind.node]
+            if behind != (kind in self.passed):
+                what = "tests" if kind.what == "evaluate" else "tasks"
+                text = f"has left {BEHIND} {what} in a row without an answer, and is asked without being waited for"
+                text = f"client {client} {text if behind else f'answers {what} again, and is waited for'}"
+                self.nodes.notes.append(Note(kind="node", clients=(client,), text=text))
+                self.passed ^= {kind}
+        return replies
+
+    def first_model(self, replies: Iterable[Message], model: Callable[[], nn.Module]) -> Tensor | None:
+        """The first model that more than half of those asked have drawn and sealed, all by one secret; None where no reply
+        has one. Raises :class:`~coterie.engines.workers.EngineError` where they do not agree."""
+        found = boundary_check.agreed(replies, self.wire, model)
+        if found is None:
+            return None
+        row, self.secret = found
+        return row
+
+    # -- tests ----------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, assignment: Assignment, position: Position) -> dict[Client, dict[str, float]]:
+        """Every served client's model, or models, on its own test data; NaN for who does not answer."""
+        return self.scores(assignment, self.ask(self.tests(assignment, position)))
+
+    def tests(self, assignment: Assignment, position: Position) -> list[Message]:
+        """The messages that ask the connected clients to test the models that serve them."""
+        records: dict[Any, ArrayRecord] = {}
+        out = []
+        for client, served in sorted(assignment.row.items()):
+            if client not in self.online:
+                continue
+            rows = assignment.path.get(client, (served,)) if assignment.ensemble else (served,)
+            if client not in self.nodes.aware:
+                rows = (served,)  # an app that knows nothing of Coterie tests one model
+            has = self.kept.get(self.nodes.node(client), ())
+            offered = self._offered(assignment.models, Task(offered=rows, choose=len(rows)), has, records)
+            task = Task(offered=tuple(range(len(rows))), choose=len(rows))
+            out.append(self._message("evaluate", offered, task, client, position))
+        return out
+
+    def scores(self, assignment: Assignment, replies: Iterable[Message]) -> dict[Client, dict[str, float]]:
+        """What the tests found, of everyone who is served."""
+        found: dict[Client, dict[str, float]] = {}
+        for reply in replies:
+            client = self.nodes.client.get(reply.metadata.src_node_id)
+            if client is None or client in found or self.nodes.node(client) != reply.metadata.src_node_id:
+                continue
+            if reply.has_content():
+                found[client] = self._scores(reply)
+        nothing = dict.fromkeys(self.names, math.nan)
+        return {client: found.get(client, nothing) for client in sorted(assignment.row)}
+
+    def _scores(self, reply: Message) -> dict[str, float]:
+        try:
+            metrics = messages.only(reply.content.metric_records, METRICS, "metric records")
+        except Unfit:
+            return dict.fromkeys(self.names, math.nan)
+        return {metric: messages.number(metrics, names) for metric, names in self.names.items()}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Replies as a method sees them: read with suspicion, refused with a sentence.
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One client's reply, read: see :class:`~coterie.core.Replies`. updates: none, one, or those of both halves. kept: the
+    exchange after which it kept the layers that it trained from, -1 for none."""
+
+    updates: tuple[Tensor, ...]
+    examples: int
+    chosen: tuple[int, ...]
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    kept: int
+
+
+def read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None) -> Heard:
+    """A reply to a task. Raises :class:`Unfit`, and nothing else, whatever the reply holds."""
+    try:
+        return _read(reply, plan, task, wire, secret)
+    except Unfit:
+        raise
+    except Exception as error:  # one client must not stop the others by what nobody has thought of
+        raise Unfit(f"its reply cannot be read: {type(error).__name__} {error}") from error
+
+
+def _read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None) -> Heard:
+    if reply.has_error():
+        raise Unfit(f"its app failed: {reply.error.reason or reply.error.code}")
+    if not reply.has_content():
+        raise Unfit("its reply is empty")
+    content = reply.content
+    if task.trains and (why := boundary_check.unlike(content, wire.boundary, secret)):
+        raise Unfit(why)
+    metrics = messages.only(content.metric_records, METRICS, "metric records")
+    examples = messages.whole(metrics.get("num-examples"))
+    if not examples:
+        raise Unfit("its reply tells no number of examples (num-examples)")
+    places = _places(metrics, task)
+    losses, accuracies = _measured(metrics, task)
+    updates = _updates(content, plan, task, places, wire) if task.trains else ()
+    kept = messages.whole(metrics.get(KEPT))
+    chosen = tuple(task.offered[place] for place in places)
+    return Heard(updates, wire.examples(examples), chosen, losses, accuracies, -1 if kept is None else kept)
+
+
+def _places(metrics: Any, task: Task) -> list[int]:
+    """Which of the models offered it chose; an app that has no choice need not say so."""
+    told, count = messages.numbers(metrics, "chosen"), len(task.offered)
+    if not told and task.choose == count:
+        return list(range(count))
+    places = {place for value in told[:count] if (place := messages.whole(value)) is not None and place < count}
+    if not len(told) == len(places) == task.choose:
+        raise Unfit(f"it chose {list(told[:9])} of {count} models")
+    return [int(value) for value in told]
+
+
+def _measured(metrics: Any, task: Task) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if not task.measure:
+        return (), ()
+    losses, accuracies = (messages.numbers(metrics, name) for name in ("losses", "accuracies"))
+    if len(losses) != len(task.offered) or len(accuracies) != len(task.offered):
+        raise Unfit(f"it measured {len(losses)} of {len(task.offered)} models")
+    if not all(abs(value) <= LARGEST for value in losses + accuracies):
+        told = f"the losses or accuracies it measured on its {task.measure} data are not all finite numbers of single precision"
+        raise Unfit(f"{told}; it may have none")
+    return tuple(map(float, losses)), tuple(map(float, accuracies))
+
+
+def _updates(content: Any, plan: Plan, task: Task, places: Sequence[int], wire: Wire) -> tuple[Tensor, ...]:
+    stay = wire.layout.mask(task.keep) if task.keep else None
+    arrays = content.array_records
+    names = UPDATES[: 2 if task.halves and UPDATES[1] in arrays else 1]  # of too few examples there are no halves
+    if wire.boundary.compress != "none":
+        rows = [_decompressed(arrays, name, wire, stay) for name in names]
+    elif UPDATE in arrays:
+        rows = [messages.unpacked(arrays[name], wire.layout, may_lack=stay) for name in names]
+    else:
+        trained = messages.unpacked(messages.only(arrays, ARRAYS, "array records"), wire.layout)
+        rows = [trained - plan.models[[task.offered[place] for place in places]].mean(0)]
+    rows = [row if stay is None else row.masked_fill(stay, 0.0) for row in rows]
+    if not all(torch.isfinite(row.dot(row)) for row in _seen(rows, plan)):
+        raise Unfit("its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)")
+    for row in rows:
+        if why := wire.unclipped(row, task):
+            raise Unfit(why)
+    return tuple(rows)
+
+
+def _seen(rows: Sequence[Tensor], plan: Plan) -> list[Tensor]:
+    """The rows, and what else a Gram matrix may be taken of."""
+    if plan.sketch is None:
+        return list(rows)
+    return [*rows, *sketch(torch.stack(tuple(rows))[:, plan.columns or slice(None)], plan.sketch)]
+
+
+def _decompressed(arrays: Any, name: str, wire: Wire, stay: Tensor | None) -> Tensor:
+    record = arrays.get(name, {})
+    try:
+        return wire.unpack({key: torch.from_numpy(messages.array_of(record, key)) for key in record}, stay)
+    except Unfit:
+        raise
+    except (ValueError, TypeError) as error:  # TypeError: of a type that PyTorch has not
+        raise Unfit(f"its update is not compressed by {wire.boundary.compress}: {error}") from None
+
+
+def gathered(plan: Plan, heard: Mapping[Client, Heard], refused: Mapping[Client, str], wire: Wire, robust: Robust) -> Replies:
+    """What the plan says a step must see, from every reply that can be used and is plausible beside the others."""
+    trained = {c: one for c, one in heard.items() if one.updates}
+    updates, chosen = {c: one.updates for c, one in trained.items()}, {c: one.chosen for c, one in trained.items()}
+    claims = {c: heard[c].examples for c in sorted(heard)}
+    limited = robust.limited(lengths(plan, updates, chosen, wire), claims)
+    counted = robust.counted(claims)
+    taken, size = [c for c in claims if c not in limited.refused], wire.layout.size
+    rows = {c: tuple(row * limited.scaled.get(c, 1.0) for row in heard[c].updates) for c in taken}
+    told = Replies(
+        clients=tuple(taken),
+        examples=np.array([counted[c] for c in taken], dtype=np.int64),
+        averaging=robust,
+        claimed={c: claims[c] for c in taken if claims[c] > counted[c]},
+        scaled=limited.scaled,
+        chosen=tuple(heard[c].chosen for c in taken),
+        losses=tuple(heard[c].losses for c in taken),
+        accuracies=tuple(heard[c].accuracies for c in taken),
+        refused={**refused, **limited.refused},
+        updates=torch.stack([_mean(rows[c], size) for c in taken]) if any(rows.values()) else None,
+        halves=products(plan, {c: rows[c] for c in taken if plan.tasks[c].halves}, taken),
+    )
+    return needed(plan, told if taken else replace(told, updates=torch.empty(0, size)))
+
+
+def _mean(updates: Sequence[Tensor], size: int) -> Tensor:
+    return torch.stack(tuple(updates)).mean(0) if updates else torch.zeros(size)

@@ -1,0 +1,368 @@
+"""What a worker does: clients' tasks and tests, read from and written to shared matrices of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie import training as local
+from coterie.boundary import Wire
+from coterie.clustering import sketch
+from coterie.core import Assignment, Client, Plan, Task
+from coterie.data.world import Split, World, cross_entropy
+from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
+from coterie.models.layout import own_layers
+from coterie.randomness import Purpose, seeded
+from coterie.robust import Robust
+from coterie.training import Sums, halvable
+from coterie.training.blocks import goes_with
+
+
+@dataclass(frozen=True)
+class Errand:
+    """A client's task as it is told to a worker: where the offered models lie, where the reply goes, and of which columns
+    a sketch of so many numbers is wanted. half: which of the halves, where it trains on them; they are errands apart."""
+
+    slot: int
+    client: Client
+    task: Task
+    rows: tuple[int, ...]
+    lr: float
+    key: tuple[int, ...]
+    columns: slice | None = None
+    sketch: int | None = None
+    half: int | None = None
+
+
+@dataclass(frozen=True)
+class Test:
+    """One model, or an ensemble, on the examples ``[start, stop)`` of clients with equal test examples."""
+
+    rows: tuple[int, ...]
+    clients: tuple[Client, ...]
+    start: int
+    stop: int
+
+
+Done = tuple[int, tuple[int, ...], tuple[float, ...], tuple[float, ...], bool, str | None]
+"""slot, chosen, losses, accuracies, whether it trained, why its reply is refused."""
+
+
+class Hand:
+    """Does jobs in whatever process it is called in. All rows are the server's: a client opens what it is offered, and
+    what it sends goes through ``wire``.
+    """
+
+    def __init__(self, world: World, wire: Wire, hardware: Hardware) -> None:
+        self.world, self.wire, self.hardware = world, wire, hardware
+        self.models = self.replies = torch.empty(0, wire.layout.size)
+        self.sketches = torch.empty(0, 0)
+        self._learner: local.Learner | None = None
+
+    @property
+    def learner(self) -> local.Learner:
+        if self._learner is None:  # made in the worker: a module's tensors are its own
+            with seeded(0):
+                module, how = self.world.model(), self.hardware
+                self._learner = local.Learner(
+                    module, self.world.objective, self.world.augment, device=how.device, precision=how.precision
+                )
+        return self._learner
+
+    def work(self, job: Any) -> Any:
+        return self.train(job) if isinstance(job[0], Errand) else self.test(job)
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    def train(self, errands: Sequence[Errand]) -> list[Done]:
+        """Tasks done one by one, or several in a block."""
+        who = f"client {errands[0].client}" if len(errands) == 1 else f"a block of {len(errands)} clients"
+        try:
+            jobs = [self._job(errand) for errand in errands]
+            replies = [local.answer(self.learner, jobs[0])] if len(jobs) == 1 else local.answer_together(self.learner, jobs)
+            return [self._send(errand, reply) for errand, reply in zip(errands, replies, strict=True)]
+        except Exception as error:
+            hint = "; --width 1 trains each client alone" if len(errands) > 1 else ""
+            raise EngineError(f"{who} failed in its task: {sentence(error)}{hint}") from error
+
+    def _job(self, errand: Errand) -> local.Job:
+        offered = [self.wire.open(self.models[row]) for row in errand.rows]
+        data, training = self.world.clients[errand.client], errand.task.how(self.world.training)
+        job = local.Job(errand.task, offered, data, training, errand.lr, errand.key)
+        return job if errand.half is None else local.halved(job)[errand.half]
+
+    def _send(self, errand: Errand, reply: local.Reply) -> Done:
+        """Write a reply's row; what is not finite is refused."""
+        refused, trained, exchange = None, reply.row is not None, errand.key[2]
+        if reply.row is None:
+            self.replies[errand.slot] = 0.0  # of an earlier exchange
+            self.sketches[errand.slot : errand.slot + 1] = 0.0
+        else:
+            keep = self.wire.layout.mask(errand.task.keep) if errand.task.keep else None
+            row = self._tampered(reply.row, errand, keep)
+            sent = self.wire.send(row, errand.client, exchange, keep, errand.half or 0)
+            self.replies[errand.slot] = sent
+            # A finite square of the norm bounds every entry of a Gram matrix too. With noise, a refusal would tell of data.
+            rows = [sent] if self.wire.boundary.noise or sent is reply.row else [reply.row, sent]
+            if errand.sketch is not None:
+                shown = sent if keep is None else sent.masked_fill(keep, 0.0)
+                rows += sketch(shown[None, errand.columns or slice(None)], errand.sketch)
+                self.sketches[errand.slot] = rows[-1]
+            if not all(torch.isfinite(row.dot(row)) for row in rows):
+                refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
+        return errand.slot, reply.chosen, reply.losses, reply.accuracies, trained, refused
+
+    def _tampered(self, row: Tensor, errand: Errand, keep: Tensor | None) -> Tensor:
+        """What a client sends in place of its update; the update itself, if it means well."""
+        attack = self.world.attacks.get(errand.client)
+        if attack is None:
+            return row
+        sent = torch.arange(len(row)) < self.wire.layout.trainable
+        return attack.tampered(row, sent if keep is None else sent & ~keep, errand.key[0], errand.key[2], errand.client)
+
+    # -- testing ------------------------------------------------------------------------------------------------------
+
+    def test(self, tests: Sequence[Test]) -> list[list[local.Sums]]:
+        """Sums of loss and metrics: per test, and per client of it. The tests of one call are all of the same models."""
+        try:
+            with seeded(0):  # a module may draw random numbers in tests as well
+                models = [self.wire.open(self.models[row]) for row in tests[0].rows]
+                return self.learner.sums(models, [self._part(test) for test in tests])
+        except Exception as error:
+            if len(tests) > 1:  # one by one, to learn whose fails
+                return [self.test([test])[0] for test in tests]
+            raise EngineError(f"client {tests[0].clients[0]} failed in its test: {sentence(error)}") from error
+
+    def _part(self, test: Test) -> local.Part:
+        first, part = self.world.clients[test.clients[0]].test, slice(test.start, test.stop)
+        return first.inputs, first.index[part], [self.world.clients[c].test.targets[part] for c in test.clients]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The clients of a world on this machine: their tasks and tests as jobs for worker processes.
+
+
+EXAMPLES_PER_TEST = 2500
+"""A longer test is cut into jobs of this many examples, so that one large test keeps every worker busy; shorter ones of
+the same model are put together up to so many."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A client's reply as the engine holds it: its row of the reply matrix, or why it was refused. second: the row of its
+    second half, where it was asked for halves and has the examples for them."""
+
+    slot: int
+    second: int | None
+    chosen: tuple[int, ...]
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    update: Tensor | None
+    refused: str | None
+
+
+class Fleet:
+    """Worker processes over a world, with the shared matrices of models and replies they read and write."""
+
+    def __init__(self, world: World, wire: Wire, hardware: Hardware, robust: Robust | None = None) -> None:
+        self.world, self.layout, self.wire, self.robust = world, wire.layout, wire, robust or Robust()
+        self.hand = Hand(world, wire, hardware)
+        self.count = hardware.processes(len(world.clients))
+        with seeded(0):
+            module = world.model()
+        self.width = hardware.block(module, world)
+        normed = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules())
+        self.least, self.exact = 1 + normed, normed or world.objective.loss is not cross_entropy
+        self._masks: dict[tuple[str, ...], Tensor] = {}
+        self._workers: Workers | None = None
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._workers:
+            self._workers.close()
+
+    def mask(self, layers: tuple[str, ...]) -> Tensor:
+        if layers not in self._masks:
+            self._masks[layers] = self.layout.mask(layers)
+        return self._masks[layers]
+
+    def updates(self, slots: Sequence[int]) -> Tensor:
+        """The reply rows at ``slots``, in order; a view where they are all of the first ones."""
+        if list(slots) == list(range(len(slots))):
+            return self.hand.replies[: len(slots)]
+        return self.hand.replies[list(slots)]
+
+    def sketches(self, slots: Sequence[int]) -> Tensor:
+        """A copy of the sketches at ``slots``."""
+        return self.hand.sketches[list(slots)]
+
+    def average(self, first: int, second: int) -> None:
+        """The mean of two replies, and of their sketches, in place of the first."""
+        for rows in (self.hand.replies, self.hand.sketches):
+            if max(first, second) < len(rows):
+                rows[first] += rows[second]
+                rows[first] /= 2
+
+    def _reserve(self, models: int, replies: int, sketch: int = 0) -> None:
+        """At least so many rows of shared memory. Growing it means new workers, which are cheap to fork."""
+        hand = self.hand
+        short = replies if sketch else 0
+        enough = short <= len(hand.sketches) and sketch in (0, hand.sketches.shape[1])
+        if self._workers and models <= len(hand.models) and replies <= len(hand.replies) and enough:
+            return
+        if self._workers:
+            self._workers.close()
+        if models > len(hand.models):
+            hand.models = shared_matrix(models, self.layout.size)
+        if replies > len(hand.replies):
+            hand.replies = shared_matrix(replies, self.layout.size)
+        if not enough:
+            hand.sketches = shared_matrix(short, sketch)
+        self._workers = Workers(hand.work, self.count)
+
+    def _put(self, models: Tensor, personal: Sequence[Tensor], replies: int = 0, sketch: int = 0) -> Workers:
+        """Lay out a matrix of models and, behind them, rows made for one client; returns the workers to run jobs on."""
+        self._reserve(len(models) + len(personal), replies, sketch)
+        assert self._workers is not None
+        self.hand.models[: len(models)] = models
+        for i, row in enumerate(personal, len(models)):
+            self.hand.models[i] = row
+        return self._workers
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    def train(
+        self, plan: Plan, clients: Sequence[Client], kept: Mapping[Client, Tensor], when: tuple[int, int, int]
+    ) -> dict[Client, Answer]:
+        """The tasks of some clients of a plan, done: client -> answer, by client id.
+
+        when: the seed, the exchange, and the round from 0. The rows are overwritten by the next call.
+        """
+        seed, exchange, number = when
+        personal: list[Tensor] = []
+        errands = []
+        for slot, client in enumerate(sorted(clients)):
+            task = plan.tasks[client]
+            rows = task.offered
+            own = self._own(task, kept.get(client))
+            if own is not None:
+                rows = tuple(range(len(plan.models) + len(personal), len(plan.models) + len(personal) + len(rows)))
+                personal += [own_layers(plan.models[r], own) for r in task.offered]
+            training = task.how(self.world.training)
+            lr = training.lr * training.lr_decay ** (number if task.lr_round is None else task.lr_round)
+            key = seed, Purpose.TRAIN, exchange, client
+            half = 0 if task.halves and halvable(self.world.clients[client].train, self.least) else None
+            errands.append(Errand(slot, client, task, rows, lr, key, plan.columns, plan.sketch, half))
+        halves = [errand for errand in errands if errand.half is not None]
+        seconds = [replace(errand, slot=slot, half=1) for slot, errand in enumerate(halves, len(errands))]
+        workers = self._put(plan.models, personal, len(errands) + len(seconds), self._sketch_size(plan))
+        done = {one[0]: one for job in workers.run(self._jobs([*errands, *seconds])) for one in job}
+        second = {errand.client: errand.slot for errand in seconds}
+        return {e.client: self._answer(done, e.slot, second.get(e.client)) for e in errands}
+
+    def _jobs(self, errands: Sequence[Errand]) -> list[list[Errand]]:
+        """Blocks of clients that go together, and the others alone; long jobs first, so that no worker ends late with one."""
+        together: dict[Hashable, list[Errand]] = {}
+        for errand in errands:
+            together.setdefault(self._kind(errand), []).append(errand)
+        jobs = [job for group in together.values() for job in self._blocks(group)]
+        return sorted(jobs, key=lambda job: -sum(len(self._data(e)) for e in job))
+
+    def _data(self, errand: Errand) -> Split:
+        """The examples that an errand trains on; of a half, as many as are in it."""
+        data = self.world.clients[errand.client].train
+        size = len(data) // 2
+        return data if errand.half is None else Split(data.inputs, data.index[:size], data.targets[:size])
+
+    def _kind(self, errand: Errand) -> Hashable:
+        """What the clients of a block have in common; of one that trains alone, its id."""
+        if self.width == 1 or errand.task.gradient or not errand.task.trains:
+            return errand.client, errand.half
+        data, training = self._data(errand), errand.task.how(self.world.training)
+        try:
+            return training, errand.lr, goes_with(data, training, self.least, self.exact)
+        except ValueError:  # it can make no step, and says so in its task
+            return errand.client, errand.half
+
+    def _blocks(self, group: Sequence[Errand]) -> Iterator[list[Errand]]:
+        """A group cut into the least number of blocks, clients with about as many examples in one."""
+        ordered = sorted(group, key=lambda e: len(self._data(e)))
+        count = math.ceil(len(group) / self.width)
+        for i in range(count):
+            yield ordered[i * len(group) // count : (i + 1) * len(group) // count]
+
+    def _answer(self, done: Mapping[int, Done], slot: int, second: int | None) -> Answer:
+        _, chosen, losses, accuracies, replied, refused = done[slot]
+        if second is not None:
+            refused = refused or done[second][-1]
+        return Answer(slot, second, chosen, losses, accuracies, self.hand.replies[slot] if replied else None, refused)
+
+    def _sketch_size(self, plan: Plan) -> int:
+        """Numbers of a sketch; no more than there are columns, which then are it."""
+        columns = range(self.layout.size)[plan.columns or slice(None)]
+        return 0 if plan.sketch is None else min(plan.sketch, len(columns))
+
+    def start_row(self, plan: Plan, task: Task, kept: Tensor | None, chosen: Sequence[int]) -> Tensor:
+        """The row ``(d,)`` a client trained from: the mean of the models it chose, with its own layers in them."""
+        own = self._own(task, kept)
+        rows = [own_layers(plan.models[r], own) for r in chosen]
+        return rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
+
+    def _own(self, task: Task, kept: Tensor | None) -> Tensor | None:
+        """Those of a client's own values that count in a task: of the layers it keeps; NaN in the other columns."""
+        return None if kept is None or not task.keep else torch.where(self.mask(task.keep), kept, torch.nan)
+
+    # -- testing ------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, assignment: Assignment, kept: Mapping[Client, Tensor]) -> dict[Client, dict[str, float]]:
+        """Every served client's model, or models, on its own test data; each distinct (models, test examples) pair once."""
+        personal: list[Tensor] = []
+        tests: dict[tuple[int, ...], dict[tuple[int, int], dict[int, list[Client]]]] = {}
+        for client, served in sorted(assignment.row.items()):
+            rows = assignment.path.get(client, (served,)) if assignment.ensemble else (served,)
+            if client in kept:
+                first = len(assignment.models) + len(personal)
+                personal += [own_layers(assignment.models[row], kept[client]) for row in rows]
+                rows = tuple(range(first, first + len(rows)))
+            test = self.world.clients[client].test
+            same_examples = tests.setdefault(rows, {}).setdefault((id(test.inputs), id(test.index)), {})
+            same_examples.setdefault(id(test.targets), []).append(client)
+        jobs = [job for rows, by_examples in tests.items() for job in self._tests(rows, list(by_examples.values()))]
+        sums: dict[tuple[tuple[int, ...], Client], Sums] = {}
+        for job, results in zip(jobs, self._put(assignment.models, personal).run(jobs), strict=True):
+            for part, of_part in zip(job, results, strict=True):
+                for client, totals in zip(part.clients, of_part, strict=True):
+                    before = sums.setdefault((part.rows, client), {})
+                    for name, (value, count) in totals.items():
+                        old = before.get(name, (0.0, 0))
+                        before[name] = (old[0] + value, old[1] + count)
+        scores = {}
+        for rows, by_examples in tests.items():
+            for by_targets in by_examples.values():
+                for clients in by_targets.values():
+                    scores.update(dict.fromkeys(clients, self.world.objective.scores(sums.get((rows, clients[0]), {}))))
+        return dict(sorted(scores.items()))
+
+    def _tests(self, rows: tuple[int, ...], examples: Sequence[Mapping[int, Sequence[Client]]]) -> Iterator[list[Test]]:
+        """Jobs of about :data:`EXAMPLES_PER_TEST` examples, all of the same models."""
+        job: list[Test] = []
+        filled = 0
+        for by_targets in examples:
+            firsts = tuple(clients[0] for clients in by_targets.values())
+            size, start = len(self.world.clients[firsts[0]].test), 0
+            while start < size:
+                stop = min(size, start + EXAMPLES_PER_TEST - filled)
+                job.append(Test(rows, firsts, start, stop))
+                filled, start = filled + stop - start, stop
+                if filled == EXAMPLES_PER_TEST:
+                    yield job
+                    job, filled = [], 0
+        if job:
+            yield job

@@ -1,0 +1,576 @@
+"""The in-process engine: a generator of rounds over clients that live on this machine.
+
+Everything random depends on (seed, exchange, client) alone: the number of workers or an interruption changes no bit, and a
+silent client no draw of another's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.boundary import NUMBER, Boundary, Wire
+from coterie.clustering import gram, sketch
+from coterie.core import (
+    CHUNK,
+    Admits,
+    Client,
+    Cohort,
+    Federation,
+    Means,
+    Method,
+    Note,
+    Plan,
+    Position,
+    Replies,
+    Round,
+    Task,
+    amounts,
+    group_means,
+)
+from coterie.data.world import Attendance, World
+from coterie.engines.pool import Answer, Fleet
+from coterie.engines.workers import EngineError, Hardware
+from coterie.models.layout import Layout
+from coterie.randomness import Purpose, seeded
+from coterie.robust import Robust, Usual, lengths
+from coterie.settings import SettingError
+
+if TYPE_CHECKING:
+    from coterie.core import Position
+
+
+EXCHANGES = 200
+"""More in one round are no progress: a method that asks again, and clients whose replies are no use. A start-up may well
+take many: k-means++ with k models 2 k - 1 and a few for clients that do not answer."""
+
+
+def rounds(
+    method: Method[Any],
+    world: World,
+    *,
+    rounds: int,
+    seed: int = 0,
+    workers: int | None = None,
+    width: int | None = None,
+    device: str = "cpu",
+    precision: str = "fp32",
+    eval_every: int = 1,
+    start: Position | None = None,
+    boundary: Boundary | None = None,
+    robust: Robust | None = None,
+) -> Iterator[Round]:
+    """Run ``method`` over ``world``; yields each communication round up to number ``rounds``.
+
+    workers, width, device, precision: what it computes with, see :class:`~coterie.engines.workers.Hardware`. eval_every:
+    rounds between tests on the clients' test data; the last round is always tested. start: go on from there. boundary: what
+    is done to rows between clients and server. robust: bounds on what one client can do to the others.
+
+    Leaving the loop early stops the workers. Raises
+    :class:`~coterie.engines.workers.EngineError` if training fails, and :class:`~coterie.settings.SettingError` where
+    method, world and boundary do not go together.
+    """
+    hardware = Hardware(workers=workers, width=width, device=device, precision=precision)
+    hardware.check(world)
+    wire, federation = meeting(method, world, seed, boundary or Boundary())
+    position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
+    with Fleet(world, wire, hardware, robust) as fleet:
+        while position.round < rounds:
+            clock = Clock()
+            steps = communicate(method, world, wire, position, seed, clock)
+            done = carry(steps, partial(exchange, fleet, seed=seed, clock=clock))
+            position = done.position
+            if done.number % eval_every == 0 or done.number == rounds:
+                with clock("evaluate"):
+                    scores = fleet.evaluate(done.assignment, position.kept)
+                done = replace(done, scores=scores)
+            yield done
+
+
+def meeting(method: Method[Any], world: World, seed: int, boundary: Boundary) -> tuple[Wire, Federation]:
+    """The wire between clients and server, and what the method is told of the clients."""
+    with seeded(seed, Purpose.INIT):
+        layout = Layout(world.model())
+    check(method, world)
+    boundary.check_method(method)
+    wire = Wire(boundary, layout, seed)
+    federation = Federation(
+        clients=world.attendance.founders(world.clients),
+        draw=lambda i: wire.first_model(i, world.model),
+        columns=layout.columns,
+        tensors=layout.tensors,
+        dense=layout.dense,
+        training=world.training,
+    )
+    return wire, wire.veil(federation)
+
+
+def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary, hardware: Hardware | None = None) -> None:
+    """Raises :class:`~coterie.settings.SettingError` for a mistake that the first plan shows; trains nobody."""
+    if hardware:
+        hardware.check(world)
+    wire, federation = meeting(method, world, seed, boundary)
+    cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
+    wire.check(method.plan(method.init(federation), cohort), method.name)
+
+
+Heard = tuple[Replies, Mapping[Client, Tensor]]
+"""The replies to a plan, and what the clients keep afterwards."""
+
+Steps = Generator[tuple[Plan, Position], Heard, Round]
+
+
+def communicate(method: Method[Any], roster: Roster, wire: Wire, position: Position, seed: int, clock: Clock) -> Steps:
+    """One communication round, whoever carries it out: yields each exchange's plan, for those who will answer, with the
+    position it is made in; takes the replies; returns the round, not tested yet."""
+    first, attendance = position.exchange, roster.attendance
+    position, came = call(method, roster, position)
+    there = present(attendance, position)
+    notes = list(came)
+    refused: dict[Client, str] = {}
+    claimed: dict[Client, int] = {}
+    scaled: dict[Client, float] = {}
+    spoken: tuple[set[Client], set[Client]] = (set(), set())  # who was asked, who was heard
+    released: Counter[Client] = Counter()
+    asked = answered = up = down = measured = 0
+    ends = False
+    while not ends:
+        if position.exchange - first == EXCHANGES:
+            raise EngineError(_endless(position.round + 1, asked, answered, refused))
+        cohort = Cohort(present=there, exchange=position.exchange, seed=seed)
+        with clock("server"):
+            plan = method.plan(position.state, cohort)
+        wire.check(plan, method.name)
+        carried = answering(attendance, plan, position.exchange, seed)
+        replies, kept = yield carried, position
+        with clock("server"):
+            new = method.step(position.state, replies)
+            notes.extend(method.explain(new))
+        ends = plan.ends_round
+        position = replace(
+            position, round=position.round + ends, exchange=position.exchange + 1, state=new, kept=kept
+        )
+        asked, answered = asked + len(plan.tasks), answered + len(replies.clients)
+        spoken[0].update(plan.tasks)
+        spoken[1].update(replies.clients)
+        refused.update(replies.refused)
+        claimed.update(replies.claimed)
+        scaled.update(replies.scaled)
+        sent = as_sent(carried, replies)
+        released.update({client: count for client, task in sent.tasks.items() if (count := wire.releases(task))})
+        up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
+        measured += evaluations(plan)
+    position, left = dismiss(method, position, *spoken, there, attendance.patience)
+    notes += left
+    return Round(
+        number=position.round, position=position, assignment=method.assignment(position.state), notes=tuple(notes),
+        refused=refused, released=released, exchanges=position.exchange - first, asked=asked, answered=answered, scores=None,
+        bytes_up=up, bytes_down=down, evaluations=measured, seconds=clock.seconds, adversaries=tuple(sorted(roster.attacks)),
+        silent=tuple(sorted(spoken[0] - spoken[1])), claimed=claimed, scaled=scaled,
+    )  # fmt: skip
+
+
+def carry(steps: Steps, exchange: Callable[[Plan, Position], Heard]) -> Round:
+    """The round of :func:`communicate`, each plan carried out by ``exchange``."""
+    plan, at = next(steps)
+    while True:
+        try:
+            plan, at = steps.send(exchange(plan, at))
+        except StopIteration as end:
+            done: Round = end.value
+            return done
+
+
+def _endless(number: int, asked: int, answered: int, refused: Mapping[Client, str]) -> str:
+    text = f"round {number} has not ended after {EXCHANGES} exchanges, in which {answered} of {asked} tasks were answered"
+    if refused:
+        client, why = next(iter(refused.items()))
+        text += f"; {len(refused)} clients were refused, as client {client}: {why}"
+    return text
+
+
+# ----------------------------------------------------------------------------------------------------
+# One exchange carried out: replies taken in as the plan needs them, and no more kept of them than that.
+
+
+WINDOW_BYTES = 1 << 28
+"""Of replies held at a time where only their means are needed."""
+
+
+def exchange(
+    fleet: Fleet, plan: Plan, position: Position, seed: int, clock: Clock
+) -> tuple[Replies, Mapping[Client, Tensor]]:
+    """Carry out a plan: the replies as ``step`` must see them, and what the clients keep afterwards."""
+    clients, size = sorted(plan.tasks), window(plan, fleet.layout.size, fleet.robust.needs_all)
+    halves = Halves(fleet, plan)
+    claims, kept = {c: _claimed(fleet, c) for c in clients}, dict(position.kept)
+    counted = fleet.robust.counted(claims)
+    taken: dict[Client, Answer] = {}
+    refused: dict[Client, str] = {}
+    scaled: dict[Client, float] = {}
+    usual = Usual()
+    streams = plan.sketch is not None or size < len(clients)
+    means = Means(len(plan.models), fleet.layout.size, fleet.robust) if streams else None
+    sketches = []
+    for start in range(0, len(clients), size):
+        wave = clients[start : start + size]
+        with clock("train"):
+            answers = fleet.train(plan, wave, position.kept, (seed, position.exchange, position.round))
+        with clock("server"):
+            _collude(fleet, plan, answers)
+            answers = _screened(fleet, plan, answers, claims, usual, scaled)
+            new = {c: a for c, a in answers.items() if a.refused is None}
+            halves.take(new)
+            for client, answer in new.items():
+                _keep(fleet, plan, client, answer, kept)
+        refused.update((c, a.refused) for c, a in answers.items() if a.refused is not None)
+        taken.update(new)
+        if means is not None:
+            with clock("server"):
+                _average(fleet, plan, new, counted, means)
+        if plan.sketch is not None:
+            sketches.append(fleet.sketches([a.slot for a in new.values()]))
+    replies = Replies(
+        clients=tuple(taken),
+        examples=np.array([counted[c] for c in taken], dtype=np.int64),
+        chosen=tuple(a.chosen for a in taken.values()),
+        losses=tuple(a.losses for a in taken.values()),
+        accuracies=tuple(a.accuracies for a in taken.values()),
+        refused=refused,
+        halves=halves.gram(tuple(taken)),
+        averaging=fleet.robust,
+        claimed={c: claims[c] for c in taken if claims[c] > counted[c]},
+        scaled=scaled,
+    )
+    trained = not taken or any(a.update is not None for a in taken.values())
+    with clock("server"):
+        if means is None:
+            updates = fleet.updates([a.slot for a in taken.values()]) if trained else None
+            return needed(plan, replace(replies, updates=updates)), kept
+        if not trained:
+            return replies, kept
+        replies = replace(replies, means=means.means, heard=means.heard)
+        return (_short(plan, replies, torch.cat(sketches)) if sketches else replies), kept
+
+
+def window(plan: Plan, d: int, robust: bool = False) -> int:
+    """How many replies are held at a time: all, as robust means need them, or a multiple of what is averaged together."""
+    whole = robust or plan.need != "mean" or any(task.halves for task in plan.tasks.values())
+    if robust or (whole and plan.sketch is None):
+        return max(1, len(plan.tasks))
+    return max(1, WINDOW_BYTES // (4 * d * CHUNK)) * CHUNK
+
+
+def _claimed(fleet: Fleet, client: Client) -> int:
+    """How many examples a client says that it has."""
+    count, attack = len(fleet.world.clients[client].train), fleet.world.attacks.get(client)
+    return fleet.wire.examples(count if attack is None else attack.claimed(count))
+
+
+def _slots(answer: Answer) -> list[int]:
+    """Where a client's update lies, or those of both halves."""
+    return [slot for slot in (answer.slot, answer.second) if slot is not None]
+
+
+def _rows(fleet: Fleet, answer: Answer) -> list[Tensor]:
+    return [fleet.hand.replies[slot] for slot in _slots(answer)]
+
+
+def _screened(
+    fleet: Fleet, plan: Plan, answers: Mapping[Client, Answer], claims: Mapping[Client, int], usual: Usual,
+    scaled: dict[Client, float],
+) -> dict[Client, Answer]:
+    """The answers of a wave, limited to what is plausible beside those of this wave and the ``usual`` of earlier ones."""
+    trained = {c: answer for c, answer in answers.items() if answer.update is not None and answer.refused is None}
+    updates, chosen = {c: _rows(fleet, a) for c, a in trained.items()}, {c: a.chosen for c, a in trained.items()}
+    claims = {c: claims[c] for c in answers}
+    limited = fleet.robust.limited(lengths(plan, updates, chosen, fleet.wire), claims, usual)
+    for client, factor in limited.scaled.items():
+        keep = plan.tasks[client].keep
+        for slot in _slots(answers[client]):
+            row = fleet.hand.replies[slot]
+            row *= torch.where(fleet.mask(keep), 1.0, factor) if keep else factor
+            if plan.sketch is not None:
+                fleet.hand.sketches[slot] *= factor
+    scaled.update(limited.scaled)
+    return {c: replace(answer, refused=answer.refused or limited.refused.get(c)) for c, answer in answers.items()}
+
+
+def _collude(fleet: Fleet, plan: Plan, answers: Mapping[Client, Answer]) -> None:
+    """Write what adversaries send that know the updates of the honest clients, of those that began with the same models if
+    there are two or more."""
+    attacks = {c: attack for c, attack in fleet.world.attacks.items() if c in answers and attack.colluding}
+    honest = {c: a for c, a in answers.items() if c not in fleet.world.attacks and a.update is not None and a.refused is None}
+    for client, attack in attacks.items():
+        own, task = answers[client], plan.tasks[client]
+        alike = [a for c, a in honest.items() if plan.tasks[c].gradient == task.gradient]
+        near = [a for a in alike if a.chosen == own.chosen]
+        seen = near if len(near) > 1 else alike
+        if own.update is None or not seen:
+            continue
+        for half, row in enumerate(_rows(fleet, own)):
+            wrong = attack.fabricated(torch.stack([_rows(fleet, a)[half if a.second is not None else 0] for a in seen]))
+            stays = torch.arange(len(row)) >= fleet.layout.trainable
+            stays = stays | fleet.mask(task.keep) if task.keep else stays
+            row[~stays] = wrong[~stays]
+            if plan.sketch is not None:
+                shown = row.masked_fill(stays, 0.0)[None, plan.columns or slice(None)]
+                fleet.hand.sketches[own.second if half else own.slot] = sketch(shown, plan.sketch)[0]
+
+
+def _keep(fleet: Fleet, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
+    """What stays with a client goes from its update into ``kept``."""
+    task = plan.tasks[client]
+    if not task.keep or answer.update is None:
+        return
+    mask, before = fleet.mask(task.keep), kept.get(client)
+    if not task.gradient:
+        start = fleet.start_row(plan, task, before, answer.chosen)
+        kept[client] = torch.where(mask, start + answer.update, torch.nan if before is None else before)
+    answer.update[mask] = 0.0
+
+
+def _average(
+    fleet: Fleet, plan: Plan, answers: Mapping[Client, Answer], counted: Mapping[Client, int], means: Means
+) -> None:
+    groups = [answer.chosen if plan.tasks[client].trains else () for client, answer in answers.items()]
+    weigh = amounts(np.array([counted[client] for client in answers]), plan.weighting)
+    means.add(fleet.updates([answer.slot for answer in answers.values()]), weigh, groups)
+
+
+def needed(plan: Plan, replies: Replies) -> Replies:
+    """What the plan says ``step`` must see, from every update: means, sketches and Gram matrix, and rows if asked for."""
+    if replies.updates is None or (plan.need == "rows" and plan.sketch is None):
+        return replies
+    trained = [(c, chosen) for c, chosen in zip(replies.clients, replies.chosen, strict=True) if plan.tasks[c].trains]
+    groups = [[c for c, chosen in trained if row in chosen] for row in range(len(plan.models))]
+    means, heard = group_means(replies, groups, plan.weighting)
+    rows = replies.updates
+    replies = replace(replies, means=means, heard=heard, updates=None)
+    if plan.sketch is not None:
+        return _short(plan, replies, sketch(rows[:, plan.columns or slice(None)], plan.sketch))
+    matrix = gram(rows, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
+    return replace(replies, gram=matrix)
+
+
+def _short(plan: Plan, replies: Replies, sketches: Tensor) -> Replies:
+    """Replies with the sketches ``(n, k)`` of their updates, or the Gram matrix of these, as the plan needs."""
+    if plan.need == "rows":
+        return replace(replies, updates=sketches)
+    return replace(replies, gram=gram(sketches) if plan.need == "gram" and len(sketches) else None)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Clients that train on both halves of their data: the Gram matrix of all halves, and one update of each client.
+
+
+class Halves:
+    """What becomes of the two updates of those who were asked for halves: products are taken, as rows or as sketches, and
+    their mean comes in place of the first."""
+
+    def __init__(self, fleet: Fleet, plan: Plan) -> None:
+        self.fleet, self.plan = fleet, plan
+        self.clients: list[Client] = []
+        self.sketches: list[Tensor] = []
+        self.products: np.ndarray | None = None
+
+    def take(self, answers: Mapping[Client, Answer]) -> None:
+        """Those of ``answers`` that have halves."""
+        pairs = {client: (a.slot, a.second) for client, a in answers.items() if a.second is not None}
+        if not pairs:
+            return
+        slots = [*(first for first, _ in pairs.values()), *(second for _, second in pairs.values())]
+        own = {client: self._own(client, *pair) for client, pair in pairs.items() if self.plan.tasks[client].keep}
+        if self.plan.sketch is None:  # they are here all at once, see gather.window
+            self.products = gram(self.fleet.updates(slots), columns=self.plan.columns)
+        else:
+            self.sketches.append(self.fleet.sketches(slots).view(2, len(pairs), -1))
+        self.clients += pairs
+        for client, pair in pairs.items():
+            self.fleet.average(*pair)
+            if client in own:
+                self.fleet.hand.replies[pair[0]][self.fleet.mask(self.plan.tasks[client].keep)] = own[client]
+
+    def _own(self, client: Client, first: int, second: int) -> Tensor:
+        """The mean of both in the columns that stay at the client; for everybody else these are zero."""
+        mask, rows = self.fleet.mask(self.plan.tasks[client].keep), self.fleet.hand.replies
+        own = (rows[first][mask] + rows[second][mask]) / 2
+        rows[first][mask] = rows[second][mask] = 0.0
+        return own
+
+    def gram(self, clients: Sequence[Client]) -> np.ndarray | None:
+        """Of ``clients`` in their order, as :class:`~coterie.core.Replies` has it; None if nobody has sent halves."""
+        if self.sketches:
+            self.products = gram(torch.cat(self.sketches, 1).flatten(0, 1))
+        return None if self.products is None else spread(self.products, self.clients, clients)
+
+
+def products(plan: Plan, updates: Mapping[Client, Sequence[Tensor]], clients: Sequence[Client]) -> np.ndarray | None:
+    """The same of ``updates`` that are all at hand: client -> those of both halves, or the one of who has none."""
+    pairs = {client: each for client, each in updates.items() if len(each) == 2}
+    if not pairs:
+        return None
+    rows = torch.stack([pair[half] for half in (0, 1) for pair in pairs.values()])
+    if plan.sketch is not None:
+        rows = sketch(rows[:, plan.columns or slice(None)], plan.sketch)
+    return spread(gram(rows, columns=plan.columns if plan.sketch is None else None), list(pairs), clients)
+
+
+def spread(products: np.ndarray, of: Sequence[Client], clients: Sequence[Client]) -> np.ndarray:
+    """The Gram matrix of the halves of some clients as one of all ``clients``, NaN for the others."""
+    place = {client: i for i, client in enumerate(clients)}
+    at = [half * len(clients) + place[client] for half in (0, 1) for client in of]
+    out = np.full((2 * len(clients), 2 * len(clients)), np.nan)
+    out[np.ix_(at, at)] = products
+    return out
+
+
+# ----------------------------------------------------------------------------------------------------
+# Who takes part: clients that come, go, come back, or are silent for so long that nobody waits for them any more.
+
+
+class Roster(Protocol):
+    """Those who may take part: a world's clients, or the nodes of a federation."""
+
+    @property
+    def clients(self) -> Mapping[Client, Any]: ...
+
+    @property
+    def attendance(self) -> Attendance: ...
+
+    @property
+    def attacks(self) -> Mapping[Client, Any]: ...
+
+
+def check(method: Method[Any], world: World) -> None:
+    """Raises :class:`SettingError` if clients are to join and the method has no way to admit them."""
+    if world.attendance.joins and not isinstance(method, Admits):
+        raise SettingError(f"{method.name} cannot take newcomers: it has no admit and retire")
+
+
+def call(method: Method[Any], roster: Roster, position: Position) -> tuple[Position, tuple[Note, ...]]:
+    """The position in which those have been admitted that are there in the next round and were not members."""
+    known, number = set(position.members), position.round + 1
+    new = tuple(c for c in sorted(roster.clients) if c not in known and roster.attendance.there(c, number))
+    if not new or not isinstance(method, Admits):
+        return position, ()
+    members = tuple(sorted((*position.members, *new)))
+    text = f"{len(new)} client{'s' if len(new) > 1 else ''} joined in round {number}"
+    note = Note(kind="join", clients=new, text=text)
+    return replace(position, members=members, state=method.admit(position.state, new)), (note,)
+
+
+def present(attendance: Attendance, position: Position) -> tuple[Client, ...]:
+    """The members that can be asked in the next round."""
+    return tuple(c for c in position.members if attendance.there(c, position.round + 1))
+
+
+def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> Plan:
+    """The plan without the tasks of those who will not answer."""
+    if not attendance.silent:
+        return plan
+    return replace(plan, tasks={c: t for c, t in plan.tasks.items() if attendance.answers(c, exchange, seed)})
+
+
+def dismiss(
+    method: Method[Any],
+    position: Position,
+    asked: Collection[Client],
+    heard: Collection[Client],
+    there: Collection[Client],
+    patience: int,
+) -> tuple[Position, tuple[Note, ...]]:
+    """The position after a round: who was not there, or asked and not heard, has missed one more.
+
+    Who has missed ``patience`` rounds in a row is away: it is served no more, and admitted anew on return.
+    """
+    missed = _missed(position.missed, position.members, asked, heard, there)
+    gone = tuple(c for c, rounds in missed.items() if rounds >= patience)
+    stay = tuple(c for c in position.members if c not in set(gone))
+    if not gone or not stay or not isinstance(method, Admits):  # the last ones are waited for
+        return replace(position, missed=missed), ()
+    text = f"{len(gone)} client{'s' if len(gone) > 1 else ''} away: no answer in {patience} round{'s' if patience > 1 else ''}"
+    note = Note(kind="leave", clients=gone, text=text)
+    missed = {c: rounds for c, rounds in missed.items() if c not in set(gone)}
+    return replace(position, members=stay, missed=missed, state=method.retire(position.state, gone)), (note,)
+
+
+def _missed(
+    before: Mapping[Client, int],
+    members: Collection[Client],
+    asked: Collection[Client],
+    heard: Collection[Client],
+    there: Collection[Client],
+) -> dict[Client, int]:
+    """Rounds in a row in which each member was not heard; who rests while it is there has missed nothing more."""
+    heard, there, asked = set(heard), set(there), set(asked)
+    out = {c: before.get(c, 0) + (c in asked or c not in there) for c in members if c not in heard}
+    return {c: rounds for c, rounds in out.items() if rounds}
+
+
+# ----------------------------------------------------------------------------------------------------
+# What an exchange costs: bytes both ways, and how often clients measure a model.
+
+
+def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
+    """(bytes up, bytes down) of an exchange: rows less the layers that stay, losses, choices and example counts."""
+    up = down = 0
+    sizes: dict[tuple[str, ...], tuple[int, int]] = {}
+    for task in plan.tasks.values():
+        if task.keep not in sizes:
+            sizes[task.keep] = wire.columns(task)
+        parameters, others = sizes[task.keep]
+        row = parameters + others
+        if row or task.measure:
+            updates = task.trains * (2 if task.halves else 1)
+            up += updates * wire.bytes_of(parameters, others) + _reply_numbers(task, wire) * NUMBER
+            down += len(task.offered) * row * NUMBER
+    return up, down
+
+
+def as_sent(plan: Plan, replies: Replies) -> Plan:
+    """The plan as it was answered: who sent one update in place of two, for want of examples, was asked for one."""
+    whole = set(replies.clients) - set(replies.halved)
+    tasks = {c: replace(task, halves=False) if task.halves and c in whole else task for c, task in plan.tasks.items()}
+    return replace(plan, tasks=tasks)
+
+
+def evaluations(plan: Plan) -> int:
+    """How often a client is asked to measure a model on its data."""
+    return sum(len(task.offered) for task in plan.tasks.values() if task.measure)
+
+
+def _reply_numbers(task: Task, wire: Wire) -> int:
+    """Numbers in a reply besides the update: the example count, choices, loss and accuracy per model."""
+    measured = 2 * len(task.offered) if task.measure else 0
+    choice = task.choose if task.choose < len(task.offered) else 0
+    return wire.counts + measured + choice
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a round's time goes.
+
+
+class Clock:
+    """Adds up seconds by name."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(("train", "server", "evaluate"), 0.0)
+
+    def __call__(self, name: str) -> Clock:
+        self.name = name
+        return self
+
+    def __enter__(self) -> None:
+        self.since = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.name] += time.perf_counter() - self.since

@@ -1,0 +1,380 @@
+"""What IFCA and FLSC share: k models from which every client chooses by its training loss, and how they come to be.
+
+A *start* is k first models and what became of them. With ``restarts`` above 1 several starts are trained for
+``restart_rounds`` rounds each, one after the other. Then all their models are measured by the same clients in one
+exchange, and the start goes on whose clients have the smallest mean of least training losses: of the model that they would
+take, or the mean of those that they would take. Until then every client is served by the first start. Learning rates decay
+with the rounds of the start itself, so that all starts are trained alike. Rounds of all starts are communication rounds
+like any other; the exchanges that only measure, and those of k-means++, belong to the round that they come before.
+
+Whoever sums up a method's costs sees all of this: there is no exchange but those that ``plan`` asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Groups,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    as_groups,
+    joined,
+    state,
+    without,
+)
+from coterie.randomness import Purpose, numpy_generator
+from coterie.settings import SettingError, check, setting
+
+# ----------------------------------------------------------------------------------------------------
+# k-means++ among clients: k first models, each trained by one client that the models so far serve badly.
+#
+# After D. Arthur, S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, with a client's training loss
+# in place of the squared distance; ours. All models of a start are trained from the same draw, so that they differ by their
+# clients' data alone. Two kinds of exchange take turns:
+#
+# - one client trains the next model;
+# - the clients asked measure the models that they have not measured yet.
+#
+# The next client is drawn with probability proportional to its least loss less the smallest such loss: what is left of a
+# loss that every client has costs no model. The first is drawn uniformly.
+
+
+MOST_CENTRES = 50
+"""An engine ends a round that has too many exchanges."""
+
+ATTEMPTS = 5
+"""Drawn clients silent in a row after which a model stays untrained: a federation that is silent must not wait for ever."""
+
+
+@state("model-choice.centres")
+class Centres:
+    """k-means++ under way. made: models trained so far. measuring: what the next exchange does. losses: client -> its
+    training losses of the first models, in their order, as many as it has measured. missed: silent in a row."""
+
+    made: int = 0
+    measuring: bool = False
+    losses: Mapping[Client, tuple[float, ...]] = field(default_factory=dict)
+    missed: int = 0
+
+
+def plan_centre(
+    centres: Centres, models: Tensor, clients: tuple[Client, ...], asked: tuple[Client, ...], cohort: Cohort, epochs: int
+) -> Plan:
+    """The next exchange. models ``(k, d)``: those made, and the draw in the rows that are left. clients: among whom the
+    next is drawn; asked: those who measure."""
+    if centres.measuring:
+        tasks = {c: _measure(len(centres.losses.get(c, ())), centres.made) for c in asked}
+    else:
+        drawn = _draw(centres, [c for c in clients if c in cohort.present], cohort)
+        tasks = {c: Task(offered=(centres.made,), epochs=epochs, lr_round=0) for c in drawn}
+    return Plan(models=models, tasks=tasks, need="mean", ends_round=False)
+
+
+def _measure(first: int, stop: int) -> Task:
+    return Task(offered=tuple(range(first, stop)), epochs=0, measure="train")
+
+
+def _draw(centres: Centres, present: list[Client], cohort: Cohort) -> tuple[Client, ...]:
+    """The client that trains next, of those who have measured every model; anyone where nobody has."""
+    rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange)
+    known = [c for c in present if centres.made and len(centres.losses.get(c, ())) == centres.made]
+    if not known:
+        return (int(rng.choice(present)),) if present else ()
+    least = np.array([min(centres.losses[c]) for c in known])
+    excess = capped(least - least.min())
+    return (int(rng.choice(known, p=excess / excess.sum() if excess.any() else None)),)
+
+
+def capped(values: np.ndarray) -> np.ndarray:
+    """Numbers >= 0 that n clients report, ``(n, ...)``, none above twice the second greatest: no client decides alone.
+
+    >>> capped(np.array([1.0, 2.0, 3e38]))
+    array([1., 2., 4.])
+    """
+    return values if len(values) < 3 else np.minimum(values, 2 * np.partition(values, -2, axis=0)[-2])
+
+
+def step_centre(centres: Centres, models: Tensor, replies: Replies) -> tuple[Centres | None, Tensor]:
+    """What stands after the exchange: None for the first where all k models are made, and the models ``(k, d)``."""
+    if centres.measuring:
+        measured = zip(replies.clients, replies.losses, strict=True)
+        new = {c: (*centres.losses.get(c, ()), *losses) for c, losses in measured if np.isfinite(losses).all()}
+        return replace(centres, measuring=False, losses={**centres.losses, **new}), models
+    missed = 0 if replies.clients else centres.missed + 1
+    if replies.clients:
+        assert replies.means is not None
+        models = models + replies.means  # zero but in the row that was trained
+    elif missed < ATTEMPTS:
+        return replace(centres, missed=missed), models
+    made = centres.made + 1
+    return None if made == len(models) else replace(centres, made=made, measuring=True, missed=missed), models
+
+
+# ----------------------------------------------------------------------------------------------------
+# Starts of methods whose clients choose among models: what is kept of them, who chose what, and the reasons told.
+
+
+Choice = tuple[int, ...]
+"""The models that a client took: rows, that of least loss first."""
+
+
+@state("restarts.start")
+class Start:
+    """models ``(k, d)``. round: rounds trained. chosen: client -> its last choice, of those that were heard. centres:
+    k-means++ under way, None once the models are made."""
+
+    models: Tensor
+    round: int = 0
+    chosen: Mapping[Client, Choice] = field(default_factory=dict)
+    centres: Centres | None = None
+
+
+@state("model-choice")
+class ChoosingState:
+    """starts: all of them until they are compared, then the best alone. at: the one that is trained; ``len(starts)``
+    where they are to be compared. notes: of the last exchange."""
+
+    clients: tuple[Client, ...]
+    starts: tuple[Start, ...]
+    at: int = 0
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def compares(self) -> bool:
+        return self.at == len(self.starts)
+
+
+def of_all(clients: tuple[Client, ...], chosen: Mapping[Client, Choice]) -> dict[Client, Choice]:
+    """Every client's choice; for those never heard the most frequent one, of equally frequent ones the first, else row 0.
+
+    >>> of_all((1, 4, 5, 9), {4: (2,), 5: (0,), 9: (2,)})
+    {1: (2,), 4: (2,), 5: (0,), 9: (2,)}
+    """
+    counts = Counter(chosen.values())
+    common = min(counts, key=lambda choice: (-counts[choice], choice), default=(0,))
+    return {c: chosen.get(c, common) for c in clients}
+
+
+def groups_of(choices: Mapping[Client, Choice]) -> Groups:
+    """Clients by their first choice, the model of least loss."""
+    members: dict[int, list[Client]] = {}
+    for client, choice in choices.items():
+        members.setdefault(choice[0], []).append(client)
+    return as_groups(members.values())
+
+
+def least(losses: Sequence[float], count: int) -> Choice:
+    """The rows of the ``count`` smallest losses, the smallest first; of equal ones the first.
+
+    >>> least((0.5, 0.2, 0.9, 0.2), 3)
+    (1, 3, 0)
+    """
+    return tuple(sorted(range(len(losses)), key=lambda row: losses[row])[:count])
+
+
+def no_number_last(loss: float) -> tuple[bool, float]:
+    """Sorts losses so that one that is no number is as bad as any, as clients have it.
+
+    >>> min((float("nan"), 0.5), key=no_number_last)
+    0.5
+    """
+    return math.isnan(loss), loss
+
+
+def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
+    """``(starts,)`` means over clients of the ``taken`` least losses among each start's models; zeros where nobody measured.
+
+    A loss that is no number is as bad as any; clients that have no finite value at all are left out. One that is far above
+    all others is :func:`capped`.
+    """
+    if not replies.clients:
+        return np.zeros(starts)
+    losses = np.nan_to_num(np.array(replies.losses).reshape(len(replies.clients), starts, -1), nan=np.inf, posinf=np.inf)
+    best = np.sort(losses, axis=2)[:, :, :taken].mean(axis=2)
+    told = best[np.isfinite(best).any(axis=1)]
+    return capped(told).mean(axis=0) if len(told) else np.zeros(starts)
+
+
+# -- reasons ------------------------------------------------------------------------------------------------------------
+
+
+def round_note(state: ChoosingState, before: Start, after: Start, replies: Replies) -> Note:
+    """Who chose what; with the groups, where they changed and clients are served by this start."""
+    old, new = (of_all(state.clients, start.chosen) for start in (before, after))
+    moved = sum(1 for c, choice in after.chosen.items() if before.chosen.get(c, choice) != choice)
+    taken = Counter(row for choice in after.chosen.values() for row in choice)
+    counts = ", ".join(str(taken[row]) for row in range(len(after.models)))
+    text = f"{len(replies.clients)} clients answered, {moved} changed their choice; models are chosen by {counts} clients"
+    numbers = {"moved": float(moved)}
+    smallest = {c: min(losses, key=no_number_last) for c, losses in zip(replies.clients, replies.losses, strict=True) if losses}
+    if smallest:
+        numbers["loss"] = float(np.mean(list(smallest.values())))
+        text += f", mean least training loss {numbers['loss']:.3g}"
+    if len(state.starts) > 1:
+        text = f"start {state.at + 1} of {len(state.starts)}: {text}"
+    parts = groups_of(new) if state.at == 0 and (groups_of(new) != groups_of(old) or not before.chosen) else ()
+    rows = {c: float(choice[0]) for c, choice in zip(replies.clients, replies.chosen, strict=True)}
+    return Note(
+        kind="cluster" if parts else "keep", clients=state.clients, text=text, parts=parts, numbers=numbers,
+        values={"model": rows, "loss": smallest, **losses_of(replies)} if smallest else {"model": rows},
+    )  # fmt: skip
+
+
+def losses_of(replies: Replies) -> dict[str, dict[Client, float]]:
+    """``loss j`` -> client -> its training loss with model j, of those that measured all k."""
+    told = [(client, losses) for client, losses in zip(replies.clients, replies.losses, strict=True) if losses]
+    count = max((len(losses) for _, losses in told), default=0)
+    return {f"loss {j}": {client: losses[j] for client, losses in told if len(losses) == count} for j in range(count)}
+
+
+def restart_note(state: ChoosingState, start: Start, best: int, losses: np.ndarray, heard: int) -> Note:
+    """The means compared."""
+    shown = ", ".join(f"{loss:.3g}" for loss in losses)
+    text = f"start {best + 1} of {len(losses)} goes on; mean least training losses by {heard} clients: {shown}"
+    parts = groups_of(of_all(state.clients, start.chosen))
+    numbers = {f"start{i + 1}": float(loss) for i, loss in enumerate(losses)}
+    return Note(kind="cluster", clients=state.clients, text=text, parts=parts, numbers=numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choosing(ABC):
+    """Settings and start-up of methods whose clients choose among k models; a subclass says what a round is."""
+
+    measures: ClassVar[bool] = True  # losses leave the clients, if not in the first exchange
+
+    models: int = setting(4, "number of models (k)", ge=1)
+    fraction: float = setting(1.0, "share of the clients asked in each exchange, at least one", gt=0, le=1)
+    initial: str = setting(
+        "distinct", "first models: distinct draws; the same draw k times; or kmeans++, each trained by a client (ours)",
+        choices=("distinct", "same", "kmeans++"),
+    )  # fmt: skip
+    initial_epochs: int = setting(5, "local epochs of a client that trains a first model (kmeans++)", ge=1)
+    restarts: int = setting(1, "number of starts, of which the one of least training loss goes on", ge=1)
+    restart_rounds: int = setting(3, "rounds that each start is trained for before they are compared", ge=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.initial == "kmeans++" and self.models > MOST_CENTRES:
+            raise SettingError(
+                f"{type(self).__name__}.models must be at most {MOST_CENTRES} with initial kmeans++, got {self.models}: each "
+                "takes two exchanges of the first round"
+            )
+
+    # -- what a subclass says -------------------------------------------------------------------------------------------
+
+    @property
+    def taken(self) -> int:
+        """How many models a client takes."""
+        return 1
+
+    @abstractmethod
+    def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
+        """One round of a start."""
+
+    @abstractmethod
+    def aggregate(self, models: Tensor, replies: Replies) -> Tensor:
+        """The models ``(k, d)`` after a round."""
+
+    @abstractmethod
+    def served(self, models: Tensor, choices: Mapping[Client, Choice]) -> tuple[Tensor, dict[Client, int]]:
+        """The models that serve clients, and client -> row."""
+
+    # -- the contract ---------------------------------------------------------------------------------------------------
+
+    def init(self, federation: Federation) -> ChoosingState:
+        starts = []
+        for start in range(self.restarts):
+            first = start * self.models
+            if self.initial == "distinct":
+                models = torch.stack([federation.draw(first + row) for row in range(self.models)])
+            else:
+                models = federation.draw(start).repeat(self.models, 1)
+            starts.append(Start(models=models, centres=Centres() if self.initial == "kmeans++" else None))
+        return ChoosingState(clients=federation.clients, starts=tuple(starts))
+
+    def plan(self, state: ChoosingState, cohort: Cohort) -> Plan:
+        asked = cohort.sample(state.clients, self.fraction)
+        if state.compares:
+            models = torch.cat([start.models for start in state.starts])
+            task = Task(offered=tuple(range(len(models))), epochs=0, measure="train")
+            return Plan(models=models, tasks=dict.fromkeys(asked, task), need="mean", ends_round=False)
+        start = state.starts[state.at]
+        if start.centres is not None:
+            return plan_centre(start.centres, start.models, state.clients, asked, cohort, self.initial_epochs)
+        return self.plan_round(start, asked, cohort)
+
+    def step(self, state: ChoosingState, replies: Replies) -> ChoosingState:
+        if state.compares:
+            return self._keep_best(state, replies)
+        start = state.starts[state.at]
+        if start.centres is not None:
+            centres, models = step_centre(start.centres, start.models, replies)
+            return self._put(state, replace(start, centres=centres, models=models))
+        models = self.aggregate(start.models, replies) if replies.clients else start.models
+        chosen = {**start.chosen, **dict(zip(replies.clients, replies.chosen, strict=True))}
+        new = replace(start, models=models, round=start.round + 1, chosen=chosen)
+        tried = len(state.starts) > 1 and new.round >= self.restart_rounds
+        return self._put(state, new, at=state.at + tried, notes=(round_note(state, start, new, replies),))
+
+    def _put(self, state: ChoosingState, start: Start, *, at: int | None = None, notes: tuple[Note, ...] = ()) -> ChoosingState:
+        starts = (*state.starts[: state.at], start, *state.starts[state.at + 1 :])
+        return replace(state, starts=starts, at=state.at if at is None else at, notes=notes)
+
+    def _keep_best(self, state: ChoosingState, replies: Replies) -> ChoosingState:
+        """The start with the smallest mean of least losses over the clients that measured; the first where none did.
+
+        Whoever measured has told its choice with it.
+        """
+        losses = mean_losses(replies, len(state.starts), self.taken)
+        best = int(np.argmin(losses))
+        start = state.starts[best]
+        measured = zip(replies.clients, replies.losses, strict=True)
+        rows = slice(best * self.models, (best + 1) * self.models)
+        told = {c: least(values[rows], self.taken) for c, values in measured if np.isfinite(values[rows]).all()}
+        start = replace(start, chosen={**start.chosen, **told})
+        note = restart_note(state, start, best, losses, len(replies.clients))
+        return replace(state, starts=(start,), at=0, notes=(note,))
+
+    def assignment(self, state: ChoosingState) -> Assignment:
+        choices = of_all(state.clients, state.starts[0].chosen)
+        models, row = self.served(state.starts[0].models, choices)
+        return Assignment(models=models, row=row, groups=groups_of(choices))
+
+    def explain(self, state: ChoosingState) -> tuple[Note, ...]:
+        return state.notes
+
+    # -- comings and goings ---------------------------------------------------------------------------------------------
+
+    def admit(self, state: ChoosingState, clients: tuple[Client, ...]) -> ChoosingState:
+        """They choose by their losses when first asked; until then the most frequent choice serves them."""
+        return replace(state, clients=joined(state.clients, clients), notes=())
+
+    def retire(self, state: ChoosingState, clients: tuple[Client, ...]) -> ChoosingState:
+        """Their choices are forgotten; what the models learned from them stays."""
+        gone = set(clients)
+        starts = tuple(_without(start, gone) for start in state.starts)
+        return replace(state, clients=without(state.clients, clients), starts=starts, notes=())
+
+
+def _without(start: Start, gone: set[Client]) -> Start:
+    kept = {c: choice for c, choice in start.chosen.items() if c not in gone}
+    centres = start.centres
+    if centres is not None:
+        centres = replace(centres, losses={c: v for c, v in centres.losses.items() if c not in gone})
+    return replace(start, chosen=kept, centres=centres)

@@ -1,0 +1,1 @@
+"""Networks by name, and how a module becomes a row of numbers."""

@@ -1,0 +1,229 @@
+"""Values as JSON and safetensors, and back, bit for bit; nothing is ever unpickled.
+
+What a :func:`coterie.core` class may hold: tensors, NumPy arrays, numbers, strings, ``None``, tuples,
+frozensets, mappings, and other such classes. Numbers, strings, booleans and ``None`` stand for themselves in JSON, a
+tuple is a JSON list, everything else is an object whose ``"is"`` says what. Arrays are blobs, named by the hash of their
+bytes, so equal ones are stored once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import struct
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+from coterie import core
+from coterie.settings import UserError
+
+Json = Any
+"""What ``json.dumps`` takes: dicts, lists, texts, numbers, booleans, None."""
+
+VALUES: Mapping[str, type[Any]] = {
+    "assignment": core.Assignment, "note": core.Note, "plan": core.Plan, "replies": core.Replies, "task": core.Task,
+    "training": core.Training,
+}  # fmt: skip
+"""Tag -> the contract's own value classes, which a state may hold as well."""
+
+_TAGS = {cls: tag for tag, cls in VALUES.items()}
+
+
+_DAMAGE = (
+    LookupError, ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError, struct.error,
+    safetensors.SafetensorError,
+)  # fmt: skip
+"""What building a value from other JSON than was written may end in, and using it."""
+
+
+class DamagedError(UserError):
+    """What was read is not what was written."""
+
+
+class UnknownClassError(UserError):
+    """A stored class that this version of Coterie does not know, or knows with other fields."""
+
+
+@contextmanager
+def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """For what is done with the value stored in ``what``, which may fit together as no method leaves it: errors in here become
+    a :class:`DamagedError`, all ``but`` these."""
+    try:
+        yield
+    except _DAMAGE as error:
+        if isinstance(error, (UserError, *but)):
+            raise
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise DamagedError(f"{what} is not what was written, or fails with this version of Coterie ({why})") from error
+
+
+def blob(data: bytes) -> str:
+    """The name of a blob: the hash of its bytes.
+
+    >>> len(blob(b""))
+    40
+    """
+    return hashlib.sha256(data).hexdigest()[:40]
+
+
+def encode(value: Any, put: Callable[[bytes], str]) -> Json:
+    """``value`` as JSON; ``put`` stores an array's bytes and returns their name.
+
+    Raises ``TypeError`` for a value that a state may not hold.
+    """
+    if isinstance(value, np.generic):
+        array = _plain(np.asarray(value))
+        return {"is": "scalar", "dtype": array.dtype.str, "bits": array.tobytes().hex()}
+    if value is None or type(value) in (bool, str, int):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"is": "float", "bits": struct.pack(">d", value).hex()}
+    if isinstance(value, torch.Tensor):
+        return {"is": "tensor", "blob": put(safetensors.torch.save({"": value.detach().cpu().contiguous()}))}
+    if isinstance(value, np.ndarray):
+        return {"is": "array", "blob": put(safetensors.numpy.save({"": _plain(value)}))}
+    if type(value) is tuple:
+        return [encode(v, put) for v in value]
+    if isinstance(value, frozenset):
+        return {"is": "frozenset", "items": sorted((encode(v, put) for v in value), key=json.dumps)}
+    if isinstance(value, Mapping):
+        return {"is": "mapping", "items": [[encode(k, put), encode(v, put)] for k, v in value.items()]}
+    if (tag := _tag(type(value))) is not None:
+        fields = {f.name: encode(getattr(value, f.name), put) for f in dataclasses.fields(value) if f.init}
+        return {"is": tag, "fields": fields}
+    raise TypeError(
+        f"a stored state holds tensors, arrays, numbers, texts, tuples, frozensets, mappings and classes marked "
+        f"with coterie.core; it cannot hold {type(value).__name__} {value!r:.60}"
+    )
+
+
+def decode(value: Json, get: Callable[[str], bytes]) -> Any:
+    """The inverse of :func:`encode`; ``get`` returns a blob's bytes by name.
+
+    Mappings come back as dicts in their order. Raises :class:`UnknownClassError` for a class that is not in
+    :data:`coterie.core.STATES`, :class:`DamagedError` for JSON that :func:`encode` does not write.
+    """
+    if isinstance(value, list):
+        return tuple(decode(v, get) for v in value)
+    if not isinstance(value, dict):
+        return value
+    try:
+        return _decode_object(value, get)
+    except _DAMAGE as error:
+        raise DamagedError(f"a stored {str(value.get('is', 'value'))[:80]} is damaged ({str(error)[:200]})") from error
+
+
+def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
+    kind = value["is"]
+    if kind == "float":
+        return struct.unpack(">d", bytes.fromhex(value["bits"]))[0]
+    if kind == "scalar":
+        return np.frombuffer(bytes.fromhex(value["bits"]), dtype=np.dtype(value["dtype"]))[0]
+    if kind == "tensor":
+        return safetensors.torch.load(get(value["blob"]))[""]
+    if kind == "array":
+        return safetensors.numpy.load(get(value["blob"]))[""]
+    if kind == "frozenset":
+        return frozenset(decode(v, get) for v in value["items"])
+    if kind == "mapping":
+        return {decode(k, get): decode(v, get) for k, v in value["items"]}
+    cls = _known(kind)
+    if cls is None:
+        raise UnknownClassError(f"the checkpoint holds a {kind}, which this version of Coterie does not know")
+    fields = {k: decode(v, get) for k, v in value["fields"].items()}
+    strange = set(fields) ^ {f.name for f in dataclasses.fields(cls) if f.init}
+    if strange:
+        differs = sorted(strange)[0]
+        raise UnknownClassError(f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs")
+    hints = _hints(cls)
+    for name, field in fields.items():
+        if not agrees(field, hints.get(name, Any)):
+            raise TypeError(f"its {name} is {type(field).__name__} {str(field)[:40]!r}")
+    return cls(**fields)
+
+
+@cache
+def _hints(cls: Any) -> Mapping[str, Any]:
+    """The annotations of a class of Coterie's own; those of somebody's method may say what they like."""
+    return typing.get_type_hints(cls) if cls.__module__.startswith("coterie.") else {}
+
+
+def blobs(value: Json) -> Iterator[str]:
+    """The names of all blobs that an encoded value refers to."""
+    if isinstance(value, list):
+        for item in value:
+            yield from blobs(item)
+    elif isinstance(value, dict):
+        if "blob" in value and isinstance(value["blob"], str):
+            yield value["blob"]
+        for item in value.values():
+            yield from blobs(item)
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """``array`` in little-endian bytes and C order."""
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise TypeError(f"a stored array holds numbers or booleans, not {array.dtype}")
+    return array.astype(array.dtype.newbyteorder("<"), order="C")
+
+
+def _known(tag: str) -> type[Any] | None:
+    return VALUES.get(tag) or core.STATES.get(tag)
+
+
+def _tag(cls: type[Any]) -> str | None:
+    """What stored states call a class; None of one that may not be stored."""
+    tag = _TAGS.get(cls) or cls.__dict__.get("__state_tag__")
+    return tag if tag is not None and _known(tag) is cls else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether a value is what an annotation says, as far as it can be told: for values that were read from a file.
+
+
+_NUMBERS: Mapping[Any, Any] = {int: Integral, float: Real, bool: (bool, np.bool_), str: str}
+
+
+def agrees(value: Any, hint: Any) -> bool:
+    """Whether ``value`` may stand where ``hint`` does; true of hints that are not known here.
+
+    >>> agrees((1, 2), tuple[int, ...]), agrees((1, "x"), tuple[int, ...]), agrees(None, int | None), agrees(True, int)
+    (True, False, True, False)
+    """
+    if hint is Any:
+        return True
+    origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(agrees(value, option) for option in inner)
+    if origin is typing.Literal:
+        return value in inner
+    if origin in _NUMBERS:
+        return isinstance(value, _NUMBERS[origin]) and (origin is bool or not isinstance(value, bool | np.bool_))
+    if origin is tuple:
+        return isinstance(value, tuple) and _all_agree(value, inner)
+    if origin is frozenset:
+        return isinstance(value, frozenset) and all(_all_agree((one,), inner) for one in value)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(_all_agree(pair, inner) for pair in value.items())
+    return isinstance(value, origin) if isinstance(origin, type) else True
+
+
+def _all_agree(values: tuple[Any, ...], hints: tuple[Any, ...]) -> bool:
+    """Whether the entries of a tuple are those of ``tuple[hints]``; a tuple without hints has any."""
+    if not hints:
+        return True
+    if hints[1:] == (...,):
+        return all(agrees(value, hints[0]) for value in values)
+    return len(values) == len(hints) and all(map(agrees, values, hints))

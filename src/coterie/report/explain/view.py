@@ -1,0 +1,403 @@
+"""What a run's records tell: its settings, its rounds as far as asked, and every note in its place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.records.codec import DamagedError
+from coterie.records.record import RUN, Line, Record
+from coterie.report.page.charts import load
+from coterie.report.terminal import members
+from coterie.settings import UserError
+
+Clients = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run as recorded, up to a round. description: of ``run.toml``. lines: the rounds, the last that was asked for last."""
+
+    folder: Path
+    description: Mapping[str, Any]
+    lines: Sequence[Line]
+
+    @property
+    def method(self) -> str:
+        return str(self.description["methods"][0]["name"])
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Of the method; ``none`` is None."""
+        return {key: None if value == "none" else value for key, value in self.description["methods"][0].items()}
+
+    @property
+    def truth(self) -> list[Clients] | None:
+        """The true groups, of those clients that are there."""
+        here = {c for group in self.groups for c in group}
+        told = self.description["world"].get("true_groups")
+        groups = [tuple(c for c in group if c in here) for group in told or ()]
+        return [group for group in groups if group] if told else None
+
+    @property
+    def groups(self) -> list[Clients]:
+        return [tuple(group) for group in self.lines[-1]["groups"]]
+
+    @property
+    def adversaries(self) -> list[int]:
+        """Hostile clients, where the data tell."""
+        return list(self.description["world"].get("adversaries", ()))
+
+    def group(self, client: int) -> Clients | None:
+        return next((group for group in self.groups if client in group), None)
+
+    @cached_property
+    def nodes(self) -> dict[int, Clients]:
+        """Number of a node of the tree of groups -> who was in it when it was made, as far as records tell."""
+        found: dict[int, Clients] = {}
+        for told in self.told():
+            first = told.numbers.get("first_part")
+            if first is not None:
+                found |= {int(first) + i: part for i, part in enumerate(told.parts)}
+        return found
+
+    def told(self) -> Iterator[Told]:
+        """Every note, oldest first."""
+        before: Line | None = None
+        for place, line in enumerate(self.lines):
+            for note in line["notes"]:
+                yield Told(self, place, line, before, note)
+            before = line
+
+
+@dataclass(frozen=True)
+class Told:
+    """A note in its place: the line of its round, whose place is ``place``, and the line before."""
+
+    story: Story
+    place: int
+    line: Line
+    before: Line | None
+    note: Mapping[str, Any]
+
+    @property
+    def round(self) -> int:
+        return int(self.line["round"])
+
+    @property
+    def kind(self) -> str:
+        return str(self.note["kind"])
+
+    @property
+    def clients(self) -> Clients:
+        return tuple(self.note["clients"])
+
+    @property
+    def parts(self) -> list[Clients]:
+        return [tuple(part) for part in self.note["parts"]]
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Those that are known."""
+        return {name: value for name, value in (self.note.get("numbers") or {}).items() if value is not None}
+
+    def values(self, name: str) -> dict[int, float]:
+        """client -> number, of those that are known; empty where the record has none of this name."""
+        found = (self.note.get("values") or {}).get(name) or {}
+        return {int(client): value for client, value in found.items() if value is not None}
+
+    @cached_property
+    def matrices(self) -> tuple[list[int], dict[str, np.ndarray]]:
+        """The clients of the rows, and the matrices ``(n, n)`` by name; none where nothing was recorded."""
+        name, line = self.note.get("similarity"), self.story.lines[self.round - 1]
+        if name and name in line.get("files", {}):
+            return load(self.story.folder, line, self.note)
+        if name:
+            with suppress(DamagedError):  # of an earlier Coterie: a lost file is told like one that never was
+                return load(self.story.folder, line, self.note)
+        return [], {}
+
+    def matrix(self, name: str = "all") -> tuple[list[int], np.ndarray | None]:
+        clients, found = self.matrices
+        return clients, found.get(name)
+
+    @property
+    def changes(self) -> bool:
+        """Whether groups became others by it."""
+        if self.arrives:
+            return False
+        if self.kind in ("join", "move", "merge"):
+            return True
+        if not self.parts or self.kind in ("hold", "ask", "gradients"):
+            return False
+        if self.kind == "partition":  # these are told where the groups to come are not those that trained
+            return True
+        inside = {c for part in self.parts for c in part}
+        old = {frozenset(inside & set(group)) for group in (self.before["groups"] if self.before else [inside])}
+        return {frozenset(part) for part in self.parts} != {group for group in old if group}
+
+    @property
+    def arrives(self) -> bool:
+        """Whether it tells of clients who came to the federation, and of no decision: an engine's note, not a method's."""
+        return self.kind == "join" and not self.numbers and str(self.note["text"]).endswith(f"joined in round {self.round}")
+
+
+def read(run: Path | str, round: int | None = None) -> Story:
+    """The records of the run in directory ``run``, up to ``round``; the last where None.
+
+    Raises :class:`~coterie.settings.UserError` for a folder of several runs or of none, without rounds, or without that one.
+    """
+    folder = Path(run)
+    if not (folder / RUN).is_file():
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{RUN}"))
+        if inside:
+            named = ", ".join(inside[:6]) + (f" and {len(inside) - 6} more" if len(inside) > 6 else "")
+            raise UserError(f"{run} has {len(inside)} runs inside, and explain tells of one: {named}")
+    record = Record(folder)
+    description, lines = record.description(), record.lines()
+    if not lines:
+        raise UserError(f"{run} has no completed round yet: there is nothing to explain; coterie resume {run} goes on with it")
+    last = lines[-1]["round"]
+    if round is not None and not 1 <= round <= last:
+        raise UserError(f"--round {round} is not among the {last} recorded rounds of {run}: 1 to {last}")
+    return Story(folder, description, lines if round is None else lines[:round])
+
+
+def of_client(story: Story, client: int) -> Clients:
+    """The group of a client. Raises :class:`~coterie.settings.UserError` for one that is not there, naming the nearest."""
+    group = story.group(client)
+    if group is None:
+        ids = sorted(c for members in story.groups for c in members)
+        near = min(ids, key=lambda other: (abs(other - client), other))
+        once = next((line["round"] for line in reversed(story.lines) if str(client) in line["clients"]), None)
+        what = f"was last there in round {once}" if once else "is not one of the run's clients"
+        raise UserError(
+            f"client {client} {what}: after round {story.lines[-1]['round']} there are {len(ids)} clients, "
+            f"{ids[0]} to {ids[-1]}; the nearest is {near}"
+        )
+    return group
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a decision compared, how close it was, and what would have changed it: values, and their sentences.
+
+
+SIGNS = {"<": "below", "<=": "at most", ">": "above", ">=": "at least"}
+"""What a criterion asks of a value, in words."""
+
+WHOLE = ("min_cluster_size",)
+"""Settings that are whole numbers."""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One comparison: ``value sign bound``. what: the value in words. means, fails: what follows where it holds, and where it
+    does not. setting: the name of the setting that the bound is, where it is one."""
+
+    what: str
+    value: float
+    sign: str
+    bound: float
+    means: str = ""
+    setting: str = ""
+    fails: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return {"<": self.value < self.bound, "<=": self.value <= self.bound, ">": self.value > self.bound}.get(
+            self.sign, self.value >= self.bound
+        )
+
+    def words(self) -> str:
+        """One sentence: what was compared with what, how close it was, and what that means."""
+        bound = f"{self.setting} {short(self.bound)}" if self.setting else short(self.bound)
+        told = SIGNS[self.sign] if self.holds else f"not {SIGNS[self.sign]}"
+        end = self.means if self.holds else self.fails
+        said = f"{self.what} was {short(self.value)}, {told} {bound} ({margin(self.value, self.bound)})"
+        return f"{said}: {end}." if end else f"{said}."
+
+    def json(self) -> dict[str, Any]:
+        ratio = self.value / self.bound if self.bound else None
+        return {
+            "what": self.what, "value": self.value, "sign": self.sign, "bound": self.bound, "setting": self.setting or None,
+            "holds": self.holds, "ratio": ratio, "difference": self.value - self.bound,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting that would have to be ``sign value``, where it was ``was``."""
+
+    setting: str
+    sign: str
+    value: float
+    was: Any
+
+    def words(self) -> str:
+        if isinstance(self.value, int):
+            side = "or more" if self.sign == ">=" else "or fewer"
+            return f"{self.setting} {self.value} {side} (it was {plain(self.was)})"
+        side = {"<": "below", "<=": "at or below", ">": "above", ">=": "at or above"}[self.sign]
+        return f"{self.setting} {side} {outward(self.value, self.sign)} (it was {plain(self.was)})"
+
+    def possible(self, limits: Mapping[str, Any]) -> bool:
+        """Whether a setting with these limits can have such a value."""
+        reach = math.inf if self.sign in (">", ">=") else -math.inf
+        value = self.value if "=" in self.sign else math.nextafter(self.value, reach)
+        low, high = limits.get("ge", -math.inf), limits.get("le", math.inf)
+        return low <= value <= high and limits.get("gt", -math.inf) < value < limits.get("lt", math.inf)
+
+
+@dataclass(frozen=True)
+class Flip:
+    """What would have changed a decision: all of ``changes`` together, and what would have happened then."""
+
+    changes: tuple[Change, ...]
+    then: str
+
+    def words(self) -> str:
+        *most, last = (change.words() for change in self.changes)
+        return f"With {', '.join(most)} and {last}, {self.then}." if most else f"With {last}, {self.then}."
+
+    def json(self) -> dict[str, Any]:
+        changes = [{"setting": c.setting, "sign": c.sign, "value": c.value, "was": c.was} for c in self.changes]
+        return {"changes": changes, "then": self.then}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is to be said of a decision, or of one client in it. says: further sentences, before the criteria; data: their
+    numbers, for JSON."""
+
+    says: tuple[str, ...] = ()
+    criteria: tuple[Criterion, ...] = ()
+    flips: tuple[Flip, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def words(self) -> list[str]:
+        return [*self.says, *(c.words() for c in self.criteria), *(f.words() for f in self.flips)]
+
+    def within(self, limits: Mapping[str, Mapping[str, Any]]) -> Finding:
+        """The same without what no setting can be: limits of each setting by name."""
+        flips = (f for f in self.flips if all(change.possible(limits.get(change.setting, {})) for change in f.changes))
+        return replace(self, flips=tuple(flips))
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "says": list(self.says), "criteria": [c.json() for c in self.criteria],
+            "would_change": [f.json() for f in self.flips], "numbers": dict(self.data),
+        }  # fmt: skip
+
+
+def opposed(criterion: Criterion, setting: str, was: Any, value: float) -> Change:
+    """The change of ``setting``, which is on the criterion's side of the bound, that turns it round: ``value`` is what is
+    compared with the setting, in its unit."""
+    flipped = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"} if criterion.holds else {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+    sign = flipped[criterion.sign]
+    if setting not in WHOLE:
+        return Change(setting, sign, value, was)
+    return Change(setting, ">=" if sign == ">" else sign, int(value) + (sign == ">"), was)
+
+
+def sentence(text: str) -> str:
+    """A note's words as a sentence.
+
+    >>> sentence("a group of one cannot split")
+    'A group of one cannot split.'
+    """
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def short(value: float) -> str:
+    """A number of three figures.
+
+    >>> short(0.123456), short(1234567.0), short(3.0)
+    ('0.123', '1.23e+06', '3')
+    """
+    return f"{value:.3g}"
+
+
+def plain(value: Any) -> str:
+    return short(value) if isinstance(value, float) else "none" if value is None else str(value)
+
+
+def outward(value: float, sign: str) -> str:
+    """A bound of three figures, rounded so that whatever is on its side of it is on that side of ``value``.
+
+    >>> outward(0.31449, "<="), outward(0.31441, ">"), outward(0.5, "<"), outward(1.00000000001, ">")
+    ('0.314', '0.315', '0.5', '1.01')
+    """
+    if value == 0 or not math.isfinite(value):
+        return short(value)
+    down = sign in ("<", "<=")
+    shown = float(short(value))
+    if (shown > value) if down else (shown < value):
+        step = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+        shown += -step if down else step
+    return short(shown)
+
+
+def margin(value: float, bound: float) -> str:
+    """How close a value was to what it was compared with.
+
+    >>> margin(0.25, 0.5), margin(0.51, 0.5), margin(1e-9, 1e-4), margin(0.2, 0.0), margin(0.5, 0.5)
+    ('a factor of 2 below', '2 % above', 'a factor of 1e+05 below', '0.2 above', 'equal')
+    """
+    if value == bound:
+        return "equal"
+    side = "below" if value < bound else "above"
+    if value > 0 and bound > 0:
+        ratio = value / bound
+        if 2 / 3 < ratio < 1.5:
+            return f"{abs(ratio - 1) * 100:.2g} % {side}"
+        return f"a factor of {short(max(ratio, 1 / ratio))} {side}"
+    return f"{short(abs(value - bound))} {side}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Pieces of sentences that all explanations share.
+
+
+def who(clients: Iterable[int]) -> str:
+    """A group in words.
+
+    >>> who([3]), who([0, 1, 2])
+    ('client 3', 'clients 0-2 (3 clients)')
+    """
+    ids = list(clients)
+    return f"client {ids[0]}" if len(ids) == 1 else f"clients {members(ids, most=6)}"
+
+
+def count(number: int, noun: str) -> str:
+    """
+    >>> count(1, "group"), count(3, "group")
+    ('1 group', '3 groups')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def rounds(numbers: Sequence[int], most: int = 8) -> str:
+    """Rounds in words.
+
+    >>> rounds([4]), rounds([1, 2, 3, 7])
+    ('round 4', 'rounds 1-3, 7')
+    """
+    text = members(numbers, most=most).rpartition(" (")[0]
+    return f"round{'' if len(numbers) == 1 else 's'} {text}"
+
+
+def ranked(values: Mapping[str, float], names: Mapping[str, str], most: int = 4) -> str:
+    """Numbers with the names of what they are of, in their order; the rest counted.
+
+    >>> ranked({"a": 0.5, "b": 0.25, "c": 1.0}, {"a": "branch a", "b": "branch b"}, most=2)
+    '0.5 for branch a; 0.25 for branch b; and 1 more'
+    """
+    shown = "; ".join(f"{short(value)} for {names[name]}" for name, value in list(values.items())[:most])
+    return shown + (f"; and {len(values) - most} more" if len(values) > most else "")

@@ -1,0 +1,251 @@
+"""The report of a run that goes on, served to this machine alone.
+
+``/`` is the page, ``/document.json`` what it draws, which a page asks for every two seconds and gets when it has changed.
+Nothing of the file system is served. A request that names another host is refused: a page elsewhere whose name was made to
+lead to this machine could read the answers otherwise.
+
+Other users of this machine can ask at 127.0.0.1 as well: who asks shows a token, drawn anew by each server. It is in the
+address that is printed, and stays there: a browser sends a cookie to every port of a machine, another user's server included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from http.client import HTTP_PORT
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import TCPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+from coterie.files import descriptor, reason, within
+from coterie.printable import say
+from coterie.records.record import ROUNDS, RUN, to_json
+from coterie.report.page import page
+from coterie.report.page.document import one, together
+from coterie.report.summary import expand
+from coterie.runs.run import EXPERIMENT
+from coterie.settings import UserError
+
+HOST = "127.0.0.1"
+NAMES = (HOST, "localhost")
+
+GUARDS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers of every answer. What a page may load and run, it says itself."""
+
+WAITING = """\
+<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="color-scheme" content="light dark"><meta http-equiv="refresh" content="2">
+<title>Waiting – Coterie</title></head>
+<body style="font: 1rem system-ui, sans-serif; margin: 4rem auto; max-width: 36rem">
+<h1>No round is completed yet</h1>
+<p>This page becomes the report as soon as one is.</p>
+</body>
+</html>
+"""
+
+
+def hosts(port: int) -> set[str]:
+    """What a browser that asks this machine says it asks: with the port, but for HTTP's own, which it leaves out.
+
+    >>> sorted(hosts(80))
+    ['127.0.0.1', '127.0.0.1:80', 'localhost', 'localhost:80']
+    """
+    return {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == HTTP_PORT else set())
+
+
+class Server(ThreadingHTTPServer):
+    """Serves what :class:`~coterie.report.watch.Following` shows, at 127.0.0.1.
+
+    port: 0 for any that is free. Raises :class:`~coterie.settings.UserError` for a folder that is no run's, and a port that
+    cannot be had.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = os.name != "nt"  # elsewhere it waits for a port that was just given back; there it takes others'
+
+    def __init__(self, folder: Path, port: int) -> None:
+        if not 0 <= port <= 65535:
+            raise UserError(f"--port must be from 0 to 65535, got {port}")
+        self.following, self.token = Following(folder), secrets.token_urlsafe(32)
+        try:
+            super().__init__((HOST, port), Answer)
+        except OSError as error:
+            why = reason(error)
+            raise UserError(f"port {port} cannot be had ({why}); --port 0 takes one that is free") from error
+
+    def server_bind(self) -> None:
+        """As :class:`http.server.HTTPServer` does, without asking the network for this machine's name."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST, self.server_address[1]
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.server_port}/?token={self.token}"
+
+    def knows(self, query: str) -> bool:
+        """Whether a request's query has the token, and no other."""
+        try:
+            said = parse_qs(query, max_num_fields=8).get("token", [])
+        except ValueError:
+            return False
+        return len(said) == 1 and hmac.compare_digest(said[0].encode(), self.token.encode())
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader who left is no error; of any other, one line."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            say(f"coterie: a request was not answered: {type(error).__name__}: {error}", sys.stderr)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """One request. Only GET and HEAD have a method here; all others are answered with 501."""
+
+    server: Server
+    timeout = 10.0
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host", "").lower() not in hosts(self.server.server_port):
+            return self._say(403, b"Only this machine is answered, by the address that coterie watch printed.\n")
+        path, _, query = self.path.partition("?")
+        if path == "/favicon.ico":  # which browsers ask for by themselves
+            return self._say(204)
+        if not self.server.knows(query):
+            return self._say(403, b"The address that coterie watch printed has a token at its end: open it as a whole.\n")
+        if path not in ("/", "/document.json"):
+            return self._say(404, b"Here are / and /document.json only.\n")
+        try:
+            shown = self.server.following.shown()
+        except UserError as error:
+            return self._say(503, f"{error}\n".encode())
+        return self._page(shown) if path == "/" else self._document(shown)
+
+    do_HEAD = do_GET
+
+    def _page(self, shown: Shown | None) -> None:
+        self._say(200, shown.page if shown else WAITING.encode(), "text/html")
+
+    def _document(self, shown: Shown | None) -> None:
+        if shown is None:
+            return self._say(204)
+        if shown.tag in [tag.strip().removeprefix("W/") for tag in self.headers.get("If-None-Match", "").split(",")]:
+            return self._say(304, tag=shown.tag)
+        return self._say(200, shown.document, "application/json", shown.tag)
+
+    def _say(self, status: int, body: bytes = b"", kind: str = "text/plain", tag: str | None = None) -> None:
+        self.send_response(status)
+        if tag:
+            self.send_header("ETag", tag)
+        if status not in (204, 304):
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        for name, value in GUARDS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def version_string(self) -> str:
+        return "coterie"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The terminal is quiet: a page asks again and again."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# The page of runs that go on, made anew only when a record has grown.
+
+
+REST = 4
+"""After a page was made, this many times as long passes before it is made again: of large runs that takes seconds."""
+
+Stamp = tuple[tuple[int, int], ...]
+"""(time of change, bytes) of a run's records."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The page and its document as bytes, and the document's tag."""
+
+    tag: str
+    page: bytes
+    document: bytes
+
+
+class Following:
+    """What is to be shown of the runs in ``folder``; used by several threads at once.
+
+    Raises :class:`~coterie.settings.UserError` for a folder that is neither a run's nor an experiment's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._parts: dict[Path, tuple[Stamp, Any]] = {}
+        self._shown: tuple[dict[Path, Stamp], Shown] | None = None
+        self._again = 0.0
+        self.runs()
+
+    def runs(self) -> list[Path]:
+        """The run directories that are there by now."""
+        begun = (self.folder / RUN).is_file() or any(self.folder.glob(f"*/{RUN}"))
+        return [] if not begun and (self.folder / EXPERIMENT).is_file() else expand([self.folder])
+
+    def shown(self) -> Shown | None:
+        """As of now, or of a moment ago; None while no round of any run is completed."""
+        with self._lock:
+            stamps = {run: stamp for run in self.runs() if (stamp := stamped(run))}
+            known = self._shown
+            if known and (known[0] == stamps or time.monotonic() < self._again):
+                return known[1]
+            began = time.monotonic()
+            made = self._made(stamps)
+            self._shown = (stamps, made) if made else None
+            now = time.monotonic()
+            self._again = now + REST * (now - began)
+            return made
+
+    def _made(self, stamps: dict[Path, Stamp]) -> Shown | None:
+        """Of runs that are as they were, what is known; the others are read."""
+        parts: dict[Path, tuple[Stamp, Any]] = {}
+        for run, stamp in stamps.items():
+            known = self._parts.get(run)
+            if known and known[0] == stamp:
+                parts[run] = known
+            else:
+                parts[run] = (stamp, one(run))
+        self._parts = parts
+        if not parts:
+            return None
+        document = together(list(parts), [part for _, part in parts.values()])
+        text = to_json(document).encode()
+        tag = f'"{hashlib.sha256(text).hexdigest()[:32]}"'
+        return Shown(tag, page(document, live=tag).encode(), text)
+
+
+def stamped(run: Path) -> Stamp | None:
+    """When the run's records last changed; None before its first round is whole."""
+    try:
+        with open(descriptor(within(run, ROUNDS), os.O_RDONLY), "rb") as file:
+            if not file.readline().endswith(b"\n"):
+                return None
+        return tuple((told.st_mtime_ns, told.st_size) for told in ((run / name).stat() for name in (RUN, ROUNDS)))
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,1 @@
+"""Experiments and runs, and what is done with a run directory: export, check, estimate, suggest."""

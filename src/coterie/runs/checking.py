@@ -1,0 +1,315 @@
+"""Whether the files of run directories and of exported models are as they were written: :func:`check`.
+
+What is found is damage and careless edits. It is no proof of who wrote the files: who can write one can write its checksum too.
+Who wants proof signs the digest, which is over the bytes of all files that were checked.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coterie.files import read_within, reason, within
+from coterie.records import checksum
+from coterie.records.record import (
+    EDITABLE,
+    NODES,
+    OTHERS,
+    ROUNDS,
+    RUN,
+    SIMILARITY,
+    Entry,
+    Record,
+    ends,
+    load_matrices,
+    read_recorded,
+    read_toml,
+)
+from coterie.records.store import CHECKED, LOCK, PART, Checkpoints, check_schema, write_whole
+from coterie.runs.export import MODELS, read_document, read_model
+from coterie.runs.run import EXPERIMENT, reopen
+from coterie.settings import UserError
+
+LOOKS = 3
+"""A run that goes on is looked at so often before what does not fit counts as damage: a process may be changing it."""
+
+WAIT = 0.3
+"""Seconds between two looks."""
+
+WRITTEN = {
+    RUN, ROUNDS, SIMILARITY, "state", NODES, OTHERS, EXPERIMENT, MODELS, LOCK, "failure.txt", "report.html", "track",
+}  # fmt: skip
+"""What commands write into a run directory."""
+
+MOST_DAMAGED = 100
+"""So many damaged lines of one file are listed, and the rest is not read: it may be made to fill the memory."""
+
+
+@dataclass
+class Checked:
+    """What a check has found, in sentences.
+
+    folder: what was checked. intact: what is as it was written. damaged: what is not. unchecked: what has no checksum, or is
+    no file of Coterie's. digest: of the bytes of all files that were checked.
+    """
+
+    folder: str
+    intact: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    digest: str = ""
+
+
+def check(folder: Path | str) -> Checked:
+    """Read every file of a run directory, an experiment's folder or an export, and say what is wrong.
+
+    Raises:
+        UserError: ``folder`` is none of these.
+    """
+    folder = Path(folder)
+    for look in range(1, LOOKS + 1):
+        goes_on = _goes_on(folder)
+        found = _look(folder)
+        if not (found.damaged or found.unchecked) or look == LOOKS or not (goes_on or _goes_on(folder)):
+            break
+        time.sleep(WAIT)
+    return found
+
+
+def _goes_on(folder: Path) -> bool:
+    """Whether a process writes here."""
+    return folder.is_dir() and any(os.path.lexists(one / LOCK) for one in (folder, *folder.iterdir()))
+
+
+def _look(folder: Path) -> Checked:
+    checked = _Checking(folder, Checked(str(folder)))
+    inside = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    if os.path.lexists(folder / EXPERIMENT):
+        with checked.step():
+            checked.read(folder, EXPERIMENT)
+            reopen(folder)
+    for one in (folder, *inside):
+        is_run = os.path.lexists(one / RUN) or os.path.lexists(one / ROUNDS)
+        if is_run or os.path.lexists(one / MODELS):
+            with checked.step():
+                if one != folder:
+                    within(folder, one.name)
+                checked.run(one) if is_run else checked.export(one)
+    if not checked.files and not checked.found.damaged:
+        raise UserError(f"{folder} is no run directory, has none inside, and holds no exported models")
+    checked.found.digest = checked.digest()
+    return checked.found
+
+
+def accept(folder: Path | str) -> list[Path]:
+    """Take ``run.toml`` and ``experiment.toml`` as the user has edited them: write their checksums anew; returns the files.
+
+    Raises:
+        UserError: there is none, or the records of a run are not of what its file says now. Then no file is changed.
+    """
+    folder = Path(folder)
+    inside = sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{RUN}"))
+    files = [path for name in (EXPERIMENT, RUN, *inside) if (path := within(folder, name)).is_file()]
+    if not files:
+        raise UserError(f"{folder} has no {RUN} and no {EXPERIMENT}")
+    before = {path: read_within(path.parent, path.name) for path in files}
+    try:
+        for path, edited in before.items():
+            check_schema(read_toml(path).get("schema"), path)
+            text = checksum.of_toml(edited)[0].decode()
+            write_whole(path, checksum.sealed_toml(text if text.endswith("\n") else f"{text}\n"))
+        for path in files:
+            _check_accepted(path)
+    except UserError as error:
+        for edited_path, data in before.items():
+            write_whole(edited_path, data)
+        raise UserError(f"{path} cannot be accepted: {error}") from error
+    return files
+
+
+def _check_accepted(path: Path) -> None:
+    """Raises :class:`~coterie.settings.UserError` if the records are not of what a file says now."""
+    read_recorded(path)
+    try:
+        if path.name == RUN:
+            Record(path.parent).lines()
+        reopen(path.parent)
+    except UserError as error:
+        raise UserError(f"{error} (nothing but {', '.join(EDITABLE)} may be edited)") from error
+
+
+class _Checking:
+    """A check that goes on after what is wrong. found: what has been found. files: those that were read -> checksum."""
+
+    def __init__(self, folder: Path, found: Checked) -> None:
+        self.folder, self.found = folder, found
+        self.files: dict[Path, str] = {}
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            self.found.damaged.append(str(error))
+        except OSError as error:
+            self.found.damaged.append(f"{error.filename}: {reason(error)}")
+
+    def digest(self) -> str:
+        rows = [f"{path.relative_to(self.folder)} {known}\n" for path, known in sorted(self.files.items())]
+        return checksum.digest("".join(rows).encode())
+
+    def keep(self, path: Path) -> None:
+        """A file that was read goes into the digest."""
+        self.files[path] = checksum.digest(read_within(path.parent, path.name))
+
+    def read(self, folder: Path, name: str) -> dict[str, object]:
+        """A TOML file that was recorded."""
+        path = within(folder, name)
+        document = read_recorded(path)
+        self.keep(path)
+        if document["schema"] < CHECKED:
+            self.found.unchecked.append(f"{path} is of an earlier Coterie, which wrote no checksums: edits are not noticed")
+        if isinstance(boundary := document.get("boundary"), dict) and boundary.get("secret", "none") != "none":
+            self.found.unchecked.append(f"{path} has the boundary's secret in plain: an earlier Coterie wrote it")
+        return document
+
+    def run(self, folder: Path) -> None:
+        """A run directory."""
+        record, before = Record(folder), len(self.found.damaged)
+        rounds: list[int] = []
+        entries: list[Entry] = []
+        with self.step():
+            rounds = record.checkpoints.rounds()  # before the records: a round is recorded before its checkpoint is stored
+        with self.step():
+            self.read(folder, RUN)
+            record.description()
+            entries = self.records(record)
+            with self.step():
+                self.federation(record)
+        matrices = [name for entry in entries for name in self.matrices(folder, entry)]
+        with self.step():
+            blobs = self.checkpoints(record, rounds, entries, len(self.found.damaged) == before)
+            names = self.planted(folder, matrices, blobs) if len(self.found.damaged) == before else []
+            self.others(folder, WRITTEN, names)
+        if len(self.found.damaged) == before:
+            kept = f"checkpoints of rounds {', '.join(map(str, rounds))}" if rounds else "no checkpoint"
+            self.found.intact.append(f"{folder}: {RUN}, {len(entries)} rounds, {kept}")
+
+    def records(self, record: Record) -> list[Entry]:
+        """The lines that are as they were written."""
+        entries: list[Entry] = []
+        with self.step():
+            path, damaged = within(record.folder, ROUNDS), 0
+            size = path.stat().st_size if path.exists() else 0  # before it is read: a run that goes on adds lines
+            for entry in record.entries():
+                entries.append(entry)
+                if entry.problem is not None:
+                    self.found.damaged.append(entry.problem)
+                    damaged += 1
+                if damaged == MOST_DAMAGED:
+                    raise UserError(f"{path} has more damaged lines, which are not listed")
+            if path.exists():
+                self.keep(path)
+            if size > (entries[-1].end if entries else 0):
+                self.rest(record, entries)
+            if all(entry.problem is None for entry in entries):
+                record.lines()
+        return [entry for entry in entries if entry.problem is None]
+
+    def rest(self, record: Record, entries: list[Entry]) -> None:
+        """What comes after the last whole line."""
+        path, description = record.folder / ROUNDS, record.description()
+        if entries and ends(entries[-1].line, description["rounds"], description.get("target")):
+            text = "has something after the last round, which no command reads; it may be deleted"
+        elif _goes_on(record.folder):
+            text = "has a last line that is being written"
+        else:
+            text = "has a last line that was cut short; resuming makes it again"
+        self.found.unchecked.append(f"{path} {text}")
+
+    def matrices(self, folder: Path, entry: Entry) -> list[str]:
+        """The files of a round's matrices."""
+        notes = [note for note in entry.line["notes"] if note["similarity"] is not None]
+        for note in notes:
+            with self.step():
+                load_matrices(folder, entry.line, note)
+                self.keep(folder / note["similarity"])
+        return [note["similarity"] for note in notes]
+
+    def checkpoints(self, record: Record, rounds: list[int], entries: list[Entry], sound: bool) -> list[str]:
+        """Those of ``rounds``; returns the blobs that they need. sound: nothing else of the run is damaged."""
+        fits = record.fits() if sound else None
+        blobs: list[str] = []
+        whole = None
+        for round in reversed(rounds):
+            path = record.checkpoints.path(round)
+            try:
+                blobs += record.checkpoints.check(round, fits)
+                self.keep(path)
+                whole = whole or round
+            except (UserError, FileNotFoundError) as error:
+                if round in record.checkpoints.rounds():  # else a run that goes on has dropped it
+                    more = f"; that of round {whole} is whole, so {path.name} is not needed and may be deleted" if whole else ""
+                    self.found.damaged.append(f"{path} cannot be read: {error}{more}")
+        if sound and entries:
+            self.newest(record, len(entries))
+        return blobs
+
+    def newest(self, record: Record, recorded: int) -> None:
+        """Whether there is a checkpoint of where the records end."""
+        rounds = record.checkpoints.rounds()
+        if not rounds:
+            lost = "has no checkpoint: it cannot be exported, and nobody would notice if its last rounds were missing"
+            self.found.unchecked.append(f"{record.folder} {lost}")
+        elif recorded - rounds[-1] > record.description().get("checkpoint_every", 1):
+            lost = f"{record.folder} has lost its newest checkpoint; resuming makes the rounds after {rounds[-1]} again"
+            self.found.damaged.append(lost)
+
+    def planted(self, folder: Path, matrices: Collection[str], blobs: Collection[str]) -> list[str]:
+        """Files in a run's folders that nothing names: no command reads them."""
+        checkpoints = Checkpoints(folder / "state")
+        known = {*matrices, "state/blobs", *(f"state/blobs/{name}.safetensors" for name in blobs)}
+        known |= {f"state/{checkpoints.path(round).name}" for round in checkpoints.rounds()}
+        inside = [path for name in (SIMILARITY, "state", "state/blobs") for path in _listed(within(folder, name))]
+        return [name for path in inside if (name := str(path.relative_to(folder)).removesuffix(PART)) not in known]
+
+    def federation(self, record: Record) -> None:
+        """What a federation's server has written besides."""
+        folder, document = record.folder, record.description()
+        if os.path.lexists(folder / NODES):
+            checksum.check_json(read_within(folder, NODES), folder / NODES, needed=document["schema"] >= CHECKED)
+            self.keep(folder / NODES)
+        net = document["world"].get("net", {})
+        if "others" in net:
+            checksum.check(read_within(folder, OTHERS), folder / OTHERS, net.get("others_checksum"))
+            self.keep(folder / OTHERS)
+
+    def export(self, folder: Path) -> None:
+        """A folder of exported models."""
+        document = read_document(folder)
+        self.keep(folder / MODELS)
+        if not document["files"]:
+            self.found.unchecked.append(f"{folder / MODELS} is of an earlier Coterie, which wrote no checksums")
+        for name in document["files"]:
+            with self.step():
+                read_model(folder, name, document)
+                self.keep(folder / name)
+        self.found.intact.append(f"{folder}: {MODELS} and {len(document['files'])} models")
+        self.others(folder, {MODELS, *document["files"]})
+
+    def others(self, folder: Path, known: Collection[str], more: Collection[str] = ()) -> None:
+        """Say what else is in a folder, and ``more`` that is inside of it."""
+        names = [name for path in _listed(folder) if (name := path.name.removesuffix(PART)) not in known]
+        names = sorted(names) + sorted(more)
+        if names:
+            told = f"{folder} has other files: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
+            hint = f" (some may be of the next round: {folder / LOCK} says that a process writes here)"
+            self.found.unchecked.append(told + (hint if more and _goes_on(folder) else ""))
+
+
+def _listed(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []

@@ -1,0 +1,458 @@
+"""Models taken out of a run, as safetensors that need no Coterie; and loaded again.
+
+A folder has ``models.json`` and a file per model: the ``state_dict`` of the clients' module. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import secrets
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+import coterie
+from coterie.boundary import Boundary, Wire
+from coterie.core import Assignment, Client, Cohort, Position
+from coterie.data.world import mean_probability
+from coterie.files import read_within
+from coterie.models import nets
+from coterie.models import nets as models
+from coterie.models.layout import Layout, own_layers
+from coterie.randomness import seeded
+from coterie.records import checksum
+from coterie.records.checksum import digest, sealed_json
+from coterie.records.codec import DamagedError, from_stored
+from coterie.records.record import RUN, ends, to_json
+from coterie.records.store import CHECKED, SCHEMA, check_schema
+from coterie.runs.run import Run, reopen, world_facts
+from coterie.settings import UserError
+
+# ----------------------------------------------------------------------------------------------------
+# The net of a run: from a row of the server's to the tensors of a file.
+
+
+LARGEST_INPUT = 2**28
+"""Numbers in an input, and classes; a net for more is none that fits into a memory."""
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Net:
+    """A run's net. about: name, shape and classes; None of one that Coterie has no name for. sealed: the map, where the
+    clients alone know its secret. stays: layers that are at the clients, of which the server has nothing. layers: all that
+    train. named: row ``(d,)`` -> all tensors by name, a copy."""
+
+    about: Mapping[str, Any] | None
+    sealed: Mapping[str, Any] | None
+    stays: tuple[str, ...]
+    layers: tuple[str, ...]
+    named: Callable[[Tensor], Tensors]
+
+    def tensors(self, row: Tensor) -> Tensors:
+        """What goes into a file of a model; nothing if all of it stays at the clients."""
+        if set(self.stays) == set(self.layers):
+            return {}
+        return {name: value for name, value in self.named(row).items() if name.rpartition(".")[0] not in self.stays}
+
+
+def net_of(run: Run, position: Position, numbers: int) -> Net:
+    """The net of ``run``, as it stands. numbers: in a row of its models.
+
+    Raises :class:`~coterie.settings.UserError` if nobody knows it any more."""
+    world, boundary = run.record.description()["world"], run.experiment.boundary
+    elsewhere = of_federation(run)
+    sealed = {"rotation": boundary.rotation, "block": boundary.block} if elsewhere and boundary.rotation != "none" else None
+    stays = _stays(run, position) if elsewhere or run.experiment.engine == "flower" else ()
+    if elsewhere and "model" not in world:
+        return Net(None, sealed, stays, *_described(run, whole=sealed is not None))
+    about = world.get("model") or world_facts(run.experiment.world(run.seed))["model"]
+    run.experiment.check_consent(str(about.get("name")))
+    module = fresh(about, run.folder / RUN, numbers)
+    layout = Layout(module)
+    plain: Callable[[Tensor], Tensor] = (lambda row: row) if sealed else plain_rows(run, layout)
+
+    def named(row: Tensor) -> Tensors:
+        layout.load(module, plain(row))
+        # Copies: safetensors takes no two names of one memory, as tied layers have.
+        return {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+
+    return Net(about, sealed, stays, tuple(layout.columns), named)
+
+
+def of_federation(run: Run) -> bool:
+    """Whether the clients were nodes of a federation: then their data were never here."""
+    return "data" not in run.record.description()["world"]
+
+
+def plain_rows(run: Run, layout: Layout) -> Callable[[Tensor], Tensor]:
+    """From a row ``(d,)`` of the server's to the clients': the one place here where the boundary's map is undone."""
+    return Wire(run.experiment.boundary, layout, run.seed).open
+
+
+def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
+    """A new net by its name, shape and classes, as ``file`` has them; what no file holds is as engines have it.
+
+    numbers: those that are there for it. A larger net is refused before it takes memory.
+    """
+    try:
+        shape, classes = tuple(int(size) for size in about["shape"]), int(about["classes"])
+        sizes = math.prod(shape) if shape and min(shape) > 0 else 0
+        if not 0 < sizes <= LARGEST_INPUT or not 0 < classes <= LARGEST_INPUT:
+            raise ValueError(f"inputs of shape {list(shape)} and {classes} classes")
+        if str(about["name"]) in nets.MODELS:
+            with torch.device("meta"):
+                needed = sum(one.numel() for one in nets.make(str(about["name"]), shape, classes).parameters())
+            if needed > numbers:
+                raise ValueError(f"a net of {needed:,} numbers, and its models have {numbers:,}")
+        with seeded(0):
+            return nets.make(str(about["name"]), shape, classes)
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise UserError(f"{file} describes no net that can be made: {error}") from error
+
+
+def _stays(run: Run, position: Position) -> tuple[str, ...]:
+    """The layers that stay at the clients, by what the method would ask next."""
+    with from_stored(run.record.checkpoints.path(position.round)):
+        plan = run.method.plan(position.state, Cohort(present=position.members, exchange=position.exchange, seed=run.seed))
+        return tuple(sorted({layer for task in plan.tasks.values() for layer in task.keep}))
+
+
+def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], Callable[[Tensor], Tensors]]:
+    """``layers`` and ``named``, by what the server of a federation has told of its net: ``tensors``, in the order of a row;
+    ``trainable``, how many of them are; ``tied``, the other names of those that have several; ``others``, the file of tensors
+    that have no place in a row. whole: keep all digits of a row."""
+    world = run.record.description()["world"]
+    if "net" not in world:
+        raise UserError(
+            f"{run.folder} does not tell which tensors its net has: an earlier Coterie recorded it; start its ServerApp again "
+            "with the same settings, and it does"
+        )
+    try:
+        net = world["net"]
+        pieces = [(one["name"], tuple(one["shape"]), _dtype(one["dtype"])) for one in net["tensors"]]
+        layers = tuple({name.rpartition(".")[0]: None for name, _, _ in pieces[: net["trainable"]]})
+        tied, others = dict(net.get("tied", {})), {}
+        if "others" in net:
+            data = read_within(run.folder, Path(net["others"]).name)
+            if net.get("others_checksum") not in (None, digest(data)):
+                raise ValueError(f"{net['others']} is not what was written")
+            others = safetensors.torch.load(data)
+    except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
+        raise DamagedError(f"{run.folder} does not tell its net's tensors as it should ({error}); it is damaged") from error
+
+    def named(row: Tensor) -> Tensors:
+        out, start = dict(others), 0
+        for name, shape, dtype in pieces:
+            stop = start + math.prod(shape)
+            out[name] = row[start:stop].reshape(shape).to(torch.float32 if whole else dtype, copy=True)
+            start = stop
+        return {**out, **{name: out[other].clone() for name, other in tied.items()}}
+
+    return layers, named
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name)
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"{name} is no type of numbers")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# A run's models written into a folder: ``models.json``, and a file per model.
+
+
+MODELS = "models.json"
+
+Key = tuple[int, Client | None]
+"""A model as it serves: its row in the assignment and, if the client keeps layers of its own, the client."""
+
+
+def save(
+    run: Path | str, to: Path | str, told: Callable[[], None] | None = None, *, trust_code: bool = False,
+    secret: int | None = None, warn: Callable[[str], None] = warnings.warn,
+) -> Path:  # fmt: skip
+    """Write every model that serves a client of ``run`` into the new folder ``to``; returns it.
+
+    Nothing is left behind where this fails. Models of which the server has a part alone, or sealed rows, are written as it has
+    them.
+
+    Args:
+        run: A run directory, as its newest checkpoint stands, or the folder of several, each of which gets a subfolder of its
+            name.
+        to: The new folder.
+        told: Is called after each run.
+        trust_code: Lets a model be imported that a run directory names as ``package.module:Name``.
+        secret: The boundary's, where the run had one; else the environment's COTERIE_SECRET.
+        warn: Takes a sentence where records go on after the newest checkpoint; a warning by default.
+
+    Raises:
+        UserError: ``to`` has something in it, a run has no checkpoint yet or is damaged, all layers stay at the clients, or
+            code or a secret is needed and was not given.
+    """
+    to = Path(to).absolute()
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UserError(f"{to} is there already and not an empty folder; name another")
+    runs = reopen(run, trust_code=trust_code, secret=secret)
+    made = [parent for parent in to.parents if not parent.exists()]  # the innermost first
+    part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        part.mkdir()
+        made.insert(0, part)
+        for one in runs:
+            _save(one, part if one.folder == Path(run) else part / one.folder.name, warn)
+            if told:
+                told()
+        part.rename(to)
+    finally:
+        if part in made:
+            shutil.rmtree(part, ignore_errors=True)
+        for parent in made if not to.exists() else ():
+            with contextlib.suppress(OSError):  # never made, or somebody else has put something there
+                parent.rmdir()
+    return to
+
+
+def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
+    run.experiment.check_secret()
+    if not run.record.begun:
+        hint = f"it was renamed, or it has not begun and coterie resume {run.folder.parent} begins it"
+        raise UserError(f"{run.folder} has no run: {hint}")
+    stored = run.record.stored(Position, fallback=False)
+    lines = run.record.lines()  # after that: a run that goes on records a round before it stores its checkpoint
+    if stored is None or not lines:
+        on = "its ServerApp, started again," if of_federation(run) else f"coterie resume {run.folder}"
+        raise UserError(f"{run.folder} has no completed round yet; {on} goes on with it")
+    round, position = stored
+    if lines[-1]["round"] > round:
+        last = lines[-1]["round"]
+        warn(f"{run.folder} has records up to round {last}, and models of round {round} alone, that of its newest checkpoint")
+    path = run.record.checkpoints.path(round)
+    with from_stored(path):
+        assignment: Assignment = run.method.assignment(position.state)
+        numbers = assignment.models.shape[1]
+        files, clients = _files(assignment, position)
+    net = net_of(run, position, numbers)
+    folder.mkdir(exist_ok=True)
+    checksums = {}
+    for (row, client), name in files.items():
+        with from_stored(path):
+            tensors = net.tensors(own_layers(assignment.models[row], None if client is None else position.kept[client]))
+            data = safetensors.torch.save(tensors)
+        if not tensors:
+            raise UserError(f"{run.method.name} leaves all layers at the clients, and {run.folder} has no model of theirs")
+        (folder / name).write_bytes(data)
+        checksums[name] = digest(data)
+    document = {
+        "schema": SCHEMA,
+        "coterie": coterie.__version__,
+        "method": run.method.name,
+        "scenario": run.experiment.scenario,
+        "seed": run.seed,
+        "round": round,
+        "finished": ends(lines[round - 1], **_limits(run)),
+        "model": net.about,
+        "sealed": net.sealed,
+        "stays": net.stays,
+        "ensemble": assignment.ensemble,
+        "groups": assignment.groups,
+        "clients": clients,
+        "files": checksums,
+    }
+    rows = [f"  {to_json(key)}: {to_json(value)}" for key, value in document.items()]
+    (folder / MODELS).write_bytes(sealed_json(("{\n" + ",\n".join(rows) + "\n}").encode()) + b"\n")
+
+
+def _limits(run: Run) -> dict[str, Any]:
+    return {"rounds": run.experiment.rounds, "target": run.experiment.target}
+
+
+def _files(assignment: Assignment, position: Position) -> tuple[dict[Key, str], dict[str, dict[str, Any]]]:
+    """(model -> file, client -> its entry): each model once, named by its group, or else by a client or as part of a path.
+
+    A group's name is for the one model that serves all of it; layers that a client keeps make a model its own.
+    """
+    keys = {c: (row, c if c in position.kept else None) for c, row in sorted(assignment.row.items())}
+    files: dict[Key, str] = {}
+    for number, group in enumerate(assignment.groups):
+        served = {keys[c] for c in group}
+        if len(served) == 1 and (key := served.pop())[1] is None:
+            files.setdefault(key, f"group-{number}.safetensors")
+    for client, key in keys.items():
+        files.setdefault(key, f"client-{client}.safetensors")
+    paths, number = {}, 0
+    for client, rows in sorted(assignment.path.items()):
+        paths[client] = [(row, keys[client][1]) for row in rows]
+        for key in paths[client]:
+            if key not in files:
+                files[key] = f"path-{number}.safetensors"
+                number += 1
+    group_of = {c: number for number, group in enumerate(assignment.groups) for c in group}
+    clients: dict[str, dict[str, Any]] = {}
+    for client, key in keys.items():
+        clients[str(client)] = {"group": group_of.get(client), "file": files[key]}
+        if client in paths:
+            clients[str(client)]["path"] = [files[key] for key in paths[client]]
+    return files, clients
+
+
+# ----------------------------------------------------------------------------------------------------
+# Models that :mod:`coterie.runs.export` has written, as nets again.
+
+
+class Ensemble(nn.Module):
+    """Several nets as one: the logarithm of their mean class probabilities, which a softmax turns back into these."""
+
+    def __init__(self, nets: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return mean_probability(torch.stack([net(x) for net in self.nets]))
+
+
+def load(
+    folder: Path | str, client: Client, *, model: Callable[[], nn.Module] | None = None, secret: int | None = None,
+    trust_code: bool = False,
+) -> nn.Module:  # fmt: skip
+    """The net that serves ``client``, as :func:`coterie.save` has written it, in evaluation mode.
+
+    Where the method serves by ensembles, it is that of the models on the client's path.
+
+    Args:
+        folder: It may be from somebody else: nothing that it names is imported.
+        client: The client's id.
+        model: Makes the net, where Coterie has no name for it, as of a federation, or where the name is code.
+        secret: The clients', where the models are sealed by a boundary's rotation.
+        trust_code: Lets a model that the folder names as ``package.module:Name`` be imported.
+
+    Raises:
+        UserError: The client has no model there, or the files are not what was written.
+    """
+    folder = Path(folder)
+    document = read_document(folder)
+    entry = document["clients"].get(str(client))
+    if entry is None:
+        raise UserError(f"{folder} has no model for client {client!r}; it has those of {', '.join(document['clients'])}")
+    files = _listed_files(folder, document, entry)
+    if document["stays"]:
+        raise UserError(
+            f"client {client} keeps {', '.join(document['stays'])} of its model to itself, and {folder} has the rest alone; "
+            f"the net's load_state_dict takes that from {files[-1]} with strict=False"
+        )
+    _check_secret(folder, document["sealed"], secret)
+    nets = []
+    for name in files:
+        tensors = read_model(folder, name, document)
+        net, called = _made(folder, document["model"], model, trust_code, sum(one.numel() for one in tensors.values()))
+        nets.append(_filled(net, called, folder / name, tensors, document["sealed"], secret))
+    return (nets[0] if len(nets) == 1 else Ensemble(nets)).eval()
+
+
+def read_document(folder: Path) -> dict[str, Any]:
+    """What ``models.json`` says. Raises :class:`~coterie.settings.UserError` if there is none, or not what was written."""
+    path = folder / MODELS
+    if not path.is_file():
+        inside = sorted(found.parent.name for found in folder.glob(f"*/{MODELS}"))
+        hint = f"; it has those of several runs: {', '.join(inside)}" if inside else ""
+        raise UserError(f"{folder} holds no exported models: it has no {MODELS}{hint}")
+    try:
+        data = read_within(folder, MODELS)
+        document: dict[str, Any] = json.loads(data)
+        check_schema(document["schema"], path)
+        checksum.check_json(data, path, needed=document["schema"] >= CHECKED)
+        found = {key: document[key] for key in ("model", "ensemble", "clients")}
+        found |= {"sealed": document.get("sealed"), "stays": list(document.get("stays", []))}
+        found["files"] = document.get("files", {})
+        for key, kinds in _KINDS.items():
+            if not isinstance(found[key], kinds):
+                raise TypeError(f"{key!r} is not of its kind")
+        if found["sealed"] is not None:
+            Boundary(rotation=found["sealed"]["rotation"], block=found["sealed"]["block"])
+        return found
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged ({error})") from error
+
+
+_KINDS: dict[str, Any] = {
+    "model": (dict, type(None)), "ensemble": bool, "clients": dict, "sealed": (dict, type(None)), "files": dict,
+}  # fmt: skip
+"""Entry of ``models.json`` -> what it is."""
+
+
+def _listed_files(folder: Path, document: dict[str, Any], entry: Any) -> list[str]:
+    """The files of a client's models."""
+    try:
+        files = entry.get("path", [entry["file"]]) if document["ensemble"] else [entry["file"]]
+        if not files or any(Path(name).name != name for name in files):
+            raise ValueError("a model's file is outside of the folder")
+        return list(files)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedError(f"{folder / MODELS} is damaged ({error})") from error
+
+
+def read_model(folder: Path, name: str, document: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a file of an export. Raises :class:`~coterie.settings.UserError` if it is not what was written."""
+    try:
+        data = read_within(folder, name)
+        checksum.check(data, folder / name, document["files"].get(name))
+        return safetensors.torch.load(data)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise DamagedError(f"{folder / name} cannot be read: {error}") from error
+
+
+def _check_secret(folder: Path, sealed: Any, secret: int | None) -> None:
+    if sealed is not None and secret is None:
+        raise UserError(
+            f"{folder} has models as the server held them, sealed by rotation {sealed['rotation']}; who knows the clients' "
+            "secret opens them: coterie.load(..., secret=SECRET)"
+        )
+
+
+def _made(
+    folder: Path, about: Any, model: Callable[[], nn.Module] | None, trust_code: bool, numbers: int
+) -> tuple[nn.Module, str]:
+    """A new net, for so many numbers, and what to call it."""
+    if model is None:
+        if about is None:
+            raise UserError(
+                f"{folder} has models of a net that Coterie has no name for; say what makes it: coterie.load(..., model=Net)"
+            )
+        if not trust_code:
+            models.check_consent(str(about.get("name")), str(folder / MODELS))
+        return fresh(about, folder / MODELS, numbers), str(about.get("name"))
+    if isinstance(model, nn.Module):
+        raise UserError("model must be what makes the net, its class or a function, got a net; leave out the brackets")
+    with seeded(0):
+        net = model()
+    if not isinstance(net, nn.Module):
+        raise UserError(f"model must make an nn.Module, it makes {type(net).__name__}")
+    return net, type(net).__name__
+
+
+def _filled(
+    net: nn.Module, called: str, path: Path, tensors: dict[str, Tensor], sealed: Any, secret: int | None
+) -> nn.Module:
+    """``net`` with the tensors of a file, opened if they are sealed."""
+    try:
+        net.load_state_dict(tensors)
+        if sealed is not None:
+            layout = Layout(net)
+            boundary = Boundary(rotation=sealed["rotation"], block=sealed["block"], secret=secret)
+            layout.load(net, Wire(boundary, layout, seed=0).open(layout.row(tensors)))
+    except (RuntimeError, KeyError) as error:
+        raise UserError(f"{path} cannot be loaded into {called}: {error}") from error
+    return net

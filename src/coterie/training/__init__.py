@@ -1,0 +1,13 @@
+"""What clients do with a model: one at a time (:mod:`.learner`), or a block of clients at once (:mod:`.blocks`)."""
+
+from coterie.training.jobs import Job as Job
+from coterie.training.jobs import Reply as Reply
+from coterie.training.jobs import answer as answer
+from coterie.training.jobs import answer_together as answer_together
+from coterie.training.jobs import halvable as halvable
+from coterie.training.jobs import halved as halved
+from coterie.training.jobs import parts as parts
+from coterie.training.learner import BATCH_TO_MEASURE as BATCH_TO_MEASURE
+from coterie.training.learner import Learner as Learner
+from coterie.training.learner import Part as Part
+from coterie.training.learner import Sums as Sums

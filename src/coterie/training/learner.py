@@ -1,0 +1,425 @@
+"""What one client does with a model: measure it, train from it, give its gradient.
+
+This is the plain loop, one client and one mini-batch at a time: the reference for every faster way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coterie.core import Training
+from coterie.data.world import Objective, Split
+from coterie.models.layout import Layout
+from coterie.training.precision import Master, computing
+
+
+class Learner:
+    """A module that is loaded with one model after another; reused for client after client.
+
+    device: where it computes; a pool of examples is copied there once. precision: ``"fp32"``, or ``"bf16"`` for autocast
+    over float32 weights. Rows come from the CPU's memory and go back there.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        objective: Objective,
+        augment: Callable | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        precision: str = "fp32",
+    ) -> None:
+        self.layout = Layout(module)
+        self.module, self.objective, self.augment = module.to(device), objective, augment
+        self.device, self.precision = torch.device(device), precision
+        # Convolutions are faster with the channels last in memory.
+        self.images = any(isinstance(m, nn.Conv2d) for m in module.modules())
+        norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self.has_batchnorm = bool(norms)
+        self.mixes = any(norm.running_mean is None for norm in norms)  # the examples of a batch, in tests too
+        self.master = Master(module, self.layout, self.device, precision)
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.dense = DenseUpdates(module, self.parameters if precision == "fp32" else [])
+        in_row = {piece.name for piece in self.layout.pieces}
+        self.others = [
+            (owner, name, buffer.clone())
+            for path, owner in module.named_modules()
+            for name, buffer in owner._buffers.items()
+            if buffer is not None and f"{path}.{name}".lstrip(".") not in in_row
+        ]
+        self._resident: dict[int, tuple[Tensor, Tensor]] = {}
+        self._scratch: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def load(self, row: Tensor) -> None:
+        """Take over a model; buffers that no row carries (integers, say) go back to what they were."""
+        self.master.load(row)
+        self.reset()
+
+    def reset(self) -> None:
+        for owner, name, first in self.others:
+            owner._buffers[name] = first.clone()
+
+    def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """Of the batch's mean loss, one per trainable parameter; zero for those the loss does not depend on."""
+        loss = self.objective.loss(self.outputs(x), y)
+        return torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """The module's, in float32."""
+        if self.precision == "fp32":
+            return self.module(x)
+        with computing(self.precision, self.device):
+            return self.module(x).float()
+
+    def here(self, tensor: Tensor) -> Tensor:
+        """A tensor of the world on this device; copied once."""
+        if tensor.device == self.device:
+            return tensor
+        if id(tensor) not in self._resident:
+            self._resident[id(tensor)] = tensor, tensor.to(self.device)  # with the key's owner, whose id stays taken
+        return self._resident[id(tensor)][1]
+
+    def batch(self, data: Split, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(inputs, targets) of the examples at ``positions`` of a split, on this device."""
+        index = data.index[positions].to(self.device)
+        # index_select takes a fifth of the time of ordinary indexing.
+        x = self.here(data.inputs).index_select(0, index)
+        return x, self.here(data.targets).index_select(0, positions.to(self.device))
+
+    def scratch(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Uninitialised memory under a name, the same at every call that asks for as much: new memory is slow to touch."""
+        size = math.prod(shape)
+        if (name, dtype) not in self._scratch or len(self._scratch[name, dtype]) < size:
+            self._scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.device)
+        return self._scratch[name, dtype][:size].view(shape)
+
+    def arranged(self, x: Tensor) -> Tensor:
+        # Not contiguous(): it leaves images of one channel as they are, and what follows would be channels first.
+        return x.to(memory_format=torch.channels_last) if self.images and x.dim() == 4 else x
+
+    # -- measuring ----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def sums(self, rows: Sequence[Tensor], parts: Sequence[Part]) -> list[list[Sums]]:
+        """(sum, count) of the loss and of each metric of a model ``(d,)``, or of the ensemble of several.
+
+        One result per part and its targets. Parts that follow each other in one pool share batches.
+        """
+        if len(rows) == 1:
+            self.load(rows[0])
+        if self.mixes and len(parts) > 1:
+            return [self.sums(rows, [part])[0] for part in parts]
+        totals: list[list[Sums]] = [[{} for _ in targets] for _, _, targets in parts]
+        for pool, index, pieces in batches(parts):
+            outputs = self._voices(rows, self.arranged(self.here(pool).index_select(0, index.to(self.device))))
+            for i, of_part, of_batch in pieces:
+                for total, target in zip(totals[i], parts[i][2], strict=True):
+                    score(total, self.objective, outputs[of_batch], target[of_part].to(self.device))
+        return totals
+
+    def _voices(self, rows: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Outputs of the loaded model, or of the ensemble of several, each loaded in turn."""
+        self.module.eval()
+        if len(rows) == 1:
+            return self.outputs(x)
+        voices = []
+        for row in rows:
+            self.load(row)
+            voices.append(self.outputs(x))
+        return self.objective.combine(torch.stack(voices))
+
+    def measure(self, row: Tensor, data: Split) -> Scores:
+        """Mean loss and metrics of a model on a client's examples; NaN without examples."""
+        totals = self.sums([row], [(data.inputs, data.index, [data.targets])])[0][0]
+        if not totals:
+            return dict.fromkeys(["loss", *self.objective.metrics], float("nan"))
+        return {name: total / count for name, (total, count) in totals.items()}
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    def train(self, row: Tensor, data: Split, training: Training, lr: float, gen: torch.Generator) -> Tensor:
+        """Train from ``row`` ``(d,)``; returns the trained row."""
+        self.load(row)
+        self.module.train()
+        batches = self._batches(data, training, gen)
+        if self.dense.gain(training):
+            self._train_dense(batches, lr)
+        else:
+            step = stepper(self.master.trainable, training, lr)
+            for x, y in batches:
+                step(self.gradients(x, y))
+                self.master.round()
+        return self.master.row().to("cpu", copy=True)
+
+    def _train_dense(self, batches: Iterable[tuple[Tensor, Tensor]], lr: float) -> None:
+        """Plain SGD where large dense layers take their updates apart."""
+        with self.dense.kept():
+            for x, y in batches:
+                loss = self.objective.loss(self.outputs(x), y)
+                self.dense.forget()
+                gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+                self.dense.step(lr)
+                descend(self.master.trainable, lr, gradients)
+
+    def _batches(self, data: Split, training: Training, gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled mini-batches of ``epochs`` passes, or as many passes as ``steps`` take; one gather per pass."""
+        size = training.batch or len(data)
+        for starts in passes(batch_starts(len(data), training, self.least), training):
+            x, y = self.shuffled(data, gen)
+            for start in starts:
+                yield x[start : start + size], y[start : start + size]
+
+    @property
+    def least(self) -> int:
+        """Examples a batch must have: BatchNorm has no variance of a single one."""
+        return 2 if self.has_batchnorm else 1
+
+    def shuffled(self, data: Split, gen: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A client's examples in a fresh order, augmented."""
+        x, y = self.batch(data, torch.randperm(len(data), generator=gen))
+        if self.augment is not None:
+            x = self.augment(x, gen)
+        return self.arranged(x), y
+
+    def gradient(self, row: Tensor, data: Split) -> Tensor:
+        """Full-batch gradient ``(d,)`` of the mean training loss at ``row``, without dropout; zero for buffers."""
+        self.load(row)
+        self.module.eval()
+        total = torch.zeros(self.layout.size, device=self.device)
+        for start in range(0, len(data), BATCH_TO_MEASURE):
+            x, y = self.batch(data, torch.arange(start, min(start + BATCH_TO_MEASURE, len(data))))
+            gradients = torch.cat([g.reshape(-1) for g in self.gradients(self.arranged(x), y)])
+            total[: self.layout.trainable].add_(gradients, alpha=len(x) / len(data))
+        return total.cpu()
+
+
+# ----------------------------------------------------------------------------------------------------
+# One step of local training, and the order in which examples come.
+
+
+Step = Callable[[Sequence[Tensor]], None]
+
+
+def stepper(values: Sequence[Tensor], training: Training, lr: float, *, stacked: bool = False) -> Step:
+    """A function that takes a batch's gradients, one per tensor of ``values``, and changes those in place.
+
+    A fresh optimiser at every call of this. stacked: the tensors' first dimension is that of clients, who are clipped
+    each for itself.
+    """
+    offered = [v.detach().clone() for v in values] if training.proximal else None
+    move = _optimiser(values, training, lr)
+
+    @torch.no_grad()
+    def step(gradients: Sequence[Tensor]) -> None:  # nothing in place: autograd may give two parameters the same tensor
+        if offered is not None:
+            pulls = zip(gradients, values, offered, strict=True)
+            gradients = [g.float().add(v - first, alpha=training.proximal) for g, v, first in pulls]
+        if training.clip is not None:
+            gradients = _clipped([g.float() for g in gradients], training.clip, stacked)
+        move(gradients)
+
+    return step
+
+
+def _clipped(gradients: Sequence[Tensor], limit: float, stacked: bool) -> list[Tensor]:
+    if not stacked:
+        share = (limit / (nn.utils.get_total_norm(gradients) + 1e-6)).clamp(max=1.0)
+        return [g * share for g in gradients]
+    norm = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in gradients]).norm(dim=0)
+    share = (limit / (norm + 1e-6)).clamp(max=1.0)
+    return [g * share.view(-1, *[1] * (g.dim() - 1)) for g in gradients]
+
+
+def _optimiser(values: Sequence[Tensor], training: Training, lr: float) -> Step:
+    decay = training.weight_decay
+    optimiser: torch.optim.Optimizer
+    if training.optimizer == "adam":
+        optimiser = torch.optim.Adam(values, lr=lr, weight_decay=decay)
+    elif training.momentum or decay:
+        optimiser = torch.optim.SGD(values, lr=lr, momentum=training.momentum, weight_decay=decay)
+    else:
+        return partial(descend, values, lr)
+
+    def move(gradients: Sequence[Tensor]) -> None:
+        for v, g in zip(values, gradients, strict=True):
+            v.grad = g.to(v.dtype)
+        optimiser.step()
+
+    return move
+
+
+@torch.no_grad()
+def descend(values: Sequence[Tensor], lr: float, gradients: Sequence[Tensor | None]) -> None:
+    """A step of plain SGD; where there is no gradient, none."""
+    for v, g in zip(values, gradients, strict=True):
+        if g is not None:
+            v.add_(g, alpha=-lr)
+
+
+def batch_starts(examples: int, training: Training, least: int) -> list[int]:
+    """Where the batches of one pass over a client's examples begin. A batch of fewer than ``least`` is left out."""
+    size = training.batch or examples
+    starts = [start for start in range(0, examples, size) if min(size, examples - start) >= least]
+    if not starts:
+        kind = "a batch of 1" if examples > 1 else "a client with one training example"
+        raise ValueError(f"{kind} cannot train a model with BatchNorm")
+    return starts
+
+
+def passes(starts: Sequence[int], training: Training) -> Iterator[Sequence[int]]:
+    """``starts`` for every pass, the last one cut short where ``steps`` say so."""
+    left = training.steps if training.steps is not None else training.epochs * len(starts)
+    while left > 0:
+        yield starts[:left]
+        left -= len(starts)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Large dense layers under plain SGD on a CPU: the update goes into the weights by one product.
+#
+# With few examples in a batch such a layer waits for memory, not for arithmetic: its gradient, as large as its weights, is
+# written and read once and forgotten. Here a backward pass keeps the layer's inputs X and the loss's derivatives G by its
+# outputs, both small, and afterwards ``W -= lr G^T X`` passes over the weights once. The numbers are those of SGD up to
+# float rounding.
+
+
+LARGE = 2**18
+"""Weights from which on a layer gains."""
+
+Held = list[tuple[Tensor, Tensor, Tensor]]
+"""(weight, X, G) of each use of a layer in a backward pass."""
+
+
+class DenseUpdates:
+    """The large dense layers of a module that computes with ``weights``, its trainable parameters, as they are."""
+
+    def __init__(self, module: nn.Module, weights: Sequence[Tensor]) -> None:
+        own = {id(w) for w in weights if w.dtype == torch.float32 and w.is_cpu and not w._backward_hooks}
+        self.layers: list[tuple[nn.Linear, Tensor]] = []
+        for layer in module.modules():
+            weight = layer._parameters.get("weight")  # none where a hook computes it
+            if type(layer) is nn.Linear and weight is not None and weight.numel() >= LARGE and id(weight) in own:
+                self.layers.append((layer, weight))
+        self.held: Held = []
+
+    def gain(self, training: Training) -> bool:
+        """Whether training changes the weights by nothing but ``-lr`` times the gradient, and there are such layers."""
+        plain = training.optimizer == "sgd" and not (training.momentum or training.weight_decay or training.proximal)
+        return bool(self.layers) and plain and training.clip is None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """While this lasts, backward passes give these layers' weights no gradient but keep what it is made of."""
+        for layer, weight in self.layers:
+            layer.forward = partial(_outputs, layer, weight, self.held)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            self.held.clear()
+            for layer, _ in self.layers:
+                del layer.forward
+
+    def forget(self) -> None:
+        """What a module has differentiated on its own way to the loss is not the loss's."""
+        self.held.clear()
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Change the weights by what the last backward pass has left."""
+        for weight, x, g in self.held:
+            weight.addmm_(g.t(), x, alpha=-lr)
+        self.held.clear()
+
+
+def _outputs(layer: nn.Linear, weight: Tensor, held: Held, x: Tensor) -> Tensor:
+    if layer.weight is not weight:  # another one in its place for the time of a call
+        return functional.linear(x, layer.weight, layer.bias)
+    return _Dense.apply(x, weight, layer.bias, held)
+
+
+class _Dense(torch.autograd.Function):
+    """A dense layer, ``x W^T + b``; its weights' gradient is left out, unless it will be differentiated in turn."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, held):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x, weight)
+        ctx.held = held
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, g):  # type: ignore[no-untyped-def]
+        x, weight = ctx.saved_tensors
+        for_x, _, for_bias, _ = ctx.needs_input_grad
+        rows, inputs = (t.reshape(-1, t.shape[-1]).to(weight.dtype) for t in (g, x))  # half precision, in a module's autocast
+        bias = rows.sum(0) if for_bias else None
+        if torch.is_grad_enabled():
+            return (rows @ weight).view_as(x).to(x.dtype), rows.t() @ inputs, bias, None
+        ctx.held.append((weight, inputs, rows))
+        return _times(rows, weight).view_as(x).to(x.dtype) if for_x else None, None, bias, None
+
+
+def _times(g: Tensor, weight: Tensor) -> Tensor:
+    """``g W``, by oneDNN where PyTorch has it: for few rows it takes two thirds of the time of PyTorch's own choice."""
+    try:
+        return torch.ops.mkldnn._linear_pointwise(g, weight.detach().t(), None, "none", [], "")
+    except (AttributeError, RuntimeError):  # not a public function
+        return g @ weight
+
+
+# ----------------------------------------------------------------------------------------------------
+# A model's loss and metrics on examples: each output computed once, in batches that several clients' examples share.
+
+
+BATCH_TO_MEASURE = 256
+"""Examples per batch where nothing is trained; a batch's activations should fit a core's cache."""
+
+Scores = dict[str, float]
+Sums = dict[str, tuple[float, int]]
+"""Name -> (sum, count) over predictions."""
+
+Part = tuple[Tensor, Tensor, Sequence[Tensor]]
+"""A pool, an index into it, and any number of targets of those examples."""
+
+Piece = tuple[int, slice, slice]
+"""Of a batch: which part, which of its examples, and where they are in the batch."""
+
+
+def batches(parts: Sequence[Part]) -> Iterator[tuple[Tensor, Tensor, list[Piece]]]:
+    """(pool, index, pieces) of batches through all parts; parts that follow each other in one pool share batches."""
+    for _, run in groupby(range(len(parts)), key=lambda i: id(parts[i][0])):
+        at = list(run)
+        index = torch.cat([parts[i][1] for i in at])
+        pieces: list[Piece] = []
+        filled = start = 0
+        for i in at:
+            size, done = len(parts[i][1]), 0
+            while done < size:
+                taken = min(size - done, BATCH_TO_MEASURE - filled)
+                pieces.append((i, slice(done, done + taken), slice(filled, filled + taken)))
+                done, filled = done + taken, filled + taken
+                if filled == BATCH_TO_MEASURE:
+                    yield parts[i][0], index[start : start + filled], pieces
+                    start, filled, pieces = start + filled, 0, []
+        if pieces:
+            yield parts[at[0]][0], index[start:], pieces
+
+
+def score(total: Sums, objective: Objective, outputs: Tensor, y: Tensor) -> None:
+    """Add what some outputs and their targets are worth."""
+    _add(total, "loss", float(objective.loss(outputs, y)) * y.numel(), y.numel())
+    for name, metric in objective.metrics.items():
+        values = metric(outputs, y)
+        _add(total, name, float(values.sum(dtype=torch.float64)), values.numel())
+
+
+def _add(total: Sums, name: str, value: float, count: int) -> None:
+    before = total.get(name, (0.0, 0))
+    total[name] = (before[0] + value, before[1] + count)

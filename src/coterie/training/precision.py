@@ -1,0 +1,99 @@
+"""A module over one flat row of float32 numbers; in bf16, its convolutions and dense layers compute with rounded copies.
+
+Training in bf16 is autocast: torch's lists say what is computed in which precision. Autocast rounds the weights anew in
+every step, a fifth of a step of a small net; here the rounded weights are the module's own, made once per step as the
+float32 ones change, and the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from coterie.models.layout import Layout, Piece
+
+PRECISIONS = ("fp32", "bf16")
+_ROUNDED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Master:
+    """The float32 row ``(d,)`` behind a module.
+
+    Parameters are views of the row wherever they are float32 themselves, so a model is loaded by one copy and read by
+    another. Buffers, which a module may replace, and tensors of other types are copied in and out.
+    """
+
+    def __init__(self, module: nn.Module, layout: Layout, device: torch.device | str, precision: str) -> None:
+        self.module, self.layout = module, layout
+        self.flat = torch.empty(layout.size, device=device)
+        self.trainable: list[Tensor] = []
+        self.rounded: list[tuple[Tensor, Tensor]] = []  # (the module's parameter in bf16, its values in float32)
+        self.apart: list[Piece] = []
+        parameters = dict(module.named_parameters())
+        shared = _owned_twice(module)
+        for piece in layout.pieces:
+            values = self.flat[piece.start : piece.stop].view(piece.shape)
+            parameter = parameters.get(piece.name)
+            if parameter is None or parameter.dtype != torch.float32:
+                self.apart.append(piece)
+                if parameter is not None and parameter.requires_grad:
+                    self.trainable.append(parameter)
+                continue
+            if precision == "bf16" and id(parameter) not in shared and _rounds(module, piece.name):
+                parameter.data = parameter.data.to(torch.bfloat16)
+                self.rounded.append((parameter, values))
+            else:
+                values.copy_(parameter.data)
+                parameter.data = values
+                values = parameter
+            if parameter.requires_grad:
+                self.trainable.append(values)
+
+    def load(self, row: Tensor) -> None:
+        self.layout.raise_variances(self.flat.copy_(row))
+        if self.apart:
+            own = self.module.state_dict(keep_vars=True)
+            with torch.no_grad():
+                for piece, values in self._apart():
+                    own[piece.name].copy_(values)
+        self.round()
+
+    def row(self) -> Tensor:
+        """The module's values as the row; overwritten by the next load."""
+        if self.apart:
+            own = self.module.state_dict()
+            for piece, values in self._apart():
+                values.copy_(own[piece.name])
+        return self.flat
+
+    def round(self) -> None:
+        """Bring the rounded parameters up to date, after a change of the row."""
+        with torch.no_grad():
+            for parameter, values in self.rounded:
+                parameter.copy_(values)
+
+    def _apart(self) -> Iterator[tuple[Piece, Tensor]]:
+        for piece in self.apart:
+            yield piece, self.flat[piece.start : piece.stop].view(piece.shape)
+
+
+def _owned_twice(module: nn.Module) -> set[int]:
+    """Parameters that belong to several modules: an embedding's may be a dense layer's, and is not to be rounded."""
+    owners = Counter(id(p) for part in module.modules() for p in part._parameters.values() if p is not None)
+    return {parameter for parameter, count in owners.items() if count > 1}
+
+
+def _rounds(module: nn.Module, name: str) -> bool:
+    owner, _, last = name.rpartition(".")
+    return type(module.get_submodule(owner)) in _ROUNDED and last in ("weight", "bias")  # no hook's weight_g, weight_orig
+
+
+def computing(precision: str, device: torch.device | str) -> AbstractContextManager[object]:
+    """What a forward pass runs in."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
