@@ -61,7 +61,7 @@ nitpick_ignore_regex = [
     # Other projects' names: their inventories would have to be fetched from a network.
     (r"py:.*", r"(torch|numpy|collections|pathlib|os|flwr)\..*"),
     # Type variables, and types in brackets that Sphinx takes apart at their commas.
-    (r"py:class", r"coterie\.core\.(state\.T|method\.S)|.*\[int"),
+    (r"py:class", r"coterie\.(core\.(state\.T|method\.S)|record\.T)|.*\[int"),
     # What a strategy takes besides a text or a table, and nobody makes.
     (r"py:class", r"coterie\.engines\.flower\.identity\.Identity"),
     # The states of methods, which are their own affair.
