@@ -15,7 +15,7 @@ import math
 import struct
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from numbers import Integral, Real
@@ -155,9 +155,9 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
 
 
 @cache
-def _hints(cls: Any) -> Mapping[str, Any]:
+def _hints(cls: Hashable) -> Mapping[str, Any]:
     """The annotations of a class of Coterie's own; those of somebody's method may say what they like."""
-    return typing.get_type_hints(cls) if cls.__module__.startswith("coterie.") else {}
+    return typing.get_type_hints(cls) if str(cls.__module__).startswith("coterie.") else {}
 
 
 def blobs(value: Json) -> Iterator[str]:
