@@ -31,7 +31,7 @@ bench: $(VENV)/.installed-bench
 	$(VENV)/bin/python docs/generate.py
 
 studies: $(VENV)/.installed-studies
-	$(VENV)/bin/coterie study all --scale small --out docs/results/studies $(STUDY_ARGS)
+	$(VENV)/bin/python -m papers run all --scale small --out docs/results/studies $(STUDY_ARGS)
 	$(VENV)/bin/python docs/generate.py --figures
 
 # An editable install: a change of the sources needs no new one, a change of pyproject.toml does.

@@ -1,7 +1,7 @@
-"""Tables of the papers' experiments, from the rows that ``coterie study`` keeps in docs/results/studies; :mod:`generate` puts
+"""Tables of the papers' experiments, from the rows that ``python -m papers run`` keeps in docs/results/studies; :mod:`generate` puts
 them in.
 
-    coterie study all --out docs/results/studies     runs what is missing of the small scale
+    python -m papers run all --out docs/results/studies     runs what is missing of the small scale
     python docs/generate.py --figures                draws docs/studies/figures anew, and rewrites the pages
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from measured import table
 
 from coterie.report.live import duration
-from coterie.studies import PAPERS, SCALES, STUDIES, Outcome, Rows, Study, outcome, scales
-from coterie.studies.drawing import draw
-from coterie.studies.running import complete_seeds
+from papers import PAPERS, SCALES, STUDIES, Outcome, Rows, Study, outcome, scales
+from papers.drawing import draw
+from papers.running import complete_seeds
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "studies"
@@ -60,7 +60,7 @@ def experiment(name: str) -> str:
 
 
 def _at_scale(study: Study, name: str, said: Outcome | int) -> str:
-    scale, command = scales(study.source)[name], f"coterie study {study.name} --scale {name}"
+    scale, command = scales(study.source)[name], f"python -m papers run {study.name} --scale {name}"
     command += " --data DIR" if scale.needs else ""
     head = f"### Scale {name}\n\n`{command}`, about {duration(scale.seconds)}: {scale.about}.\n\n"
     if not isinstance(said, Outcome):

@@ -27,7 +27,8 @@ from coterie.runs import experiment
 from coterie.runs.experiment import Experiment, make, normal, read
 from coterie.runs.run import run
 from coterie.settings import documented
-from coterie.studies import SCALES, STUDIES
+from papers import SCALES, STUDIES
+from papers.command import parser as papers_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))  # where it finds measured.py
@@ -200,9 +201,6 @@ def test_every_command_is_understood(page: str, command: str) -> None:
     arguments = parse(words)
     if arguments.command in ("methods", "scenarios") and arguments.name:
         assert arguments.name in {"methods": METHODS, "scenarios": SCENARIOS}[arguments.command]
-    if arguments.command == "study":
-        assert set(arguments.names) <= {*STUDIES, "all", PLACEHOLDERS["NAME"]}
-        assert arguments.scale in SCALES
     if arguments.command == "run":
         spec = normal({})
         if arguments.file:
@@ -212,6 +210,19 @@ def test_every_command_is_understood(page: str, command: str) -> None:
         for text in arguments.set:
             spec = experiment.assign(spec, text)
         assert isinstance(make(spec), Experiment)
+
+
+@pytest.mark.parametrize("page", sorted(page for page, text in COMMANDING.items() if "python -m papers" in text))
+def test_every_command_of_the_papers_is_understood(page: str) -> None:
+    text = COMMANDING[page]
+    lines = re.findall(r"^python -m papers .*$", text, re.MULTILINE)
+    quoted = [" ".join(call.split()) for call in re.findall(r"`(python\s-m\spapers[^`]+)`", text)]
+    assert lines or quoted
+    for command in (*lines, *quoted):
+        arguments = parse(shlex.split(command)[3:], papers_parser())
+        if arguments.command == "run":
+            assert set(arguments.names) <= {*STUDIES, "all", "NAME"}
+            assert arguments.scale in SCALES
 
 
 # -- code -----------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pathlib import Path
 SECONDS = 20.0
 """What takes longer hangs."""
 
-WARM = ("torch", "scipy.io", "sklearn.datasets", "matplotlib.pyplot", "coterie.studies", "coterie.runs.export", "coterie.runs.suggest")
+WARM = ("torch", "scipy.io", "sklearn.datasets", "matplotlib.pyplot", "papers", "coterie.runs.export", "coterie.runs.suggest")
 """What takes seconds to import: no attempt is to be charged with it, nor to be stopped in it."""
 
 ROOM = 3 << 30

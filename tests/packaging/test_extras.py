@@ -61,8 +61,8 @@ def imported() -> Iterator[tuple[str, str]]:
 
 
 HOME = {
-    "engines/flower/": "flower", "track/": "track", "report/figures/": "report", "studies/": "studies",
-    "data/hub.py": "hub", "boundary/privacy.py": "dp",
+    "engines/flower/": "flower", "tracking/": "track", "report/figures/": "report",
+    "data/datasets.py": "hub", "boundary/privacy.py": "dp",
 }  # fmt: skip
 """Where an extra is used -> its name."""
 

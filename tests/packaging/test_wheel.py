@@ -85,7 +85,7 @@ def test_the_wheel_has_the_package_and_nothing_else(dist: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     about = f"coterie-{coterie.__version__}.dist-info/"
     assert {name for name in names if not name.startswith(about)} == EXPECTED
-    assert {"coterie/py.typed", "coterie/report/assets/page.html", "coterie/studies/settings/cfl-fig5.toml"} <= names
+    assert {"coterie/py.typed", "coterie/report/assets/page.html"} <= names
     assert f"{about}licenses/LICENSE" in names
 
 
@@ -105,7 +105,6 @@ def test_it_says_its_version_and_lists(installed: Path, tmp_path: Path) -> None:
     listed = call(installed / "coterie", "methods", cwd=tmp_path)
     assert (listed.returncode, listed.stderr) == (0, "")
     assert "split-half" in listed.stdout
-    assert call(installed / "coterie", "completion", "bash", cwd=tmp_path).returncode == 0
 
 
 def test_a_bare_run_and_its_report(installed: Path, tmp_path: Path) -> None:

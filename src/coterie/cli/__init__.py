@@ -4,8 +4,7 @@
 :func:`coterie.compare`; ``report``: :func:`coterie.write_report`; ``explain``: :func:`coterie.explain`; ``plot``:
 :func:`coterie.plot`; ``suggest``: :func:`coterie.suggest`; ``export``: :func:`coterie.save`; ``check``:
 :func:`coterie.check`; ``--json``: :func:`coterie.summary`;
-``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`;
-``studies`` and ``study``: :data:`coterie.studies.STUDIES` and :func:`coterie.studies.carry_out`.
+``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`.
 
 Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupted.
 """
@@ -16,7 +15,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TextIO
 
@@ -25,25 +24,28 @@ from coterie.files import reason
 from coterie.printable import one_line, say
 from coterie.settings import UserError
 
-COMMANDS = {
-    "run": "running", "resume": "running", "compare": "asking", "suggest": "asking", "export": "asking",
-    "report": "showing", "watch": "watching", "plot": "plotting", "explain": "explaining",
-    "methods": "listing", "scenarios": "listing", "studies": "listing", "study": "listing",
-    "check": "checking", "completion": "completing",
-}  # fmt: skip
-"""Command -> the module of this package with the function of its name. Imported when it is called: help answers at once."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    return guarded(lambda: _call(sys.argv[1:] if argv is None else argv))
+
+
+def _call(argv: Sequence[str]) -> int:
+    arguments = parse(argv)
+    if arguments.command is None:
+        say(parser()[0].format_help(), end="")
+        return 0
+    # Imported when it is called: help answers at once.
+    module = importlib.import_module(f"coterie.cli.{'running' if arguments.command in ('run', 'resume') else 'commands'}")
+    status: int = getattr(module, arguments.command)(arguments)
+    return status
+
+
+def guarded(call: Callable[[], int]) -> int:
+    """The exit status of a command, every mistake of a user and of the surroundings in one sentence on stderr."""
     _open_streams()
     try:
-        arguments = parse(sys.argv[1:] if argv is None else argv)
-        if arguments.command is None:
-            say(parser()[0].format_help(), end="")
-            return 0
-        module = importlib.import_module(f"coterie.cli.{COMMANDS[arguments.command]}")
-        status: int = getattr(module, arguments.command)(arguments)
+        status = call()
         sys.stdout.flush()
         return status
     except UserError as error:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 from coterie import __version__
 from coterie.printable import say
 from coterie.settings import MOST_SEEDS, UserError, fits, nearest
-
-SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
 class UsageError(UserError):
@@ -91,23 +89,20 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
             ("check", "whether files of runs and exports are as they were written", CHECK),
             ("methods", "list the methods, or the settings of one", METHODS),
             ("scenarios", "list the scenarios, or the settings of one", SCENARIOS),
-            ("studies", "list the papers' experiments, and how long they take", STUDIES),
-            ("study", "run an experiment of a paper, beside the paper's numbers", STUDY),
-            ("completion", "a script by which a shell completes this command", COMPLETION),
         )
     }
     _run(own["run"])
     own["resume"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
     _track(own["resume"])
     _given(own["resume"])
-    _common(own["resume"])
+    common(own["resume"])
     own["compare"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
     _json(own["compare"])
     _seen(own)
     own["suggest"].add_argument("run", metavar="RUN", help="a run directory, of any method")
     own["suggest"].add_argument("--data", metavar="DIR", help="folder of the data set's files (that of the run)")
     _given(own["suggest"])
-    _common(own["suggest"])
+    common(own["suggest"])
     own["export"].add_argument("run", metavar="RUN", help="a run directory, or the folder of several")
     own["export"].add_argument("--to", metavar="DIR", required=True, help="a new folder for the models")
     _given(own["export"])
@@ -118,8 +113,6 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     _json(own["check"])
     own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
     own["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
-    _study(own["study"])
-    own["completion"].add_argument("shell", metavar="SHELL", help=", ".join(SHELLS))
     return top, own
 
 
@@ -163,19 +156,6 @@ finds damage and careless edits; who can write the files can also write their ch
   coterie check runs/first --accept"""
 METHODS = "List the methods, or the settings of one."
 SCENARIOS = "List the scenarios, or the settings of one."
-STUDIES = """\
-List the experiments of the papers: the figure or table, the scales it can be run at, about how long that takes on two
-cores, and the data sets it reads from files."""
-STUDY = """\
-Run what is not recorded yet of an experiment of a paper, then print the paper's numbers beside these, with the spread
-over seeds and a verdict, and draw the figure. Interrupted, the same command goes on where it stands.
-
-  coterie study cfl/fig5
-  coterie study all --scale small --out studies"""
-COMPLETION = """\
-Print a script by which a shell completes commands, options, files, and names of methods, scenarios and studies.
-
-  coterie completion bash > ~/.local/share/bash-completion/completions/coterie"""
 
 
 def _run(own: Parser) -> None:
@@ -200,7 +180,7 @@ def _run(own: Parser) -> None:
     own.add_argument("--estimate", action="store_true", help="say what it would take: time, memory, disk; run nothing")
     _track(own)
     _given(own)
-    _common(own)
+    common(own)
 
 
 def _given(own: Parser) -> None:
@@ -231,17 +211,7 @@ def _seen(own: dict[str, Parser]) -> None:
     own["watch"].add_argument("--port", metavar="N", type=whole, default=8642, help="0: any that is free (8642)")
 
 
-def _study(own: Parser) -> None:
-    own.add_argument("names", metavar="NAME", nargs="+", help="coterie studies lists them; all is every one of the scale")
-    own.add_argument("--scale", metavar="S", default="small", help="small, data or paper (small)")
-    own.add_argument("--data", metavar="DIR", help="folder of the data sets' files (COTERIE_DATA)")
-    own.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1 (the scale's own number)")
-    own.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
-    own.add_argument("--out", metavar="DIR", default="studies", help="folder of rows and figures (studies)")
-    _common(own)
-
-
-def _common(own: Parser) -> None:
+def common(own: Parser) -> None:
     own.add_argument("--workers", metavar="W", type=whole, help="processes that train (one per core); changes no result")
     _json(own)
 
@@ -250,15 +220,15 @@ def _json(own: Parser) -> None:
     own.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
+def parse(argv: Sequence[str], parsers: tuple[Parser, dict[str, Parser]] | None = None) -> argparse.Namespace:
     """The call's arguments; raises :class:`UsageError`, naming the nearest command or option. ``--help`` exits."""
-    top, own = parser()
+    top, own = parsers or parser()
     if argv and not argv[0].startswith("-") and argv[0] not in own:
         raise UsageError(f"there is no command {argv[0]!r}{nearest(argv[0], own)} (known: {', '.join(own)})")
     found, extra = top.parse_known_args(argv)
     if extra:
         options = own[found.command].options() if found.command else top.options()
-        where = f"coterie {found.command}" if found.command else "coterie"
+        where = f"{top.prog} {found.command}" if found.command else top.prog
         first = extra[0].partition("=")[0]
         if first.startswith("-"):
             raise UsageError(f"{where} has no option {first}{nearest(first, options)}")
@@ -272,56 +242,3 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if (getattr(found, "seeds", None) or 0) > MOST_SEEDS:
         raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, got {found.seeds}")
     return found
-
-
-# ----------------------------------------------------------------------------------------------------
-# ``coterie completion``: a script by which a shell completes commands, options, files, and the names that options take.
-
-
-FILES = {"FILE", "FILE.toml"}
-FOLDERS = {"DIR", "RUN"}
-"""Metavars of what lies on the disk."""
-
-
-def completion(arguments: argparse.Namespace) -> int:
-    import shtab
-
-    if arguments.shell not in SHELLS:
-        raise UsageError(f"SHELL must be one of {', '.join(SHELLS)}, got {arguments.shell!r}")
-    top, own = parser()
-    known = names()
-    for command, one in own.items():
-        for action in one._actions:
-            action.choices = known.get(f"{command}.{action.dest}", known.get(action.dest))
-            if action.metavar in FILES:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
-            if action.metavar in FOLDERS:
-                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-    say(shtab.complete(top, shell=arguments.shell))
-    return 0
-
-
-def names() -> Mapping[str, Iterable[Any]]:
-    """The values that there are for an argument, by its name, or by command and name where commands differ."""
-    from coterie.data.scenario import SCENARIOS
-    from coterie.methods import METHODS
-    from coterie.report.figures import KINDS
-    from coterie.runs.experiment import ENGINES
-    from coterie.studies import SCALES, STUDIES
-    from coterie.tracking.following import TRACKERS
-    from coterie.training.precision import PRECISIONS
-
-    return {
-        "method": tuple(METHODS),
-        "scenario": tuple(SCENARIOS),
-        "precision": PRECISIONS,
-        "engine": ENGINES,
-        "device": ("cpu", "cuda"),
-        "track": tuple(TRACKERS),
-        "shell": SHELLS,
-        "methods.name": tuple(METHODS),
-        "scenarios.name": tuple(SCENARIOS),
-        "study.names": (*STUDIES, "all"),
-        "study.scale": SCALES,
-        "plot.kind": KINDS,
-    }

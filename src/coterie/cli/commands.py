@@ -106,7 +106,7 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What there is to choose from: ``methods``, ``scenarios``, ``studies``; and ``study``, which carries one out.
+# What there is to choose from: ``methods``, ``scenarios``.
 
 
 def methods(arguments: argparse.Namespace) -> int:
@@ -140,18 +140,6 @@ def scenarios(arguments: argparse.Namespace) -> int:
     say("\ntraining")
     console.print(listing.settings(scenario.training))
     return 0
-
-
-def studies(arguments: argparse.Namespace) -> int:
-    from coterie.studies import command
-
-    return command.listed(arguments)
-
-
-def study(arguments: argparse.Namespace) -> int:
-    from coterie.studies import command
-
-    return command.study(arguments)
 
 
 # ----------------------------------------------------------------------------------------------------

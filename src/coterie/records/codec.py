@@ -15,7 +15,7 @@ import math
 import struct
 import types
 import typing
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from numbers import Integral, Real
@@ -147,7 +147,7 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
     if strange:
         differs = sorted(strange)[0]
         raise UnknownClassError(f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs")
-    hints = _hints(cls)
+    hints = _hints(kind)
     for name, field in fields.items():
         if not agrees(field, hints.get(name, Any)):
             raise TypeError(f"its {name} is {type(field).__name__} {str(field)[:40]!r}")
@@ -155,9 +155,10 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
 
 
 @cache
-def _hints(cls: Hashable) -> Mapping[str, Any]:
+def _hints(tag: str) -> Mapping[str, Any]:
     """The annotations of a class of Coterie's own; those of somebody's method may say what they like."""
-    return typing.get_type_hints(cls) if str(cls.__module__).startswith("coterie.") else {}
+    cls = _known(tag)
+    return typing.get_type_hints(cls) if cls is not None and cls.__module__.startswith("coterie.") else {}
 
 
 def blobs(value: Json) -> Iterator[str]:

@@ -1,0 +1,7 @@
+"""``python -m papers``."""
+
+import sys
+
+from papers.command import main
+
+sys.exit(main())

@@ -1,0 +1,219 @@
+"""What ACFL's figures show by the paper's words, beside what came out here: the rules of the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from coterie.report.summary import agreement
+from papers.comparing import ONE_MODEL, labels, method_table, of
+from papers.numbers import found, mean, picked, spread, values
+from papers.study import Claim, Row, Table
+
+ENOUGH = 2
+"""Epochs of pre-training after which the paper finds the optimal clusters."""
+
+LITTLE, MUCH = 0.05, 0.1
+"""A gap in cosine that tells no clients apart, and one that does: what lies between similarity 1 and the threshold 0.9."""
+
+SHARED = "three chained"
+"""The problem of the third experiment, in which clients share least with others of their group."""
+
+
+# -- figures 3 and 4 -------------------------------------------------------------------------------------------------------
+
+
+def matrix(row: Row, layer: str, epochs: int) -> np.ndarray:
+    """``(n, n)`` cosines of the clients, in the order of ``clients``."""
+    return np.array(row["found"]["layers"][layer][str(epochs)])
+
+
+def kin(row: Row) -> np.ndarray:
+    """``(pairs,)``: which pairs of clients are of one true group, in the order of :func:`of_each_pair`."""
+    group = {client: i for i, members in enumerate(row["found"]["truth"]) for client in members}
+    mine = np.array([group[client] for client in row["found"]["clients"]])
+    return of_each_pair(mine[:, None] == mine[None])
+
+
+def of_each_pair(square: np.ndarray) -> np.ndarray:
+    """``(pairs,)``: the entries above the diagonal."""
+    entries: np.ndarray = square[np.triu_indices(len(square), 1)]
+    return entries
+
+
+def gap(rows: Sequence[Row], layer: str, epochs: int) -> float:
+    """Mean cosine of pairs within true groups, less that of pairs across; the mean over rows."""
+    gaps = []
+    for row in rows:
+        cosines, same = of_each_pair(matrix(row, layer, epochs)), kin(row)
+        gaps.append(cosines[same].mean() - cosines[~same].mean())
+    return float(np.mean(gaps))
+
+
+def right(rows: Sequence[Row], epochs: int) -> float:
+    """The mean adjusted Rand index of ACFL's clusters after so many epochs, with the true groups."""
+    return float(np.mean([agreement(row["found"]["groups"][str(epochs)], row["found"]["truth"]) for row in rows]))
+
+
+def of_layers(rows: Sequence[Row]) -> tuple[Claim, ...]:
+    problems, layers, dense = values(rows, "problem"), list(rows[0]["found"]["layers"]), rows[0]["found"]["dense"]
+    gaps = {(p, layer): gap(picked(rows, problem=p), layer, ENOUGH) for p in problems for layer in layers}
+    least = min((gaps[p, layer], p) for p in problems for layer in dense)
+    most = max((gaps[p, layer], layer, p) for p in problems for layer in layers if layer not in dense)
+    after = [e for e in rows[0]["cell"]["epochs"] if e >= ENOUGH]
+    clear = [p for p in problems if p != SHARED]
+    index = {p: [right(picked(rows, problem=p), e) for e in after] for p in problems}
+    words = {p: ", ".join(f"{value:.2f}" for value in index[p]) for p in problems}
+    first, last = index[SHARED][0], index[SHARED][-1]
+    return (
+        Claim(what=f"dense layers after {ENOUGH} epochs", printed="task-specific",
+              ours=f"same group above others by {least[0]:.3f} or more ({least[1]})",
+              rule=f"by {MUCH:g} or more, in every experiment", holds=least[0] >= MUCH),
+        Claim(what=f"convolutional layers after {ENOUGH} epochs", printed="not task-specific but general",
+              ours=f"same group above others by {most[0]:.3f} at most ({most[1]}, {most[2]})",
+              rule=f"by {LITTLE:g} at most, in every layer and experiment", holds=most[0] <= LITTLE),
+        Claim(what=f"clusters of the first two experiments after {ENOUGH} epochs", printed="optimal",
+              ours=", ".join(f"{p}: adjusted Rand {index[p][0]:.2f}" for p in clear), rule="1 in all runs",
+              holds=all(index[p][0] == 1 for p in clear)),
+        Claim(what="the same with more epochs", printed="maintained",
+              ours="; ".join(f"{p}: {words[p]} after {', '.join(map(str, after))}" for p in clear),
+              rule="1 in all runs, after every number of epochs", holds=all(min(index[p]) == 1 for p in clear)),
+        Claim(what="clusters of the third experiment with more epochs", printed="the second loses its structure",
+              ours=f"adjusted Rand {words[SHARED]} after {', '.join(map(str, after))} epochs",
+              rule=f"lower at the end than after {ENOUGH} epochs", holds=last < first),
+    )  # fmt: skip
+
+
+def table_of_layers(rows: Sequence[Row]) -> Table:
+    """A row per experiment and epochs: the gap of every layer, and the clusters that are found."""
+    layers, lines = list(rows[0]["found"]["layers"]), []
+    for problem in values(rows, "problem"):
+        own = picked(rows, problem=problem)
+        for epochs in own[0]["cell"]["epochs"]:
+            gaps = [f"{gap(own, layer, epochs):.3f}" for layer in layers]
+            count = np.mean([len(row["found"]["groups"][str(epochs)]) for row in own])
+            true = len(own[0]["found"]["truth"])
+            lines.append((problem, str(epochs), *gaps, f"{count:.1f} ({true})", f"{right(own, epochs):.2f}"))
+    head = ("classes", "epochs", *(f"gap {layer}" for layer in layers), "clusters (true)", "adjusted Rand")
+    return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
+
+
+def dense_pairs(row: Row) -> np.ndarray:
+    """``(epochs, pairs)``: cosines of the last dense layer."""
+    return np.array([of_each_pair(matrix(row, row["found"]["dense"][-1], e)) for e in row["cell"]["epochs"]])
+
+
+def of_pairs(rows: Sequence[Row]) -> tuple[Claim, ...]:
+    out = []
+    for problem in values(rows, "problem"):
+        own = picked(rows, problem=problem)
+        epochs = own[0]["cell"]["epochs"]
+        means = np.mean([dense_pairs(row).mean(1) for row in own], axis=0)
+        rank = float(spearmanr(epochs, means).statistic)
+        start = epochs.index(ENOUGH)
+        kept = [
+            float(np.mean([spearmanr(dense_pairs(row)[start], dense_pairs(row)[i]).statistic for row in own]))
+            for i in range(start + 1, len(epochs))
+        ]
+        out += [
+            Claim(what=f"{problem}: similarity with more epochs", printed="increases across clients",
+                  ours=f"mean of pairs {means[0]:.3f} to {means[-1]:.3f}; rank correlation with the epochs {rank:.2f}",
+                  rule="rank correlation at least 0.9", holds=rank >= 0.9),
+            Claim(what=f"{problem}: similarity of pairs, relative to each other", printed="relatively unchanged",
+                  ours=f"rank correlation of pairs with those after {ENOUGH} epochs at least {min(kept):.2f}",
+                  rule="at least 0.8 after every number of epochs", holds=min(kept) >= 0.8),
+        ]  # fmt: skip
+    return tuple(out)
+
+
+# -- figures 5 to 7 --------------------------------------------------------------------------------------------------------
+
+ALIKE = 0.03
+"""Accuracies no further apart than this do not stand out."""
+
+
+def grid(rows: Sequence[Row]) -> dict[tuple[bool, float], list[Row]]:
+    """(clustered or not, λ) -> rows, of the paper's ACFL: that on weights."""
+    return {
+        (how.get("cluster", True), how["mixing"]): of(rows, how["label"])
+        for how in values(rows, "method")
+        if how["name"] == "acfl" and how.get("similarity", "weights") == "weights"
+    }
+
+
+def oscillation(row: Row) -> float:
+    """The mean change of the validation loss from one tested round to the next, in the second half of them."""
+    curve = row["found"]["validation"]
+    return float(np.abs(np.diff(curve[len(curve) // 2 :])).mean())
+
+
+def of_mixing(rows: Sequence[Row], gain: float, fedavg_precise: bool) -> tuple[Claim, ...]:
+    """gain: printed, in points of accuracy. fedavg_precise: whether FedAvg is said to be the most precise."""
+    known = grid(rows)
+    lambdas = sorted({share for _, share in known})
+    pair = {share: (known[True, share], known[False, share]) for share in lambdas}
+    gains = [100 * (mean(one, "accuracy") - mean(none, "accuracy")) for one, none in pair.values()]
+    with_, without = ([mean(pair[share][i], "validation_end") for share in lambdas] for i in (0, 1))
+    calm, restless = (np.mean([oscillation(row) for share in lambdas for row in pair[share][i]]) for i in (0, 1))
+    worst = min(known, key=lambda place: mean(known[place], "accuracy"))
+    each = ", ".join(f"{one:+.1f} (λ = {share:g})" for share, one in zip(lambdas, gains, strict=True))
+    out = [
+        Claim(what="test accuracy with clustering, mean over λ", printed=f"+{gain:g} %",
+              ours=f"{np.mean(gains):+.1f} points: {each}", rule=f"at least half of that, {gain / 2:+g} points",
+              holds=bool(np.mean(gains) >= gain / 2)),
+        Claim(what="the least accurate of all", printed="no clustering, λ = 0 (FedAvg)",
+              ours=f"{words(worst)}: {mean(known[worst], 'accuracy'):.3f}", rule="FedAvg", holds=worst == (False, 0)),
+        Claim(what="validation loss at the end, mean over λ", printed="lower with clustering",
+              ours=f"{np.mean(with_):.3f} beside {np.mean(without):.3f}", rule="lower with clustering",
+              holds=bool(np.mean(with_) < np.mean(without))),
+        Claim(what="oscillation of the validation loss, mean over λ", printed="reduced by clustering",
+              ours=f"{calm:.4f} beside {restless:.4f} from one tested round to the next, in the second half",
+              rule="less with clustering", holds=bool(calm < restless)),
+        _stands_out(known, lambdas),
+    ]  # fmt: skip
+    if fedavg_precise:
+        best = max(known, key=lambda place: mean(known[place], "precision"))
+        out.append(
+            Claim(what="the greatest precision of all", printed="no clustering, λ = 0 (FedAvg)",
+                  ours=f"{words(best)}: {mean(known[best], 'precision'):.3f}; FedAvg {mean(known[False, 0], 'precision'):.3f}",
+                  rule="FedAvg's", holds=mean(known[False, 0], "precision") >= mean(known[best], "precision"))
+        )  # fmt: skip
+    return tuple(out)
+
+
+def _stands_out(known: dict[tuple[bool, float], list[Row]], lambdas: Sequence[float]) -> Claim:
+    """λ among those who personalise: clustered, or not clustered and mixed."""
+    kinds = {
+        name: [mean(known[clustered, share], "accuracy") for share in lambdas if clustered or share > 0]
+        for name, clustered in (("clustered", True), ("not clustered, λ > 0", False))
+    }
+    apart = {name: max(each) - min(each) for name, each in kinds.items()}
+    return Claim(
+        what="λ, but for FedAvg", printed="none stands out, with clustering or without",
+        ours="; ".join(f"{name}: accuracies {wide:.3f} apart" for name, wide in apart.items()),
+        rule=f"at most {ALIKE:g} apart, in both", holds=max(apart.values()) <= ALIKE,
+    )  # fmt: skip
+
+
+def words(place: tuple[bool, float]) -> str:
+    clustered, share = place
+    return ONE_MODEL if place == (False, 0) else f"{'clusters' if clustered else 'no clusters'}, λ = {share:g}"
+
+
+def table_of_mixing(rows: Sequence[Row]) -> Table:
+    """What methods are compared by, and the losses and precisions."""
+    base = method_table(rows)
+    lines = [
+        (*line, *(spread(of(rows, name), key, digits=3) for key in ("validation_end", "precision", "precision_any")))
+        for name, line in zip(labels(rows), base.rows, strict=True)
+    ]
+    return Table((*base.head, "validation loss", "precision", "of all classes"), tuple(lines), base.align + "rrr")
+
+
+def by_share(rows: Sequence[Row], clustered: bool, name: str) -> tuple[list[float], np.ndarray]:
+    """λ, ascending, and ``(seeds, λ)`` what was found under this name."""
+    known = grid(rows)
+    shares = sorted(share for kind, share in known if kind == clustered)
+    return shares, np.array([found(known[clustered, share], name) for share in shares]).T

@@ -1,0 +1,145 @@
+"""What CFL's figures 4 to 7 say, beside what came out here: the rules of the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from papers.halved import SPLIT_HALF
+from papers.numbers import found, mean, picked, spread, stays_above, values
+from papers.study import Claim, Row, Table
+from papers.watched import GRADIENTS, UPDATES
+
+ENOUGH_EXAMPLES = {"MNIST": (20, 10, 40), "CIFAR-10": (500, 250, 1000)}
+"""Problem -> from how many examples the paper finds a right cut, and the least and most that count as the same."""
+
+ENOUGH_ROUNDS = 10
+"""Rounds after which the paper finds a right cut, on both of its problems; at most twice as many count as the same."""
+
+
+# -- figure 4 --------------------------------------------------------------------------------------------------------------
+
+
+def tree_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
+    right = [row["found"]["groups"] == row["found"]["truth"] for row in rows]
+    new = [placed for row in rows for placed in row["found"]["newcomers"].values()]
+    return (
+        Claim(what="leaves of the tree", printed="groups of congruent clients (illustration)",
+              ours=f"exactly the true groups in {sum(right)} of {len(right)} runs", rule="in all runs", holds=all(right)),
+        Claim(what="newcomers walk down the tree (Algorithm 4)", printed="to the most similar branch",
+              ours=f"{sum(new)} of {len(new)} reach the leaf of their group", rule="all", holds=all(new)),
+    )  # fmt: skip
+
+
+# -- figure 5 --------------------------------------------------------------------------------------------------------------
+
+
+def gap_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
+    return tuple(claim for problem in values(rows, "problem") for claim in _gap_claims(problem, picked(rows, problem=problem)))
+
+
+def _gap_claims(problem: str, rows: Sequence[Row]) -> tuple[Claim, ...]:
+    sizes = sorted(values(rows, "examples"))
+    means = {
+        of: [mean(picked(rows, examples=size), of, "gap") for size in sizes]
+        for of in (UPDATES, GRADIENTS)
+    }
+    above = {of: stays_above(points) for of, points in means.items()}
+    enough = {of: None if place is None else sizes[place] for of, place in above.items()}
+    rises = all(after > before for before, after in pairwise(means[UPDATES]))
+    printed, low, high = ENOUGH_EXAMPLES.get(problem, (None, 0, max(sizes)))
+    of_updates, of_gradients = enough[UPDATES], enough[GRADIENTS]
+    better = sum(a > b for a, b in zip(means[UPDATES], means[GRADIENTS], strict=True))
+    return (
+        Claim(what=f"{problem}: examples for a gap above zero", printed=f"≈ {printed}" if printed else "– (MNIST ≈ 20)",
+              ours=_number(of_updates), rule=f"{low} to {high}" if printed else "some of the sizes",
+              holds=of_updates is not None and low <= of_updates <= high),
+        Claim(what=f"{problem}: the gap with more examples", printed="grows monotonically",
+              ours=", ".join(f"{point:.2f}" for point in means[UPDATES]), rule="every mean above the one before", holds=rises),
+        Claim(what=f"{problem}: weight-updates beside gradients", printed="better separation with fewer examples",
+              ours=f"greater gap at {better} of {len(sizes)} sizes; above zero from {_number(of_updates)} beside "
+                   f"{_number(of_gradients)}",
+              rule="a greater gap at all sizes, and above zero with no more examples",
+              holds=better == len(sizes) and (of_updates or np.inf) <= (of_gradients or np.inf)),
+    )  # fmt: skip
+
+
+def gap_table(rows: Sequence[Row]) -> Table:
+    """The gap and how often the best cut was right, and how often split-half's groups are the true ones: a row per size."""
+    lines = []
+    for problem in values(rows, "problem"):
+        for size in sorted(values(picked(rows, problem=problem), "examples")):
+            own = picked(rows, problem=problem, examples=size)
+            cells = []
+            for of in (UPDATES, GRADIENTS):
+                right = sum(row["found"][of]["correct"] for row in own)
+                cells += [spread(own, of, "gap"), f"{right:.0f} of {len(own)}"]
+            tests = [row["found"][SPLIT_HALF] for row in own]
+            alike = "–" if any(each["p"] is None for each in tests) else f"{np.median([each['p'] for each in tests]):.1g}"
+            lines.append((problem, str(size), *cells, alike, f"{sum(each['ari'] == 1 for each in tests)} of {len(own)}"))
+    head = (
+        "problem", "examples", "g(α) of updates", "right cut", "g(α) of gradients", "right cut", "split-half: p, median",
+        "true groups",
+    )  # fmt: skip
+    return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
+
+
+def _number(value: int | None) -> str:
+    return "none tried" if value is None else str(value)
+
+
+# -- figure 6 --------------------------------------------------------------------------------------------------------------
+
+
+def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
+    out: list[Claim] = []
+    for problem in values(rows, "problem"):
+        own = picked(rows, problem=problem)
+        means = {of: found(own, of, "gap").mean(0) for of in (UPDATES, GRADIENTS)}
+        rank = float(spearmanr(np.arange(len(means[UPDATES])), means[UPDATES]).statistic)
+        first = {of: place + 1 for of, points in means.items() if (place := stays_above(list(points))) is not None}
+        rounds = {of: str(first.get(of, "never")) for of in means}
+        out += [
+            Claim(what=f"{problem}: rounds for a gap above zero", printed=f"≈ {ENOUGH_ROUNDS}", ours=rounds[UPDATES],
+                  rule=f"at most {2 * ENOUGH_ROUNDS}, then until the end",
+                  holds=first.get(UPDATES, np.inf) <= 2 * ENOUGH_ROUNDS),
+            Claim(what=f"{problem}: the gap with more rounds", printed="increases monotonically",
+                  ours=f"{means[UPDATES][0]:.2f} to {means[UPDATES][-1]:.2f}; rank correlation with the round {rank:.2f}",
+                  rule="rank correlation at least 0.9", holds=rank >= 0.9),
+            Claim(what=f"{problem}: weight-updates beside gradients", printed="separate at a greater distance",
+                  ours=f"{rounds[UPDATES]} beside {rounds[GRADIENTS]}", rule="a gap above zero as early, or earlier",
+                  holds=first.get(UPDATES, np.inf) <= first.get(GRADIENTS, np.inf)),
+        ]  # fmt: skip
+    return tuple(out)
+
+
+# -- figure 7 --------------------------------------------------------------------------------------------------------------
+
+
+def norm_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
+    """Of each norm, the mean over the last tenth of the rounds, as a share of the greatest, or of that in the middle tenth."""
+    of = {kind: picked(rows, problem=kind) for kind in ("congruent", "incongruent")}
+    still = {kind: [_late(row, "mean_norm") / max(row["found"]["mean_norm"]) for row in own] for kind, own in of.items()}
+    falls = [_late(row, "client_norm") / max(row["found"]["client_norm"]) for row in of["congruent"]]
+    stays = [_late(row, "client_norm") / _late(row, "client_norm", 0.5) for row in of["incongruent"]]
+    return (
+        Claim(what="incongruent: the greatest client norm (33)", printed="stagnates and even increases",
+              ours=f"{np.mean(stays):.2f} of that in the middle of the rounds, {min(stays):.2f} in the worst seed",
+              rule="at least 0.9 of that in the middle in every seed", holds=min(stays) >= 0.9),
+        *(Claim(what=f"{kind}: the mean update (32)", printed="goes to zero",
+                ours=f"{np.mean(shares):.2f} of its greatest, {max(shares):.2f} in the worst seed",
+                rule="at most 0.1 of its greatest in every seed", holds=max(shares) <= 0.1)
+          for kind, shares in still.items()),
+        Claim(what="congruent: the greatest client norm (33)", printed="decreases along with it",
+              ours=f"{np.mean(falls):.2f} of its greatest, {max(falls):.2f} in the worst seed",
+              rule="at most 0.2 of its greatest in every seed", holds=max(falls) <= 0.2),
+    )  # fmt: skip
+
+
+def _late(row: Row, name: str, until: float = 1.0) -> float:
+    """The mean of a norm over the tenth of the rounds that ends with this share of them."""
+    rounds = np.array(row["found"]["rounds"]) / row["cell"]["rounds"]
+    return float(np.mean(np.array(row["found"][name])[(rounds > until - 0.1) & (rounds <= until)]))

@@ -1,0 +1,159 @@
+"""What CFL's figures 8 and 9 say, beside what came out here: the rules of the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from papers.comparing import ONE_MODEL, labels, of, sent
+from papers.numbers import found, mean, spread
+from papers.study import Claim, Row, Table
+
+SOON = 5
+"""Rounds after a split within which its effect counts as being there at once."""
+
+CRITERIA, COMPLETE, MIXED_UP = "CFL, by criteria", "CFL, complete linkage", "CFL, ids mixed up"
+"""Labels of what is compared beside CFL with split rounds."""
+
+
+def by_schedule(rows: Sequence[Row]) -> list[Row]:
+    """The rows of CFL as the figures have it: with split rounds."""
+    return [row for row in rows if row["cell"]["method"]["name"] == "cfl" and "split_rounds" in row["cell"]["method"]]
+
+
+def splits(rows: Sequence[Row]) -> list[int]:
+    """The rounds in which CFL splits."""
+    return list(by_schedule(rows)[0]["cell"]["method"]["split_rounds"])
+
+
+def before_and_after(row: Row, split: int) -> tuple[int, int]:
+    """Positions in ``tested``: the last before a split round, and the last at most :data:`SOON` rounds after it.
+
+    >>> before_and_after({"found": {"tested": [45, 50, 55, 60]}}, 50)
+    (0, 2)
+    """
+    tested = row["found"]["tested"]
+    before = [i for i, round in enumerate(tested) if round < split]
+    after = [i for i, round in enumerate(tested) if split <= round <= split + SOON]
+    return (before or [0])[-1], (after or [len(tested) - 1])[-1]
+
+
+# -- figure 8 --------------------------------------------------------------------------------------------------------------
+
+
+def of_permutations(rows: Sequence[Row]) -> tuple[Claim, ...]:
+    cfl, joint, first = by_schedule(rows), of(rows, ONE_MODEL), splits(rows)[0]
+    ratio = mean(cfl, "accuracy") / mean(joint, "accuracy")
+    until = before_and_after(joint[0], first + 1)[0]
+    more = float(np.mean(found(joint, "scores")[:, -1] - found(joint, "scores")[:, until]))
+    at_once = float(np.mean([_best_gain(row, first) for row in cfl]))
+    return (
+        Claim(what="accuracy at the end, CFL beside FL", printed="close to 60 % beside 20 %: more than doubled",
+              ours=f"{spread(cfl, 'accuracy', digits=3)} beside {spread(joint, 'accuracy', digits=3)}: {ratio:.2f} times",
+              rule="at least twice", holds=ratio >= 2),
+        Claim(what=f"FL after round {first}", printed="converged, stagnates at around 20 %",
+              ours=f"{more:+.3f} until the end", rule="at most 0.05 more", holds=more <= 0.05),
+        Claim(what="the first split, for the group that gains most", printed="+25 points at once",
+              ours=f"{at_once:+.3f}", rule=f"at least +0.15 after {SOON} rounds", holds=at_once >= 0.15),
+        _right("the groups after three splits", "all incongruent clients separated", cfl),
+        *_cosines(cfl, first),
+        *([_right("CFL by its criteria: groups", "– (the figures split in given rounds)", criteria)]
+          if (criteria := of(rows, CRITERIA)) else []),
+        *(_ablation(rows, cfl, name) for name in (COMPLETE, MIXED_UP) if name in labels(rows)),
+    )  # fmt: skip
+
+
+def _best_gain(row: Row, split: int) -> float:
+    """Of the true groups: the greatest gain at once after a split."""
+    before, after = before_and_after(row, split)
+    return max(curve[after] - curve[before] for curve in row["found"]["by_group"])
+
+
+def _right(what: str, printed: str, rows: Sequence[Row]) -> Claim:
+    right = [row["found"]["ari"] == 1.0 for row in rows]
+    return Claim(
+        what=what, printed=printed, ours=f"exactly the true groups in {sum(right)} of {len(right)} runs, adjusted Rand "
+        f"{spread(rows, 'ari')}", rule="in all runs", holds=all(right),
+    )  # fmt: skip
+
+
+def _cosines(rows: Sequence[Row], first: int) -> tuple[Claim, ...]:
+    """What g(α) and the cosines within groups are before the first split and at the end."""
+    early = [_last(leaf, "gap", first) for row in rows for leaf in row["found"]["leaves"][:1]]
+    final = [leaf for row in rows for leaf in row["found"]["leaves"] if leaf["rounds"][-1] == row["found"]["tested"][-1]]
+    late, alike = [leaf["gap"][-1] for leaf in final], float(np.mean([leaf["mean"][-1] for leaf in final]))
+    return (
+        Claim(what="the separation gap before the first split", printed="a distinct gap has developed",
+              ours=f"{np.mean(early):.2f}, least {min(early):.2f}", rule="above zero in every run", holds=min(early) > 0),
+        Claim(what="the separation gap within each group at the end", printed="below zero in all clusters",
+              ours=f"{np.mean(late):.2f}, greatest {max(late):.2f}", rule="below zero in every group of every run",
+              holds=max(late) < 0),
+        Claim(what="cosines within the groups at the end", printed="close to zero (workshop paper)", ours=f"mean {alike:.2f}",
+              rule="their mean within 0.1 of zero", holds=abs(alike) <= 0.1),
+    )  # fmt: skip
+
+
+def _last(leaf: dict[str, list[float]], name: str, until: int) -> float:
+    """A number of a group in the last tested round up to ``until``, or in its first."""
+    known = [value for round, value in zip(leaf["rounds"], leaf[name], strict=True) if round <= until]
+    return (known or leaf[name])[-1]
+
+
+def _ablation(rows: Sequence[Row], cfl: Sequence[Row], name: str) -> Claim:
+    own = of(rows, name)
+    less = mean(cfl, "accuracy") - mean(own, "accuracy")
+    return Claim(
+        what=f"{name}: accuracy beside CFL's", printed="– (published code)",
+        ours=f"{spread(own, 'accuracy', digits=3)}, {-less:+.3f}; adjusted Rand {spread(own, 'ari')}",
+        rule="no better than CFL by 0.01 or more", holds=less > -0.01,
+    )  # fmt: skip
+
+
+# -- figure 9 --------------------------------------------------------------------------------------------------------------
+
+
+def of_words(rows: Sequence[Row]) -> tuple[Claim, ...]:
+    cfl, joint, marks = by_schedule(rows), of(rows, ONE_MODEL), splits(rows)
+    ratio = mean(cfl, "perplexity") / mean(joint, "perplexity")
+    until = before_and_after(joint[0], marks[0] + 1)[0]
+    stalls = float(np.mean(found(joint, "scores")[:, -1] / found(joint, "scores")[:, until]))
+    worst = float(np.mean([max(row["found"]["clients"]) for row in cfl]))
+    falls = [np.mean([_fall(row, split) for row in cfl]) for split in marks]
+    return (
+        Claim(what="perplexity at the end, CFL beside FL", printed="below 36 beside 42: 0.86 of it",
+              ours=f"{spread(cfl, 'perplexity', digits=1)} beside {spread(joint, 'perplexity', digits=1)}: {ratio:.2f} of it",
+              rule="at most 0.9 of it", holds=ratio <= 0.9),
+        Claim(what=f"FL after round {marks[0]}", printed="stationary: 43, and 42 at the end",
+              ours=f"{stalls:.2f} of it at the end", rule="0.9 of it or more", holds=stalls >= 0.9),
+        Claim(what="perplexity of CFL at each split", printed="falls (figure)",
+              ours=", ".join(f"{fall:+.1%}" for fall in falls), rule=f"lower {SOON} rounds later, all three times",
+              holds=all(fall < 0 for fall in falls)),
+        Claim(what="the client that CFL serves worst", printed="all clients below 36, FL 42 on average",
+              ours=f"{worst:.1f} beside FL's mean of {mean(joint, 'perplexity'):.1f}", rule="below FL's mean",
+              holds=worst < mean(joint, "perplexity")),
+        _right("the groups after three splits", "the four true clusters", cfl),
+    )  # fmt: skip
+
+
+def _fall(row: Row, split: int) -> float:
+    """By which share the mean score grows at once after a split."""
+    before, after = before_and_after(row, split)
+    return float(row["found"]["scores"][after] / row["found"]["scores"][before] - 1)
+
+
+def word_table(rows: Sequence[Row]) -> Table:
+    """A row per method: perplexity, for whom, in which groups, at what cost."""
+    lines = []
+    for name in labels(rows):
+        own = of(rows, name)
+        lines.append((
+            name, spread(own, "perplexity", digits=1), f"{np.mean([max(row['found']['clients']) for row in own]):.1f}",
+            f"{mean(own, 'perplexity') / mean(of(rows, ONE_MODEL), 'perplexity'):.2f}", spread(own, "accuracy", digits=3),
+            spread(own, "ari"), spread(own, "groups", digits=1), f"{mean(own, 'exchanges'):.0f}",
+            sent(own),
+        ))  # fmt: skip
+    head = (
+        "method", "perplexity", "worst client", "to FedAvg", "right words", "adjusted Rand", "groups", "exchanges", "MB",
+    )  # fmt: skip
+    return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))

@@ -1,0 +1,52 @@
+"""Figures of FL+HC's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from papers.drawing import BLUE, COLUMN, GREY, ORANGE, band, panels
+from papers.flhc_claims import last
+from papers.numbers import found, mean, picked, values
+from papers.study import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def fractions(rows: Sequence[Row]) -> Figure:
+    """Accuracy at the end and directly after clustering, by the round of clustering: a panel per client fraction."""
+    end, every = last(rows), values(rows, "fraction")
+    made, axes = panels(len(every), width=max(COLUMN, 2.2 * len(every)), sharey=True)
+    for axis, fraction in zip(axes[0], every, strict=True):
+        own = picked(rows, fraction=fraction)
+        befores = [n for n in values(own, "rounds_before") if n]
+        after = [str(n + 1) for n in befores]
+        for i, (label, at) in enumerate(((f"FL+HC, round {end}", [end] * len(befores)), ("directly after", after))):
+            each = [found(picked(own, rounds_before=n), r, "accuracy") for n, r in zip(befores, at, strict=True)]
+            band(axis, befores, np.array(each).T, i, label)
+        joint = mean(picked(own, rounds_before=0), end, "accuracy")
+        axis.axhline(joint, color=GREY, linestyle=":", label=f"FL, round {end}")
+        axis.set(title=f"C = {fraction:g}", xlabel="round n of clustering", ylabel="accuracy", xticks=befores)
+    axes[0][0].legend()
+    return made
+
+
+def linkages(rows: Sequence[Row]) -> Figure:
+    """Accuracy directly after clustering and at the end, a line per metric and linkage; Federated Learning dotted."""
+    names = rows[0]["cell"]["linkages"]
+    made, ((axis,),) = panels(1, width=COLUMN + 1, height=0.26 * len(names) + 0.8)
+    for place, name in enumerate(reversed(names)):
+        for when, marker, colour in (("post", "o", ORANGE), ("end", "s", BLUE)):
+            each = found(rows, name, when, "accuracy")
+            axis.plot([each.min(), each.max()], [place] * 2, color=colour, linewidth=1)
+            axis.plot([each.mean()], [place], color=colour, marker=marker)
+    axis.axvline(mean(rows, "fedavg", "end", "accuracy"), color=GREY, linestyle=":")
+    axis.plot([], [], color=ORANGE, marker="o", label="directly after clustering")
+    axis.plot([], [], color=BLUE, marker="s", label="at the end")
+    axis.plot([], [], color=GREY, linestyle=":", label="FL at the end")
+    axis.set(yticks=range(len(names)), yticklabels=list(reversed(names)), xlabel="accuracy; bars: least and greatest of seeds")
+    made.legend(loc="outside upper center", ncols=3)
+    return made

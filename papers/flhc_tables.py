@@ -1,0 +1,72 @@
+"""FL+HC's tables: all that was found, beside what is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from papers.comparing import rand, sent
+from papers.flhc_claims import last
+from papers.flhc_printed import ByLinkage, Printed
+from papers.numbers import at, mean, percent, picked, spread, values
+from papers.study import Row, Table
+
+NOT_PRINTED = ("–",) * 4
+
+AFTER = ("paper, after", "after", "to FL")
+END = ("paper, end", "end", "to FL", "paper, at target", "at target", "worst client")
+COST = ("groups", "adjusted Rand", "exchanges", "MB")
+
+
+def by_fraction(rows: Sequence[Row], printed: Printed) -> Table:
+    """A row per C and n, and one of Federated Learning: directly after clustering, and at the end."""
+    end, lines = last(rows), []
+    for c in values(rows, "fraction"):
+        joint = picked(rows, fraction=c, rounds_before=0)
+        for n in [n for n in values(rows, "rounds_before") if n]:
+            own, told = picked(rows, fraction=c, rounds_before=n), printed.get((c, n), NOT_PRINTED)
+            post = str(n + 1)
+            lines.append((f"{c:g}", str(n), *_line(at(own, post), at(own, end), told, at(joint, post), at(joint, end))))
+        lines.append((f"{c:g}", "FL", *_line([], at(joint, end), NOT_PRINTED, [], [])))
+    head = ("C", "n", *AFTER, *END, *COST)
+    return Table(head, tuple(lines), "r" * len(head))
+
+
+def by_linkage(rows: Sequence[Row], printed: ByLinkage) -> Table:
+    """A row per metric and linkage with the thresholds that make its groups, one of Federated Learning, one of split-half."""
+    names, cell, lines = list(rows[0]["found"]), rows[0]["cell"], []
+    whole = rows[0]["found"]["fedavg"]["end"]["tested"][-1] == cell["rounds"]
+    joint = at(rows, "fedavg")
+    for name in names:
+        own, told = at(rows, name), printed.get(name, NOT_PRINTED)
+        ends = _line(at(own, "post"), at(own, "end"), told, at(joint, "post"), at(joint, "end") if whole else [])
+        lines.append(("FL" if name == "fedavg" else name, *ends, _merges(own)))
+    head = ("metric, linkage", *AFTER, *END, *COST, "thresholds")
+    return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
+
+
+def _line(
+    post: Sequence[Row], end: Sequence[Row], told: Sequence[float | str], joint: Sequence[Row], joint_end: Sequence[Row]
+) -> tuple[str, ...]:
+    """The columns :data:`AFTER`, :data:`END` and :data:`COST`; no rows are what was not run."""
+    return (
+        f"{told[0]}", percent(post, "accuracy") if post else "–", _ratio(post, joint),
+        f"{told[1]}", percent(end, "accuracy"), _ratio(end, joint_end), f"{told[3]}", percent(end, "share", digits=0),
+        percent(end, "worst"), spread(end, "groups", digits=1), rand(end), f"{mean(end, 'exchanges'):.0f}",
+        sent(end),
+    )  # fmt: skip
+
+
+def _ratio(own: Sequence[Row], joint: Sequence[Row]) -> str:
+    return f"{mean(own, 'accuracy') / mean(joint, 'accuracy'):.2f}" if own and joint else "–"
+
+
+def _merges(rows: Sequence[Row]) -> str:
+    """Thresholds that make the same groups in every run: above each run's last merge, to the first that is not made."""
+    ends = [row["found"].get("merges") for row in rows]
+    if None in ends:
+        return "–"
+    low = max((made for made, _ in ends if made is not None), default=0.0)
+    high = min((left for _, left in ends if left is not None), default=np.inf)
+    return f"{low:.3g} to {high:.3g}" if low < high else "none for all runs"
