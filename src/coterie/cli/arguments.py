@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from coterie import __version__
 from coterie.printable import say
 from coterie.settings import MOST_SEEDS, UserError, fits, nearest
 
@@ -44,7 +43,7 @@ class Version(argparse.Action):
         import platform
         from importlib.metadata import version
 
-        say(f"coterie {__version__}, Python {platform.python_version()}, torch {version('torch')}")
+        say(f"coterie {version('coterie')}, Python {platform.python_version()}, torch {version('torch')}")
         parser.exit()
 
 

@@ -20,6 +20,7 @@ import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +30,6 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-import coterie
 from coterie.files import available_memory, descriptor, open_regular, read_regular, read_within, reason, within
 from coterie.printable import printable
 from coterie.records import checksum
@@ -310,7 +310,7 @@ def _refuse(entry: Entry) -> None:
 def versions() -> Mapping[str, str]:
     """Of what the numbers may depend on."""
     return {
-        "coterie": coterie.__version__,
+        "coterie": version("coterie"),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
         "python": platform.python_version(),

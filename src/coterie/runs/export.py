@@ -13,6 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-import coterie
 from coterie.boundary import Boundary, Wire
 from coterie.core import Assignment, Client, Cohort, Position
 from coterie.data.world import mean_probability
@@ -258,7 +258,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         checksums[name] = digest(data)
     document = {
         "schema": SCHEMA,
-        "coterie": coterie.__version__,
+        "coterie": version("coterie"),
         "method": run.method.name,
         "scenario": run.experiment.scenario,
         "seed": run.seed,

@@ -10,10 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import coterie
 from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Line, Record, finite
@@ -53,7 +53,7 @@ def together(folders: Sequence[Path], parts: Sequence[tuple[Summary, Mapping[str
     """The document of runs of which each :func:`one` is known."""
     told = [{"name": name, **about} for name, (_, about) in zip(labels(folders), parts, strict=True)]
     compared = side_by_side([said for said, _ in parts]) if len(told) > 1 else []
-    return {"coterie": coterie.__version__, "runs": told, "compared": compared}
+    return {"coterie": version("coterie"), "runs": told, "compared": compared}
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
