@@ -61,9 +61,9 @@ nitpick_ignore_regex = [
     # Other projects' names: their inventories would have to be fetched from a network.
     (r"py:.*", r"(torch|numpy|collections|pathlib|os|flwr)\..*"),
     # Type variables, and types in brackets that Sphinx takes apart at their commas.
-    (r"py:class", r"coterie\.(core\.(state\.T|method\.S)|record\.T)|.*\[int"),
+    (r"py:class", r"coterie\.(core\.[ST]|records\.record\.T)|.*\[int"),
     # What a strategy takes besides a text or a table, and nobody makes.
-    (r"py:class", r"coterie\.engines\.flower\.identity\.Identity"),
+    (r"py:class", r"coterie\.engines\.flower\.nodes\.Identity"),
     # The states of methods, which are their own affair.
     (r"py:class", r"coterie\.methods\.\w+\.\w+"),
 ]
@@ -145,7 +145,7 @@ def skip(app: Sphinx, what: str, name: str, thing: Any, skipped: bool, options: 
 PAGES = {
     ROOT / "README": "index",
     ROOT / "CONTRIBUTING": "contributing",
-    **{ROOT / "src/coterie" / name: f"reference/{name}" for name in ("core", "clustering", "methods", "boundary")},
+    **{ROOT / "src/coterie" / name: f"reference/{name}" for name in ("clustering", "methods", "boundary")},
 }
 """What is linked to, without a suffix -> the page that has what it says."""
 

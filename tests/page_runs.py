@@ -14,7 +14,7 @@ import coterie
 from coterie.records.record import Record
 from coterie.runs.experiment import make
 
-OLD = Path(__file__).parent / "old_runs" / "schema-1"
+OLD = Path(__file__).parent / "old_runs" / "schema-2"
 
 
 def note(kind: str, clients: Sequence[int], parts: Sequence[Sequence[int]] = (), **more: Any) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def change(file: Path, **settings: Any) -> None:
         accept(file.parent)
 
 
-def test_there_are_runs_of_every_schema() -> None:
-    assert {folder.parent.name for folder in OLD} == {f"schema-{number}" for number in range(1, SCHEMA + 1)}
+def test_there_are_runs_of_the_present_schema() -> None:
+    assert f"schema-{SCHEMA}" in {folder.parent.name for folder in OLD}
 
 
 def test_it_opens_and_is_told(old: Path) -> None:

@@ -16,7 +16,7 @@ from coterie.report.explain import explain, words
 from coterie.settings import UserError, as_dict
 from told_runs import ran, recorded, square
 
-OLD = Path(__file__).parent.parent / "old_runs" / "schema-1"
+OLD = Path(__file__).parent.parent / "old_runs" / "schema-2"
 EVERYONE, LEFT, RIGHT = (0, 1, 2, 3), (0, 1), (2, 3)
 COSINES = square([[1.0, 0.9, 0.1, 0.0], [0.9, 1.0, 0.2, 0.1], [0.1, 0.2, 1.0, 0.8], [0.0, 0.1, 0.8, 1.0]])
 NORMS = {"node": 0.0, "heard": 4.0, "mean_norm": 0.31, "client_norm": 1.0, "peak": 2.0, "eps1": 0.5, "eps2": 0.8}
@@ -212,7 +212,6 @@ def test_the_command_prints_words_or_json(tmp_path: Path, capsys: pytest.Capture
 def test_old_run_directories_are_explained(name: str) -> None:
     found = explain(OLD / name)
     assert found["decisions"]
-    assert "which clients were asked and did not answer" in words(OLD / name)
     for client in {c for group in found["groups"] for c in group}:
         assert explain(OLD / name, client=client)["steps"]
         assert words(OLD / name, client=client)
