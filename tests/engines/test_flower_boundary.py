@@ -118,7 +118,8 @@ def test_noise_at_a_real_node_cannot_be_drawn_again() -> None:
     models = [done.assignment.models[0] for done in (one, other, repeated)]
     expected = 0.1 / 6**0.5 * 2**0.5  # the standard deviation of the difference of two means of six clients' noise
     for a, b in ((0, 1), (0, 2)):
-        assert (models[a] - models[b]).std() == pytest.approx(expected, rel=0.2)
+        # Nobody can seed this noise: a tolerance of six times what the standard deviation of so few numbers varies by.
+        assert (models[a] - models[b]).std() == pytest.approx(expected, rel=6 / (2 * len(models[a])) ** 0.5)
 
 
 @seeded(0)
