@@ -421,7 +421,7 @@ def test_a_stored_field_is_what_its_annotation_says() -> None:
     note = codec.encode(Note(kind="split", clients=(1, 2), text="so"), str)
     for name, odd in (("kind", 1), ("clients", "x"), ("clients", [1, "x"]), ("parts", [1]), ("numbers", []), ("text", None)):
         forged = {**note, "fields": {**note["fields"], name: odd}}
-        with pytest.raises(DamagedError, match=f"a stored coterie.core.Note is damaged .its {name} is"):
+        with pytest.raises(DamagedError, match=f"a stored note is damaged .its {name} is"):
             codec.decode(forged, bytes)
 
 

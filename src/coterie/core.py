@@ -63,11 +63,11 @@ def state(tag: str) -> Callable[[type[T]], type[T]]:
     def entered(cls: type[T]) -> type[T]:
         made = dataclass(frozen=True, kw_only=True, eq=False)(cls)
         known = STATES.setdefault(tag, made)
-        modules = {known.__module__, cls.__module__} - {"__main__"}  # a script may be imported, too
-        if known.__qualname__ != cls.__qualname__ or len(modules) > 1:
+        ours = known.__module__.startswith("coterie.") and known.__module__ != cls.__module__
+        if ours or known.__qualname__ != cls.__qualname__:
             other = f"{known.__module__}.{known.__qualname__}"
             raise ValueError(f"the tag {tag!r} of {cls.__qualname__} is that of {other} already")
-        STATES[tag] = made  # a class defined anew, as in a notebook, takes the place of the old one
+        STATES[tag] = made  # a class that is defined again, as in a notebook, replaces the old one
         made.__state_tag__ = tag  # type: ignore[attr-defined]
         return made
 

@@ -72,7 +72,7 @@ def test_sets_that_cannot_be_had(hub: Any, tmp_path: Path) -> None:
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "flwr_datasets", None)
     with pytest.raises(UserError, match=r"hub:mnist needs flwr-datasets: pip install 'coterie\[hub\]'"):
-        reader.read((), "hub:mnist")
+        reader.read_hub((), "hub:mnist")
 
 
 def test_a_folder_of_broken_files_or_of_a_pipe(hub: Any, tmp_path: Path) -> None:
@@ -90,4 +90,4 @@ def test_a_folder_of_broken_files_or_of_a_pipe(hub: Any, tmp_path: Path) -> None
             datasets.load(f"hub:{folder}")
     os.mkfifo(tmp_path / "table" / "train-00001.parquet")
     with pytest.raises(UserError, match="is not a regular file"):
-        reader.read((), name)
+        reader.read_hub((), name)
