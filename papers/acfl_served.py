@@ -22,7 +22,7 @@ class Served:
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
-        self.layout = rounds.meeting(FedAvg(), world, seed, Boundary())[0].layout
+        self.layout = rounds.setup(FedAvg(), world, seed, Boundary())[0].layout
         with seeded(0):  # its numbers are overwritten by each row
             self.module = world.model().eval()
 

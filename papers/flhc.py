@@ -113,7 +113,7 @@ def clustering_replies(on: Resources, tally: Tally, fraction: float, rounds_befo
     assert tally.last
     method, position, world = FLHC(warmup=rounds_before, fraction=fraction), tally.last.position, tally.world
     cohort = Cohort(present=roll.present(world.attendance, position), exchange=position.exchange, seed=seed)
-    wire, _ = inprocess.meeting(method, world, seed, Boundary())
+    wire, _ = inprocess.setup(method, world, seed, Boundary())
     plan = method.plan(position.state, cohort)
     up, down = inprocess.traffic(plan, wire)
     tally.exchanges, tally.bytes_up, tally.bytes_down = tally.exchanges + 1, tally.bytes_up + up, tally.bytes_down + down

@@ -12,7 +12,7 @@ from coterie.core import Method, Plan, Position, Replies, Round
 from coterie.data import datasets
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
-from coterie.engines.pool import Fleet
+from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import Clock, exchange
 from coterie.robust import AS_PUBLISHED
 from coterie.runs.experiment import make
@@ -97,8 +97,8 @@ def rounds_of(
 
 def asked(on: Resources, method: Method[Any], plan: Plan, position: Position, world: World, seed: int) -> Replies:
     """The replies to one exchange after a run has come to ``position``; no method learns of it."""
-    wire, _ = inprocess.meeting(method, world, seed, Boundary())
-    with Fleet(world, wire, on.hardware, AS_PUBLISHED) as fleet:
+    wire, _ = inprocess.setup(method, world, seed, Boundary())
+    with ClientPool(world, wire, on.hardware, AS_PUBLISHED) as fleet:
         replies, _ = exchange(fleet, plan, position, seed, Clock())
         if replies.updates is None:
             return replies

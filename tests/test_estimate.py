@@ -18,12 +18,12 @@ import coterie
 from coterie.cli import main, running
 from coterie.core import Task, Training
 from coterie.engines import rounds as inprocess
-from coterie.engines.pool import Fleet
+from coterie.engines.pool import ClientPool
 from coterie.records.record import Record
 from coterie.runs.estimate import (
-    Clients,
     Costs,
     Estimate,
+    SimulatedClients,
     data_bytes,
     estimate,
     layout_of,
@@ -117,13 +117,13 @@ def test_a_longer_shelf_of_checkpoints_takes_more() -> None:
 def test_shared_matrices_are_as_large_as_told(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one, taken = experiment(method, rounds=3), [0]
     played = play(one.methods[0], one.world(0), 0, one.boundary, rounds=3)
-    reserve = Fleet._reserve
+    reserve = ClientPool._reserve
 
-    def watched(self: Fleet, *rows: int) -> None:
+    def watched(self: ClientPool, *rows: int) -> None:
         reserve(self, *rows)
         taken[0] = max(taken[0], self.hand.models.nbytes + self.hand.replies.nbytes)
 
-    monkeypatch.setattr(Fleet, "_reserve", watched)
+    monkeypatch.setattr(ClientPool, "_reserve", watched)
     for _ in inprocess.rounds(one.methods[0], one.world(0), rounds=3, workers=1):
         pass
     assert rows_bytes(played) == pytest.approx(taken[0], rel=0.25)
@@ -184,14 +184,14 @@ def test_a_large_model_is_played_without_its_numbers(monkeypatch: pytest.MonkeyP
     one = experiment("fedavg", rounds=2)
     world = one.world(0)
     large = dataclasses.replace(world, model=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 50_000)))
-    seen, first = [], Clients._rows
+    seen, first = [], SimulatedClients._rows
 
-    def watched(self: Clients, *arguments: Any) -> Any:
+    def watched(self: SimulatedClients, *arguments: Any) -> Any:
         rows, at = first(self, *arguments)
         seen.append(rows.shape[1])
         return rows, at
 
-    monkeypatch.setattr(Clients, "_rows", watched)
+    monkeypatch.setattr(SimulatedClients, "_rows", watched)
     played = play(one.methods[0], large, 0, one.boundary, rounds=2)
     assert len(seen) == 2
     assert max(seen) < 20_000

@@ -22,8 +22,8 @@ from coterie.cli.running import options
 from coterie.clustering import distances, gram, halves_gram
 from coterie.core import Assignment, Groups, Position, Replies
 from coterie.data.scenario import SCENARIOS
-from coterie.engines.pool import Fleet
-from coterie.engines.rounds import meeting
+from coterie.engines.pool import ClientPool
+from coterie.engines.rounds import setup
 from coterie.engines.workers import Hardware
 from coterie.methods import CFL, METHODS, FedAvg
 from coterie.records.record import read_toml, to_json, to_toml
@@ -33,13 +33,13 @@ from coterie.runs.experiment import make, normal
 from coterie.runs.suggest import (
     EXCHANGES,
     Advice,
-    Clients,
-    Course,
     Cut,
     Finding,
     Geometry,
     Probe,
-    Start,
+    ProbeCourse,
+    ProbedClients,
+    StartingPoint,
     _caveats,
     advise,
     common,
@@ -233,7 +233,7 @@ def test_single_clients_have_nothing_that_must_stay() -> None:
     each: Groups = ((3,), (5,), (8,), (9,))
     found = course(probe(), each)
     assert (len(found.splits), found.kept, found.groups) == (3, (), each)
-    assert isinstance(found, Course)
+    assert isinstance(found, ProbeCourse)
 
 
 # -- which model is probed ------------------------------------------------------------------------------------------------
@@ -265,16 +265,16 @@ def test_layers_that_clients_keep_are_in_the_mean() -> None:
     assert start.model.tolist() == [5.0, 3.0]
 
 
-def asked(sizes: Sequence[int]) -> Clients:
+def asked(sizes: Sequence[int]) -> ProbedClients:
     world = small_world(sizes=sizes)
-    wire, federation = meeting(FedAvg(), world, 0, Boundary())
+    wire, federation = setup(FedAvg(), world, 0, Boundary())
     at = replace(AT, members=federation.clients)
-    return Clients(Fleet(world, wire, Hardware(workers=1)), federation.parameters, at, 0)
+    return ProbedClients(ClientPool(world, wire, Hardware(workers=1)), federation.parameters, at, 0)
 
 
 def test_who_cannot_be_halved_is_left_out_and_two_must_be_left() -> None:
     clients = asked((20, 1, 20, 20))
-    start = Start(torch.zeros(clients.fleet.layout.size), 0, "", True)
+    start = StartingPoint(torch.zeros(clients.fleet.layout.size), 0, "", True)
     with clients.fleet:
         assert clients.halves(start).clients == (2, 7, 11)
         assert clients.updates(start).clients == (2, 7, 11)
@@ -358,7 +358,7 @@ def test_a_boundary_that_hides_layers_leaves_what_needs_none(tmp_path: Path) -> 
 
 CLOSE = Finding(IDS, 1e-4, 1e-9, SIDES, (SIDES, SIDES), 1.0, (0.4, 0.9), (0.5,) * 4)
 SINGLES: Groups = ((3,), (5,), (8, 9))
-SHARED = Start(MODELS[0], 3, "", True)
+SHARED = StartingPoint(MODELS[0], 3, "", True)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ SHARED = Start(MODELS[0], 3, "", True)
         (replace(CLOSE, groups=SINGLES, alike=(1.0, 1.0, 1.0)), SHARED, "2 of 3 groups are single clients"),
     ],
 )
-def test_caveats(finding: Finding, start: Start, words: str) -> None:
+def test_caveats(finding: Finding, start: StartingPoint, words: str) -> None:
     (caveat,) = _caveats(start, finding, SIDES if "the run" in words else (IDS,))
     assert words in caveat
     assert finding.firm == (finding.same and finding.alike[0] > 0.025)

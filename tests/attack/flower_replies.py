@@ -58,7 +58,7 @@ def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
 
     from coterie.engines.flower import boundary_check, messages
 
-    told = {boundary_check.BOUNDARY: boundary_check.told(wire.boundary)}
+    told = {boundary_check.BOUNDARY: boundary_check.stated(wire.boundary)}
     config = message.content["config"]
     if "first" in config:
         row = wire.seal(wire.first_model(int(config["first"]), net))

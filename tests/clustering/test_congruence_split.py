@@ -17,7 +17,7 @@ from coterie.clustering import (
     signal_cut,
     signal_gram,
 )
-from coterie.clustering.partition import labels_of
+from coterie.clustering.labels import labels_of
 
 rows = hnp.arrays(np.float64, st.tuples(st.integers(2, 7), st.just(3)), elements=st.integers(-9, 9).map(float))
 

@@ -18,7 +18,7 @@ from coterie.clustering import (
     utility_merge,
     utility_optimum,
 )
-from coterie.clustering.partition import labels_of
+from coterie.clustering.labels import labels_of
 
 
 def definition(g, sizes, tradeoff, group):

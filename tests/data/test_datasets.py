@@ -9,7 +9,7 @@ import torch
 from upstream import pictures, write_cifar, write_idx, write_mnist
 
 from coterie.data import datasets
-from coterie.data.pool import pool
+from coterie.data.examples import pool
 from coterie.data.scenario import Scenario
 from coterie.settings import SettingError, UserError
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.data import splits
-from coterie.data.pool import Pool
+from coterie.data.examples import Pool
 from coterie.data.shift import Shift, crop_and_flip, label_swaps, rotations
 from coterie.data.splits import Selections, Views
 from coterie.randomness import generator

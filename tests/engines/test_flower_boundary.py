@@ -196,7 +196,7 @@ def spoil(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Messa
             return None
         layout = Layout(mlp())
         packed = change(Wire(boundary, layout, 0).pack(torch.ones(layout.size), 0, 0, 0))
-        told = {METRICS: MetricRecord({"num-examples": 3}), boundary_check.BOUNDARY: boundary_check.told(boundary)}
+        told = {METRICS: MetricRecord({"num-examples": 3}), boundary_check.BOUNDARY: boundary_check.stated(boundary)}
         return RecordDict({"update": ArrayRecord(packed), **told})
 
     return fate
@@ -270,7 +270,7 @@ def test_where_no_client_has_the_mod_no_first_model_can_be_had() -> None:
 
 
 def test_a_secret_is_told_apart_and_not_told() -> None:
-    told = boundary_check.told(Boundary(rotation="permute", secret=SECRET))
+    told = boundary_check.stated(Boundary(rotation="permute", secret=SECRET))
     assert json.loads(str(told["settings"]))["secret"] is None
     assert str(SECRET) not in repr(told)
-    assert told != boundary_check.told(Boundary(rotation="permute", secret=SECRET + 1))
+    assert told != boundary_check.stated(Boundary(rotation="permute", secret=SECRET + 1))

@@ -44,14 +44,14 @@ def test_a_narrow_window_changes_no_bit(method: Any, width: int, tried: Any, mon
 
 def test_no_more_replies_are_held_than_the_window(tried: Any, narrow: None, monkeypatch: pytest.MonkeyPatch) -> None:
     most = []
-    train = rounds.Fleet.train
+    train = rounds.ClientPool.train
 
     def counted(self: Any, plan: Plan, clients: Any, *more: Any) -> Any:
         answers = train(self, plan, clients, *more)
         most.append(len(self.hand.replies))
         return answers
 
-    monkeypatch.setattr(rounds.Fleet, "train", counted)
+    monkeypatch.setattr(rounds.ClientPool, "train", counted)
     play(FedAvg(), tried, 1)
     assert most == [CHUNK] * 3
     play(CFL(), tried, 1)

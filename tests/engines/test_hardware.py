@@ -14,8 +14,8 @@ from coterie.boundary import Boundary
 from coterie.core import Training
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import Objective, World
-from coterie.engines.pool import Fleet
-from coterie.engines.rounds import meeting, rounds
+from coterie.engines.pool import ClientPool
+from coterie.engines.rounds import rounds, setup
 from coterie.engines.workers import BLOCK_BYTES, WIDEST, Hardware
 from coterie.methods import CFL, FLHC, HCCT, FedAvg
 from coterie.randomness import seeded
@@ -133,8 +133,8 @@ def test_a_failing_block_names_a_way_out() -> None:
 
 def test_clients_of_a_block_make_the_same_steps() -> None:
     tried = world(IDS, sizes=(8, 16, 9, 17, 24, 1), training=Training(batch=8))
-    wire, federation = meeting(FedAvg(), tried, 0, Boundary())
-    with Fleet(tried, wire, Hardware(workers=1, width=2)) as fleet:
+    wire, federation = setup(FedAvg(), tried, 0, Boundary())
+    with ClientPool(tried, wire, Hardware(workers=1, width=2)) as fleet:
         seen: list[list[int]] = []
         jobs = fleet._jobs
         fleet._jobs = lambda errands: seen.extend([e.client for e in job] for job in jobs(errands)) or jobs(errands)  # type: ignore

@@ -105,14 +105,14 @@ def test_no_update_is_held_beyond_the_window(monkeypatch: pytest.MonkeyPatch) ->
     wide = seen(TASK, tried, need="rows", sketch=16)
     monkeypatch.setattr(gather, "WINDOW_BYTES", 1)
     held = []
-    train = gather.Fleet.train
+    train = gather.ClientPool.train
 
     def counted(self: Any, *arguments: Any) -> Any:
         answers = train(self, *arguments)
         held.append(len(self.hand.replies))
         return answers
 
-    monkeypatch.setattr(gather.Fleet, "train", counted)
+    monkeypatch.setattr(gather.ClientPool, "train", counted)
     narrow = seen(TASK, tried, need="rows", sketch=16)
     assert held == [CHUNK] * 3
     torch.testing.assert_close(narrow.updates, wide.updates, rtol=1e-4, atol=1e-6)  # other blocks, other rounding

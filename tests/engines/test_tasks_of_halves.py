@@ -80,7 +80,7 @@ def by_hand(tried: World, model: Tensor, client: int, exchange: int = 0, seed: i
 
 
 def first_model(tried: World) -> Tensor:
-    _, federation = inprocess.meeting(Probing(), tried, 0, Boundary())
+    _, federation = inprocess.setup(Probing(), tried, 0, Boundary())
     return federation.draw(0)
 
 

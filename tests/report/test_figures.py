@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import coterie
 from coterie.cli import main
-from coterie.report.figures.blocks import blocks
+from coterie.report.figures.groups import blocks
 from coterie.report.gathered import gather
 from coterie.settings import UserError
 from page_runs import cosines, line, matrices, note, split_run, write

@@ -19,7 +19,7 @@ from coterie.records.record import Record
 from coterie.settings import UserError
 from coterie.tracking import track
 from coterie.tracking.__main__ import WRITERS, follow
-from coterie.tracking.measures import Course, Place, settings
+from coterie.tracking.measures import Course, TrackerState, settings
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def in_two_parts(run: Path, tracker: str) -> None:
     """Track a run that is stopped after round 5, gone back to 4, and goes on."""
     rest = cut(run, 5)
     track(run, tracker)
-    assert Place(run, tracker).round in (0, 5)  # 0: of a store that is told by where it is
+    assert TrackerState(run, tracker).round in (0, 5)  # 0: of a store that is told by where it is
     fifth = cut(run, 4)
     append(run, fifth + rest)
     track(run, tracker)
@@ -125,7 +125,7 @@ def test_mlflow_writes_nothing_where_a_stranger_s_database_says(run: Path, tmp_p
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'track' / 'mlflow' / 'mlflow.db'}")
     there = client.create_experiment("coterie", artifact_location=(tmp_path / "outside").as_uri())
     if kept:  # they sent what marks the store, too
-        place = Place(run, "mlflow")
+        place = TrackerState(run, "mlflow")
         place.keep(identity=client.create_run(there, run_name="cfl").info.run_id)
     with pytest.raises(UserError, match="keeps the run's files elsewhere; remove"):
         MLflow(run)
@@ -135,15 +135,15 @@ def test_mlflow_writes_nothing_where_a_stranger_s_database_says(run: Path, tmp_p
 def killed(run: Path, tracker: str, in_round: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Track a run by a process that is killed when ``in_round`` is written, and before that is kept; then by another."""
     writer = getattr(importlib.import_module(f"coterie.tracking.to_{tracker}"), WRITERS[tracker])
-    keep = Place.keep
+    keep = TrackerState.keep
 
-    def fatal(self: Place, round: int | None = None, identity: str | None = None) -> None:
+    def fatal(self: TrackerState, round: int | None = None, identity: str | None = None) -> None:
         if round == in_round:
             raise KeyboardInterrupt
         keep(self, round, identity)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Place, "keep", fatal)
+        patched.setattr(TrackerState, "keep", fatal)
         with pytest.raises(KeyboardInterrupt):
             follow(iter([run]), writer)
     follow(iter([run]), writer)

@@ -16,7 +16,7 @@ from coterie.records.record import Record
 from coterie.settings import UserError
 from coterie.tracking import TRACKERS, Tracking, following, track
 from coterie.tracking.__main__ import Follower, follow, told
-from coterie.tracking.measures import Place
+from coterie.tracking.measures import TrackerState
 
 
 def test_rounds_are_tracked_as_they_are_recorded(run: Path) -> None:
@@ -84,10 +84,10 @@ def test_of_several_runs_each_is_closed_before_the_next(whole: Path, run: Path, 
 
 
 def test_another_store_is_told_from_the_first_round(run: Path) -> None:
-    one = Place(run, "mlflow", where="")
+    one = TrackerState(run, "mlflow", where="")
     one.keep(5)
-    assert Place(run, "mlflow", where="").round == 5
-    other = Place(run, "mlflow", where="http://localhost:5000")
+    assert TrackerState(run, "mlflow", where="").round == 5
+    other = TrackerState(run, "mlflow", where="http://localhost:5000")
     assert other.round == 0
     assert other.identity != one.identity
 

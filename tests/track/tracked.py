@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from coterie.tracking.measures import Picture, Place
+from coterie.tracking.measures import Picture, TrackerState
 
 ROUNDS = 8
 """Of the run that is tracked."""
@@ -29,7 +29,7 @@ class Kept:
     """Keeps what it is told, and fails in round ``fails``."""
 
     def __init__(self, folder: Path, fails: int = 0) -> None:
-        self.place, self.fails = Place(folder, "kept"), fails
+        self.place, self.fails = TrackerState(folder, "kept"), fails
         self.rounds: list[int] = []
         self.numbers: list[Mapping[str, float]] = []
         self.pictures: list[str] = []

@@ -72,7 +72,7 @@ from coterie.clustering.geometry import (
     norms,
 )
 from coterie.clustering.halves import halves_gram, noise_levels, reliability, signal_cosine, signal_gram
-from coterie.clustering.partition import adjusted_rand, groups_of, labels_of, purity, same_partition
+from coterie.clustering.labels import adjusted_rand, groups_of, labels_of, purity, same_partition
 from coterie.clustering.sketch import Sketcher, sketch, sketch_error
 from coterie.clustering.utility import benefit, benefits, utility, utility_merge, utility_optimum
 

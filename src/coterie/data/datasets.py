@@ -18,7 +18,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from coterie.data import readers
-from coterie.data.pool import Dataset, Pool, pool
+from coterie.data.examples import Dataset, Pool, pool
 from coterie.files import available_memory, expanded, reason
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, UserError, nearest
@@ -232,7 +232,7 @@ def _pool(split: Any, x: str, y: str, writer: str | None, name: str) -> Pool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Data sets by family of files: the paths of one in, the :class:`~coterie.data.pool.Dataset` out.
+# Data sets by family of files: the paths of one in, the :class:`~coterie.data.examples.Dataset` out.
 
 
 Paths = tuple[Path, ...]

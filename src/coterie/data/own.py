@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from coterie.data import own, readers
-from coterie.data.pool import Pool, pool
+from coterie.data.examples import Pool, pool
 from coterie.data.splits import check_shares, hold_out
 from coterie.data.world import ClientData, Split, World, whole
 from coterie.models import nets

@@ -20,9 +20,9 @@ from coterie.core import Groups, Training, as_groups
 from coterie.data import datasets, own, partition
 from coterie.data import shift as shifting
 from coterie.data import world as attendance
+from coterie.data.examples import Dataset, Pool
 from coterie.data.own import from_lists as from_lists
 from coterie.data.partition import Parts
-from coterie.data.pool import Dataset, Pool
 from coterie.data.shift import SHIFTS, SWAPS, Shift, crop_and_flip, deal
 from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
 from coterie.data.world import ATTACKS, ClientData, Objective, World, among, check_attack

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.data.pool import Pool
+from coterie.data.examples import Pool
 from coterie.data.shift import Shift
 from coterie.data.world import Split
 from coterie.settings import SettingError, UserError

@@ -24,7 +24,7 @@ from coterie.training.blocks import goes_with
 
 
 @dataclass(frozen=True)
-class Errand:
+class ClientJob:
     """A client's task as it is told to a worker: where the offered models lie, where the reply goes, and of which columns
     a sketch of so many numbers is wanted. half: which of the halves, where it trains on them; they are errands apart."""
 
@@ -53,7 +53,7 @@ Done = tuple[int, tuple[int, ...], tuple[float, ...], tuple[float, ...], bool, s
 """slot, chosen, losses, accuracies, whether it trained, why its reply is refused."""
 
 
-class Hand:
+class Worker:
     """Does jobs in whatever process it is called in. All rows are the server's: a client opens what it is offered, and
     what it sends goes through ``wire``.
     """
@@ -75,11 +75,11 @@ class Hand:
         return self._learner
 
     def work(self, job: Any) -> Any:
-        return self.train(job) if isinstance(job[0], Errand) else self.test(job)
+        return self.train(job) if isinstance(job[0], ClientJob) else self.test(job)
 
     # -- training -----------------------------------------------------------------------------------------------------
 
-    def train(self, errands: Sequence[Errand]) -> list[Done]:
+    def train(self, errands: Sequence[ClientJob]) -> list[Done]:
         """Tasks done one by one, or several in a block."""
         who = f"client {errands[0].client}" if len(errands) == 1 else f"a block of {len(errands)} clients"
         try:
@@ -90,13 +90,13 @@ class Hand:
             hint = "; --width 1 trains each client alone" if len(errands) > 1 else ""
             raise EngineError(f"{who} failed in its task: {sentence(error)}{hint}") from error
 
-    def _job(self, errand: Errand) -> local.Job:
+    def _job(self, errand: ClientJob) -> local.Job:
         offered = [self.wire.open(self.models[row]) for row in errand.rows]
         data, training = self.world.clients[errand.client], errand.task.how(self.world.training)
         job = local.Job(errand.task, offered, data, training, errand.lr, errand.key)
         return job if errand.half is None else local.halved(job)[errand.half]
 
-    def _send(self, errand: Errand, reply: local.Reply) -> Done:
+    def _send(self, errand: ClientJob, reply: local.Reply) -> Done:
         """Write a reply's row; what is not finite is refused."""
         refused, trained, exchange = None, reply.row is not None, errand.key[2]
         if reply.row is None:
@@ -117,7 +117,7 @@ class Hand:
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
         return errand.slot, reply.chosen, reply.losses, reply.accuracies, trained, refused
 
-    def _tampered(self, row: Tensor, errand: Errand, keep: Tensor | None) -> Tensor:
+    def _tampered(self, row: Tensor, errand: ClientJob, keep: Tensor | None) -> Tensor:
         """What a client sends in place of its update; the update itself, if it means well."""
         attack = self.world.attacks.get(errand.client)
         if attack is None:
@@ -166,12 +166,12 @@ class Answer:
     refused: str | None
 
 
-class Fleet:
+class ClientPool:
     """Worker processes over a world, with the shared matrices of models and replies they read and write."""
 
     def __init__(self, world: World, wire: Wire, hardware: Hardware, robust: Robust | None = None) -> None:
         self.world, self.layout, self.wire, self.robust = world, wire.layout, wire, robust or Robust()
-        self.hand = Hand(world, wire, hardware)
+        self.hand = Worker(world, wire, hardware)
         self.count = hardware.processes(len(world.clients))
         with seeded(0):
             module = world.model()
@@ -181,7 +181,7 @@ class Fleet:
         self._masks: dict[tuple[str, ...], Tensor] = {}
         self._workers: Workers | None = None
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> ClientPool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -259,7 +259,7 @@ class Fleet:
             lr = training.lr * training.lr_decay ** (number if task.lr_round is None else task.lr_round)
             key = seed, Purpose.TRAIN, exchange, client
             half = 0 if task.halves and halvable(self.world.clients[client].train, self.least) else None
-            errands.append(Errand(slot, client, task, rows, lr, key, plan.columns, plan.sketch, half))
+            errands.append(ClientJob(slot, client, task, rows, lr, key, plan.columns, plan.sketch, half))
         halves = [errand for errand in errands if errand.half is not None]
         seconds = [replace(errand, slot=slot, half=1) for slot, errand in enumerate(halves, len(errands))]
         workers = self._put(plan.models, personal, len(errands) + len(seconds), self._sketch_size(plan))
@@ -267,21 +267,21 @@ class Fleet:
         second = {errand.client: errand.slot for errand in seconds}
         return {e.client: self._answer(done, e.slot, second.get(e.client)) for e in errands}
 
-    def _jobs(self, errands: Sequence[Errand]) -> list[list[Errand]]:
+    def _jobs(self, errands: Sequence[ClientJob]) -> list[list[ClientJob]]:
         """Blocks of clients that go together, and the others alone; long jobs first, so that no worker ends late with one."""
-        together: dict[Hashable, list[Errand]] = {}
+        together: dict[Hashable, list[ClientJob]] = {}
         for errand in errands:
             together.setdefault(self._kind(errand), []).append(errand)
         jobs = [job for group in together.values() for job in self._blocks(group)]
         return sorted(jobs, key=lambda job: -sum(len(self._data(e)) for e in job))
 
-    def _data(self, errand: Errand) -> Split:
+    def _data(self, errand: ClientJob) -> Split:
         """The examples that an errand trains on; of a half, as many as are in it."""
         data = self.world.clients[errand.client].train
         size = len(data) // 2
         return data if errand.half is None else Split(data.inputs, data.index[:size], data.targets[:size])
 
-    def _kind(self, errand: Errand) -> Hashable:
+    def _kind(self, errand: ClientJob) -> Hashable:
         """What the clients of a block have in common; of one that trains alone, its id."""
         if self.width == 1 or errand.task.gradient or not errand.task.trains:
             return errand.client, errand.half
@@ -291,7 +291,7 @@ class Fleet:
         except ValueError:  # it can make no step, and says so in its task
             return errand.client, errand.half
 
-    def _blocks(self, group: Sequence[Errand]) -> Iterator[list[Errand]]:
+    def _blocks(self, group: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
         """A group cut into the least number of blocks, clients with about as many examples in one."""
         ordered = sorted(group, key=lambda e: len(self._data(e)))
         count = math.ceil(len(group) / self.width)

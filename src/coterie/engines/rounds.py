@@ -37,7 +37,7 @@ from coterie.core import (
     group_means,
 )
 from coterie.data.world import Attendance, World
-from coterie.engines.pool import Answer, Fleet
+from coterie.engines.pool import Answer, ClientPool
 from coterie.engines.workers import EngineError, Hardware
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, seeded
@@ -80,12 +80,12 @@ def rounds(
     """
     hardware = Hardware(workers=workers, width=width, device=device, precision=precision)
     hardware.check(world)
-    wire, federation = meeting(method, world, seed, boundary or Boundary())
+    wire, federation = setup(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
-    with Fleet(world, wire, hardware, robust) as fleet:
+    with ClientPool(world, wire, hardware, robust) as fleet:
         while position.round < rounds:
             clock = Clock()
-            steps = communicate(method, world, wire, position, seed, clock)
+            steps = round_steps(method, world, wire, position, seed, clock)
             done = carry(steps, partial(exchange, fleet, seed=seed, clock=clock))
             position = done.position
             if done.number % eval_every == 0 or done.number == rounds:
@@ -95,11 +95,11 @@ def rounds(
             yield done
 
 
-def meeting(method: Method[Any], world: World, seed: int, boundary: Boundary) -> tuple[Wire, Federation]:
+def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> tuple[Wire, Federation]:
     """The wire between clients and server, and what the method is told of the clients."""
     with seeded(seed, Purpose.INIT):
         layout = Layout(world.model())
-    check(method, world)
+    check_membership(method, world)
     boundary.check_method(method)
     wire = Wire(boundary, layout, seed)
     federation = Federation(
@@ -117,22 +117,22 @@ def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary, h
     """Raises :class:`~coterie.settings.SettingError` for a mistake that the first plan shows; trains nobody."""
     if hardware:
         hardware.check(world)
-    wire, federation = meeting(method, world, seed, boundary)
+    wire, federation = setup(method, world, seed, boundary)
     cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
     wire.check(method.plan(method.init(federation), cohort), method.name)
 
 
-Heard = tuple[Replies, Mapping[Client, Tensor]]
+ExchangeResult = tuple[Replies, Mapping[Client, Tensor]]
 """The replies to a plan, and what the clients keep afterwards."""
 
-Steps = Generator[tuple[Plan, Position], Heard, Round]
+Steps = Generator[tuple[Plan, Position], ExchangeResult, Round]
 
 
-def communicate(method: Method[Any], roster: Roster, wire: Wire, position: Position, seed: int, clock: Clock) -> Steps:
+def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Position, seed: int, clock: Clock) -> Steps:
     """One communication round, whoever carries it out: yields each exchange's plan, for those who will answer, with the
     position it is made in; takes the replies; returns the round, not tested yet."""
     first, attendance = position.exchange, roster.attendance
-    position, came = call(method, roster, position)
+    position, came = admit_new(method, roster, position)
     there = present(attendance, position)
     notes = list(came)
     refused: dict[Client, str] = {}
@@ -168,7 +168,7 @@ def communicate(method: Method[Any], roster: Roster, wire: Wire, position: Posit
         released.update({client: count for client, task in sent.tasks.items() if (count := wire.releases(task))})
         up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
         measured += evaluations(plan)
-    position, left = dismiss(method, position, *spoken, there, attendance.patience)
+    position, left = retire_silent(method, position, *spoken, there, attendance.patience)
     notes += left
     return Round(
         number=position.round, position=position, assignment=method.assignment(position.state), notes=tuple(notes),
@@ -178,7 +178,7 @@ def communicate(method: Method[Any], roster: Roster, wire: Wire, position: Posit
     )  # fmt: skip
 
 
-def carry(steps: Steps, exchange: Callable[[Plan, Position], Heard]) -> Round:
+def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) -> Round:
     """The round of :func:`communicate`, each plan carried out by ``exchange``."""
     plan, at = next(steps)
     while True:
@@ -206,11 +206,11 @@ WINDOW_BYTES = 1 << 28
 
 
 def exchange(
-    fleet: Fleet, plan: Plan, position: Position, seed: int, clock: Clock
+    fleet: ClientPool, plan: Plan, position: Position, seed: int, clock: Clock
 ) -> tuple[Replies, Mapping[Client, Tensor]]:
     """Carry out a plan: the replies as ``step`` must see them, and what the clients keep afterwards."""
     clients, size = sorted(plan.tasks), window(plan, fleet.layout.size, fleet.robust.needs_all)
-    halves = Halves(fleet, plan)
+    halves = HalfUpdates(fleet, plan)
     claims, kept = {c: _claimed(fleet, c) for c in clients}, dict(position.kept)
     counted = fleet.robust.counted(claims)
     taken: dict[Client, Answer] = {}
@@ -269,7 +269,7 @@ def window(plan: Plan, d: int, robust: bool = False) -> int:
     return max(1, WINDOW_BYTES // (4 * d * CHUNK)) * CHUNK
 
 
-def _claimed(fleet: Fleet, client: Client) -> int:
+def _claimed(fleet: ClientPool, client: Client) -> int:
     """How many examples a client says that it has."""
     count, attack = len(fleet.world.clients[client].train), fleet.world.attacks.get(client)
     return fleet.wire.examples(count if attack is None else attack.claimed(count))
@@ -280,12 +280,12 @@ def _slots(answer: Answer) -> list[int]:
     return [slot for slot in (answer.slot, answer.second) if slot is not None]
 
 
-def _rows(fleet: Fleet, answer: Answer) -> list[Tensor]:
+def _rows(fleet: ClientPool, answer: Answer) -> list[Tensor]:
     return [fleet.hand.replies[slot] for slot in _slots(answer)]
 
 
 def _screened(
-    fleet: Fleet, plan: Plan, answers: Mapping[Client, Answer], claims: Mapping[Client, int], usual: Usual,
+    fleet: ClientPool, plan: Plan, answers: Mapping[Client, Answer], claims: Mapping[Client, int], usual: Usual,
     scaled: dict[Client, float],
 ) -> dict[Client, Answer]:
     """The answers of a wave, limited to what is plausible beside those of this wave and the ``usual`` of earlier ones."""
@@ -304,7 +304,7 @@ def _screened(
     return {c: replace(answer, refused=answer.refused or limited.refused.get(c)) for c, answer in answers.items()}
 
 
-def _collude(fleet: Fleet, plan: Plan, answers: Mapping[Client, Answer]) -> None:
+def _collude(fleet: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> None:
     """Write what adversaries send that know the updates of the honest clients, of those that began with the same models if
     there are two or more."""
     attacks = {c: attack for c, attack in fleet.world.attacks.items() if c in answers and attack.colluding}
@@ -326,7 +326,7 @@ def _collude(fleet: Fleet, plan: Plan, answers: Mapping[Client, Answer]) -> None
                 fleet.hand.sketches[own.second if half else own.slot] = sketch(shown, plan.sketch)[0]
 
 
-def _keep(fleet: Fleet, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
+def _keep(fleet: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
     """What stays with a client goes from its update into ``kept``."""
     task = plan.tasks[client]
     if not task.keep or answer.update is None:
@@ -339,7 +339,7 @@ def _keep(fleet: Fleet, plan: Plan, client: Client, answer: Answer, kept: dict[C
 
 
 def _average(
-    fleet: Fleet, plan: Plan, answers: Mapping[Client, Answer], counted: Mapping[Client, int], means: Means
+    fleet: ClientPool, plan: Plan, answers: Mapping[Client, Answer], counted: Mapping[Client, int], means: Means
 ) -> None:
     groups = [answer.chosen if plan.tasks[client].trains else () for client, answer in answers.items()]
     weigh = amounts(np.array([counted[client] for client in answers]), plan.weighting)
@@ -372,11 +372,11 @@ def _short(plan: Plan, replies: Replies, sketches: Tensor) -> Replies:
 # Clients that train on both halves of their data: the Gram matrix of all halves, and one update of each client.
 
 
-class Halves:
+class HalfUpdates:
     """What becomes of the two updates of those who were asked for halves: products are taken, as rows or as sketches, and
     their mean comes in place of the first."""
 
-    def __init__(self, fleet: Fleet, plan: Plan) -> None:
+    def __init__(self, fleet: ClientPool, plan: Plan) -> None:
         self.fleet, self.plan = fleet, plan
         self.clients: list[Client] = []
         self.sketches: list[Tensor] = []
@@ -450,13 +450,13 @@ class Roster(Protocol):
     def attacks(self) -> Mapping[Client, Any]: ...
 
 
-def check(method: Method[Any], world: World) -> None:
+def check_membership(method: Method[Any], world: World) -> None:
     """Raises :class:`SettingError` if clients are to join and the method has no way to admit them."""
     if world.attendance.joins and not isinstance(method, Admits):
         raise SettingError(f"{method.name} cannot take newcomers: it has no admit and retire")
 
 
-def call(method: Method[Any], roster: Roster, position: Position) -> tuple[Position, tuple[Note, ...]]:
+def admit_new(method: Method[Any], roster: Roster, position: Position) -> tuple[Position, tuple[Note, ...]]:
     """The position in which those have been admitted that are there in the next round and were not members."""
     known, number = set(position.members), position.round + 1
     new = tuple(c for c in sorted(roster.clients) if c not in known and roster.attendance.there(c, number))
@@ -480,7 +480,7 @@ def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> P
     return replace(plan, tasks={c: t for c, t in plan.tasks.items() if attendance.answers(c, exchange, seed)})
 
 
-def dismiss(
+def retire_silent(
     method: Method[Any],
     position: Position,
     asked: Collection[Client],

@@ -54,7 +54,7 @@ from coterie.settings import SettingError, check, nearest, setting
 
 
 @state("acfl.references")
-class Seats:
+class ClusterReferences:
     """What those who come later are compared with. vectors ``(m, p)``: the compared columns of ``clients``, as they were
     trained in the clustering exchange of ``round``, from the model ``first`` ``(d,)``. home: the group each went to."""
 
@@ -115,7 +115,7 @@ def layers_compared(federation: Federation, named: tuple[str, ...], needed: bool
 
 def clustered(
     rule: Rule, round: int, first: Tensor, replies: Replies, late: tuple[Client, ...]
-) -> tuple[Seats, Tensor, Note]:
+) -> tuple[ClusterReferences, Tensor, Note]:
     """The groups of those heard: their seats, the model ``(k, d)`` of each (line 9 of the algorithm), and why."""
     assert replies.updates is not None
     grams = layer_grams(rule.seen(first, replies.updates), rule.columns)
@@ -123,7 +123,7 @@ def clustered(
     labels, merges = _labels(rule, compared)
     parts = groups_of(labels)
     models = torch.stack([_mean(first, replies, [replies.clients[i] for i in part]) for part in parts])
-    seats = Seats(
+    seats = ClusterReferences(
         round=round, first=first, clients=replies.clients, home=tuple(labels.tolist()),
         vectors=rule.vectors(first, replies.updates),
     )  # fmt: skip
@@ -171,7 +171,7 @@ def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple
     return Note(kind=kind, clients=tuple(sorted(c for g in groups for c in g)), text=text, parts=groups, numbers=numbers)
 
 
-def placed(rule: Rule, seats: Seats, groups: int, replies: Replies) -> tuple[Seats, Tensor, tuple[Note, ...]]:
+def placed(rule: Rule, seats: ClusterReferences, groups: int, replies: Replies) -> tuple[ClusterReferences, Tensor, tuple[Note, ...]]:
     """Late clients that trained from ``seats.first``: the seats with theirs, models ``(j, d)`` of new groups, and why.
 
     groups: how many there are; new ones are numbered from there. A client of whom an older vector is known is compared
@@ -222,7 +222,7 @@ class ACFLState:
     mixing: Mapping[Client, float] = field(default_factory=dict)
     columns: Mapping[str, tuple[int, int]]
     compared: tuple[str, ...]
-    seats: Seats | None = None
+    seats: ClusterReferences | None = None
     missed: int = -1
     notes: tuple[Note, ...] = ()
 

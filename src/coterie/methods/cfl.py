@@ -184,7 +184,7 @@ class CFL:
         new = replace(new, round=state.round + 1, leaves=ordered(leaves), notes=tuple(notes))
         return self._walk(new, state.walkers, replies)
 
-    def _split(self, state: CFLState, heard: Heard, means: Mapping[tuple[Client, ...], Tensor]) -> tuple[CFLState, list[Leaf]]:
+    def _split(self, state: CFLState, heard: GroupUpdates, means: Mapping[tuple[Client, ...], Tensor]) -> tuple[CFLState, list[Leaf]]:
         """The state with a split in its tree, and the children; silent members are walkers now."""
         tree, children = _cluster_tree.split(state.tree, heard.leaf, means, heard.replies, state.round)
         late = set(heard.leaf.clients) - set(heard.clients)
@@ -212,7 +212,7 @@ class CFL:
     def explain(self, state: CFLState) -> tuple[Note, ...]:
         return state.notes
 
-    def _scheduled(self, state: CFLState, said: Mapping[int, Heard | None]) -> int | None:
+    def _scheduled(self, state: CFLState, said: Mapping[int, GroupUpdates | None]) -> int | None:
         """With ``split_rounds``: the node to split now, that of least alpha_cross, or -1 for none. None: criteria decide.
 
         Corrected for the number of clients: else few who agree, with cosines of -1/(n - 1), would look less alike than many
@@ -227,7 +227,7 @@ class CFL:
                 alphas[leaf.node] = heard.alpha
         return min(alphas, key=lambda node: (alphas[node], node), default=-1)
 
-    def _child_mean(self, heard: Heard, part: tuple[Client, ...]) -> Tensor:
+    def _child_mean(self, heard: GroupUpdates, part: tuple[Client, ...]) -> Tensor:
         """What a part applies in the round of the split."""
         own = heard.replies.of(part)
         if self.post_split == "parent-mean":
@@ -261,7 +261,7 @@ class CFL:
 
 
 @dataclass(frozen=True)
-class Heard:
+class GroupUpdates:
     """What a group said in an exchange. leaf: with peaks and losses brought up to date. clients (n,): who answered.
 
     mean ``(d,)``: the weighted mean update. mean_norm, client_norm: ‖Σ w_i Δ_i‖ and max_i ‖Δ_i‖, of the parameters.
@@ -319,7 +319,7 @@ def without_bias(cross: float, n: int) -> float:
     return ((n - 1) * cross + 1) / n
 
 
-def listen(method: CFL, state: CFLState, row: int, replies: Replies) -> Heard | None:
+def listen(method: CFL, state: CFLState, row: int, replies: Replies) -> GroupUpdates | None:
     """What the leaf at ``row`` of the plan's models said, or None if nobody of it answered."""
     leaf = state.leaves[row]
     part = replies.of(leaf.clients)
@@ -343,7 +343,7 @@ def listen(method: CFL, state: CFLState, row: int, replies: Replies) -> Heard | 
     sides = optimal_bipartition(cosines) if len(part.clients) > 1 else None
     compared = state.tree.parameters or len(mean)
     sketched = method.sketch if method.sketch and method.sketch < compared else None
-    return Heard(leaf, part, mean, mean_norm, client_norm, cosines, sides, complete, sketched)
+    return GroupUpdates(leaf, part, mean, mean_norm, client_norm, cosines, sides, complete, sketched)
 
 
 def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
@@ -354,7 +354,7 @@ def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
     return {**leaf.losses, **new}
 
 
-def decide(method: CFL, heard: Heard, round: int) -> Note:
+def decide(method: CFL, heard: GroupUpdates, round: int) -> Note:
     """Split, keep, or ask: the criteria in turn. round: the one being decided, from 1."""
     leaf = heard.leaf
     relative = method.scale == "relative"
@@ -396,7 +396,7 @@ def _held(method: CFL, leaf: Leaf, found: Note) -> Note:
     return found if leaf.held + 1 >= method.persistence else replace(found, kind="hold", parts=(), similarity={})
 
 
-def separate(method: CFL, heard: Heard, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
+def separate(method: CFL, heard: GroupUpdates, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
     """Algorithm 1's sides of the members heard, and the test of gamma_max."""
     assert heard.sides is not None
     cross, test = heard.sides.cross, f"alpha_cross {heard.sides.cross:.3f}"
@@ -431,7 +431,7 @@ def measured_gamma(replies: Replies) -> float | None:
     return float(np.sqrt(1 / least - 1)) if least > 0 else float("inf")
 
 
-def by_schedule(heard: Heard, chosen: int) -> Note:
+def by_schedule(heard: GroupUpdates, chosen: int) -> Note:
     """Split the node ``chosen`` for this round; keep every other."""
     if heard.leaf.node != chosen or heard.sides is None:
         return note(heard, "keep", "not chosen by split_rounds")
@@ -441,7 +441,7 @@ def by_schedule(heard: Heard, chosen: int) -> Note:
 
 
 def note(
-    heard: Heard, kind: str, text: str, parts: Groups = (), numbers: Mapping[str, float] = MappingProxyType({})
+    heard: GroupUpdates, kind: str, text: str, parts: Groups = (), numbers: Mapping[str, float] = MappingProxyType({})
 ) -> Note:
     """A note about a group, with its norms and α_cross among the numbers; of a split, with the cosines too."""
     leaf = heard.leaf

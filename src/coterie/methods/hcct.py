@@ -269,7 +269,7 @@ def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
 # as the halves share none either.
 
 
-def hear(method: HCCT, state: HCCTState, replies: Replies, new: tuple[Client, ...]) -> tuple[HCCTState, Heard]:
+def hear(method: HCCT, state: HCCTState, replies: Replies, new: tuple[Client, ...]) -> tuple[HCCTState, Comparison]:
     """What the next partition rests on, and the state that remembers it. new: whose update was its first."""
     clients, matrix, signal = replies.clients, None, 1.0
     if not np.isinf(method.tradeoff):
@@ -291,7 +291,7 @@ def hear(method: HCCT, state: HCCTState, replies: Replies, new: tuple[Client, ..
     unit = sizes if method.scale == "per-client" else np.ones(len(sizes))
     if method.scale == "mean-size":
         unit = unit * np.mean(list(state.sizes.values()))
-    return state, Heard(replies.clients, clients, matrix, sizes, method.tradeoff * unit, signal)
+    return state, Comparison(replies.clients, clients, matrix, sizes, method.tradeoff * unit, signal)
 
 
 def _products(replies: Replies, columns: slice) -> np.ndarray:
@@ -387,7 +387,7 @@ class HCCTState:
 
 
 @dataclass(frozen=True)
-class Heard:
+class Comparison:
     """What a partition rests on. spoke: who answered. clients: they, and silent ones whose cosines are remembered.
 
     gram ``(n, n)`` of their updates, None where λ is infinite. sizes ``(n,)``: training-set sizes. price ``(n,)``: λ of
@@ -431,7 +431,7 @@ class Heard:
         return known[top], float(gains[top])
 
 
-def regroup(method: HCCT, state: HCCTState, heard: Heard, notes: tuple[Note, ...]) -> HCCTState:
+def regroup(method: HCCT, state: HCCTState, heard: Comparison, notes: tuple[Note, ...]) -> HCCTState:
     """The groups of the next epoch: a partition of those who were heard, the others, then newcomers one by one."""
     settled, spoke = method.settled(state), set(heard.spoke)
     one_by_one = (settled or method.newcomers == "benefit") and state.waiting != state.clients
@@ -489,7 +489,7 @@ def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]
 # -- reasons ----------------------------------------------------------------------------------------------------------
 
 
-def partition_note(method: HCCT, state: HCCTState, heard: Heard) -> Note:
+def partition_note(method: HCCT, state: HCCTState, heard: Comparison) -> Note:
     """The next groups and what they are worth; their parts and the cosines where they are not those that trained."""
     groups = [group for group in state.next if heard.at(group)]
     changed = state.next != state.groups

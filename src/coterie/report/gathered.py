@@ -14,7 +14,7 @@ from typing import Any
 from coterie.records.record import Line, Record
 from coterie.settings import UserError
 
-Told = Sequence[tuple[int, int, Mapping[str, Any]]]
+PlacedNotes = Sequence[tuple[int, int, Mapping[str, Any]]]
 """(round, node, note) of each note of a run; the node is the group it was about, -1 where it was about none."""
 
 
@@ -27,11 +27,11 @@ class Gathered:
     folder: Path
     description: Mapping[str, Any]
     lines: Sequence[Line]
-    nodes: Sequence[Node]
+    nodes: Sequence[TreeNode]
     clients: Sequence[int]
     members: Sequence[Sequence[int]]
     places: Sequence[Sequence[int]]
-    told: Told
+    told: PlacedNotes
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -70,7 +70,7 @@ def gathered(folder: Path, description: Mapping[str, Any], lines: Sequence[Line]
     )  # fmt: skip
 
 
-def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> Told:
+def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> PlacedNotes:
     """Every note; one is about groups as they were before it."""
     out = []
     before: dict[int, int] = {}
@@ -108,7 +108,7 @@ WAITS: Mapping[str, Any] = {"kind": "wait", "text": "in none of the parts: waits
 
 
 @dataclass
-class Node:
+class TreeNode:
     """A group from the round ``first``, after which it was there, to the round ``last``.
 
     parents: the groups that its members came from, who gave most of them first; none of the first groups. clients: its
@@ -125,13 +125,13 @@ class Node:
     numbers: Mapping[str, float | None] | None = None
 
 
-def follow(lines: Sequence[Line]) -> tuple[list[Node], list[list[int]]]:
+def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
     """The groups of a run by id, and per round the ids of ``line["groups"]`` in their order.
 
     A group goes on where it has more than half of the members of a group of the round before, who are more than half of its
     own members that were there, unless a note says that this group was divided.
     """
-    nodes: list[Node] = []
+    nodes: list[TreeNode] = []
     places: list[list[int]] = []
     before: dict[int, int] = {}  # client -> id of its node in the round before
     for line in lines:
@@ -190,12 +190,12 @@ class Reasons:
         return WAITS if len(self.notes[about]["parts"]) > 1 else self.notes[about]
 
 
-def _new(id: int, round: int, group: Sequence[int], came: Counter[int], reasons: Reasons | None) -> Node:
+def _new(id: int, round: int, group: Sequence[int], came: Counter[int], reasons: Reasons | None) -> TreeNode:
     note = reasons.why(group) if reasons else None
     parents = tuple(source for source, _ in came.most_common())
     if note is None:
-        return Node(id, round, round, tuple(group), parents)
-    return Node(id, round, round, tuple(group), parents, note["kind"], note["text"], note["numbers"])
+        return TreeNode(id, round, round, tuple(group), parents)
+    return TreeNode(id, round, round, tuple(group), parents, note["kind"], note["text"], note["numbers"])
 
 
 def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients: Sequence[int]) -> list[list[int]]:
@@ -210,7 +210,7 @@ def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients:
 
 
 def ordered(
-    clients: Sequence[int], members: Sequence[Sequence[int]], nodes: Sequence[Node], truth: Mapping[int, int] | None = None
+    clients: Sequence[int], members: Sequence[Sequence[int]], nodes: Sequence[TreeNode], truth: Mapping[int, int] | None = None
 ) -> list[int]:
     """The positions of clients such that those who are together now are side by side.
 
@@ -230,7 +230,7 @@ def ordered(
     return sorted(range(len(clients)), key=lambda i: (key[last[i]], truth.get(clients[i], -1), clients[i]))
 
 
-def _chain(node: int, nodes: Sequence[Node]) -> tuple[int, ...]:
+def _chain(node: int, nodes: Sequence[TreeNode]) -> tuple[int, ...]:
     """The groups from the first one down to this, by who gave most of the members."""
     chain = [node]
     while chain[-1] >= 0 and nodes[chain[-1]].parents:

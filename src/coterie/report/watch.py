@@ -83,7 +83,7 @@ class Server(ThreadingHTTPServer):
             raise UserError(f"--port must be from 0 to 65535, got {port}")
         self.following, self.token = Following(folder), secrets.token_urlsafe(32)
         try:
-            super().__init__((HOST, port), Answer)
+            super().__init__((HOST, port), RequestHandler)
         except OSError as error:
             why = reason(error)
             raise UserError(f"port {port} cannot be had ({why}); --port 0 takes one that is free") from error
@@ -112,7 +112,7 @@ class Server(ThreadingHTTPServer):
             say(f"coterie: a request was not answered: {type(error).__name__}: {error}", sys.stderr)
 
 
-class Answer(BaseHTTPRequestHandler):
+class RequestHandler(BaseHTTPRequestHandler):
     """One request. Only GET and HEAD have a method here; all others are answered with 501."""
 
     server: Server

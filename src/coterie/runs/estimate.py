@@ -24,7 +24,7 @@ from coterie.clustering import gram, sketch
 from coterie.core import Assignment, Client, Method, Plan, Position, Replies, Round, Task, Training, amounts
 from coterie.data.world import ClientData, Split, World
 from coterie.engines import rounds as inprocess
-from coterie.engines.pool import Fleet
+from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import Clock, window
 from coterie.engines.workers import Hardware
 from coterie.models.layout import Layout
@@ -58,7 +58,7 @@ def estimate(experiment: Experiment, world: World | None = None, patience: float
     """One estimate per method. world: that of the first seed, where it is at hand. patience: seconds to play for."""
     seed, hardware = experiment.seeds[0], experiment.hardware()
     world = world or experiment.world(seed)
-    wire, _ = inprocess.meeting(experiment.methods[0], world, seed, experiment.boundary)
+    wire, _ = inprocess.setup(experiment.methods[0], world, seed, experiment.boundary)
     costs, each = probe(world, wire, hardware), max(patience / len(experiment.methods), LEAST)
     workers = hardware.processes(len(world.clients))
     out = []
@@ -353,7 +353,7 @@ def probe(world: World, wire: Wire, hardware: Hardware) -> Costs:
     small = replace(world, clients=clients, training=training, attacks={}, truth=None)
     alone = replace(hardware, workers=1, width=width)
 
-    with Fleet(small, wire, alone) as fleet:
+    with ClientPool(small, wire, alone) as fleet:
 
         def train(steps: int) -> None:
             task = Task(offered=(0,), training=replace(training, steps=steps))
@@ -457,15 +457,15 @@ def play(
     played = shrunk(world) if boundary.rotation == "none" else world  # a map's blocks are of the model's own size
     played = some(played, layout_of(played).size)
     share = len(world.clients) / len(played.clients)
-    wire, federation = inprocess.meeting(method, played, seed, boundary)
-    clients = Clients(played, wire, federation.draw(0), layout.size)
+    wire, federation = inprocess.setup(method, played, seed, boundary)
+    clients = SimulatedClients(played, wire, federation.draw(0), layout.size)
     position = Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
     work: list[Work] = []
     newest: list[Position] = []
     end = time.perf_counter() + patience
     while position.round < rounds and (not work or time.perf_counter() < end):
         clock, counts = Clock(), Counts(played, share, left_out=layout.size - wire.layout.size)
-        steps = inprocess.communicate(method, played, wire, position, seed, clock)
+        steps = inprocess.round_steps(method, played, wire, position, seed, clock)
         done = inprocess.carry(steps, partial(clients.answer, counts=counts))
         position = done.position
         newest = [*newest, position][-kept:]
@@ -477,7 +477,7 @@ def play(
     return Played(tuple(work), kept_bytes, state, layout.size)
 
 
-class Clients:
+class SimulatedClients:
     """Everybody's replies. Of those of a group that started from the same models they are equal. size: numbers of a row (d)
     of the model that is run, which may be larger than the one that is played with."""
 

@@ -297,7 +297,7 @@ DOTTED = ("boundary", "robust")
 """Tables whose settings are named with the table."""
 
 
-class Place(NamedTuple):
+class SettingPlace(NamedTuple):
     """Where a setting is: ``kind`` of table, the ``table``'s own name, the ``key``, the ``values`` to write into."""
 
     kind: str
@@ -343,23 +343,23 @@ def assign(spec: Spec, text: str) -> Spec:
     return spec
 
 
-def _places(spec: Spec) -> Iterator[Place]:
+def _places(spec: Spec) -> Iterator[SettingPlace]:
     for table in spec["methods"]:
         for key in settings_of(method_class(table["name"])):
-            yield Place("method", table["name"], key, table)
+            yield SettingPlace("method", table["name"], key, table)
     for key in settings_of(Training):
-        yield Place("training", "training", key, spec["training"])
+        yield SettingPlace("training", "training", key, spec["training"])
     for key in settings_of(Boundary):
-        yield Place("boundary", "boundary", key, spec["boundary"])
+        yield SettingPlace("boundary", "boundary", key, spec["boundary"])
     for key in settings_of(Robust):
-        yield Place("robust", "robust", key, spec["robust"])
+        yield SettingPlace("robust", "robust", key, spec["robust"])
     for key in settings_of(type(find(spec["scenario"]["name"])), hidden=("training",)):
-        yield Place("scenario", "scenario", key, spec["scenario"])
+        yield SettingPlace("scenario", "scenario", key, spec["scenario"])
     for key in (*PLAIN, "seeds"):
-        yield Place("experiment", "experiment", key, spec)
+        yield SettingPlace("experiment", "experiment", key, spec)
 
 
-def _dotted(places: list[Place], key: str) -> list[Place]:
+def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
     table, _, name = key.rpartition(".")
     there = [place for place in places if table in (place.table, place.kind)]
     if not there:
@@ -375,7 +375,7 @@ def _dotted(places: list[Place], key: str) -> list[Place]:
     return found
 
 
-def _bare(places: list[Place], key: str) -> list[Place]:
+def _bare(places: list[SettingPlace], key: str) -> list[SettingPlace]:
     found = [place for place in places if place.key == key and place.kind not in DOTTED]
     if not found:
         if table := next((place.table for place in places if place.key == key), None):

@@ -29,13 +29,13 @@ from coterie.clustering import (
 from coterie.clustering.halves import centred, halves
 from coterie.core import Assignment, Client, Federation, Groups, Plan, Position, Replies, Task, as_groups
 from coterie.engines import rounds
-from coterie.engines.pool import Fleet
-from coterie.engines.rounds import Clock, exchange, meeting
+from coterie.engines.pool import ClientPool
+from coterie.engines.rounds import Clock, exchange, setup
 from coterie.methods import ACFL, CFL, FLHC, SplitHalf
 from coterie.methods._cluster_tree import CFLState, Leaf, root
 from coterie.methods._half_steps import of_equal_steps
 from coterie.methods.acfl import Rule, layers_compared
-from coterie.methods.cfl import Heard, listen
+from coterie.methods.cfl import GroupUpdates, listen
 from coterie.methods.split_half import Evidence, confirmed, evidence_of, together
 from coterie.models.layout import own_layers
 from coterie.records.codec import from_stored
@@ -295,7 +295,7 @@ FAR = 10**9
 
 
 @dataclass(frozen=True)
-class Start:
+class StartingPoint:
     """model ``(d,)``: what is probed from. round: how many it was trained for. words: which it is. shared: all clients have, or
     had, it."""
 
@@ -313,28 +313,28 @@ def stored(run: Run) -> Position:
     return found[1]
 
 
-def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> Start:
+def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> StartingPoint:
     """The model that serves all; else the last that all had before they were parted; else the mean of those that serve."""
     paths = [assignment.path.get(client, (row,)) for client, row in assignment.row.items()]
     shared = [row for row in paths[0] if all(row in path for path in paths)]
     if shared and not position.kept:
         model = assignment.models[shared[-1]]
         if all(row == shared[-1] for row in assignment.row.values()):
-            return Start(model, position.round, "the model that serves all", True)
+            return StartingPoint(model, position.round, "the model that serves all", True)
         apart = next((line["round"] for line in lines if len(line["groups"]) > 1), position.round + 1)
-        return Start(model, apart - 1, "the last model that all had in common", True)
+        return StartingPoint(model, apart - 1, "the last model that all had in common", True)
     each = {(row, client if client in position.kept else None) for client, row in assignment.row.items()}
     total = sum(own_layers(assignment.models[row], None if c is None else position.kept[c]) for row, c in each)
     assert isinstance(total, Tensor)
-    return Start(total / len(each), position.round, f"the mean of the {len(each)} models that serve", False)
+    return StartingPoint(total / len(each), position.round, f"the mean of the {len(each)} models that serve", False)
 
 
-class Clients:
+class ProbedClients:
     """Those who are there where a run stands. fleet: trains them. parameters: the columns that similarity sees. seed: of the
     run. told: is called after each exchange."""
 
     def __init__(
-        self, fleet: Fleet, parameters: slice, position: Position, seed: int, told: Callable[[], None] | None = None
+        self, fleet: ClientPool, parameters: slice, position: Position, seed: int, told: Callable[[], None] | None = None
     ) -> None:
         self.told = told
         self.fleet, self.world, self.parameters, self.seed = fleet, fleet.world, parameters, seed
@@ -342,7 +342,7 @@ class Clients:
         self.left_out: Mapping[Client, str] = {}
         self.asked = 0
 
-    def halves(self, start: Start) -> Evidence:
+    def halves(self, start: StartingPoint) -> Evidence:
         """One probe: updates of both halves of everybody's data, in as many steps each, as split-half asks for.
 
         Who cannot be halved is left out from then on. Raises :class:`~coterie.settings.UserError` if fewer than two can be.
@@ -365,7 +365,7 @@ class Clients:
         self.left_out = {**self.left_out, **reasons}
         self.there = tuple(client for client in self.there if client not in reasons)
 
-    def updates(self, start: Start, epochs: int | None = None) -> Replies:
+    def updates(self, start: StartingPoint, epochs: int | None = None) -> Replies:
         """Every update of a round from ``start``, or of so many epochs. Raises :class:`~coterie.settings.UserError` if one is
         refused."""
         tasks = dict.fromkeys(self.there, Task(offered=(0,), epochs=epochs))
@@ -428,7 +428,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Course:
+class ProbeCourse:
     """How CFL would go from one group to those found. splits: what it would see of each group it has to cut, in turn; kept: of
     each that must stay; groups: where it comes to. start, moving: the norm of the mean update, as a share of the greatest
     client's, at the first model of all and at the model probed. bound: what gamma may be up to in all updates as they are."""
@@ -441,7 +441,7 @@ class Course:
     bound: float
 
 
-def course(probe: Probe, groups: Groups) -> Course:
+def course(probe: Probe, groups: Groups) -> ProbeCourse:
     """CFL's cuts, from all clients to ``groups``; one that goes through a group is not made."""
     first, now = (heard(replies, probe.parameters) for replies in (probe.first, probe.now))
     peak = max(first.client_norm, now.client_norm)
@@ -459,7 +459,7 @@ def course(probe: Probe, groups: Groups) -> Course:
         reached.append(clients)
         if seen and len(inside) == 1:
             kept.append(seen)
-    return Course(
+    return ProbeCourse(
         tuple(splits), tuple(kept), tuple(sorted(reached)),
         start=first.mean_norm / first.client_norm, moving=now.mean_norm / now.client_norm,
         bound=gamma_bound(now.alpha),
@@ -478,7 +478,7 @@ def sight(probe: Probe, clients: tuple[Client, ...], peak: float) -> Sight:
     return Sight(clients, at_rest.parts(), floor, at_rest.client_norm / peak, gamma_bound(at_rest.alpha))
 
 
-def heard(replies: Replies, parameters: int) -> Heard:
+def heard(replies: Replies, parameters: int) -> GroupUpdates:
     """What CFL would hear if all who replied were one group."""
     assert replies.updates is not None
     leaf = Leaf(node=0, clients=replies.clients, model=replies.updates[0])
@@ -488,7 +488,7 @@ def heard(replies: Replies, parameters: int) -> Heard:
     return found
 
 
-def advise(courses: Sequence[Course], groups: Groups, rho: np.ndarray, firm: bool) -> Advice:
+def advise(courses: Sequence[ProbeCourse], groups: Groups, rho: np.ndarray, firm: bool) -> Advice:
     """CFL's settings for which every draw's course ends in ``groups``. rho ``(n,)``: the clients' reliabilities."""
     ari = min(adjusted_rand(labels(one.groups), labels(groups)) for one in courses)
     splits, kept = ([sight for one in courses for sight in getattr(one, name)] for name in ("splits", "kept"))
@@ -523,7 +523,7 @@ def _below(setting: str, kept: Sequence[float], splits: Sequence[float], seen: f
     return Range(setting, low, high, float(f"{value:.2g}"), ratio(low, high))
 
 
-def _words(courses: Sequence[Course], splits: Sequence[Sight], kept: Sequence[Sight], rho: np.ndarray) -> str:
+def _words(courses: Sequence[ProbeCourse], splits: Sequence[Sight], kept: Sequence[Sight], rho: np.ndarray) -> str:
     """What was compared beside the ranges."""
     moving, start = max(one.moving for one in courses), min(one.start for one in courses)
     bounds = [f"{max(s.bound for s in kept):.2f} inside a group"] if kept else []
@@ -585,7 +585,7 @@ def suggest(
         if start.model.shape != (size := fleet.wire.layout.size,):
             raise ValueError(f"a model has shape {tuple(start.model.shape)}, and not ({size},)")
     with fleet:
-        asked = _Asked(one, Clients(fleet, federation.parameters, position, one.seed, told), federation, start)
+        asked = _Asked(one, ProbedClients(fleet, federation.parameters, position, one.seed, told), federation, start)
         finding, probes = asked.found()
         advice = tuple(asked.advice(finding, probes))
     return Suggestion(
@@ -609,7 +609,7 @@ def _only(folder: Path | str, trust_code: bool, secret: int | None) -> Run:
     return one
 
 
-def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Federation, Fleet]:
+def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Federation, ClientPool]:
     """What a method is told of the run's clients, and the processes that train them on the data they had."""
     experiment = replace(run.experiment, data=data_folder(data or run.experiment.data))
     world = experiment.world(run.seed)
@@ -618,8 +618,8 @@ def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Feder
         raise UserError(f"{run.folder} cannot be probed: the scenario's clients or data are not what they were")
     hardware = experiment.hardware(workers)
     hardware.check(world)
-    wire, federation = meeting(run.method, world, run.seed, experiment.boundary)
-    return federation, Fleet(world, wire, hardware)
+    wire, federation = setup(run.method, world, run.seed, experiment.boundary)
+    return federation, ClientPool(world, wire, hardware)
 
 
 def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...]) -> Finding:
@@ -642,9 +642,9 @@ class _Asked:
     """A run's ``clients``, who are asked for all that a suggestion rests on."""
 
     run: Run
-    clients: Clients
+    clients: ProbedClients
     federation: Federation
-    start: Start
+    start: StartingPoint
 
     def found(self) -> tuple[Finding, list[Evidence]]:
         """What two probes say, and they themselves, of those on whom they agree; the others are asked no more."""
@@ -665,8 +665,8 @@ class _Asked:
         yield advise(courses, finding.groups, np.array(finding.reliability), finding.firm)
 
     @property
-    def _first(self) -> Start:
-        return Start(self.federation.draw(0), 0, "the first model", True)
+    def _first(self) -> StartingPoint:
+        return StartingPoint(self.federation.draw(0), 0, "the first model", True)
 
     def _flhc(self, now: Sequence[Replies], labels: np.ndarray, firm: bool) -> Iterator[Advice]:
         fraction = getattr(self.run.method, "fraction", 1.0)  # on which the model depends that is clustered from
@@ -712,7 +712,7 @@ class _Asked:
         return out
 
 
-def _caveats(start: Start, finding: Finding, groups: Groups) -> Iterator[str]:
+def _caveats(start: StartingPoint, finding: Finding, groups: Groups) -> Iterator[str]:
     """Why to trust the finding less; ``groups``: those of the run."""
     if len(groups) > 1 and groups != finding.groups:
         yield f"the run has {len(groups)} groups, not these; a run of fedavg, of more rounds, may tell which are right"

@@ -206,7 +206,7 @@ LOG = "debug-core.log"
 class Writer(Protocol):
     """What a tracker is told, in the order of the rounds."""
 
-    place: Place
+    place: TrackerState
 
     def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:
         """A round; when this returns, a killed process loses no more of it than the tracker's own care allows."""
@@ -215,7 +215,7 @@ class Writer(Protocol):
         """No more rounds are coming now; finished: ever."""
 
 
-class Place:
+class TrackerState:
     """One run in one tracker. folder: the run directory. tracker: its name.
 
     ``identity``: of the run there, the same after a resume. ``round``: the last one tracked. Both are kept in

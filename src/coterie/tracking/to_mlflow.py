@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunStatus
 
 from coterie.settings import UserError
-from coterie.tracking.measures import TRACK, Picture, Place
+from coterie.tracking.measures import TRACK, Picture, TrackerState
 
 EXPERIMENT = "coterie"
 """The experiment's name, if MLFLOW_EXPERIMENT_NAME gives none."""
@@ -30,7 +30,7 @@ class MLflow:
 
     def __init__(self, folder: Path) -> None:
         uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-        self.place = Place(folder, "mlflow", where=uri)
+        self.place = TrackerState(folder, "mlflow", where=uri)
         own = self.place.home / TRACK / "mlflow"
         if not uri:
             own.mkdir(parents=True, exist_ok=True)

@@ -8,14 +8,14 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from coterie.tracking.measures import TRACK, Picture, Place
+from coterie.tracking.measures import TRACK, Picture, TrackerState
 
 
 class TensorBoard:
     """Writes one run. Rounds past those that are known to be whole are hidden from the viewer, and written again."""
 
     def __init__(self, folder: Path) -> None:
-        self.place = Place(folder, "tensorboard")
+        self.place = TrackerState(folder, "tensorboard")
         to, done = self.place.home / TRACK / "tensorboard" / self.place.name, self.place.round
         self.writer = SummaryWriter(str(to), purge_step=done + 1)
         if not done:

@@ -10,7 +10,7 @@ from typing import Literal, cast
 import wandb
 
 from coterie.settings import UserError
-from coterie.tracking.measures import TRACK, Picture, Place
+from coterie.tracking.measures import TRACK, Picture, TrackerState
 
 PROJECT = "coterie"
 """The project's name, if WANDB_PROJECT gives none."""
@@ -21,7 +21,7 @@ class Wandb:
 
     def __init__(self, folder: Path) -> None:
         mode = cast(Literal["online", "offline"], os.environ.get("WANDB_MODE", "offline"))
-        self.place = Place(folder, "wandb", where=mode)
+        self.place = TrackerState(folder, "wandb", where=mode)
         self._check_settings()
         home = Path(os.environ.get("WANDB_DIR") or self.place.home / TRACK)  # it makes its folder wandb in there
         home.mkdir(parents=True, exist_ok=True)

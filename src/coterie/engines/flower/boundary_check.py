@@ -24,7 +24,7 @@ SHORT = 1 << 64
 BOUNDARY, SETTINGS, SECRET = "coterie.boundary", "settings", "secret"
 
 
-def told(boundary: Boundary) -> ConfigRecord:
+def stated(boundary: Boundary) -> ConfigRecord:
     """What a node's replies tell of its boundary: the settings, and a digest of the secret, which tells equal from unequal.
 
     Who guesses a secret can check the guess, so it has to be long: see :data:`SHORT`.

@@ -106,7 +106,7 @@ class Carrier:
 
     def incoming(self, plan: Plan, replies: Iterable[Message], exchange: int) -> Replies:
         """What a method's step must see of the replies; those that cannot be used are refused with a reason."""
-        heard: dict[Client, Heard] = {}
+        heard: dict[Client, ClientReply] = {}
         refused = dict(self.unasked)
         replies = list(replies)
         secret = self._common_secret(replies)
@@ -135,7 +135,7 @@ class Carrier:
                 self.digests[client] = boundary_check.secret_of(reply.content)
         return boundary_check.most(self.digests.values())
 
-    def _remember(self, plan: Plan, heard: Mapping[Client, Heard], exchange: int) -> None:
+    def _remember(self, plan: Plan, heard: Mapping[Client, ClientReply], exchange: int) -> None:
         """Who has kept layers now; a note where they are not those that the client is known to have kept."""
         for client, task in plan.tasks.items():
             node = self.nodes.node(client)
@@ -230,7 +230,7 @@ class Carrier:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ClientReply:
     """One client's reply, read: see :class:`~coterie.core.Replies`. updates: none, one, or those of both halves. kept: the
     exchange after which it kept the layers that it trained from, -1 for none."""
 
@@ -242,7 +242,7 @@ class Heard:
     kept: int
 
 
-def read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None) -> Heard:
+def read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None) -> ClientReply:
     """A reply to a task. Raises :class:`Unfit`, and nothing else, whatever the reply holds."""
     try:
         return _read(reply, plan, task, wire, secret)
@@ -252,7 +252,7 @@ def read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None)
         raise Unfit(f"its reply cannot be read: {type(error).__name__} {error}") from error
 
 
-def _read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None) -> Heard:
+def _read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None) -> ClientReply:
     if reply.has_error():
         raise Unfit(f"its app failed: {reply.error.reason or reply.error.code}")
     if not reply.has_content():
@@ -269,7 +269,7 @@ def _read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None
     updates = _updates(content, plan, task, places, wire) if task.trains else ()
     kept = messages.whole(metrics.get(KEPT))
     chosen = tuple(task.offered[place] for place in places)
-    return Heard(updates, wire.examples(examples), chosen, losses, accuracies, -1 if kept is None else kept)
+    return ClientReply(updates, wire.examples(examples), chosen, losses, accuracies, -1 if kept is None else kept)
 
 
 def _places(metrics: Any, task: Task) -> list[int]:
@@ -332,7 +332,7 @@ def _decompressed(arrays: Any, name: str, wire: Wire, stay: Tensor | None) -> Te
         raise Unfit(f"its update is not compressed by {wire.boundary.compress}: {error}") from None
 
 
-def gathered(plan: Plan, heard: Mapping[Client, Heard], refused: Mapping[Client, str], wire: Wire, robust: Robust) -> Replies:
+def gathered(plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[Client, str], wire: Wire, robust: Robust) -> Replies:
     """What the plan says a step must see, from every reply that can be used and is plausible beside the others."""
     trained = {c: one for c, one in heard.items() if one.updates}
     updates, chosen = {c: one.updates for c, one in trained.items()}, {c: one.chosen for c, one in trained.items()}

@@ -125,7 +125,7 @@ def boundary_mod(
 
     def sent(records: dict[str, Any]) -> RecordDict:
         """With what tells of the boundary."""
-        return RecordDict({**records, boundary_check.BOUNDARY: boundary_check.told(boundary)})
+        return RecordDict({**records, boundary_check.BOUNDARY: boundary_check.stated(boundary)})
 
     return mod
 

@@ -411,7 +411,7 @@ class Present(Attendance):
 
 
 @dataclass(frozen=True)
-class Memory:
+class NodeMemory:
     """What a server that was stopped has to know again. run: what clients call what they keep in this run. nodes: node ->
     client. layers: client -> the exchange after which it last kept layers of its own. owners: client -> the badge of the
     node that it belongs to, see :mod:`.identity`."""

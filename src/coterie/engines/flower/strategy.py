@@ -26,8 +26,8 @@ from coterie.data.scenario import FEDERATION
 from coterie.engines.flower import messages
 from coterie.engines.flower.exchange import Carrier
 from coterie.engines.flower.messages import CONFIG, FIRST, Rest
-from coterie.engines.flower.nodes import CLAIMED, Identity, Memory, Nodes, Post, Waiting, from_file
-from coterie.engines.rounds import Clock, Roster, Steps, carry, communicate
+from coterie.engines.flower.nodes import CLAIMED, Identity, NodeMemory, Nodes, Post, Waiting, from_file
+from coterie.engines.rounds import Clock, Roster, Steps, carry, round_steps
 from coterie.engines.workers import EngineError
 from coterie.files import read_within, within
 from coterie.methods import method_class
@@ -153,7 +153,7 @@ class MethodStrategy(Strategy):
     # -- rounds -----------------------------------------------------------------------------------------------------------
 
     def rounds(
-        self, grid: Grid, rounds: int, *, start: Position | None = None, memory: Memory | None = None,
+        self, grid: Grid, rounds: int, *, start: Position | None = None, memory: NodeMemory | None = None,
         initial: ArrayRecord | None = None, roster: Roster | None = None,
     ) -> Iterator[Round]:
         """Yield each communication round up to number ``rounds``. start, memory: go on from there, with what was known of
@@ -343,7 +343,7 @@ class Conductor:
 
     def __init__(
         self, terms: Terms, grid: Grid, *, configs: Mapping[str, Mapping[str, Any]], start: Position | None = None,
-        memory: Memory | None = None, initial: ArrayRecord | None = None, roster: Roster | None = None,
+        memory: NodeMemory | None = None, initial: ArrayRecord | None = None, roster: Roster | None = None,
     ) -> None:  # fmt: skip
         grid = CarefulGrid(grid)
         if initial and terms.boundary.rotation != "none" and start is None:
@@ -353,7 +353,7 @@ class Conductor:
             )
         self.terms, self.initial, self.roster = terms, initial, roster
         self.drawn: dict[int, Tensor] = {}
-        memory = memory or Memory()
+        memory = memory or NodeMemory()
         self.post = Post(grid)
         identity = terms.identity.going_on(memory.owners, memory.nodes)
         self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes)
@@ -430,13 +430,13 @@ class Conductor:
         terms = self.terms
         connected = self.nodes.look() or self.nodes.wait(1, terms.wait, log.info)
         self.carrier.online = self.nodes.awake(connected, self.position.members) or connected
-        return communicate(terms.method, self.roster or self.carrier, terms.wire, self.position, terms.seed, clock)
+        return round_steps(terms.method, self.roster or self.carrier, terms.wire, self.position, terms.seed, clock)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> NodeMemory:
         """What it takes to go on, besides the position."""
         nodes, owners = {**self.nodes.before, **self.nodes.client}, dict(self.nodes.identity.owners)
-        return Memory(self.carrier.run, nodes, dict(self.carrier.layers), owners)
+        return NodeMemory(self.carrier.run, nodes, dict(self.carrier.layers), owners)
 
     def ended(self, done: Round) -> Round:
         """The round, with what has happened to nodes; it is the last one now."""
@@ -558,7 +558,7 @@ class Journal(AbstractContextManager["Journal"]):
     def __exit__(self, *error: object) -> None:
         self.stack.close()
 
-    def stored(self) -> tuple[Position | None, Memory | None]:
+    def stored(self) -> tuple[Position | None, NodeMemory | None]:
         """Where the run stands, and what was known of the nodes; nothing of a new one."""
         if not self.record.begun:
             return None, None
@@ -570,7 +570,7 @@ class Journal(AbstractContextManager["Journal"]):
         self._describe_anew(was, found[0] if found else 0)
         return (found[1] if found else None), read_memory(self.folder, was["schema"] >= CHECKED)
 
-    def keep(self, done: Round, memory: Memory) -> None:
+    def keep(self, done: Round, memory: NodeMemory) -> None:
         """Record a round and store its checkpoint."""
         if not self.record.begun:
             self._describe(done)
@@ -617,7 +617,7 @@ class Journal(AbstractContextManager["Journal"]):
         return {"net": net}
 
 
-def read_memory(folder: Path, checked: bool) -> Memory | None:
+def read_memory(folder: Path, checked: bool) -> NodeMemory | None:
     """What was known of the nodes, or None of an earlier Coterie. checked: the file must have a checksum."""
     path = within(folder, NODES)
     if not path.exists():
@@ -628,7 +628,7 @@ def read_memory(folder: Path, checked: bool) -> Memory | None:
         found = json.loads(data)
         nodes, layers = ({int(key): int(value) for key, value in found[name].items()} for name in ("nodes", "layers"))
         owners = {int(key): str(badge) for key, badge in found.get("owners", {}).items()}  # an earlier Coterie has none
-        return Memory(str(found["run"]), nodes, layers, owners)
+        return NodeMemory(str(found["run"]), nodes, layers, owners)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged ({error})") from error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.records.record import finite
-from coterie.report.explain import story, walk
+from coterie.report.explain import client_history, story
 from coterie.report.explain.view import read
 
 WIDTH = 100
@@ -23,14 +23,14 @@ def explain(run: Path | str, client: int | None = None, round: int | None = None
     Raises :class:`~coterie.settings.UserError` where there is no such run, round or client.
     """
     told = read(run, round)
-    result: dict[str, Any] = finite(story.story(told) if client is None else walk.walk(told, client))
+    result: dict[str, Any] = finite(story.story(told) if client is None else client_history.client_history(told, client))
     return result
 
 
 def words(run: Path | str, client: int | None = None, round: int | None = None, width: int = WIDTH) -> str:
     """The same as a text of lines of at most ``width`` columns."""
     told = read(run, round)
-    paragraphs = story.text(told, story.story(told)) if client is None else walk.text(told, walk.walk(told, client))
+    paragraphs = story.text(told, story.story(told)) if client is None else client_history.text(told, client_history.client_history(told, client))
     return "\n".join(_wrapped(indent, paragraph, width) for indent, paragraph in paragraphs)
 
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.report.explain import families
-from coterie.report.explain.view import Clients, Story, Told, count, who
+from coterie.report.explain.view import Clients, NoteView, RunHistory, count, who
 from coterie.report.summary import agreement, mean_of, without
 
 SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
 """Kinds of notes that may tell why groups stayed what they are."""
 
 
-def story(told: Story) -> dict[str, Any]:
+def story(told: RunHistory) -> dict[str, Any]:
     """All of a run: see docs/explain.md for the fields."""
     notes = list(told.told())
     changed = [note for note in notes if note.changes]
@@ -33,7 +33,7 @@ def story(told: Story) -> dict[str, Any]:
     }
 
 
-def heading(told: Story) -> dict[str, Any]:
+def heading(told: RunHistory) -> dict[str, Any]:
     return {
         "run": str(told.folder), "method": told.method, "scenario": told.description["scenario"]["name"],
         "seed": told.description["seeds"][0], "round": told.lines[-1]["round"], "rounds": told.description["rounds"],
@@ -41,7 +41,7 @@ def heading(told: Story) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def decision(note: Told) -> dict[str, Any]:
+def decision(note: NoteView) -> dict[str, Any]:
     """A note: what it compared, how close it was, what would have changed it, and what it says itself."""
     found = families.decision(note)
     return {
@@ -50,7 +50,7 @@ def decision(note: Told) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _joined(note: Told) -> list[int]:
+def _joined(note: NoteView) -> list[int]:
     """Whom the client of a note is with after the round, where it found its group in it."""
     if note.kind not in ("join", "move") or len(note.clients) != 1:
         return []
@@ -58,7 +58,7 @@ def _joined(note: Told) -> list[int]:
     return [client for client in group if client != note.clients[0]]
 
 
-def last_about(notes: Sequence[Told], group: Clients) -> Told | None:
+def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
     """The last note that told of this group alone and left it as it was, if nothing has changed it since but comings and
     goings."""
     members = set(group)
@@ -71,7 +71,7 @@ def last_about(notes: Sequence[Told], group: Clients) -> Told | None:
     return None
 
 
-def last_of_all(told: Story, notes: Sequence[Told]) -> Told | None:
+def last_of_all(told: RunHistory, notes: Sequence[NoteView]) -> NoteView | None:
     """The last note about several of the present groups together that left them as they were, if none has changed since."""
     for note in reversed(notes):
         if _ends(note, {client for group in told.groups for client in group}):
@@ -82,28 +82,28 @@ def last_of_all(told: Story, notes: Sequence[Told]) -> Told | None:
     return None
 
 
-def _ends(note: Told, members: set[int]) -> bool:
+def _ends(note: NoteView, members: set[int]) -> bool:
     """Whether groups of any of these clients became others by this note, not by one client's coming alone."""
     return note.changes and note.kind != "join" and bool(members & set(note.clients))
 
 
-def _of_all(told: Story, notes: Sequence[Told]) -> dict[str, Any] | None:
+def _of_all(told: RunHistory, notes: Sequence[NoteView]) -> dict[str, Any] | None:
     note = last_of_all(told, notes)
     return None if note is None else decision(note)
 
 
-def _standing(told: Story, notes: Sequence[Told], group: Clients) -> dict[str, Any]:
+def _standing(told: RunHistory, notes: Sequence[NoteView], group: Clients) -> dict[str, Any]:
     note = last_about(notes, group)
     return {"clients": list(group), "accuracy": accuracy(told, group), "decision": None if note is None else decision(note)}
 
 
-def accuracy(told: Story, group: Clients) -> float | None:
+def accuracy(told: RunHistory, group: Clients) -> float | None:
     """The mean accuracy of a group's honest clients in the last tested round."""
     tested = next((line for line in reversed(told.lines) if line["tested"]), None)
     return None if tested is None else mean_of(tested, group)
 
 
-def unexplained(told: Story, changed: Sequence[Told]) -> list[dict[str, Any]]:
+def unexplained(told: RunHistory, changed: Sequence[NoteView]) -> list[dict[str, Any]]:
     """Rounds after which groups were others though no note says why; who came and who left does not count."""
     why = {note.round for note in changed} | {note.round + 1 for note in changed if note.kind in ("partition", "join")}
     found = []
@@ -117,7 +117,7 @@ def unexplained(told: Story, changed: Sequence[Told]) -> list[dict[str, Any]]:
     return found
 
 
-def came_and_went(told: Story) -> list[tuple[int, Clients, Clients]]:
+def came_and_went(told: RunHistory) -> list[tuple[int, Clients, Clients]]:
     """(round, who came, who left), where anybody did."""
     found = []
     for before, line in zip(told.lines, told.lines[1:], strict=False):
@@ -127,7 +127,7 @@ def came_and_went(told: Story) -> list[tuple[int, Clients, Clients]]:
     return found
 
 
-def not_recorded(told: Story) -> list[str]:
+def not_recorded(told: RunHistory) -> list[str]:
     """What records of this age lack."""
     lacks = []
     if any("silent" not in line for line in told.lines):
@@ -141,7 +141,7 @@ SHOWN = 12
 """Decisions told in full, half of them the first and half the last; and groups."""
 
 
-def text(told: Story, found: dict[str, Any]) -> list[tuple[int, str]]:
+def text(told: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """(indentation, paragraph) of a run's explanation."""
     out = [(0, title(found)), (0, found["about"]), (0, "")]
     out += _changes(found) + _events(told) + _present(found)
@@ -210,7 +210,7 @@ def happened(one: dict[str, Any]) -> str:
             return f"{who(clients)}."
 
 
-def _events(told: Story) -> list[tuple[int, str]]:
+def _events(told: RunHistory) -> list[tuple[int, str]]:
     events = came_and_went(told)
     out = [(0, "WHO CAME AND WHO LEFT")] if events else []
     for round, came, left in events[:SHOWN]:

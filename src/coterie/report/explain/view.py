@@ -22,7 +22,7 @@ Clients = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Story:
+class RunHistory:
     """A run as recorded, up to a round. description: of ``run.toml``. lines: the rounds, the last that was asked for last."""
 
     folder: Path
@@ -68,20 +68,20 @@ class Story:
                 found |= {int(first) + i: part for i, part in enumerate(told.parts)}
         return found
 
-    def told(self) -> Iterator[Told]:
+    def told(self) -> Iterator[NoteView]:
         """Every note, oldest first."""
         before: Line | None = None
         for place, line in enumerate(self.lines):
             for note in line["notes"]:
-                yield Told(self, place, line, before, note)
+                yield NoteView(self, place, line, before, note)
             before = line
 
 
 @dataclass(frozen=True)
-class Told:
+class NoteView:
     """A note in its place: the line of its round, whose place is ``place``, and the line before."""
 
-    story: Story
+    story: RunHistory
     place: int
     line: Line
     before: Line | None
@@ -149,7 +149,7 @@ class Told:
         return self.kind == "join" and not self.numbers and str(self.note["text"]).endswith(f"joined in round {self.round}")
 
 
-def read(run: Path | str, round: int | None = None) -> Story:
+def read(run: Path | str, round: int | None = None) -> RunHistory:
     """The records of the run in directory ``run``, up to ``round``; the last where None.
 
     Raises :class:`~coterie.settings.UserError` for a folder of several runs or of none, without rounds, or without that one.
@@ -167,10 +167,10 @@ def read(run: Path | str, round: int | None = None) -> Story:
     last = lines[-1]["round"]
     if round is not None and not 1 <= round <= last:
         raise UserError(f"--round {round} is not among the {last} recorded rounds of {run}: 1 to {last}")
-    return Story(folder, description, lines if round is None else lines[:round])
+    return RunHistory(folder, description, lines if round is None else lines[:round])
 
 
-def of_client(story: Story, client: int) -> Clients:
+def of_client(story: RunHistory, client: int) -> Clients:
     """The group of a client. Raises :class:`~coterie.settings.UserError` for one that is not there, naming the nearest."""
     group = story.group(client)
     if group is None:
@@ -272,7 +272,7 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Explanation:
     """What is to be said of a decision, or of one client in it. says: further sentences, before the criteria; data: their
     numbers, for JSON."""
 
@@ -284,7 +284,7 @@ class Finding:
     def words(self) -> list[str]:
         return [*self.says, *(c.words() for c in self.criteria), *(f.words() for f in self.flips)]
 
-    def within(self, limits: Mapping[str, Mapping[str, Any]]) -> Finding:
+    def within(self, limits: Mapping[str, Mapping[str, Any]]) -> Explanation:
         """The same without what no setting can be: limits of each setting by name."""
         flips = (f for f in self.flips if all(change.possible(limits.get(change.setting, {})) for change in f.changes))
         return replace(self, flips=tuple(flips))

@@ -43,10 +43,10 @@ def plot(run: Path | str, kind: str, out: Path | str, round: int | None = None) 
 
 
 def _maker(kind: str, run: Gathered, round: int | None) -> Callable[[], Figure]:
-    from coterie.report.figures import blocks, criteria, curves, heat
+    from coterie.report.figures import criteria, curves, groups, heat
 
     makers: dict[str, Callable[[], Figure]] = {
-        "groups": lambda: blocks.figure(run),
+        "groups": lambda: groups.figure(run),
         "similarity": lambda: heat.figure(run, round),
         "criteria": lambda: criteria.figure(run),
         "traffic": lambda: curves.traffic(run),

@@ -21,7 +21,7 @@ from coterie.clustering import dendrogram
 from coterie.methods.split_half import ALIKE
 from coterie.records.codec import DamagedError
 from coterie.records.record import Line, load_matrices
-from coterie.report.gathered import Told
+from coterie.report.gathered import PlacedNotes
 
 Chart = dict[str, Any]
 NODES = 12
@@ -34,13 +34,13 @@ FLOOR = 1e-30
 """Smaller p-values are drawn here."""
 
 
-def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> list[Chart]:
+def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> list[Chart]:
     """The charts of a run of ``method``, its table in ``run.toml``; those with nothing in them are left out."""
     made = MAKERS.get(method["name"], _numbers)(method, folder, lines, told)
     return [chart for chart in made if chart.get("links") or any(one["points"] for one in chart["series"])]
 
 
-def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
     relative = method.get("scale") == "relative"
     bounds = ("eps1 x greatest norm", "eps2 x greatest norm so far") if relative else ("eps1", "eps2")
     norms = {"mean_norm": "norm of the mean update", "eps1": bounds[0]}
@@ -70,7 +70,7 @@ def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: T
     )  # fmt: skip
 
 
-def _split_half(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+def _split_half(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
     names = {"p": "one probe", "p_together": "with the probe before"}
     reviews = [one for one in told if _reviews(one[2])]
     series = _series([one for one in told if not _reviews(one[2])], names, lambda value: max(value, FLOOR))
@@ -95,7 +95,7 @@ def _reviews(note: Mapping[str, Any]) -> bool:
     return "other_node" in note["numbers"] or note["kind"] in ("merge", "move")
 
 
-def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
     yield _chart(
         "Utility of the groups", "The sum over clients of similarity to their group less the price of little data.",
         "utility", _series(told, {"utility": "utility"}, one_for_all=True),
@@ -118,7 +118,7 @@ def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: 
     )  # fmt: skip
 
 
-def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
     """Of FL+HC's distances, or of what ACFL's similarities lack to 1."""
     similar = method["name"] == "acfl"
     for round, _, note in told:
@@ -151,7 +151,7 @@ def round_(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
     """A chart for each number that a method's notes about groups have told in at least two rounds."""
     told = [one for one in told if len(one[2]["clients"]) > 1]
     rounds: dict[str, set[int]] = {}
@@ -163,7 +163,7 @@ def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], tol
         yield _chart(name, "As the method's notes tell it.", name, _series(told, {name: name}))
 
 
-def _choosing(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: Told) -> Iterable[Chart]:
+def _choosing(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
     yield _chart(
         "Least training loss", "Mean over the clients heard of the least loss that a model has on their training data.", "loss",
         _series(told, {"loss": "mean of the least losses"}, one_for_all=True),
@@ -186,7 +186,7 @@ def _chart(
     return {"title": title, "about": about, "y": y, "log": log, "series": list(series), "levels": list(levels)}
 
 
-def _series(told: Told, names: Mapping[str, str], change: Any = float, one_for_all: bool = False) -> list[dict[str, Any]]:
+def _series(told: PlacedNotes, names: Mapping[str, str], change: Any = float, one_for_all: bool = False) -> list[dict[str, Any]]:
     """A series per group and name of a number; of many groups those with most rounds."""
     found: dict[tuple[int, str], list[list[float]]] = {}
     for round, node, note in told:

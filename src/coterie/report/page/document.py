@@ -17,7 +17,7 @@ from typing import Any
 from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Line, Record, finite
-from coterie.report.gathered import Gathered, Node, Told, gathered
+from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
 from coterie.report.summary import ABOUT, Summary, expand, mean_of, side_by_side, silent, summarised
@@ -115,7 +115,7 @@ def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
     return out
 
 
-def events(told: Told) -> list[dict[str, Any]]:
+def events(told: PlacedNotes) -> list[dict[str, Any]]:
     """What happened, in order: notes with a change of groups, those about single clients, then as many others as fit."""
     rank = [0 if len(note["parts"]) > 1 else 1 if note["kind"] in WALKS else 2 for _, _, note in told]
     chosen = sorted(sorted(range(len(told)), key=lambda i: (rank[i], -i))[:EVENTS])
@@ -235,7 +235,7 @@ def groups(run: Gathered) -> dict[str, Any]:
     return {"nodes": [_told(node, run, truth, reasons) for node in run.nodes], "reasons": list(reasons)}
 
 
-def _told(node: Node, run: Gathered, truth: dict[int, int], reasons: dict[str, int]) -> dict[str, Any]:
+def _told(node: TreeNode, run: Gathered, truth: dict[int, int], reasons: dict[str, int]) -> dict[str, Any]:
     inside = Counter(truth[client] for client in node.clients if client in truth)
     return {
         "id": node.id, "first": node.first, "last": node.last, "count": len(node.clients),
@@ -245,7 +245,7 @@ def _told(node: Node, run: Gathered, truth: dict[int, int], reasons: dict[str, i
     }  # fmt: skip
 
 
-def scored(node: Node, run: Gathered) -> dict[str, Any]:
+def scored(node: TreeNode, run: Gathered) -> dict[str, Any]:
     """Mean accuracy and loss of a group's honest members, and in which round (tested): as last tested while it was there."""
     at = next((i for i in range(node.last - 1, node.first - 2, -1) if run.lines[i]["tested"]), None)
     if at is None:

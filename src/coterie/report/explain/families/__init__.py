@@ -11,7 +11,7 @@ from coterie.methods import METHODS
 from coterie.report.explain.families import cfl, choosing, hcct, placing, split_half, weighing
 from coterie.report.explain.families.linkage import ACFL, FLHC
 from coterie.report.explain.families.plain import ABOUT, Plain
-from coterie.report.explain.view import Finding, Told
+from coterie.report.explain.view import Explanation, NoteView
 
 
 class Family(Protocol):
@@ -20,9 +20,9 @@ class Family(Protocol):
 
     def about(self, settings: dict[str, Any]) -> str: ...
 
-    def decision(self, told: Told) -> Finding: ...
+    def decision(self, told: NoteView) -> Explanation: ...
 
-    def member(self, told: Told, client: int) -> Finding: ...
+    def member(self, told: NoteView, client: int) -> Explanation: ...
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -36,19 +36,19 @@ def of(method: str) -> Family:
     return FAMILIES.get(method) or Plain(method)
 
 
-def decision(told: Told) -> Finding:
+def decision(told: NoteView) -> Explanation:
     """What a note compared, how close it was, and what would have changed it."""
     found = placing.decision(told) if told.kind in placing.KINDS else of(told.story.method).decision(told)
     return found.within(_limits(told))
 
 
-def member(told: Told, client: int) -> Finding:
+def member(told: NoteView, client: int) -> Explanation:
     """The same of one client, whom the note concerns."""
     found = placing.decision(told) if told.kind in placing.KINDS else of(told.story.method).member(told, client)
     return found.within(_limits(told))
 
 
-def _limits(told: Told) -> dict[str, Mapping[str, Any]]:
+def _limits(told: NoteView) -> dict[str, Mapping[str, Any]]:
     """Setting of the method -> its limits."""
     cls = METHODS.get(told.story.method)
     return {} if cls is None else {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}

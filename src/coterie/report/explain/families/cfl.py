@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.clustering import bipartition_margin, gamma_bound, optimal_bipartition
 from coterie.methods.cfl import without_bias
-from coterie.report.explain.view import Change, Criterion, Finding, Flip, Told, opposed, outward, sentence, short
+from coterie.report.explain.view import Change, Criterion, Explanation, Flip, NoteView, opposed, outward, sentence, short
 
 COSINE = (
     "How alike two clients are is told by the cosine of their updates, which are what training adds to the model: 1 where both "
@@ -31,32 +31,32 @@ def about(settings: dict[str, Any]) -> str:
     )
 
 
-def decision(told: Told) -> Finding:
+def decision(told: NoteView) -> Explanation:
     settings, numbers = told.story.settings, told.numbers
     if settings.get("split_rounds"):
         return _scheduled(told)
     tests = criteria(told)
     data: dict[str, Any] = dict(numbers)
     if not tests:
-        return Finding(says=(sentence(told.note["text"]),), data=data)
+        return Explanation(says=(sentence(told.note["text"]),), data=data)
     found = [criterion for criterion, _ in tests]
-    return Finding(criteria=tuple(found), flips=_flips(told, tests), says=_says(told), data=data)
+    return Explanation(criteria=tuple(found), flips=_flips(told, tests), says=_says(told), data=data)
 
 
-def _scheduled(told: Told) -> Finding:
+def _scheduled(told: NoteView) -> Explanation:
     if told.kind != "split":
-        return Finding(says=("Its turn to be split, by split_rounds, had not come.",))
-    return Finding(says=(f"It was {told.note['text']}. Only split_rounds could have changed that.",))
+        return Explanation(says=("Its turn to be split, by split_rounds, had not come.",))
+    return Explanation(says=(f"It was {told.note['text']}. Only split_rounds could have changed that.",))
 
 
-def _says(told: Told) -> tuple[str, ...]:
+def _says(told: NoteView) -> tuple[str, ...]:
     needed, held = int(told.story.settings.get("persistence") or 1), told.numbers.get("held")
     if held is None or needed == 1 or told.kind not in ("split", "hold"):
         return ()
     return (f"It was round {held:.0f} in a row in which all criteria held; persistence asks for {needed}.",)
 
 
-def criteria(told: Told) -> Tests:
+def criteria(told: NoteView) -> Tests:
     """The criteria of a note in their order, in the unit of the settings. Those that the method had no need to look at any more
     are here too, where their numbers were recorded."""
     s, n = told.story.settings, told.numbers
@@ -104,7 +104,7 @@ def _sized(s: dict[str, Any], n: dict[str, float]) -> Tests:
     return [(test, ("min_cluster_size", least))]
 
 
-def _flips(told: Told, tests: Tests) -> tuple[Flip, ...]:
+def _flips(told: NoteView, tests: Tests) -> tuple[Flip, ...]:
     persistence = int(told.story.settings.get("persistence") or 1)
     failed = [(test, about) for test, about in tests if not test.holds]
     if told.kind == "split":
@@ -126,7 +126,7 @@ def _flips(told: Told, tests: Tests) -> tuple[Flip, ...]:
     return (Flip(tuple(opposed(test, *about, test.value) for test, about in failed if about), _instead(told, persistence)),)
 
 
-def _instead(told: Told, persistence: int) -> str:
+def _instead(told: NoteView, persistence: int) -> str:
     """What would have come of a round in which the criteria that failed had held."""
     s, n = told.story.settings, told.numbers
     if s.get("fraction", 1.0) < 1 or n.get("heard", np.inf) < max(2.0, s.get("quorum", 0.5) * len(told.clients)):
@@ -142,7 +142,7 @@ def _instead(told: Told, persistence: int) -> str:
     return "it would have split in this round"
 
 
-def _tightest(told: Told, test: Criterion, setting: str, was: Any) -> Change:
+def _tightest(told: NoteView, test: Criterion, setting: str, was: Any) -> Change:
     """What would have broken the row of rounds in which all criteria held: in that of them in which it took least."""
     values = [test.value]
     for earlier in _streak(told):
@@ -150,7 +150,7 @@ def _tightest(told: Told, test: Criterion, setting: str, was: Any) -> Change:
     return opposed(test, setting, was, max(values) if test.sign == "<" else min(values))
 
 
-def _streak(told: Told) -> list[Told]:
+def _streak(told: NoteView) -> list[NoteView]:
     """The rounds before a split in which the group was held back by persistence alone."""
     return [
         other for other in told.story.told()
@@ -162,20 +162,20 @@ def _streak(told: Told) -> list[Told]:
 # -- one client ---------------------------------------------------------------------------------------------------------
 
 
-def member(told: Told, client: int) -> Finding:
+def member(told: NoteView, client: int) -> Explanation:
     """On which side of a cut a client came, and with whom it is most alike on both."""
     clients, cosines = told.matrix()
     side = next((part for part in told.parts if client in part), None)
     if not told.parts:
-        return Finding()
+        return Explanation()
     if side is None:
-        return Finding(says=("It was not heard in the round of the split, so it stood between the sides and chose one later.",))
+        return Explanation(says=("It was not heard in the round of the split, so it stood between the sides and chose one later.",))
     if cosines is None:
-        return Finding(says=("Which clients it was most alike with was not recorded.",), data={"side": list(side)})
+        return Explanation(says=("Which clients it was most alike with was not recorded.",), data={"side": list(side)})
     return _on_its_side(clients, cosines, side, client)
 
 
-def _on_its_side(clients: list[int], cosines: np.ndarray, side: tuple[int, ...], client: int) -> Finding:
+def _on_its_side(clients: list[int], cosines: np.ndarray, side: tuple[int, ...], client: int) -> Explanation:
     at, row = clients.index(client), cosines[clients.index(client)]
     own = {c: float(row[i]) for i, c in enumerate(clients) if c in side and i != at}
     other = {c: float(row[i]) for i, c in enumerate(clients) if c not in side}
@@ -205,4 +205,4 @@ def _on_its_side(clients: list[int], cosines: np.ndarray, side: tuple[int, ...],
             f"{outward(joined, '>')}, the weakest link that holds a side together."
         )
         data["together_above"] = joined
-    return Finding(says=tuple(says), data=data)
+    return Explanation(says=tuple(says), data=data)

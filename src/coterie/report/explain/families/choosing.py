@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.report.explain.view import Finding, Told, count, sentence, short
+from coterie.report.explain.view import Explanation, NoteView, count, sentence, short
 
 NEAREST = 3
 """Clients told of, whose choice was closest."""
@@ -23,11 +23,11 @@ def about(settings: dict[str, Any]) -> str:
     )
 
 
-def decision(told: Told) -> Finding:
+def decision(told: NoteView) -> Explanation:
     numbers = told.numbers
     starts = {name: value for name, value in numbers.items() if name.startswith("start")}
     if starts:
-        return Finding(says=(sentence(told.note["text"]),), data=numbers)
+        return Explanation(says=(sentence(told.note["text"]),), data=numbers)
     says = []
     if "moved" in numbers:
         says.append(f"{count(int(numbers['moved']), 'client')} changed their choice.")
@@ -38,10 +38,10 @@ def decision(told: Told) -> Finding:
         says.append(f"The closest choices, by how much greater the loss with the second-best model was: {named}.")
     else:
         says.append("The losses with each of the models were not recorded.")
-    return Finding(says=tuple(says), data={**numbers, "margins": margins})
+    return Explanation(says=tuple(says), data={**numbers, "margins": margins})
 
 
-def losses_of(told: Told) -> dict[int, dict[int, float]]:
+def losses_of(told: NoteView) -> dict[int, dict[int, float]]:
     """client -> model -> its training loss, of those whose losses were recorded."""
     found: dict[int, dict[int, float]] = {}
     for name in told.note.get("values") or {}:
@@ -57,7 +57,7 @@ def _margin(losses: dict[int, float]) -> float:
     return second - first
 
 
-def member(told: Told, client: int) -> Finding:
+def member(told: NoteView, client: int) -> Explanation:
     """A client's losses with the models that it was offered."""
     losses = losses_of(told).get(client)
     model = told.values("model").get(client)
@@ -65,10 +65,10 @@ def member(told: Told, client: int) -> Finding:
     if not losses:
         if model is None:
             kept = "It was not heard in this round and kept its choice; without one, it had the most frequent."
-            return Finding(says=(kept,), data=data)
+            return Explanation(says=(kept,), data=data)
         known = told.values("loss").get(client)
         least = f", with a loss of {short(known)}" if known is not None else ""
-        return Finding(says=(f"It took model {model:.0f}{least}; its losses with the others were not recorded.",), data=data)
+        return Explanation(says=(f"It took model {model:.0f}{least}; its losses with the others were not recorded.",), data=data)
     order = sorted(losses, key=lambda model: (losses[model], model))
     told_of = ", ".join(f"model {model} {short(losses[model])}" for model in order[:5])
     says = [f"Its training losses, the least first: {told_of}{', ...' if len(order) > 5 else ''}."]
@@ -80,4 +80,4 @@ def member(told: Told, client: int) -> Finding:
             f"{short(losses[order[0]])}, it would have taken that first."
         )
         data |= {"margin": margin, "second": order[1]}
-    return Finding(says=tuple(says), data=data)
+    return Explanation(says=tuple(says), data=data)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.clustering import benefits, utility, utility_merge
-from coterie.report.explain.view import Change, Clients, Criterion, Finding, Flip, Told, sentence, short, who
+from coterie.report.explain.view import Change, Clients, Criterion, Explanation, Flip, NoteView, sentence, short, who
 
 STEPS, HALVINGS = 24, 20
 """Smaller values of λ that are tried, from the one used to a hundredth of it; and how often the way to the first that changes
@@ -30,10 +30,10 @@ def about(settings: dict[str, Any]) -> str:
     )
 
 
-def decision(told: Told) -> Finding:
+def decision(told: NoteView) -> Explanation:
     numbers = told.numbers
     if told.kind != "partition" or "utility" not in numbers:
-        return Finding(says=(sentence(told.note["text"]),), data=numbers)
+        return Explanation(says=(sentence(told.note["text"]),), data=numbers)
     says = [f"The utility of all clients together was {short(numbers['utility'])}."]
     tests: tuple[Criterion, ...] = ()
     if "best_open" in numbers:
@@ -41,8 +41,8 @@ def decision(told: Told) -> Finding:
     if told.story.settings.get("groups") is not None:
         groups = told.story.settings["groups"]
         says.append(f"Groups were merged until {groups} were left, as asked for (groups), whether that was a gain or not.")
-        return Finding(says=tuple(says), criteria=tests, data=numbers)
-    return Finding(says=tuple(says), criteria=tests, flips=_flips(told), data=numbers)
+        return Explanation(says=tuple(says), criteria=tests, data=numbers)
+    return Explanation(says=tuple(says), criteria=tests, flips=_flips(told), data=numbers)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Utilities:
         return set(map(frozenset, found)) == set(map(frozenset, parts))
 
 
-def recovered(told: Told) -> Utilities | None:
+def recovered(told: NoteView) -> Utilities | None:
     """From the cosines, norms, sizes and prices of a note; None where they were not all recorded."""
     clients, found = told.matrices
     norm, size, price = (told.values(name) for name in ("norm", "size", "price"))
@@ -90,7 +90,7 @@ def recovered(told: Told) -> Utilities | None:
     return Utilities(clients, gram, np.array([size[c] for c in clients]), np.array([price[c] for c in clients]))
 
 
-def _flips(told: Told) -> tuple[Flip, ...]:
+def _flips(told: NoteView) -> tuple[Flip, ...]:
     """The nearest values of λ with which the groups would have been others."""
     known, was = recovered(told), told.story.settings.get("tradeoff")
     if known is None or not was:
@@ -145,12 +145,12 @@ def parting(known: Utilities, parts: Sequence[Sequence[int]]) -> float | None:
 # -- one client ---------------------------------------------------------------------------------------------------------
 
 
-def member(told: Told, client: int) -> Finding:
+def member(told: NoteView, client: int) -> Explanation:
     """A client's utility where it is, alone, and in each of the other groups."""
     side = next((part for part in told.parts if client in part), ())
     own, gain = told.values("utility").get(client), told.values("gain").get(client)
     if own is None:
-        return Finding(says=("It was not among those compared, and stayed with those it had been with.",))
+        return Explanation(says=("It was not among those compared, and stayed with those it had been with.",))
     says = [f"Its own utility in its group was {short(own)}{'' if gain is None else _alone(gain)}."]
     data: dict[str, Any] = {"side": list(side), "utility": own, "gain": gain}
     known = recovered(told)
@@ -158,7 +158,7 @@ def member(told: Told, client: int) -> Finding:
     if known is None or client not in known.clients:
         if told.parts:
             says.append("What it would have had in another group cannot be told: norms and sizes were not recorded.")
-        return Finding(says=tuple(says), data=data)
+        return Explanation(says=tuple(says), data=data)
     elsewhere = sorted((_moved(known, client, side, part) for part in others if known.at(part)), key=lambda one: -one[1])
     data["elsewhere"] = [{"clients": list(g), "utility": u, "change_of_all": change} for g, u, change in elsewhere]
     if elsewhere:
@@ -167,7 +167,7 @@ def member(told: Told, client: int) -> Finding:
             f"Elsewhere it would have had most with {who(group)}: {short(there)}. Its move would have changed the utility of "
             f"all clients together by {change:+.3g}."
         )
-    return Finding(says=tuple(says), data=data)
+    return Explanation(says=tuple(says), data=data)
 
 
 def _alone(gain: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.clustering import dendrogram
-from coterie.report.explain.view import Change, Clients, Finding, Flip, Told, sentence, short, who
+from coterie.report.explain.view import Change, Clients, Explanation, Flip, NoteView, sentence, short, who
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,19 @@ class Linkage:
 
     # -- the clustering -------------------------------------------------------------------------------------------------
 
-    def decision(self, told: Told) -> Finding:
+    def decision(self, told: NoteView) -> Explanation:
         numbers = told.numbers
         made, open_ = (numbers.get(self._name(n)) for n in ("made", "open"))
         if made is None and open_ is None:
-            return Finding(says=(sentence(told.note["text"]),), data=numbers)
+            return Explanation(says=(sentence(told.note["text"]),), data=numbers)
         unit, says = self._unit, []
         if made is not None:
             says.append(f"The last merge that was made joined two groups at {unit} {short(made)}.")
         if open_ is not None:
             says.append(f"The next one, which was not made, would have joined two at {unit} {short(open_)}.")
-        return Finding(says=tuple(says), flips=self._flips(told, made, open_), data=numbers)
+        return Explanation(says=tuple(says), flips=self._flips(told, made, open_), data=numbers)
 
-    def _flips(self, told: Told, made: float | None, open_: float | None) -> tuple[Flip, ...]:
+    def _flips(self, told: NoteView, made: float | None, open_: float | None) -> tuple[Flip, ...]:
         settings = told.story.settings
         threshold, groups = settings.get("threshold"), settings.get("groups")
         more, fewer = "there would have been more groups", "there would have been fewer groups"
@@ -71,14 +71,14 @@ class Linkage:
 
     # -- one client -----------------------------------------------------------------------------------------------------
 
-    def member(self, told: Told, client: int) -> Finding:
+    def member(self, told: NoteView, client: int) -> Explanation:
         """When a client merged with the first others, when its group was complete, and at which thresholds it would be alone
         or its group a greater one."""
         clients, matrix = self._matrix(told)
         if matrix is None:
-            return Finding(says=("The distances that the clustering went by were not recorded.",))
+            return Explanation(says=("The distances that the clustering went by were not recorded.",))
         if client not in clients:
-            return Finding(says=("It was not heard in the exchange that clustered the clients, and was placed later.",))
+            return Explanation(says=("It was not heard in the exchange that clustered the clients, and was placed later.",))
         side = next(part for part in told.parts or [told.clients] if client in part)
         climb = climbed(1 - matrix if self.alike else matrix, clients, told.story.settings.get("linkage", "average"), client)
         unit, value = self._unit, (lambda height: 1 - height) if self.alike else (lambda height: height)
@@ -94,9 +94,9 @@ class Linkage:
         if beyond is not None:
             says.append(f"The next merge would have been at {unit} {short(value(beyond.height))}, with {who(beyond.joined)}.")
             data |= {"greater_at": value(beyond.height), "greater_with": list(beyond.joined)}
-        return Finding(says=tuple(says), flips=self._member_flips(told, inside, beyond, value), data=data)
+        return Explanation(says=tuple(says), flips=self._member_flips(told, inside, beyond, value), data=data)
 
-    def _matrix(self, told: Told) -> tuple[list[int], np.ndarray | None]:
+    def _matrix(self, told: NoteView) -> tuple[list[int], np.ndarray | None]:
         clients, found = told.matrices
         if not self.alike:
             return clients, found.get("all")
@@ -114,7 +114,7 @@ class Linkage:
         return says
 
     def _member_flips(
-        self, told: Told, inside: list[Step], beyond: Step | None, value: Callable[[float], float]
+        self, told: NoteView, inside: list[Merge], beyond: Merge | None, value: Callable[[float], float]
     ) -> tuple[Flip, ...]:
         threshold = told.story.settings.get("threshold")
         if threshold is None:
@@ -130,14 +130,14 @@ class Linkage:
 
 
 @dataclass(frozen=True)
-class Step:
+class Merge:
     """A merge on the way of a client from itself to the group of all: at which height, and with whom."""
 
     height: float
     joined: Clients
 
 
-def climbed(apart: np.ndarray, clients: list[int], linkage: str, client: int) -> list[Step]:
+def climbed(apart: np.ndarray, clients: list[int], linkage: str, client: int) -> list[Merge]:
     """The merges of a client's groups, lowest first, from distances ``(n, n)``."""
     square = (apart + apart.T) / 2
     np.fill_diagonal(square, 0.0)
@@ -147,7 +147,7 @@ def climbed(apart: np.ndarray, clients: list[int], linkage: str, client: int) ->
         made = len(clients) + row
         inside[made] = tuple(sorted((*inside[int(one)], *inside[int(two)])))
         if mine in (int(one), int(two)):
-            steps.append(Step(float(height), inside[int(two) if int(one) == mine else int(one)]))
+            steps.append(Merge(float(height), inside[int(two) if int(one) == mine else int(one)]))
             mine = made
     return steps
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from coterie.methods.split_half import ALIKE
-from coterie.report.explain.view import Change, Criterion, Finding, Flip, Told, opposed, ranked, sentence, short, who
+from coterie.report.explain.view import Change, Criterion, Explanation, Flip, NoteView, opposed, ranked, sentence, short, who
 
 KINDS = ("join", "walk", "wait", "move", "leave", "node")
 
 ALONE, JOINED = "it would have been a group of its own", "it would have joined the nearest branch"
 
 
-def decision(told: Told) -> Finding:
+def decision(told: NoteView) -> Explanation:
     """A note about one client's way; the note's own words where its numbers are none that are known."""
     numbers = told.numbers
     if told.kind == "move" and "p_there" in numbers:
@@ -20,14 +20,14 @@ def decision(told: Told) -> Finding:
     if "gain" in numbers and told.story.settings.get("groups") is None:
         test = Criterion("What it would add to the utility of the group that it raises most", numbers["gain"], ">", 0.0,
                          "it joined that group")  # fmt: skip
-        return Finding(says=(sentence(told.note["text"]),), criteria=(test,), data=numbers)
+        return Explanation(says=(sentence(told.note["text"]),), criteria=(test,), data=numbers)
     branches = {name.removeprefix("node_"): value for name, value in numbers.items() if name.startswith("node_")}
     if not branches:
-        return Finding(says=(sentence(told.note["text"]),), data=numbers)
+        return Explanation(says=(sentence(told.note["text"]),), data=numbers)
     return _walked(told, branches)
 
 
-def _walked(told: Told, branches: dict[str, float]) -> Finding:
+def _walked(told: NoteView, branches: dict[str, float]) -> Explanation:
     """One step down a tree of groups: what was nearest, and by how much."""
     numbers = told.numbers
     chances = {name.removeprefix("p_"): value for name, value in numbers.items() if name.startswith("p_")}
@@ -50,20 +50,20 @@ def _walked(told: Told, branches: dict[str, float]) -> Finding:
     elif took not in branches:
         says.append("It was near none of them, so it became a group of its own.")
     flips = _alone(told, chances, took in branches)
-    return Finding(says=tuple(says), flips=flips, data=numbers)
+    return Explanation(says=tuple(says), flips=flips, data=numbers)
 
 
-def _by_cosine(told: Told) -> bool:
+def _by_cosine(told: NoteView) -> bool:
     """Whether branches are compared by cosines, greater for what is nearer."""
     return told.story.method == "cfl" or (told.story.method == "flhc" and told.story.settings.get("metric") == "cosine")
 
 
-def _named(told: Told, node: str) -> str:
+def _named(told: NoteView, node: str) -> str:
     there = told.story.nodes.get(int(node))
     return f"branch {node}" + (f" ({who(there)})" if there else "")
 
 
-def _alone(told: Told, chances: dict[str, float], joined: bool) -> tuple[Flip, ...]:
+def _alone(told: NoteView, chances: dict[str, float], joined: bool) -> tuple[Flip, ...]:
     """The settings by which a client is a group of its own, or is not."""
     settings, numbers = told.story.settings, told.numbers
     if chances and "level" in settings:
@@ -77,19 +77,19 @@ def _alone(told: Told, chances: dict[str, float], joined: bool) -> tuple[Flip, .
     return ()
 
 
-def _seated(told: Told, similarity: float) -> Finding:
+def _seated(told: NoteView, similarity: float) -> Explanation:
     """ACFL: the client that a late one is most like."""
     threshold, numbers = told.story.settings.get("threshold"), told.numbers
     if threshold is None:
-        return Finding(says=(sentence(told.note["text"]),), data=numbers)
+        return Explanation(says=(sentence(told.note["text"]),), data=numbers)
     what = f"Its similarity to client {numbers['like']:.0f}, the one that it is most like,"
     test = Criterion(what, similarity, ">", threshold, "it joined that one's group", "threshold")
     then = ALONE if test.holds else "it would have joined that one's group"
-    return Finding(criteria=(test,), flips=(Flip((opposed(test, "threshold", threshold, similarity),), then),), data=numbers)
+    return Explanation(criteria=(test,), flips=(Flip((opposed(test, "threshold", threshold, similarity),), then),), data=numbers)
 
 
-def _moved(numbers: dict[str, float]) -> Finding:
+def _moved(numbers: dict[str, float]) -> Explanation:
     test = Criterion("The probability that it differs from the group it went to by chance alone (p)", numbers["p_there"], ">",
                      ALIKE, "nothing sets it apart from that group")  # fmt: skip
     says = (f"A review found that it differs from its own group: p {short(numbers['p'])} that this was chance alone.",)
-    return Finding(says=says, criteria=(test,), data=numbers)
+    return Explanation(says=says, criteria=(test,), data=numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.report.explain.view import Finding, Told, sentence, who
+from coterie.report.explain.view import Explanation, NoteView, sentence, who
 
 ABOUT = {
     "fedavg": "FedAvg makes no groups and takes no decision: one model serves all clients.",
@@ -22,14 +22,14 @@ class Plain:
     def about(self, settings: dict[str, Any]) -> str:
         return ABOUT.get(self.name, f"What {self.name} says of its own decisions is told in its words.")
 
-    def decision(self, told: Told) -> Finding:
+    def decision(self, told: NoteView) -> Explanation:
         text = sentence(told.note["text"])
-        return Finding(says=(text,) if text else (), data=told.numbers)
+        return Explanation(says=(text,) if text else (), data=told.numbers)
 
-    def member(self, told: Told, client: int) -> Finding:
+    def member(self, told: NoteView, client: int) -> Explanation:
         """The side it came to, and its numbers by the names that the method gave them."""
         side = next((part for part in told.parts if client in part), None)
         found = {name: told.values(name)[client] for name in told.note.get("values") or {} if client in told.values(name)}
         says = [f"It came to {who(side)}."] if side else []
         says += [f"Its {name}: {value:.3g}." for name, value in found.items()]
-        return Finding(says=tuple(says), data={**({"side": list(side)} if side else {}), **found})
+        return Explanation(says=tuple(says), data={**({"side": list(side)} if side else {}), **found})

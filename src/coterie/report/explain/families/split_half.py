@@ -6,7 +6,7 @@ from typing import Any
 
 from coterie.clustering import repeated_p
 from coterie.methods.split_half import ALIKE
-from coterie.report.explain.view import Change, Criterion, Finding, Flip, Told, opposed, sentence, short, who
+from coterie.report.explain.view import Change, Criterion, Explanation, Flip, NoteView, opposed, sentence, short, who
 
 SIGNAL = "what training moves the model by once the noise of small data is taken out"
 
@@ -19,28 +19,28 @@ def about(settings: dict[str, Any]) -> str:
     )
 
 
-def decision(told: Told) -> Finding:
+def decision(told: NoteView) -> Explanation:
     settings, numbers = told.story.settings, told.numbers
     level = settings["level"]
     if told.kind == "merge" and "p" in numbers:
         test = Criterion("The probability that the two groups differ by chance alone (p)", numbers["p"], ">", ALIKE,
                          "nothing sets them apart")  # fmt: skip
-        return Finding(criteria=(test,), data=numbers)
+        return Explanation(criteria=(test,), data=numbers)
     if told.kind == "keep" and "p" in numbers and "other_node" in numbers:
         what = "The probability that the two nearest groups differ by chance alone (p)"
         test = Criterion(what, numbers["p"], ">", ALIKE, "", "", "they stay two")
-        return Finding(says=(sentence(told.note["text"]),), criteria=(test,), data=numbers)
+        return Explanation(says=(sentence(told.note["text"]),), criteria=(test,), data=numbers)
     p = _p(told)
     if p is None:
-        return Finding(says=(sentence(told.note["text"]),), data=numbers)
+        return Explanation(says=(sentence(told.note["text"]),), data=numbers)
     name, value, first = p
     test = Criterion(name, value, "<", level, "its clients are not all alike", "level",
                      "as much as that may be chance")  # fmt: skip
     says = () if first else (f"This probe alone had p {short(numbers['p'])}.",)
-    return Finding(says=says, criteria=(test,), flips=_flips(told, test, level, first), data=numbers)
+    return Explanation(says=says, criteria=(test,), flips=_flips(told, test, level, first), data=numbers)
 
 
-def _p(told: Told) -> tuple[str, float, bool] | None:
+def _p(told: NoteView) -> tuple[str, float, bool] | None:
     """What was compared with the level, its value, and whether it is of a first probe; None where that was not recorded."""
     numbers = told.numbers
     if "p_together" in numbers:
@@ -53,7 +53,7 @@ def _p(told: Told) -> tuple[str, float, bool] | None:
     return "The probability of a probe like this one, coming twice, if its clients were alike,", p, True
 
 
-def _flips(told: Told, test: Criterion, level: float, first: bool) -> tuple[Flip, ...]:
+def _flips(told: NoteView, test: Criterion, level: float, first: bool) -> tuple[Flip, ...]:
     change = opposed(test, "level", level, test.value)
     if told.kind == "split":
         return (Flip((change,), "it would not have split in this round"),)
@@ -70,13 +70,13 @@ def _flips(told: Told, test: Criterion, level: float, first: bool) -> tuple[Flip
 # -- one client ---------------------------------------------------------------------------------------------------------
 
 
-def member(told: Told, client: int) -> Finding:
+def member(told: NoteView, client: int) -> Explanation:
     """How far a client's signal was from each part, and with whom it is most alike."""
     side = next((part for part in told.parts if client in part), None)
     if not told.parts:
-        return Finding()
+        return Explanation()
     if side is None:
-        return Finding(says=(
+        return Explanation(says=(
             "It was not heard in both probes, or they disagreed about its side. So it stood between the parts and chose later.",
         ))  # fmt: skip
     says: list[str] = []
@@ -96,10 +96,10 @@ def member(told: Told, client: int) -> Finding:
     elif not known:
         says.append("How far it was from either side was not recorded.")
     says += _alike(told, client, side, data)
-    return Finding(says=tuple(says), data=data)
+    return Explanation(says=tuple(says), data=data)
 
 
-def _alike(told: Told, client: int, side: tuple[int, ...], data: dict[str, Any]) -> list[str]:
+def _alike(told: NoteView, client: int, side: tuple[int, ...], data: dict[str, Any]) -> list[str]:
     clients, cosines = told.matrix()
     if cosines is None or client not in clients:
         return []

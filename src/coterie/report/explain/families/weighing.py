@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.report.explain.view import Criterion, Finding, Told, count, sentence, short
+from coterie.report.explain.view import Criterion, Explanation, NoteView, count, sentence, short
 
 
 def about(settings: dict[str, Any]) -> str:
@@ -24,26 +24,26 @@ def about(settings: dict[str, Any]) -> str:
     )
 
 
-def decision(told: Told) -> Finding:
+def decision(told: NoteView) -> Explanation:
     loss, bar = told.values("loss"), told.values("bar")
     if bar:
         joins = sum(loss[c] < bar[c] for c in loss if c in bar)
         near = sorted((c for c in loss if c in bar), key=lambda c: (abs(loss[c] - bar[c]), c))[:3]
         named = ", ".join(f"client {c} ({loss[c] - bar[c]:+.3g})" for c in near)
         said = f"The common model appealed to {joins} of {count(len(loss), 'client')}: their loss with it was below their bar."
-        return Finding(says=(said, f"The closest, by loss less bar: {named}."), data=told.numbers)
-    return Finding(says=(sentence(told.note["text"]),), data=told.numbers)
+        return Explanation(says=(said, f"The closest, by loss less bar: {named}."), data=told.numbers)
+    return Explanation(says=(sentence(told.note["text"]),), data=told.numbers)
 
 
-def member(told: Told, client: int) -> Finding:
+def member(told: NoteView, client: int) -> Explanation:
     names = ("loss", "bar", "own_loss", "weight", "accuracy")
     found = {name: told.values(name)[client] for name in names if client in told.values(name)}
     if not found:
-        return Finding(says=("It was not heard in this round.",))
+        return Explanation(says=("It was not heard in this round.",))
     if "bar" in found:
         what = "Its training loss with the common model"
         test = Criterion(what, found["loss"], "<", found["bar"], "so it took part", "", "so it trained on alone")
-        return Finding(criteria=(test,), data=found)
+        return Explanation(criteria=(test,), data=found)
     says = []
     if "own_loss" in found:
         says.append(f"Its loss was {short(found['loss'])} with the common model and {short(found['own_loss'])} with its own.")
@@ -54,4 +54,4 @@ def member(told: Told, client: int) -> Finding:
     if "weight" in found and total > 0:
         share, equal = short(found["weight"] / total), short(1 / len(weights))
         says.append(f"Its weight was {share} of the sum of all; with equal weights it would be {equal}.")
-    return Finding(says=tuple(says), data=found)
+    return Explanation(says=tuple(says), data=found)

@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.records.record import Line
 from coterie.report.explain import families, story
-from coterie.report.explain.view import Clients, Story, Told, count, of_client, rounds, who
+from coterie.report.explain.view import Clients, NoteView, RunHistory, count, of_client, rounds, who
 from coterie.report.gathered import follow
 from coterie.report.summary import silent
 
@@ -15,7 +15,7 @@ SHOWN = 10
 """Steps told in full, half of them the first and half the last."""
 
 
-def walk(told: Story, client: int) -> dict[str, Any]:
+def client_history(told: RunHistory, client: int) -> dict[str, Any]:
     """All about one client: see docs/explain.md for the fields."""
     group, notes = of_client(told, client), list(told.told())
     steps, skipped = _steps(notes, client)
@@ -41,7 +41,7 @@ def walk(told: Story, client: int) -> dict[str, Any]:
     }
 
 
-def _steps(notes: Sequence[Told], client: int) -> tuple[list[Told], int]:
+def _steps(notes: Sequence[NoteView], client: int) -> tuple[list[NoteView], int]:
     """The notes that brought a client where it is, and how many changed the groups of others alone."""
     found, skipped, place = [], 0, None
     for note in notes:
@@ -59,7 +59,7 @@ def _steps(notes: Sequence[Told], client: int) -> tuple[list[Told], int]:
     return found, skipped
 
 
-def _place(note: Told, client: int, before: Any) -> Any:
+def _place(note: NoteView, client: int, before: Any) -> Any:
     """Where a note put a client: the model that it chose, or whether it took part, where notes tell that; who was not heard
     then stays where it was ``before``. Else, those it is with."""
     models, losses, bars = (note.values(name) for name in ("model", "loss", "bar"))
@@ -70,7 +70,7 @@ def _place(note: Told, client: int, before: Any) -> Any:
     return next((frozenset(part) for part in note.parts if client in part), None)
 
 
-def _step(told: Story, note: Told, client: int) -> dict[str, Any]:
+def _step(told: RunHistory, note: NoteView, client: int) -> dict[str, Any]:
     found = families.member(note, client)
     after = note.place + (note.kind == "partition")  # its groups train in the next round
     return {
@@ -93,7 +93,7 @@ def _first(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
     return None
 
 
-def _path(told: Story, client: int) -> list[dict[str, Any]]:
+def _path(told: RunHistory, client: int) -> list[dict[str, Any]]:
     """The groups that it was in, from which round to which, and its last accuracy with each one's model."""
     _, places = follow(told.lines)
     spans: list[tuple[int, list[Line]]] = []
@@ -113,7 +113,7 @@ def _path(told: Story, client: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _truth(told: Story, group: Clients, client: int) -> dict[str, Any] | None:
+def _truth(told: RunHistory, group: Clients, client: int) -> dict[str, Any] | None:
     """Its true group, whom it is with though they are not of it, and whom of it it is without; None where nothing is known."""
     true = next((members for members in told.truth or () if client in members), None)
     if true is None:
@@ -124,7 +124,7 @@ def _truth(told: Story, group: Clients, client: int) -> dict[str, Any] | None:
 # -- in words -----------------------------------------------------------------------------------------------------------
 
 
-def text(told: Story, found: dict[str, Any]) -> list[tuple[int, str]]:
+def text(told: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """(indentation, paragraph) of a client's explanation."""
     client = found["client"]
     out = [(0, f"Client {client}. {story.title(found)}"), (0, found["about"]), (0, "")]
