@@ -60,10 +60,12 @@ def server_app(work: Workload, rounds: int, wait: Callable[[], Any], tell: Calla
     class Timed(FedAvg):
         """FedAvg; a round is timed from the choice of the clients to the mean of their models."""
 
-        def configure_train(self, server_round: int, *others: Any) -> Iterable[Any]:
+        def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
             wait()
+            while len(list(grid.get_node_ids())) < work.clients:  # else it would choose from those that are there yet
+                time.sleep(0.01)
             self.since = time.perf_counter()
-            return super().configure_train(server_round, *others)
+            return super().configure_train(server_round, arrays, config, grid)
 
         def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> Any:
             replies = list(replies)
