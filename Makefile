@@ -1,4 +1,5 @@
-# make demo: the bare `coterie run`.   make test: lint, types, tests.   make venv: only make and install.
+# make demo: the bare `coterie run`.   make test: lint, types, quick tests.   make venv: only make and install.
+# make test-all: the slow tests as well: processes of Flower, a browser, every document, the papers' experiments.
 # make studies: the papers' experiments at the small scale, those that are not recorded; their pages and figures are made anew.
 # make attack: attempts to break what docs/trust.md promises, with a seed and a budget of time (ATTACK_ARGS).
 # make docs: the documentation site, in build/docs.
@@ -7,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test attack docs studies bench venv clean
+.PHONY: demo test test-slow test-all attack docs studies bench venv clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/coterie run
@@ -16,8 +17,14 @@ venv: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/pytest -n auto $(PYTEST_ARGS)
+	$(VENV)/bin/pytest -n auto -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.installed-test
+	$(VENV)/bin/pytest -n auto -m slow $(PYTEST_ARGS)
+
+test-all: test test-slow
 
 attack: $(VENV)/.installed-test
 	cd tests && ../$(VENV)/bin/python -m attack $(ATTACK_ARGS)
@@ -42,7 +49,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PIP) -e '.[test,hub,studies,docs]'
+	$(PIP) -e '.[test,hub,docs]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
@@ -50,7 +57,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	touch $@
 
 $(VENV)/.installed-studies: $(VENV)/.installed
-	$(PIP) -e '.[studies]'
+	$(PIP) -e '.[report]'
 	touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed

@@ -1,4 +1,4 @@
-"""Tables of the papers' experiments, from the rows that ``python -m papers run`` keeps in docs/results/studies; :mod:`generate` puts
+"""Tables of the papers' experiments, from the rows that are kept in docs/results/studies; :mod:`generate` puts
 them in.
 
     python -m papers run all --out docs/results/studies     runs what is missing of the small scale

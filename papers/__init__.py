@@ -1,7 +1,7 @@
 """Studies: every experiment of the four papers, by one command, beside the numbers that the papers print.
 
-``python -m papers list`` lists them, ``python -m papers run NAME`` runs one; in Python, :data:`STUDIES` and :func:`carry_out`. A study is
-a row of :data:`STUDIES`, its settings a file in ``settings/``; where it comes from is the docstring of its module.
+``python -m papers list`` lists them, ``python -m papers run NAME`` runs one; in Python, :data:`STUDIES` and :func:`carry_out`.
+A study is a row of :data:`STUDIES`, its settings a file in ``settings/``; where it comes from is the docstring of its module.
 """
 
 from __future__ import annotations

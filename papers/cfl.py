@@ -95,6 +95,7 @@ def gap_by_round(
 
 # -- figure 7 --------------------------------------------------------------------------------------------------------------
 
+
 def kept(rounds: int) -> list[int]:
     """The rounds of which norms are kept: dense at first, where they change fast, then evenly spread.
 

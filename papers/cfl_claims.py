@@ -43,10 +43,7 @@ def gap_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
 
 def _gap_claims(problem: str, rows: Sequence[Row]) -> tuple[Claim, ...]:
     sizes = sorted(values(rows, "examples"))
-    means = {
-        of: [mean(picked(rows, examples=size), of, "gap") for size in sizes]
-        for of in (UPDATES, GRADIENTS)
-    }
+    means = {of: [mean(picked(rows, examples=size), of, "gap") for size in sizes] for of in (UPDATES, GRADIENTS)}
     above = {of: stays_above(points) for of, points in means.items()}
     enough = {of: None if place is None else sizes[place] for of, place in above.items()}
     rises = all(after > before for before, after in pairwise(means[UPDATES]))

@@ -24,9 +24,7 @@ def cuts(rows: Sequence[Row]) -> Figure:
     made, axes = panels(2, height=2.6, sharey=True)
     rows = picked(rows, stationary=True)
     ks, gammas = values(rows, "k"), values(rows, "gamma")
-    for place, (name, title) in zip(
-        axes[0], (("gap", "P[g(α) > 0]"), ("correct", "P[the best cut is correct]")), strict=True
-    ):
+    for place, (name, title) in zip(axes[0], (("gap", "P[g(α) > 0]"), ("correct", "P[the best cut is correct]")), strict=True):
         grid = [[mean(picked(rows, k=k, gamma=gamma), name) for gamma in gammas] for k in ks]
         if len(ks) > len(COLOURS):
             drawn = place.pcolormesh(gammas, ks, grid, cmap="cividis", vmin=0, vmax=1, shading="nearest", rasterized=True)

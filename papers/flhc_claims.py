@@ -59,6 +59,7 @@ def _factors(printed: Printed, problem: str) -> str:
 
 def _at_once(rows: Sequence[Row], fractions: Sequence[float], befores: Sequence[int], printed: Printed) -> Claim:
     """Clustering later gives better models at once."""
+
     def post(n: int) -> float:
         return sum(mean(picked(rows, fraction=c, rounds_before=n), str(n + 1), "accuracy") for c in fractions) / len(fractions)
 
@@ -130,6 +131,7 @@ def _beside(rows: Sequence[Row], names: Sequence[str], told: float) -> Claim:
 
 def order(mine: Mapping[str, float], told: Mapping[str, float]) -> Claim:
     """The metrics by the mean accuracy over their linkages, at the end."""
+
     def means(of: Mapping[str, float]) -> dict[str, float]:
         metrics = dict.fromkeys(name.split()[0] for name in told)
         return {one: float(np.mean([of[name] for name in told if name.split()[0] == one])) for one in metrics}

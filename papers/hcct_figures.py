@@ -41,6 +41,7 @@ def _by_method(rows: Sequence[Row], draw: Callable[[Axes, int, list[Row]], None]
 
 def errors(rows: Sequence[Row]) -> Figure:
     """The error of each method: the mean over clients, and the worst client."""
+
     def draw(axis: Axes, place: int, own: list[Row]) -> None:
         for name, marker, colour, label in (("accuracy", "s", BLUE, "mean of clients"), ("worst", "v", ORANGE, "worst client")):
             each = percent(own, name)
@@ -52,6 +53,7 @@ def errors(rows: Sequence[Row]) -> Figure:
 
 def spreads(rows: Sequence[Row]) -> Figure:
     """The errors of each method's clients: least, greatest, mean and standard deviation."""
+
     def draw(axis: Axes, place: int, own: list[Row]) -> None:
         middle, deviation = float(percent(own, "accuracy").mean()), 100 * float(found(own, "std").mean())
         ends = [float(percent(own, name).mean()) for name in ("best", "worst")]

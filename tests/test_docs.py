@@ -144,7 +144,6 @@ def test_a_table_of_hcct_by_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (many, few) == ("| `iid` | 0.50, 1 of 2; 0.900 |", "| `iid`, few | 0.50, 0 of 2; 0.900 |")
 
 
-
 def test_the_table_of_adversaries_has_a_column_per_attack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(measured, "ADVERSARIES", tmp_path / "adversaries.json")
     assert "not been measured" in measured.adversaries()
@@ -374,4 +373,3 @@ def test_lines_are_not_too_long(page: str) -> None:
     prose = generate.MARKER.sub("", PAGES[page])
     long = [text for text in prose.splitlines() if len(text) > 125 and not text.startswith("|")]
     assert not long
-

@@ -468,6 +468,7 @@ def test_a_checkpoint_of_a_blob_elsewhere_is_damaged(tmp_path: Path) -> None:
 
 # -- a run that goes on, planted files, edits of what was run --------------------------------------------------------------
 
+
 @pytest.mark.parametrize(
     ("was", "now"),
     [('precision = "fp32"', 'precision = "bf16"'), ('device = "cpu"', 'device = "cuda"'), ('mean = "mean"', 'mean = "median"'),

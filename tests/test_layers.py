@@ -12,7 +12,29 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "coterie"
 
-ORDER = ["printable", "settings", "files", "randomness", "clustering", "core", "models", "data", "training", "boundary", "robust", "methods", "records", "engines", "engines.flower", "runs", "report", "tracking", "cli", "__main__", "__init__"]
+ORDER = [
+    "printable",
+    "settings",
+    "files",
+    "randomness",
+    "clustering",
+    "core",
+    "models",
+    "data",
+    "training",
+    "boundary",
+    "robust",
+    "methods",
+    "records",
+    "engines",
+    "engines.flower",
+    "runs",
+    "report",
+    "tracking",
+    "cli",
+    "__main__",
+    "__init__",
+]
 """Parts of the package: each imports, besides itself, only parts that stand before it, for types as well. The name of the whole
 package, ``__init__``, fetches what is public when it is first used."""
 
@@ -93,7 +115,9 @@ def test_imports_run_one_way(name: str) -> None:
 
 def test_no_modules_import_each_other() -> None:
     """Not even for types."""
-    modules = {".".join(("coterie", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__") for path in FILES}
+    modules = {
+        ".".join(("coterie", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__") for path in FILES
+    }
     left = {}
     for path in FILES:
         name = ".".join(("coterie", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")

@@ -68,5 +68,3 @@ def ran(folder: Path, method: Mapping[str, Any], rounds: int = 8, **scenario: An
 
 def square(rows: Sequence[Sequence[float]]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float64)
-
-

@@ -53,9 +53,7 @@ def train(model: nn.Module, epochs: Iterable[Batches], lr: float, device: str = 
 def mean(states: Sequence[dict[str, Tensor]], sizes: Sequence[int]) -> dict[str, Tensor]:
     """FedAvg: the mean of the clients' models, weighted by their examples."""
     total = sum(sizes)
-    return {
-        name: sum(state[name] * (size / total) for state, size in zip(states, sizes, strict=True)) for name in states[0]
-    }
+    return {name: sum(state[name] * (size / total) for state, size in zip(states, sizes, strict=True)) for name in states[0]}
 
 
 class PlainLoop:

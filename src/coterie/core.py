@@ -428,9 +428,7 @@ def amounts(examples: np.ndarray, weighting: str) -> np.ndarray:
     return examples.astype(np.float64) if weighting == "data" else np.ones(len(examples))
 
 
-def rows_without(
-    clients: tuple[Client, ...], rows: Tensor, gone: Iterable[Client]
-) -> tuple[tuple[Client, ...], Tensor]:
+def rows_without(clients: tuple[Client, ...], rows: Tensor, gone: Iterable[Client]) -> tuple[tuple[Client, ...], Tensor]:
     """Clients and their rows ``(m, d)`` less those of ``gone``; a copy."""
     away = set(gone)
     stay = [i for i, client in enumerate(clients) if client not in away]

@@ -256,9 +256,7 @@ def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
     """(name, type in words, default, sentence) of every setting of ``cls``, in order."""
     hints = typing.get_type_hints(cls)
     return [
-        (f.name, describe(hints[f.name]), f.default, f.metadata["doc"])
-        for f in dataclasses.fields(cls)
-        if "doc" in f.metadata
+        (f.name, describe(hints[f.name]), f.default, f.metadata["doc"]) for f in dataclasses.fields(cls) if "doc" in f.metadata
     ]
 
 

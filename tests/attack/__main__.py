@@ -1,6 +1,6 @@
 """``make attack``: the whole campaign, with a seed and a budget of time.
 
-    python -m attack [--seed N] [--minutes M] [--attempts N] [--only SUBJECT] [--json FILE]      from the folder tests
+python -m attack [--seed N] [--minutes M] [--attempts N] [--only SUBJECT] [--json FILE]      from the folder tests
 """
 
 from __future__ import annotations

@@ -30,7 +30,13 @@ class Hangs(BaseException):
 
 @cache
 def warm() -> None:
-    for module in (*WARM, "coterie.report.page", "coterie.report.explain", "coterie.report.figures.curves", "coterie.runs.estimate"):
+    for module in (
+        *WARM,
+        "coterie.report.page",
+        "coterie.report.explain",
+        "coterie.report.figures.curves",
+        "coterie.runs.estimate",
+    ):
         importlib.import_module(module)
 
 

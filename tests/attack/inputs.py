@@ -161,10 +161,12 @@ def option(rng: random.Random, place: Path) -> Attempt:
         value = make(rng).replace("\x00", "")
         words = ["--set", f"{key}={value}"]
     else:
-        name = rng.choice(("--rounds", "--seed", "--seeds", "--target", "--eval-every", "--width", "--workers", "--device",
-        "--data"))
-        value = rng.choice((number(rng), str(10 ** rng.randint(19, 400)), "nan", "1e999", "\udcff", "\x1b[2J", "²", "٣" * 5,
-        "0x10"))
+        name = rng.choice(
+            ("--rounds", "--seed", "--seeds", "--target", "--eval-every", "--width", "--workers", "--device", "--data")
+        )
+        value = rng.choice(
+            (number(rng), str(10 ** rng.randint(19, 400)), "nan", "1e999", "\udcff", "\x1b[2J", "²", "٣" * 5, "0x10")
+        )
         words = [f"{name}={value}"]
 
     def run() -> str | None:
@@ -292,8 +294,9 @@ def hostile_npz(rng: random.Random) -> tuple[str, bytes]:
         size = rng.choice((0, 1, 2**20, 2**31, 2**32 - 2, 2**32 - 1))
         return f"size {size}", set_everywhere(good, rng.choice((18, 22)), rng.choice((20, 24)), struct.pack("<I", size))
     if kind == 5:
-        names = rng.choice((("../../x.npy", "/y.npy"), ("x.npy", "x"), ("x", "y.npy/"), ("_", "y"), ("x.npy" * 5000, "y"),
-        ("\x1b[2J", "y")))
+        names = rng.choice(
+            (("../../x.npy", "/y.npy"), ("x.npy", "x"), ("x", "y.npy/"), ("_", "y"), ("x.npy" * 5000, "y"), ("\x1b[2J", "y"))
+        )
         return f"names {names[0][:12]!r}", zipped([(names[0], x[1]), (names[1], y[1])])
     if kind == 6:
         return "a lone array", rng.choice((hostile_npy(rng), x[1], b"\x80\x04cos\nsystem\n", b"PK\x05\x06" + bytes(18)))
@@ -349,8 +352,9 @@ def idx_file(rng: random.Random, place: Path) -> Attempt:
     kind = rng.randrange(4)
     if kind == 0:
         sizes = [rng.choice((0, 1, 28, 2**16, 2**31, 2**32 - 1)) for _ in range(3 - which % 2 * 2)]
-        data[which] = struct.pack(f">BBBB{len(sizes)}I", 0, 0, rng.choice((8, 9, 11, 12, 13, 14, 99)), len(sizes),
-        *sizes) + bytes(20)
+        data[which] = struct.pack(
+            f">BBBB{len(sizes)}I", 0, 0, rng.choice((8, 9, 11, 12, 13, 14, 99)), len(sizes), *sizes
+        ) + bytes(20)
     else:
         data[which] = mangled(rng, data[which])
     packed = rng.random() < 0.3
@@ -535,10 +539,20 @@ def key_of_many_parts(rng: random.Random, place: Path) -> Attempt:
 
 
 def special(rng: random.Random, place: Path) -> Attempt:
-    names = ("client.npz", "train-images-idx3-ubyte", "train.csv", "a.json", "train_32x32.mat", "experiment.toml", "run.toml",
-    "report.toml")
-    name, kind = rng.choice(names), rng.choice(("pipe", "pipe", "folder", "/dev/zero", "/dev/tty", "loop", "/dev/full",
-    "socket", "nowhere"))
+    names = (
+        "client.npz",
+        "train-images-idx3-ubyte",
+        "train.csv",
+        "a.json",
+        "train_32x32.mat",
+        "experiment.toml",
+        "run.toml",
+        "report.toml",
+    )
+    name, kind = (
+        rng.choice(names),
+        rng.choice(("pipe", "pipe", "folder", "/dev/zero", "/dev/tty", "loop", "/dev/full", "socket", "nowhere")),
+    )
 
     def run() -> str | None:
         path = Path("all_data", name) if name == "a.json" else Path(name)
@@ -573,11 +587,23 @@ def _put(path: Path, kind: str) -> None:
 
 
 def odd_path(rng: random.Random, place: Path) -> Attempt:
-    letters = (b"\xff", b"\xfe\x80", b"\xed\xa0\x80", b"\x1b[31m", b"\n", b"[red]", b"\xe2\x80\xae", b"caf\xe9", b"\x7f",
-    b"[/]", b" ")
+    letters = (
+        b"\xff",
+        b"\xfe\x80",
+        b"\xed\xa0\x80",
+        b"\x1b[31m",
+        b"\n",
+        b"[red]",
+        b"\xe2\x80\xae",
+        b"caf\xe9",
+        b"\x7f",
+        b"[/]",
+        b" ",
+    )
     name = os.fsdecode(b"run" + b"".join(rng.choices(letters, k=rng.randint(1, 4))))
-    command = rng.choice(("report", "report", "report two", "compare", "explain", "plot", "export", "resume", "json",
-    "missing", "data"))
+    command = rng.choice(
+        ("report", "report", "report two", "compare", "explain", "plot", "export", "resume", "json", "missing", "data")
+    )
 
     def run() -> str | None:
         if command != "data":
@@ -618,11 +644,21 @@ def variables(rng: random.Random, place: Path) -> Attempt:
     odd_values = ("", "0", "-1", "1", "²", "9" * 5000, "abc", "1e9", " 80", "\udcff", "100000000")
     changed = {
         name: rng.choice(odd_values)
-        for name in rng.sample(("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "COTERIE_DATA", "LC_ALL", "LANG",
-        "HOME"), k=2)
+        for name in rng.sample(
+            ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "COTERIE_DATA", "LC_ALL", "LANG", "HOME"), k=2
+        )
     }
-    words = rng.choice((["methods"], ["methods", "cfl"], ["scenarios"], ["compare", str(RUN)], ["explain", str(RUN)],
-    ["--help"], ["run", "--help"]))
+    words = rng.choice(
+        (
+            ["methods"],
+            ["methods", "cfl"],
+            ["scenarios"],
+            ["compare", str(RUN)],
+            ["explain", str(RUN)],
+            ["--help"],
+            ["run", "--help"],
+        )
+    )
 
     def run() -> str | None:
         status, out, err = cli(words, terminal=rng.random() < 0.3, environment=changed)
@@ -634,8 +670,13 @@ def variables(rng: random.Random, place: Path) -> Attempt:
 def data_variable(rng: random.Random, place: Path) -> Attempt:
     value = rng.choice(("~nosuchuser/x", "/nowhere", "\udcff", "x" * 5000, "/dev/null", "a\nb", "\x1b[2J", "~", "/proc/1/mem"))
     value += rng.choice(("", "/", "/.."))
-    words = rng.choice((["run", "--scenario", "mnist/label-swap"], ["run", "--scenario", "folder/clients"], ["study",
-    "flhc/fig1", "--scale=data"]))
+    words = rng.choice(
+        (
+            ["run", "--scenario", "mnist/label-swap"],
+            ["run", "--scenario", "folder/clients"],
+            ["study", "flhc/fig1", "--scale=data"],
+        )
+    )
 
     def run() -> str | None:
         return one_sentence(*cli([*words, "--out", "here"], environment={"COTERIE_DATA": value}))
@@ -645,10 +686,12 @@ def data_variable(rng: random.Random, place: Path) -> Attempt:
 
 def streams(rng: random.Random, place: Path) -> Attempt:
     """The command in a process of its own, whose output is full, closed or poor."""
-    words = rng.choice(("methods", "scenarios", f"compare {RUN}", f"explain {RUN}", f"compare {RUN} --json", "--help",
-    "compare nowhere"))
-    where = rng.choice((">/dev/full", ">&-", "2>&-", ">&- 2>&-", "2>/dev/full", ">/dev/full 2>&1", "| head -c 1 >/dev/null",
-    "</dev/null"))
+    words = rng.choice(
+        ("methods", "scenarios", f"compare {RUN}", f"explain {RUN}", f"compare {RUN} --json", "--help", "compare nowhere")
+    )
+    where = rng.choice(
+        (">/dev/full", ">&-", "2>&-", ">&- 2>&-", "2>/dev/full", ">/dev/full 2>&1", "| head -c 1 >/dev/null", "</dev/null")
+    )
     poor = rng.choice(("", "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", "PYTHONIOENCODING=ascii", "TERM=dumb", "COLUMNS=1"))
     line = f"{poor} {sys.executable} -m coterie {words} {where}"
 

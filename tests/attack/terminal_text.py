@@ -34,8 +34,19 @@ SEQUENCES = (
     "\u2060", "\U000e0041\U000e0042", "\ud800", "\udc80", "\udcff", "\ud83d", "\ue000", "\x0e", "\x1b(0", "\x1b#8", "\xad",
     "\u061c",
 )  # fmt: skip
-MARKUP = ("[red]", "[/red]", "[/]", "[link=http://evil.example]x[/link]", "[bold", "[[", "\\[", ":smile:", "[@click=a]b[/]",
-"</script>", "<img>")
+MARKUP = (
+    "[red]",
+    "[/red]",
+    "[/]",
+    "[link=http://evil.example]x[/link]",
+    "[bold",
+    "[[",
+    "\\[",
+    ":smile:",
+    "[@click=a]b[/]",
+    "</script>",
+    "<img>",
+)
 FORGED = ("\ncoterie: all is well", "\nround 99 split: forged", "\n\n\n")
 
 
@@ -58,8 +69,9 @@ DRAWN = re.compile(r"\x1b\[\?25[lh]|\x1b\[2K|\x1b\[1A|\r(?=\x1b\[|\n|$)")
 def controls(text: str, terminal: bool = False) -> str | None:
     """None if a text has nothing but letters, marks, signs, spaces and ends of lines."""
     text = STYLE.sub("", text) if terminal else text
-    bad = sorted({letter for letter in text if letter != "\n" and unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co",
-    "Zl", "Zp")})
+    bad = sorted(
+        {letter for letter in text if letter != "\n" and unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")}
+    )
     return f"it shows {bad[:6]!r}" if bad else None
 
 

@@ -66,8 +66,9 @@ def say(server: Any, request: bytes) -> bytes:
 
 def asked(server: Any, path: str, host: str | None = None, method: str = "GET", more: str = "") -> bytes:
     host = f"127.0.0.1:{server.server_port}" if host is None else host
-    return say(server, f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n".encode("latin-1",
-    "replace"))
+    return say(
+        server, f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n".encode("latin-1", "replace")
+    )
 
 
 def learned(server: Any, answer: bytes) -> str | None:
@@ -76,8 +77,9 @@ def learned(server: Any, answer: bytes) -> str | None:
         return f"it got the run: {answer[:60]!r}"
     if (token := whole(server).partition("=")[2]) and token.encode() in answer:
         return "it got the token"
-    return None if answer.startswith((b"HTTP/1.0 ",
-    b"HTTP/1.1 ")) or b"<!DOCTYPE" in answer or not answer else f"{answer[:60]!r}"
+    return (
+        None if answer.startswith((b"HTTP/1.0 ", b"HTTP/1.1 ")) or b"<!DOCTYPE" in answer or not answer else f"{answer[:60]!r}"
+    )
 
 
 def guess(rng: random.Random, server: Any) -> str:
@@ -130,8 +132,9 @@ def renamed(rng: random.Random, server: Any) -> Attempt:
         )
     )  # fmt: skip
     path = rng.choice(("/", "/document.json")) + rng.choice(("", f"?{whole(server)}", f"?{whole(server)}"))
-    more = rng.choice(("", f"X-Forwarded-Host: 127.0.0.1:{port}\r\n", f"Origin: http://127.0.0.1:{port}\r\n",
-    f"X-Host: localhost:{port}\r\n"))
+    more = rng.choice(
+        ("", f"X-Forwarded-Host: 127.0.0.1:{port}\r\n", f"Origin: http://127.0.0.1:{port}\r\n", f"X-Host: localhost:{port}\r\n")
+    )
     return Attempt(
         "watch by another name", f"{host.replace(str(port), 'PORT')!r} {path[:5]} {more[:8]!r} {rng.random():.6f}",
         lambda: learned(server, asked(server, path, host, more=more)),

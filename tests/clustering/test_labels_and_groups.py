@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from coterie.clustering import adjusted_rand, groups_of, labels_of, purity, same_partition
 
 labellings = st.lists(st.integers(-3, 4), min_size=1, max_size=9)
-pairs_of_labellings = st.integers(1, 8).flatmap(
-    lambda n: st.tuples(*[st.lists(st.integers(0, 2), min_size=n, max_size=n)] * 2)
-)
+pairs_of_labellings = st.integers(1, 8).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 2), min_size=n, max_size=n)] * 2))
 
 
 def together(labels):

@@ -90,9 +90,13 @@ def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(method: Any, r
         assert not len(moved) or same.double().mean() < 0.35
 
 
-@pytest.mark.parametrize("method", [FLHC(warmup=1, metric="l1", linkage="complete", threshold=None, groups=2),
-                                    CFL(similarity="gradients", post_split="parent-mean", eps1=10.0, eps2=0.0, gamma_max=0.0,
-                                        persistence=1)])
+@pytest.mark.parametrize(
+    "method",
+    [
+        FLHC(warmup=1, metric="l1", linkage="complete", threshold=None, groups=2),
+        CFL(similarity="gradients", post_split="parent-mean", eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1),
+    ],
+)
 @seeded(0)
 def test_l1_and_gradients_under_a_permutation(method: Any) -> None:  # fmt: skip
     tried, boundary = world(sizes=SIZES), Boundary(rotation="permute")
@@ -105,14 +109,13 @@ def test_l1_and_gradients_under_a_permutation(method: Any) -> None:  # fmt: skip
 
 
 @pytest.mark.parametrize("rotation", MAPS)
-@pytest.mark.parametrize("method", [CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1),
-                                    FLHC(warmup=1, threshold=None, groups=2)])
+@pytest.mark.parametrize(
+    "method", [CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1), FLHC(warmup=1, threshold=None, groups=2)]
+)
 def test_a_newcomer_finds_the_same_group_under_a_map(method: Any, rotation: str) -> None:  # fmt: skip
     tried = world(ids=(2, 3, 5, 7, 11), attendance=Attendance(joins={5: 4}, silent=0.1))
     boundary = Boundary(rotation=rotation, block=BLOCK)
-    groups = [
-        [done.assignment.groups for done in play(method, tried, 8, boundary=how)] for how in (Boundary(), boundary)
-    ]
+    groups = [[done.assignment.groups for done in play(method, tried, 8, boundary=how)] for how in (Boundary(), boundary)]
     assert groups[0] == groups[1]
     assert sorted(c for group in groups[0][-1] for c in group) == [2, 3, 5, 7, 11]
 

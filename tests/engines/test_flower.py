@@ -38,7 +38,6 @@ from small import FEATURES, mlp, world
 IDS = (0, 1, 2, 3, 4, 5)
 
 
-
 @pytest.fixture(autouse=True)
 def run() -> Iterator[None]:
     with a_run():
@@ -327,9 +326,7 @@ def test_tensors_that_do_not_travel_reach_no_mean() -> None:
 def test_who_is_silent_is_away_after_a_while_and_admitted_again() -> None:
     tried, node = world(IDS), FIRST + 7 * 3
     grid = Here(app_of(tried), 6)
-    grid.fate = lambda m: (
-        "silent" if m.metadata.dst_node_id == node and m.metadata.message_type != QUERY and quiet[0] else None
-    )
+    grid.fate = lambda m: "silent" if m.metadata.dst_node_id == node and m.metadata.message_type != QUERY and quiet[0] else None
     quiet, seen = [True], []
     for done in strategy_of(CFL(), tried, patience=2).rounds(grid, 5):
         seen.append(done)

@@ -96,9 +96,7 @@ def test_a_run_that_goes_on_finds_the_layers_in_the_nodes_files(tmp_path: Path) 
         strategy.start(nodes(tried, tmp_path / "kept"), num_rounds=rounds)
         assert strategy.last is not None
         assert [note.text for note in strategy.last.notes if note.kind == "node"] == []
-        torch.testing.assert_close(
-            strategy.last.assignment.models, whole[rounds - 1].assignment.models, rtol=1e-4, atol=1e-6
-        )
+        torch.testing.assert_close(strategy.last.assignment.models, whole[rounds - 1].assignment.models, rtol=1e-4, atol=1e-6)
     assert strategy.last.scores is not None
     for client, score in (whole[-1].scores or {}).items():
         assert strategy.last.scores[client]["loss"] == pytest.approx(score["loss"], rel=1e-3)

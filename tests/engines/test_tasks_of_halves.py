@@ -277,9 +277,7 @@ def run() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("run")
-@pytest.mark.parametrize(
-    "how", [{}, {"sketch": 256}, {"spared": (2,)}], ids=["rows", "sketches", "some"]
-)
+@pytest.mark.parametrize("how", [{}, {"sketch": 256}, {"spared": (2,)}], ids=["rows", "sketches", "some"])
 @pytest.mark.parametrize("boundary", [Boundary(), Boundary(clip=0.2, noise=0.1), Boundary(compress="8bit")], ids=str)
 def test_over_flower_halves_are_the_same(how: dict[str, Any], boundary: Boundary) -> None:
     flowered, tried = flower(), world(IDS)

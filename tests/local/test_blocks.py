@@ -36,9 +36,7 @@ def squares(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs - nn.functional.one_hot(targets, CLASSES)) ** 2).mean()
 
 
-def both_ways(
-    learner: Learner, splits: Sequence[Split], training: Training, rows: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
+def both_ways(learner: Learner, splits: Sequence[Split], training: Training, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Trained rows of a block, and of the plain loop, client by client."""
     starts = [rows[i % len(rows)].clone() for i in range(len(splits))]
     alone = [learner.train(r, s, training, LR, generator(i)) for i, (r, s) in enumerate(zip(starts, splits, strict=True))]

@@ -12,7 +12,6 @@ import torch
 
 from coterie.core import Cohort, Federation, Replies, as_groups
 from coterie.methods import CFL, FedAvg
-from coterie.methods.cfl import listen
 from coterie.settings import SettingError
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 
@@ -190,9 +189,7 @@ def test_a_split_needs_a_quorum() -> None:
 def test_with_a_client_fraction_a_group_is_asked_in_full_before_it_splits() -> None:
     asked_before_split = []
     for played in play(CFL(fraction=0.5), grouped(THREE), 60):
-        asked_before_split += [
-            set(note.clients) <= set(played.plan.tasks) for note in played.notes if note.kind == "split"
-        ]
+        asked_before_split += [set(note.clients) <= set(played.plan.tasks) for note in played.notes if note.kind == "split"]
         if all(note.kind == "keep" for note in played.notes):
             assert len(played.plan.tasks) <= math.ceil(0.5 * 12) + len(played.groups)
     assert asked_before_split == [True, True]
@@ -225,7 +222,7 @@ def test_scheduled_splits_allow_for_the_size_of_a_group() -> None:
     replies = Replies(
         clients=federation.clients, examples=np.full(11, 5), chosen=((0,),) * 11, updates=torch.tensor(rows).float()
     )
-    said = {leaf.node: listen(method, state, row, replies) for row, leaf in enumerate(state.leaves)}
+    said = {leaf.node: method.listen(state, row, replies) for row, leaf in enumerate(state.leaves)}
     few, many = said[0], said[1]
     assert few
     assert many

@@ -150,9 +150,7 @@ def test_a_restart_is_chosen_by_training_loss_over_the_same_clients() -> None:
     for played in play(method, world, 60, silent=lambda e, c: bool(silence[e, c])):
         if all(task.epochs == 0 and len(task.offered) == 12 for task in played.plan.tasks.values()):
             heard = played.replies.clients
-            means = [
-                np.mean([min(loss(world, c, w) for w in rows) for c in heard]) for rows in played.plan.models.split(3)
-            ]
+            means = [np.mean([min(loss(world, c, w) for w in rows) for c in heard]) for rows in played.plan.models.split(3)]
             best = int(np.argmin(means))
             assert torch.equal(played.assignment.models, played.plan.models[3 * best : 3 * best + 3])
             np.testing.assert_allclose([played.notes[0].numbers[f"start{i + 1}"] for i in range(4)], means, rtol=1e-5)

@@ -95,7 +95,7 @@ def test_an_extra_that_is_told_is_there(file: str, extra: str) -> None:
 
 
 def test_the_extras_of_users_are_all_of_them_together() -> None:
-    ours = {"all", "bench", "docs", "studies", "test"}  # for work on Coterie, or another name
+    ours = {"all", "bench", "docs", "test"}  # for work on Coterie, or another name
     assert names(EXTRAS["all"]) == names([f"coterie[{','.join(sorted(set(EXTRAS) - ours))}]"])
     assert {"hub", "flower", "report", "track", "dp"} <= set(EXTRAS)
 

@@ -88,9 +88,7 @@ def test_json_is_the_result_and_nothing_else(tiny: Path, capsys: pytest.CaptureF
     assert (tiny / "kept" / "cfl-fig3.small.jsonl").is_file()
 
 
-def test_an_interrupted_study_goes_on(
-    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_study_goes_on(tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
     def interrupted(*settings: Any) -> np.ndarray:
@@ -140,10 +138,8 @@ def test_a_mistake_in_one_of_several_is_told_before_any_is_run(tiny: Path, capsy
     assert not (tiny / "studies").exists()
 
 
-def test_figures_need_matplotlib(
-    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_need_matplotlib(tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["run", "cfl/fig3"]) == 2
-    assert capsys.readouterr().err == "coterie: figures of studies need Matplotlib: pip install 'coterie[studies]'\n"
+    assert capsys.readouterr().err == "coterie: figures of studies need Matplotlib: pip install 'coterie[report]'\n"
     assert not (tiny / "studies").exists()

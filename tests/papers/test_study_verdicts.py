@@ -120,9 +120,7 @@ def gaps(problem: str, updates: Sequence[float], gradients: Sequence[float]) -> 
         ("digits", (-0.3, -0.2, -0.1), (-0.4, -0.3, -0.2), [False, True, True]),
     ],
 )
-def test_gaps_by_examples(
-    problem: str, updates: Sequence[float], gradients: Sequence[float], expected: list[bool]
-) -> None:
+def test_gaps_by_examples(problem: str, updates: Sequence[float], gradients: Sequence[float], expected: list[bool]) -> None:
     assert list(holds("cfl/fig5", gaps(problem, updates, gradients)).values()) == expected
 
 

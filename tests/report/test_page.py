@@ -243,9 +243,7 @@ def test_the_command_writes_beside_the_run_or_where_it_is_told(tmp_path: Path, c
     (["nowhere"], "nowhere is no run directory"), (["RUN", "-o", "x.pdf"], "--out must end in .html, got x.pdf"),
     (["EMPTY"], "has no completed round yet"),
 ])  # fmt: skip
-def test_a_mistake_is_one_sentence(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_sentence(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = {"RUN": split_run(tmp_path / "run"), "EMPTY": write(tmp_path / "empty", [])}
     assert main(["report", *(str(places.get(word, word)) for word in arguments)]) == 2
     told = capsys.readouterr().err

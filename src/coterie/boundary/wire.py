@@ -109,9 +109,7 @@ class Wire:
 
     # -- an update on its way out -----------------------------------------------------------------------------------------
 
-    def send(
-        self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None, half: int = 0
-    ) -> Tensor:
+    def send(self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None, half: int = 0) -> Tensor:
         """A client's update ``(d,)`` as it arrives: :meth:`protected`, compressed and unpacked again.
 
         keep: mask of the columns that stay at the client; there the result is the update itself, sealed. half: 1 of the
@@ -160,9 +158,7 @@ class Wire:
         out[:parameters] = update[:parameters] + self.boundary.noise * self.boundary.clip * noise
         return out if keep is None else out.masked_fill(keep, 0.0)
 
-    def pack(
-        self, sealed: Tensor, client: Client, exchange: int, half: int, keep: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def pack(self, sealed: Tensor, client: Client, exchange: int, half: int, keep: Tensor | None = None) -> dict[str, Tensor]:
         """A sealed update as the arrays that travel: its parameters compressed, and what is behind them as it is."""
         there, behind = self._travelling(keep)
         gen = generator(self.seed, Purpose.NOISE, exchange, client, 3 if half else 1)

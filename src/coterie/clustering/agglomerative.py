@@ -80,9 +80,7 @@ def _check_cut(n: int, threshold: float | None, groups: int | None) -> None:
         _checks.number_of_groups(groups, n)
 
 
-def cut(
-    distances: np.ndarray, *, linkage: str, threshold: float | None = None, groups: int | None = None
-) -> np.ndarray:
+def cut(distances: np.ndarray, *, linkage: str, threshold: float | None = None, groups: int | None = None) -> np.ndarray:
     """Groups of clients by hierarchical clustering of their distances ``(n, n)``: labels ``(n,)`` by first member.
 
     linkage and errors as in :func:`dendrogram`. Exactly one of threshold: merge only while the distance is strictly
@@ -230,9 +228,7 @@ def margin(below: float, above: float, threshold: float | None) -> float:
     return max(2 * min(threshold - below, room), 0.0)
 
 
-def doubt(
-    ends: tuple[float, float], *, linkage: str, metric: str, threshold: float | None, size: int, n: int
-) -> str | None:
+def doubt(ends: tuple[float, float], *, linkage: str, metric: str, threshold: float | None, size: int, n: int) -> str | None:
     """Why the error of sketches of ``size`` numbers might have changed the groups between ``ends``; None if it cannot.
 
     ends: the borders among the distances of n sketches. A cosine distance is off by up to the bound, a squared Euclidean

@@ -23,9 +23,8 @@ ZERO = 1e-12
 
 METRICS = ("l2", "cosine")
 
-def gram(
-    updates: np.ndarray | Tensor, columns: Columns = None, sketch: int | None = None, seed: int = 0
-) -> np.ndarray:
+
+def gram(updates: np.ndarray | Tensor, columns: Columns = None, sketch: int | None = None, seed: int = 0) -> np.ndarray:
     """Inner products of all pairs of updates.
 
     updates: ``(n, d)``, an array (``np.memmap`` too, which is read from disk a block at a time) or a tensor on any
@@ -59,9 +58,7 @@ def gram_of_rows(rows: Tensor, columns: Columns = None, centre: bool = False) ->
     return self_products(rows, columns, centre)
 
 
-def gram_update(
-    gram: np.ndarray, updates: np.ndarray | Tensor, changed: Iterable[int], columns: Columns = None
-) -> np.ndarray:
+def gram_update(gram: np.ndarray, updates: np.ndarray | Tensor, changed: Iterable[int], columns: Columns = None) -> np.ndarray:
     """The Gram matrix after some rows changed: their products are taken anew, the others kept.
 
     gram: ``(n, n)`` of the updates before. updates: ``(n, d)`` as they are now. changed: positions of the rows that

@@ -131,9 +131,7 @@ def _summed(square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.n
     return inner / norm - price / data
 
 
-def benefit(
-    gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]], newcomer: int
-) -> np.ndarray:
+def benefit(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]], newcomer: int) -> np.ndarray:
     """Benefit of admitting one client to each of k groups (eq. 15), ``(k,)``; it joins the best, where that is above zero.
 
     Arguments as in :func:`benefits`; newcomer: a position in none of the groups.

@@ -388,9 +388,7 @@ def _truth(kinds: np.ndarray | None, groups: np.ndarray | None) -> Groups | None
     return as_groups(members.values())
 
 
-SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
-    {name: build(Scenario, settings) for name, settings in SETTINGS.items()}
-)
+SCENARIOS: Mapping[str, Scenario] = MappingProxyType({name: build(Scenario, settings) for name, settings in SETTINGS.items()})
 """The named scenarios: data set / heterogeneity."""
 
 

@@ -40,9 +40,7 @@ class Attendance:
 
     def answers(self, client: Client, exchange: int, seed: int) -> bool:
         """Whether ``client`` answers when asked in ``exchange``; of other clients' draws it knows nothing."""
-        return not self.silent or bool(
-            numpy_generator(seed, Purpose.SILENCE, exchange, client).random() >= self.silent
-        )
+        return not self.silent or bool(numpy_generator(seed, Purpose.SILENCE, exchange, client).random() >= self.silent)
 
 
 def drawn(

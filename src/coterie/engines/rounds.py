@@ -155,9 +155,7 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
             new = method.step(position.state, replies)
             notes.extend(method.explain(new))
         ends = plan.ends_round
-        position = replace(
-            position, round=position.round + ends, exchange=position.exchange + 1, state=new, kept=kept
-        )
+        position = replace(position, round=position.round + ends, exchange=position.exchange + 1, state=new, kept=kept)
         asked, answered = asked + len(plan.tasks), answered + len(replies.clients)
         spoken[0].update(plan.tasks)
         spoken[1].update(replies.clients)
@@ -285,7 +283,11 @@ def _rows(fleet: ClientPool, answer: Answer) -> list[Tensor]:
 
 
 def _screened(
-    fleet: ClientPool, plan: Plan, answers: Mapping[Client, Answer], claims: Mapping[Client, int], usual: Usual,
+    fleet: ClientPool,
+    plan: Plan,
+    answers: Mapping[Client, Answer],
+    claims: Mapping[Client, int],
+    usual: Usual,
     scaled: dict[Client, float],
 ) -> dict[Client, Answer]:
     """The answers of a wave, limited to what is plausible beside those of this wave and the ``usual`` of earlier ones."""

@@ -112,9 +112,7 @@ class Tree:
         """
         own = self.short(update[None])[0]
         close = {
-            child.id: float(closeness(own, child.updates).max())
-            for child in self.children(id)
-            if child.updates is not None
+            child.id: float(closeness(own, child.updates).max()) for child in self.children(id) if child.updates is not None
         }
         return max(close, key=lambda child: (close[child], child)), close
 
@@ -133,10 +131,7 @@ class Tree:
         gone = set(clients)
         return replace(
             self,
-            nodes=tuple(
-                replace(n, clients=without(n.clients, gone)) if gone & set(n.clients) else n
-                for n in self.nodes
-            ),
+            nodes=tuple(replace(n, clients=without(n.clients, gone)) if gone & set(n.clients) else n for n in self.nodes),
         )
 
     def grow(self, id: int, client: Client, update: Tensor) -> tuple[Tree, int]:
@@ -309,8 +304,7 @@ def join(leaves: Iterable[Leaf], arrived: Mapping[Client, int]) -> list[Leaf]:
     for client, node in arrived.items():
         new.setdefault(node, []).append(client)
     return [
-        replace(leaf, clients=tuple(sorted((*leaf.clients, *new[leaf.node])))) if leaf.node in new else leaf
-        for leaf in leaves
+        replace(leaf, clients=tuple(sorted((*leaf.clients, *new[leaf.node])))) if leaf.node in new else leaf for leaf in leaves
     ]
 
 

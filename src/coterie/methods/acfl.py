@@ -171,7 +171,9 @@ def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple
     return Note(kind=kind, clients=tuple(sorted(c for g in groups for c in g)), text=text, parts=groups, numbers=numbers)
 
 
-def placed(rule: Rule, seats: ClusterReferences, groups: int, replies: Replies) -> tuple[ClusterReferences, Tensor, tuple[Note, ...]]:
+def placed(
+    rule: Rule, seats: ClusterReferences, groups: int, replies: Replies
+) -> tuple[ClusterReferences, Tensor, tuple[Note, ...]]:
     """Late clients that trained from ``seats.first``: the seats with theirs, models ``(j, d)`` of new groups, and why.
 
     groups: how many there are; new ones are numbered from there. A client of whom an older vector is known is compared

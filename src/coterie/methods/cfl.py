@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -68,8 +68,77 @@ from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import CFLState, Leaf, best_on_path, join, ordered, root, stays
 from coterie.settings import SettingError, check, setting
 
-if TYPE_CHECKING:
-    from coterie.methods._cluster_tree import CFLState, Leaf
+
+@dataclass(frozen=True)
+class GroupUpdates:
+    """What a group said in an exchange. leaf: with peaks and losses brought up to date. clients (n,): who answered.
+
+    mean ``(d,)``: the weighted mean update. mean_norm, client_norm: ‖Σ w_i Δ_i‖ and max_i ‖Δ_i‖, of the parameters.
+    cosines ``(n, n)``: of their updates. sides: the optimal bipartition of those who answered, None of fewer than two.
+    complete: all were asked. sketched: numbers of the sketches that stand for the updates, None where nothing does.
+    """
+
+    leaf: Leaf
+    replies: Replies
+    mean: Tensor
+    mean_norm: float
+    client_norm: float
+    cosines: np.ndarray
+    sides: Bipartition | None
+    complete: bool
+    sketched: int | None
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        return self.replies.clients
+
+    def enough(self, quorum: float) -> bool:
+        """Whether so many answered that the group may split."""
+        return len(self.clients) >= max(2.0, quorum * len(self.leaf.clients))
+
+    @property
+    def alpha(self) -> float:
+        """α_cross without the bias of few clients."""
+        return without_bias(self.sides.cross, len(self.clients)) if self.sides else 1.0
+
+    @property
+    def smallest(self) -> int:
+        """Clients on the smaller side."""
+        return min(len(self.sides.left), len(self.sides.right)) if self.sides else 0
+
+    @property
+    def unsure(self) -> str:
+        """What a note of a split says where the sketches' error could have changed the sides."""
+        if self.sketched is None or bipartition_margin(self.cosines) > 2 * sketch_error(self.sketched, len(self.clients)):
+            return ""
+        return f"; unsure: sketches of {self.sketched} numbers may have changed the sides"
+
+    def parts(self) -> Groups:
+        """The sides as groups of client ids."""
+        sides = (self.sides.left, self.sides.right) if self.sides else ()
+        return as_groups([self.clients[i] for i in side] for side in sides)
+
+    def note(self, kind: str, text: str, parts: Groups = (), numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
+        """A note about a group, with its norms and α_cross among the numbers; of a split, with the cosines too."""
+        leaf = self.leaf
+        known = {
+            "node": float(leaf.node), "heard": float(len(self.clients)), "peak": leaf.peak,
+            "mean_norm": self.mean_norm, "client_norm": self.client_norm,
+        }  # fmt: skip
+        if self.sides is not None:
+            known |= {"alpha_cross": self.sides.cross, "smaller_side": float(self.smallest)}
+        return Note(
+            kind=kind, clients=leaf.clients, text=text, parts=parts, numbers={**known, **numbers}, heard=self.clients,
+            similarity={"all": torch.from_numpy(self.cosines).float()} if parts else {},
+        )  # fmt: skip
+
+    def by_schedule(self, chosen: int) -> Note:
+        """Split the node ``chosen`` for this round; keep every other."""
+        if self.leaf.node != chosen or self.sides is None:
+            return self.note("keep", "not chosen by split_rounds")
+        test = f"alpha_cross {self.sides.cross:.3f} ({self.alpha:.3f} corrected for {len(self.clients)} clients)"
+        text = f"chosen by split_rounds as the least alike group: {test}{self.unsure}"
+        return self.note("split", text, self.parts())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +233,7 @@ class CFL:
     def step(self, state: CFLState, replies: Replies) -> CFLState:
         if any(leaf.gradients for leaf in state.leaves):
             return self._step_gradients(state, replies)
-        said = {leaf.node: listen(self, state, row, replies) for row, leaf in enumerate(state.leaves)}
+        said = {leaf.node: self.listen(state, row, replies) for row, leaf in enumerate(state.leaves)}
         chosen = self._scheduled(state, said)
         new, leaves, notes = state, [], []
         for leaf in state.leaves:
@@ -172,7 +241,7 @@ class CFL:
             if heard is None:
                 leaves.append(leaf)
                 continue
-            note = decide(self, heard, state.round + 1) if chosen is None else by_schedule(heard, chosen)
+            note = self.decide(heard, state.round + 1) if chosen is None else heard.by_schedule(chosen)
             if note.kind == "split":
                 means = {part: self._child_mean(heard, part) for part in note.parts}
                 new, children = self._split(new, heard, means)
@@ -184,7 +253,9 @@ class CFL:
         new = replace(new, round=state.round + 1, leaves=ordered(leaves), notes=tuple(notes))
         return self._walk(new, state.walkers, replies)
 
-    def _split(self, state: CFLState, heard: GroupUpdates, means: Mapping[tuple[Client, ...], Tensor]) -> tuple[CFLState, list[Leaf]]:
+    def _split(
+        self, state: CFLState, heard: GroupUpdates, means: Mapping[tuple[Client, ...], Tensor]
+    ) -> tuple[CFLState, list[Leaf]]:
         """The state with a split in its tree, and the children; silent members are walkers now."""
         tree, children = _cluster_tree.split(state.tree, heard.leaf, means, heard.replies, state.round)
         late = set(heard.leaf.clients) - set(heard.clients)
@@ -238,13 +309,13 @@ class CFL:
         """The exchange after stationarity: bipartition of the gradients at the model as it is (Algorithm 3)."""
         new, leaves, notes = state, [], []
         for row, leaf in enumerate(state.leaves):
-            heard = listen(self, state, row, replies) if leaf.gradients else None
+            heard = self.listen(state, row, replies) if leaf.gradients else None
             if heard is None or not heard.enough(self.quorum):
                 # Too few gradients: asked again once the criteria hold in the next round as well.
                 leaves.append(replace(leaf, gradients=False, held=self.persistence - 1 if leaf.gradients else leaf.held))
                 continue
             leaf = replace(leaf, gradients=False, losses=heard.leaf.losses)
-            note = separate(self, heard, "by gradients at the stationary point")
+            note = self.separate(heard, "by gradients at the stationary point")
             if note.kind == "split":
                 still = dict.fromkeys(note.parts, torch.zeros_like(leaf.model))
                 new, children = self._split(new, replace(heard, leaf=leaf), still)  # peaks are of updates
@@ -255,59 +326,95 @@ class CFL:
             notes.append(note)
         return replace(new, leaves=ordered(leaves), notes=tuple(notes))
 
+    def listen(self, state: CFLState, row: int, replies: Replies) -> GroupUpdates | None:
+        """What the leaf at ``row`` of the plan's models said, or None if nobody of it answered."""
+        leaf = state.leaves[row]
+        part = replies.of(leaf.clients)
+        if not part.clients or part.updates is None:
+            return None
+        parameters = None if self.sketch else slice(0, state.tree.parameters)
+        matrix = gram(part.updates, columns=parameters)
+        w = weights(part, self.weighting)
+        mean = part.mean(w) if replies.means is None else replies.means[row]
+        # The norm of the step that the group takes: of a robust mean the Gram matrix does not give it.
+        robust = part.averaging.needs_all
+        mean_norm = float(mean[: state.tree.parameters].double().norm()) if robust else norm_of_mean(matrix, w)
+        client_norm = float(norms(matrix).max())
+        leaf = replace(
+            leaf,
+            peak=max(leaf.peak, client_norm),
+            losses=_losses(leaf, part) if self.fallback else {},
+        )
+        complete = self.fraction == 1.0 or leaf.ask_all or leaf.gradients or self.split_rounds is not None
+        cosines = cosine(matrix)
+        sides = optimal_bipartition(cosines) if len(part.clients) > 1 else None
+        compared = state.tree.parameters or len(mean)
+        sketched = self.sketch if self.sketch and self.sketch < compared else None
+        return GroupUpdates(leaf, part, mean, mean_norm, client_norm, cosines, sides, complete, sketched)
 
-# ----------------------------------------------------------------------------------------------------
-# CFL's decision about one group, from its Gram matrix: Algorithm 5, lines 16-20, with the numbers compared in words.
+    def decide(self, heard: GroupUpdates, round: int) -> Note:
+        """Split, keep, or ask: the criteria in turn. round: the one being decided, from 1."""
+        leaf = heard.leaf
+        relative = self.scale == "relative"
+        eps1 = self.eps1 * (heard.client_norm if relative else 1.0)
+        eps2 = self.eps2 * (leaf.peak if relative else 1.0)
+        if len(leaf.clients) < 2:
+            return heard.note("keep", "a group of one cannot split")
+        if round <= self.warmup:
+            return heard.note("keep", f"round {round} is within the warm-up of {self.warmup}")
+        numbers = {"eps1": eps1, "eps2": eps2}
+        if self.gamma_max is None and leaf.ask_all and heard.replies.halves is not None and heard.enough(self.quorum):
+            # The updates of halves are of half the steps, and no norms to compare; the last whole ones passed.
+            return self._held(leaf, self.separate(heard, "stationary and at odds before", numbers))
+        mean, most = f"mean update {heard.mean_norm:.3g}", f"greatest update {heard.client_norm:.3g}"
+        if not heard.mean_norm < eps1:
+            return heard.note("keep", f"not stationary: {mean} >= eps1 {eps1:.3g}", numbers=numbers)
+        said = f"stationary: {mean} < eps1 {eps1:.3g}"
+        if not heard.client_norm >= eps2:
+            return heard.note("keep", f"{said}; but in agreement: {most} < eps2 {eps2:.3g}", numbers=numbers)
+        said += f"; at odds: {most} >= eps2 {eps2:.3g}"
+        if not heard.complete:
+            return heard.note("ask", f"{said}; all members are asked next time", numbers=numbers)
+        if not heard.enough(self.quorum):
+            text = f"{said}; but only {len(heard.clients)} of {len(leaf.clients)} members answered, so asked again"
+            return heard.note("ask", text, numbers=numbers)
+        if self.similarity == "updates":
+            found = self.separate(heard, said, numbers)
+        else:
+            found = heard.note("gradients", f"{said}; gradients are asked for next", numbers=numbers)
+        return self._held(leaf, found)
 
+    def _held(self, leaf: Leaf, found: Note) -> Note:
+        """The verdict, once it has been the same for long enough."""
+        if found.kind in ("keep", "ask") or self.persistence == 1:
+            return found
+        text = f"{found.text}; round {leaf.held + 1} of {self.persistence} in a row"
+        found = replace(found, text=text, numbers={**found.numbers, "held": float(leaf.held + 1)})
+        return found if leaf.held + 1 >= self.persistence else replace(found, kind="hold", parts=(), similarity={})
 
-@dataclass(frozen=True)
-class GroupUpdates:
-    """What a group said in an exchange. leaf: with peaks and losses brought up to date. clients (n,): who answered.
-
-    mean ``(d,)``: the weighted mean update. mean_norm, client_norm: ‖Σ w_i Δ_i‖ and max_i ‖Δ_i‖, of the parameters.
-    cosines ``(n, n)``: of their updates. sides: the optimal bipartition of those who answered, None of fewer than two.
-    complete: all were asked. sketched: numbers of the sketches that stand for the updates, None where nothing does.
-    """
-
-    leaf: Leaf
-    replies: Replies
-    mean: Tensor
-    mean_norm: float
-    client_norm: float
-    cosines: np.ndarray
-    sides: Bipartition | None
-    complete: bool
-    sketched: int | None
-
-    @property
-    def clients(self) -> tuple[Client, ...]:
-        return self.replies.clients
-
-    def enough(self, quorum: float) -> bool:
-        """Whether so many answered that the group may split."""
-        return len(self.clients) >= max(2.0, quorum * len(self.leaf.clients))
-
-    @property
-    def alpha(self) -> float:
-        """α_cross without the bias of few clients."""
-        return without_bias(self.sides.cross, len(self.clients)) if self.sides else 1.0
-
-    @property
-    def smallest(self) -> int:
-        """Clients on the smaller side."""
-        return min(len(self.sides.left), len(self.sides.right)) if self.sides else 0
-
-    @property
-    def unsure(self) -> str:
-        """What a note of a split says where the sketches' error could have changed the sides."""
-        if self.sketched is None or bipartition_margin(self.cosines) > 2 * sketch_error(self.sketched, len(self.clients)):
-            return ""
-        return f"; unsure: sketches of {self.sketched} numbers may have changed the sides"
-
-    def parts(self) -> Groups:
-        """The sides as groups of client ids."""
-        sides = (self.sides.left, self.sides.right) if self.sides else ()
-        return as_groups([self.clients[i] for i in side] for side in sides)
+    def separate(self, heard: GroupUpdates, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
+        """Algorithm 1's sides of the members heard, and the test of gamma_max."""
+        assert heard.sides is not None
+        cross, test = heard.sides.cross, f"alpha_cross {heard.sides.cross:.3f}"
+        if self.scale == "relative":
+            cross = heard.alpha
+            test += f" ({cross:.3f} corrected for {len(heard.clients)} clients)"
+        test += f", so gamma may be up to {gamma_bound(cross):.3f}"
+        gamma_max = self.gamma_max if self.gamma_max is not None else measured_gamma(heard.replies)
+        if gamma_max is None and heard.leaf.ask_all:
+            text = f"{said}; but gamma_max cannot be measured: fewer than two members sent updates of halves"
+            return heard.note("keep", text, numbers=numbers)
+        if gamma_max is None:
+            return heard.note("ask", f"{said}; gamma_max is measured next, from halves", numbers=numbers)
+        limit = f"gamma_max {gamma_max:.3g}" + (" as measured" if self.gamma_max is None else "")
+        numbers = {**numbers, "gamma_bound": gamma_bound(cross)} | ({"gamma_max": gamma_max} if np.isfinite(gamma_max) else {})
+        if gamma_max >= 1 or not passes_gamma(cross, gamma_max):
+            return heard.note("keep", f"{said}; but not separable: {test} <= {limit}", numbers=numbers)
+        if heard.smallest < self.min_cluster_size:
+            text = f"{said}; but a side would have fewer than min_cluster_size {self.min_cluster_size} clients"
+            return heard.note("keep", text, numbers=numbers)
+        text = f"{said}; separable: {test} > {limit}{heard.unsure}"
+        return heard.note("split", text, heard.parts(), numbers)
 
 
 def without_bias(cross: float, n: int) -> float:
@@ -319,106 +426,12 @@ def without_bias(cross: float, n: int) -> float:
     return ((n - 1) * cross + 1) / n
 
 
-def listen(method: CFL, state: CFLState, row: int, replies: Replies) -> GroupUpdates | None:
-    """What the leaf at ``row`` of the plan's models said, or None if nobody of it answered."""
-    leaf = state.leaves[row]
-    part = replies.of(leaf.clients)
-    if not part.clients or part.updates is None:
-        return None
-    parameters = None if method.sketch else slice(0, state.tree.parameters)
-    matrix = gram(part.updates, columns=parameters)
-    w = weights(part, method.weighting)
-    mean = part.mean(w) if replies.means is None else replies.means[row]
-    # The norm of the step that the group takes: of a robust mean the Gram matrix does not give it.
-    robust = part.averaging.needs_all
-    mean_norm = float(mean[: state.tree.parameters].double().norm()) if robust else norm_of_mean(matrix, w)
-    client_norm = float(norms(matrix).max())
-    leaf = replace(
-        leaf,
-        peak=max(leaf.peak, client_norm),
-        losses=_losses(leaf, part) if method.fallback else {},
-    )
-    complete = method.fraction == 1.0 or leaf.ask_all or leaf.gradients or method.split_rounds is not None
-    cosines = cosine(matrix)
-    sides = optimal_bipartition(cosines) if len(part.clients) > 1 else None
-    compared = state.tree.parameters or len(mean)
-    sketched = method.sketch if method.sketch and method.sketch < compared else None
-    return GroupUpdates(leaf, part, mean, mean_norm, client_norm, cosines, sides, complete, sketched)
-
-
 def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
     """The members' latest validation losses, brought up to date."""
     new = {client: losses[0] for client, losses in zip(part.clients, part.losses, strict=True)}
     if any(np.isnan(loss) for loss in new.values()):
         raise SettingError("CFL.fallback true needs validation data of every client, and this scenario has none for some")
     return {**leaf.losses, **new}
-
-
-def decide(method: CFL, heard: GroupUpdates, round: int) -> Note:
-    """Split, keep, or ask: the criteria in turn. round: the one being decided, from 1."""
-    leaf = heard.leaf
-    relative = method.scale == "relative"
-    eps1 = method.eps1 * (heard.client_norm if relative else 1.0)
-    eps2 = method.eps2 * (leaf.peak if relative else 1.0)
-    if len(leaf.clients) < 2:
-        return note(heard, "keep", "a group of one cannot split")
-    if round <= method.warmup:
-        return note(heard, "keep", f"round {round} is within the warm-up of {method.warmup}")
-    numbers = {"eps1": eps1, "eps2": eps2}
-    if method.gamma_max is None and leaf.ask_all and heard.replies.halves is not None and heard.enough(method.quorum):
-        # The updates of halves are of half the steps, and no norms to compare; the last whole ones passed.
-        return _held(method, leaf, separate(method, heard, "stationary and at odds before", numbers))
-    mean, most = f"mean update {heard.mean_norm:.3g}", f"greatest update {heard.client_norm:.3g}"
-    if not heard.mean_norm < eps1:
-        return note(heard, "keep", f"not stationary: {mean} >= eps1 {eps1:.3g}", numbers=numbers)
-    said = f"stationary: {mean} < eps1 {eps1:.3g}"
-    if not heard.client_norm >= eps2:
-        return note(heard, "keep", f"{said}; but in agreement: {most} < eps2 {eps2:.3g}", numbers=numbers)
-    said += f"; at odds: {most} >= eps2 {eps2:.3g}"
-    if not heard.complete:
-        return note(heard, "ask", f"{said}; all members are asked next time", numbers=numbers)
-    if not heard.enough(method.quorum):
-        text = f"{said}; but only {len(heard.clients)} of {len(leaf.clients)} members answered, so asked again"
-        return note(heard, "ask", text, numbers=numbers)
-    if method.similarity == "updates":
-        found = separate(method, heard, said, numbers)
-    else:
-        found = note(heard, "gradients", f"{said}; gradients are asked for next", numbers=numbers)
-    return _held(method, leaf, found)
-
-
-def _held(method: CFL, leaf: Leaf, found: Note) -> Note:
-    """The verdict, once it has been the same for long enough."""
-    if found.kind in ("keep", "ask") or method.persistence == 1:
-        return found
-    text = f"{found.text}; round {leaf.held + 1} of {method.persistence} in a row"
-    found = replace(found, text=text, numbers={**found.numbers, "held": float(leaf.held + 1)})
-    return found if leaf.held + 1 >= method.persistence else replace(found, kind="hold", parts=(), similarity={})
-
-
-def separate(method: CFL, heard: GroupUpdates, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
-    """Algorithm 1's sides of the members heard, and the test of gamma_max."""
-    assert heard.sides is not None
-    cross, test = heard.sides.cross, f"alpha_cross {heard.sides.cross:.3f}"
-    if method.scale == "relative":
-        cross = heard.alpha
-        test += f" ({cross:.3f} corrected for {len(heard.clients)} clients)"
-    test += f", so gamma may be up to {gamma_bound(cross):.3f}"
-    gamma_max = method.gamma_max if method.gamma_max is not None else measured_gamma(heard.replies)
-    if gamma_max is None and heard.leaf.ask_all:
-        text = f"{said}; but gamma_max cannot be measured: fewer than two members sent updates of halves"
-        return note(heard, "keep", text, numbers=numbers)
-    if gamma_max is None:
-        return note(heard, "ask", f"{said}; gamma_max is measured next, from halves", numbers=numbers)
-    limit = f"gamma_max {gamma_max:.3g}" + (" as measured" if method.gamma_max is None else "")
-    numbers = {**numbers, "gamma_bound": gamma_bound(cross)} | ({"gamma_max": gamma_max} if np.isfinite(gamma_max) else {})
-    if gamma_max >= 1 or not passes_gamma(cross, gamma_max):
-        return note(heard, "keep", f"{said}; but not separable: {test} <= {limit}", numbers=numbers)
-    if heard.smallest < method.min_cluster_size:
-        text = f"{said}; but a side would have fewer than min_cluster_size {method.min_cluster_size} clients"
-        return note(heard, "keep", text, numbers=numbers)
-    text = f"{said}; separable: {test} > {limit}{heard.unsure}"
-    return note(heard, "split", text, heard.parts(), numbers)
 
 
 def measured_gamma(replies: Replies) -> float | None:
@@ -429,29 +442,3 @@ def measured_gamma(replies: Replies) -> float | None:
         return None
     least = float(reliability(halves).min())
     return float(np.sqrt(1 / least - 1)) if least > 0 else float("inf")
-
-
-def by_schedule(heard: GroupUpdates, chosen: int) -> Note:
-    """Split the node ``chosen`` for this round; keep every other."""
-    if heard.leaf.node != chosen or heard.sides is None:
-        return note(heard, "keep", "not chosen by split_rounds")
-    test = f"alpha_cross {heard.sides.cross:.3f} ({heard.alpha:.3f} corrected for {len(heard.clients)} clients)"
-    text = f"chosen by split_rounds as the least alike group: {test}{heard.unsure}"
-    return note(heard, "split", text, heard.parts())
-
-
-def note(
-    heard: GroupUpdates, kind: str, text: str, parts: Groups = (), numbers: Mapping[str, float] = MappingProxyType({})
-) -> Note:
-    """A note about a group, with its norms and α_cross among the numbers; of a split, with the cosines too."""
-    leaf = heard.leaf
-    known = {
-        "node": float(leaf.node), "heard": float(len(heard.clients)), "peak": leaf.peak,
-        "mean_norm": heard.mean_norm, "client_norm": heard.client_norm,
-    }  # fmt: skip
-    if heard.sides is not None:
-        known |= {"alpha_cross": heard.sides.cross, "smaller_side": float(heard.smallest)}
-    return Note(
-        kind=kind, clients=leaf.clients, text=text, parts=parts, numbers={**known, **numbers}, heard=heard.clients,
-        similarity={"all": torch.from_numpy(heard.cosines).float()} if parts else {},
-    )  # fmt: skip

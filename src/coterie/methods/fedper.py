@@ -46,12 +46,8 @@ class FedPer:
     def init(self, federation: Federation) -> FedPerState:
         layers = tuple(federation.columns)
         if self.personal > len(layers):
-            raise SettingError(
-                f"FedPer.personal must be at most the {len(layers)} layers of the model, got {self.personal}"
-            )
-        return FedPerState(
-            clients=federation.clients, model=federation.draw(0), keep=layers[len(layers) - self.personal :]
-        )
+            raise SettingError(f"FedPer.personal must be at most the {len(layers)} layers of the model, got {self.personal}")
+        return FedPerState(clients=federation.clients, model=federation.draw(0), keep=layers[len(layers) - self.personal :])
 
     def plan(self, state: FedPerState, cohort: Cohort) -> Plan:
         task = Task(offered=(0,), keep=state.keep)

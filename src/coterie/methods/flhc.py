@@ -188,9 +188,7 @@ class FLHC:
         """Why the updates' own groups might be others than their sketches'."""
         assert self.sketch is not None
         ends = borders(apart, labels, merges, self.linkage)
-        return doubt(
-            ends, linkage=self.linkage, metric=self.metric, threshold=self.threshold, size=self.sketch, n=len(labels)
-        )
+        return doubt(ends, linkage=self.linkage, metric=self.metric, threshold=self.threshold, size=self.sketch, n=len(labels))
 
     def _note(self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]) -> Note:
         """The cut in words: the highest merge that was made and the lowest that was not tell how clear it is."""
@@ -237,5 +235,3 @@ class FLHC:
 
     def explain(self, state: FLHCState) -> tuple[Note, ...]:
         return state.notes
-
-

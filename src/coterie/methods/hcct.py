@@ -269,31 +269,6 @@ def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
 # as the halves share none either.
 
 
-def hear(method: HCCT, state: HCCTState, replies: Replies, new: tuple[Client, ...]) -> tuple[HCCTState, Comparison]:
-    """What the next partition rests on, and the state that remembers it. new: whose update was its first."""
-    clients, matrix, signal = replies.clients, None, 1.0
-    if not np.isinf(method.tradeoff):
-        columns = state.columns
-        if replies.updates is not None and replies.means is not None:  # sketches of these columns
-            columns = slice(0, replies.updates.shape[1])
-        matrix = _products(replies, columns)
-        noise = noise_in(matrix, replies.halves)
-        signal = share_of_signal(matrix.diagonal(), noise)
-        if method.memory and not method.layer_open(state):  # what was seen of other columns compares with nothing later
-            memory = remember(state.memory, clients, matrix, method.memory, noise)
-            memory = _with_firsts(memory, replies.of(new), columns, method.sketch if replies.means is None else None)
-            state = replace(state, memory=memory)
-            clients, matrix = recall(memory, clients)
-            signal = signal_in(memory, clients)
-        if method.cosines == "signals":
-            matrix = without_noise(matrix, signal)
-    sizes = np.array([state.sizes[c] for c in clients], dtype=np.float64)
-    unit = sizes if method.scale == "per-client" else np.ones(len(sizes))
-    if method.scale == "mean-size":
-        unit = unit * np.mean(list(state.sizes.values()))
-    return state, Comparison(replies.clients, clients, matrix, sizes, method.tradeoff * unit, signal)
-
-
 def _products(replies: Replies, columns: slice) -> np.ndarray:
     if replies.gram is not None:
         return replies.gram
@@ -431,35 +406,6 @@ class Comparison:
         return known[top], float(gains[top])
 
 
-def regroup(method: HCCT, state: HCCTState, heard: Comparison, notes: tuple[Note, ...]) -> HCCTState:
-    """The groups of the next epoch: a partition of those who were heard, the others, then newcomers one by one."""
-    settled, spoke = method.settled(state), set(heard.spoke)
-    one_by_one = (settled or method.newcomers == "benefit") and state.waiting != state.clients
-    apart = state.waiting if one_by_one else ()
-    new = [c for c in apart if c in spoke]
-    among = [c for c in heard.clients if c not in apart]
-    missed = set(state.clients) - spoke if method.one_shot and not state.partitioned and among else set()
-    old = [[c for c in group if c not in new and c not in missed] for group in state.next]
-    parts = [group for group in old if group] if settled else follow(heard.merged(among, method.groups), old, state.sizes)
-    if missed:
-        state, parts = _from_the_first(state, missed), [*parts, *([c] for c in sorted(missed))]
-    waiting = missed | set(state.waiting) - (spoke - set(new))
-    joined = []
-    for client in new:
-        found = heard.best(parts, client)
-        waiting -= {client} if found else set()
-        full = method.groups is not None and len(parts) >= method.groups  # a number asked for is not exceeded
-        joins = found is not None and (full or found[1] > 0)
-        joined.append(_join_note(client, parts, found, joins))
-        if found and joins:
-            parts[found[0]].append(client)
-        else:
-            parts.append([client])
-    following = as_groups(parts)
-    state = replace(state, next=following, partitioned=state.partitioned or bool(among), waiting=tuple(sorted(waiting)))
-    return replace(state, notes=(*notes, *joined, partition_note(method, state, heard)))
-
-
 def _from_the_first(state: HCCTState, clients: Iterable[Client]) -> HCCTState:
     """``clients`` have the first model, as newcomers do."""
     row = {**state.row, **dict.fromkeys(clients, len(state.models))}
@@ -487,44 +433,6 @@ def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]
 
 
 # -- reasons ----------------------------------------------------------------------------------------------------------
-
-
-def partition_note(method: HCCT, state: HCCTState, heard: Comparison) -> Note:
-    """The next groups and what they are worth; their parts and the cosines where they are not those that trained."""
-    groups = [group for group in state.next if heard.at(group)]
-    changed = state.next != state.groups
-    absent = len(state.clients) - len(heard.clients)
-    text = f"{_count(len(state.next), 'group')} of {_count(len(state.clients), 'client')}"
-    note = Note(kind="partition", clients=state.clients, text=text, parts=state.next if changed else (), heard=heard.clients)
-    numbers = {"groups": float(len(state.next)), "answered": float(len(heard.spoke))}
-    values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
-    silent = f"; {_count(absent, 'silent client')} with those they were with" if absent else ""
-    if heard.gram is None:
-        return replace(note, text=f"{text}, as λ is infinite{silent}", numbers=numbers)
-    for group in groups:
-        at = heard.at(group)
-        mine = utility(heard.gram[np.ix_(at, at)], heard.sizes[at], heard.price[at], range(len(at)))
-        alone = 1.0 - heard.price[at] / heard.sizes[at]
-        for name, row in (("utility", mine), ("gain", mine - alone), ("group_utility", np.full(len(at), mine.sum()))):
-            values[name].update({heard.clients[i]: float(value) for i, value in zip(at, row, strict=True)})
-    numbers |= {"utility": sum(values["utility"].values()), "tradeoff": float(heard.price.mean())}
-    said = ""
-    if method.cosines == "signals":
-        numbers["signal"] = heard.signal
-        said = f", of {heard.signal:.0%} signal" if heard.signal < 1 else ", of whole updates"
-    if changed:  # all that the utility of any client in any group is made of
-        norms_, ids = norms(heard.gram), heard.clients
-        values |= {
-            name: dict(zip(ids, map(float, row), strict=True))
-            for name, row in (("norm", norms_), ("size", heard.sizes), ("price", heard.price))
-        }
-    rule = f"λ {numbers['tradeoff']:.3g}" if method.groups is None else f"{_count(method.groups, 'group')} asked for"
-    text += f", {rule}{f', layer {state.layer!r}' if state.layer is not None else ''}{said}: utility {numbers['utility']:.3g}"
-    if len(groups) > 1:
-        numbers["best_open"] = float(benefits(heard.gram, heard.sizes, heard.price, [heard.at(g) for g in groups]).max())
-        text += f", the best merge not made would add {numbers['best_open']:.3g}"
-    cosines = {state.layer or "all": torch.from_numpy(cosine(heard.gram)).float()} if changed else {}
-    return replace(note, text=text + silent, numbers=numbers, values=values, similarity=cosines)
 
 
 def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | None, joins: bool) -> Note:
@@ -684,8 +592,8 @@ class HCCT:
         state = replace(trained(state, replies), epoch=state.epoch + 1)
         if rests:
             return replace(state, notes=notes)
-        state, heard = hear(self, state, replies, new)
-        return regroup(self, state, heard, notes)
+        state, heard = self.hear(state, replies, new)
+        return self.regroup(state, heard, notes)
 
     def assignment(self, state: HCCTState) -> Assignment:
         return Assignment(models=state.models, row=state.row, groups=state.groups)
@@ -741,6 +649,99 @@ class HCCT:
     def _remembered_firsts(self, state: HCCTState) -> tuple[Client, ...]:
         """Whose coming update will be remembered as its first."""
         return beginners(state) if self.memory and not np.isinf(self.tradeoff) else ()
+
+    def hear(self, state: HCCTState, replies: Replies, new: tuple[Client, ...]) -> tuple[HCCTState, Comparison]:
+        """What the next partition rests on, and the state that remembers it. new: whose update was its first."""
+        clients, matrix, signal = replies.clients, None, 1.0
+        if not np.isinf(self.tradeoff):
+            columns = state.columns
+            if replies.updates is not None and replies.means is not None:  # sketches of these columns
+                columns = slice(0, replies.updates.shape[1])
+            matrix = _products(replies, columns)
+            noise = noise_in(matrix, replies.halves)
+            signal = share_of_signal(matrix.diagonal(), noise)
+            if self.memory and not self.layer_open(state):  # what was seen of other columns compares with nothing later
+                memory = remember(state.memory, clients, matrix, self.memory, noise)
+                memory = _with_firsts(memory, replies.of(new), columns, self.sketch if replies.means is None else None)
+                state = replace(state, memory=memory)
+                clients, matrix = recall(memory, clients)
+                signal = signal_in(memory, clients)
+            if self.cosines == "signals":
+                matrix = without_noise(matrix, signal)
+        sizes = np.array([state.sizes[c] for c in clients], dtype=np.float64)
+        unit = sizes if self.scale == "per-client" else np.ones(len(sizes))
+        if self.scale == "mean-size":
+            unit = unit * np.mean(list(state.sizes.values()))
+        return state, Comparison(replies.clients, clients, matrix, sizes, self.tradeoff * unit, signal)
+
+    def regroup(self, state: HCCTState, heard: Comparison, notes: tuple[Note, ...]) -> HCCTState:
+        """The groups of the next epoch: a partition of those who were heard, the others, then newcomers one by one."""
+        settled, spoke = self.settled(state), set(heard.spoke)
+        one_by_one = (settled or self.newcomers == "benefit") and state.waiting != state.clients
+        apart = state.waiting if one_by_one else ()
+        new = [c for c in apart if c in spoke]
+        among = [c for c in heard.clients if c not in apart]
+        missed = set(state.clients) - spoke if self.one_shot and not state.partitioned and among else set()
+        old = [[c for c in group if c not in new and c not in missed] for group in state.next]
+        parts = [group for group in old if group] if settled else follow(heard.merged(among, self.groups), old, state.sizes)
+        if missed:
+            state, parts = _from_the_first(state, missed), [*parts, *([c] for c in sorted(missed))]
+        waiting = missed | set(state.waiting) - (spoke - set(new))
+        joined = []
+        for client in new:
+            found = heard.best(parts, client)
+            waiting -= {client} if found else set()
+            full = self.groups is not None and len(parts) >= self.groups  # a number asked for is not exceeded
+            joins = found is not None and (full or found[1] > 0)
+            joined.append(_join_note(client, parts, found, joins))
+            if found and joins:
+                parts[found[0]].append(client)
+            else:
+                parts.append([client])
+        following = as_groups(parts)
+        state = replace(state, next=following, partitioned=state.partitioned or bool(among), waiting=tuple(sorted(waiting)))
+        return replace(state, notes=(*notes, *joined, self.partition_note(state, heard)))
+
+    def partition_note(self, state: HCCTState, heard: Comparison) -> Note:
+        """The next groups and what they are worth; their parts and the cosines where they are not those that trained."""
+        groups = [group for group in state.next if heard.at(group)]
+        changed = state.next != state.groups
+        absent = len(state.clients) - len(heard.clients)
+        text = f"{_count(len(state.next), 'group')} of {_count(len(state.clients), 'client')}"
+        note = Note(
+            kind="partition", clients=state.clients, text=text, parts=state.next if changed else (), heard=heard.clients
+        )
+        numbers = {"groups": float(len(state.next)), "answered": float(len(heard.spoke))}
+        values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
+        silent = f"; {_count(absent, 'silent client')} with those they were with" if absent else ""
+        if heard.gram is None:
+            return replace(note, text=f"{text}, as λ is infinite{silent}", numbers=numbers)
+        for group in groups:
+            at = heard.at(group)
+            mine = utility(heard.gram[np.ix_(at, at)], heard.sizes[at], heard.price[at], range(len(at)))
+            alone = 1.0 - heard.price[at] / heard.sizes[at]
+            for name, row in (("utility", mine), ("gain", mine - alone), ("group_utility", np.full(len(at), mine.sum()))):
+                values[name].update({heard.clients[i]: float(value) for i, value in zip(at, row, strict=True)})
+        numbers |= {"utility": sum(values["utility"].values()), "tradeoff": float(heard.price.mean())}
+        said = ""
+        if self.cosines == "signals":
+            numbers["signal"] = heard.signal
+            said = f", of {heard.signal:.0%} signal" if heard.signal < 1 else ", of whole updates"
+        if changed:  # all that the utility of any client in any group is made of
+            norms_, ids = norms(heard.gram), heard.clients
+            values |= {
+                name: dict(zip(ids, map(float, row), strict=True))
+                for name, row in (("norm", norms_), ("size", heard.sizes), ("price", heard.price))
+            }
+        rule = f"λ {numbers['tradeoff']:.3g}" if self.groups is None else f"{_count(self.groups, 'group')} asked for"
+        text += (
+            f", {rule}{f', layer {state.layer!r}' if state.layer is not None else ''}{said}: utility {numbers['utility']:.3g}"
+        )
+        if len(groups) > 1:
+            numbers["best_open"] = float(benefits(heard.gram, heard.sizes, heard.price, [heard.at(g) for g in groups]).max())
+            text += f", the best merge not made would add {numbers['best_open']:.3g}"
+        cosines = {state.layer or "all": torch.from_numpy(cosine(heard.gram)).float()} if changed else {}
+        return replace(note, text=text + silent, numbers=numbers, values=values, similarity=cosines)
 
 
 @dataclass(frozen=True, kw_only=True)

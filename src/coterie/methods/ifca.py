@@ -9,9 +9,9 @@ A. Ghosh, J. Chung, D. Yin, K. Ramchandran, "An Efficient Framework for Clustere
 Deviations
 - Weights are renormalised over the clients that answered, and |M_t| counts those: the paper has no silent clients.
 - ``weighting="data"`` weighs by training examples, as the code published for FEMNIST does; the paper's mean is plain.
-- Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`; the paper asks for an initialisation near the optima
-  and the published code for CIFAR-10 draws anew until every model attracts clients. ``initial="same"`` is the start of the
-  code published with HCCT (arXiv 2401.13236), in which all clients crowd into the first model.
+- Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`; the paper asks for a start near the optima and
+  the published code for CIFAR-10 draws anew until every model attracts clients. ``initial="same"`` is the start of the code
+  published with HCCT (arXiv 2401.13236), in which all clients crowd into the first model.
 - A client that was not asked keeps its last choice; the paper assigns none.
 """
 
@@ -53,7 +53,7 @@ class IFCA(Choosing):
         if self.averaging == "models":
             return models + replies.means
         # means[j] is over those that chose j alone: their share of all participants makes it the paper's sum over |M_t|.
-        rows = [row for row, in replies.chosen]
+        rows = [row for (row,) in replies.chosen]
         share = np.bincount(rows, weights(replies, self.weighting), minlength=len(models))
         return models - self.step_size * torch.as_tensor(share, dtype=models.dtype)[:, None] * replies.means
 

@@ -35,9 +35,7 @@ class Independent:
         check(self)
 
     def init(self, federation: Federation) -> IndependentState:
-        return IndependentState(
-            clients=federation.clients, model=federation.draw(0), layers=tuple(federation.columns)
-        )
+        return IndependentState(clients=federation.clients, model=federation.draw(0), layers=tuple(federation.columns))
 
     def plan(self, state: IndependentState, cohort: Cohort) -> Plan:
         task = Task(offered=(0,), keep=state.layers)

@@ -95,9 +95,7 @@ class Layout:
             raise ValueError(f"the state dict lacks {missing[0]!r}; it is of another model")
         for piece in self.pieces:
             if tuple(tensors[piece.name].shape) != piece.shape:
-                raise ValueError(
-                    f"{piece.name} has shape {tuple(tensors[piece.name].shape)} where the model has {piece.shape}"
-                )
+                raise ValueError(f"{piece.name} has shape {tuple(tensors[piece.name].shape)} where the model has {piece.shape}")
         return torch.cat([tensors[p.name].detach().reshape(-1).to(torch.float32) for p in self.pieces])
 
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:

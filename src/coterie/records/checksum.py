@@ -50,13 +50,13 @@ def sealed_json(data: bytes, before: str = "") -> bytes:
 
 
 def check_json(data: bytes, path: Path, needed: bool) -> None:
-    """Raises :class:`~coterie.records.codec.DamagedError` if a JSON object is not what was written, or lacks a checksum it needs."""
+    """Raises :class:`DamagedError` if a JSON object is not what was written, or lacks a checksum it needs."""
     body, found = of_json(data)
     _compare(path, found, digest(body), needed)
 
 
 def check(data: bytes, path: Path, known: str | None) -> None:
-    """Raises :class:`~coterie.records.codec.DamagedError` if a file is not what it is known by elsewhere; None: nothing is known."""
+    """Raises :class:`DamagedError` if a file is not what it is known by elsewhere; None: nothing is known."""
     _compare(path, known, digest(data), needed=False)
 
 
@@ -73,7 +73,7 @@ def of_toml(data: bytes) -> tuple[bytes, str | None]:
 
 
 def check_toml(data: bytes, path: Path, needed: bool, hint: str = "") -> None:
-    """Raises :class:`~coterie.records.codec.DamagedError` if a TOML file is not what was written, or lacks a checksum it needs."""
+    """Raises :class:`DamagedError` if a TOML file is not what was written, or lacks a checksum it needs."""
     body, found = of_toml(data)
     _compare(path, found, digest(body), needed, hint)
 

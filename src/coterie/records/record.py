@@ -195,7 +195,7 @@ class Record:
         return found
 
     def fits(self) -> Fits:
-        """Whether a checkpoint is of these records. Raises :class:`~coterie.records.codec.DamagedError` if they are not sound."""
+        """Whether a checkpoint is of these records. Raises :class:`DamagedError` if they are not sound."""
         known = {0: self._start()[0], **{entry.line["round"]: entry.checksum for entry in self._sound()}}
         checked = self._start()[1]
 

@@ -57,9 +57,7 @@ def check_schema(found: object, path: Path) -> None:
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         raise DamagedError(f"{path} has no schema version; it is no file of Coterie's, or damaged")
     if found > SCHEMA:
-        raise UserError(
-            f"{path} has schema version {found}, this version of Coterie reads up to {SCHEMA}; use a newer Coterie"
-        )
+        raise UserError(f"{path} has schema version {found}, this version of Coterie reads up to {SCHEMA}; use a newer Coterie")
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -17,6 +17,7 @@ from coterie.settings import UserError, build, fits
 
 Test = Callable[[Any], bool]
 
+
 def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0 and fits(value)
 

@@ -524,9 +524,7 @@ class SimulatedClients:
         best = sorted(range(len(task.offered)), key=lambda i: losses[i])[: task.choose]
         return tuple(task.offered[i] for i in best)
 
-    def _rows(
-        self, plan: Plan, clients: Sequence[Client], chosen: Sequence[tuple[int, ...]]
-    ) -> tuple[Tensor, list[int]]:
+    def _rows(self, plan: Plan, clients: Sequence[Client], chosen: Sequence[tuple[int, ...]]) -> tuple[Tensor, list[int]]:
         """The distinct updates ``(p, d)``, and which of them each client sends."""
         place: dict[tuple[tuple[int, ...], int, bool], int] = {}
         keys = [(rows, self.group[c], plan.tasks[c].gradient) for c, rows in zip(clients, chosen, strict=True)]

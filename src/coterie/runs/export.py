@@ -443,9 +443,7 @@ def _made(
     return net, type(net).__name__
 
 
-def _filled(
-    net: nn.Module, called: str, path: Path, tensors: dict[str, Tensor], sealed: Any, secret: int | None
-) -> nn.Module:
+def _filled(net: nn.Module, called: str, path: Path, tensors: dict[str, Tensor], sealed: Any, secret: int | None) -> nn.Module:
     """``net`` with the tensors of a file, opened if they are sealed."""
     try:
         net.load_state_dict(tensors)

@@ -35,7 +35,7 @@ from coterie.methods import ACFL, CFL, FLHC, SplitHalf
 from coterie.methods._cluster_tree import CFLState, Leaf, root
 from coterie.methods._half_steps import of_equal_steps
 from coterie.methods.acfl import Rule, layers_compared
-from coterie.methods.cfl import GroupUpdates, listen
+from coterie.methods.cfl import GroupUpdates
 from coterie.methods.split_half import Evidence, confirmed, evidence_of, together
 from coterie.models.layout import own_layers
 from coterie.records.codec import from_stored
@@ -391,7 +391,7 @@ class ProbedClients:
 #
 # CFL looks at a group where its training has come to rest, so that its updates sum to zero. A probe is seldom made just there.
 # So the members' mean is taken off their updates, as it is at rest if all have the same curvature, and CFL's own criteria are
-# asked of what is left (:func:`coterie.methods.cfl.listen`).
+# asked of what is left (:meth:`coterie.methods.CFL.listen`).
 
 
 LOWER = {"eps2": 1.4, "gamma_max": 1.15}
@@ -483,7 +483,7 @@ def heard(replies: Replies, parameters: int) -> GroupUpdates:
     assert replies.updates is not None
     leaf = Leaf(node=0, clients=replies.clients, model=replies.updates[0])
     state = CFLState(round=0, leaves=(leaf,), tree=root(replies.clients, parameters))
-    found = listen(CFL(), state, 0, replies)
+    found = CFL().listen(state, 0, replies)
     assert found is not None
     return found
 

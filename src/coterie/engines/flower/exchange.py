@@ -93,9 +93,7 @@ class Carrier:
                 known[row, has] = messages.packed(models[row], layout, self.rest, without)
         return {messages.name_of(i): known[row, has] for i, row in enumerate(task.offered)}
 
-    def _message(
-        self, kind: str, models: Mapping[str, ArrayRecord], task: Task, client: Client, position: Position
-    ) -> Message:
+    def _message(self, kind: str, models: Mapping[str, ArrayRecord], task: Task, client: Client, position: Position) -> Message:
         training = task.how(self.training)
         lr = training.lr * training.lr_decay ** (position.round if task.lr_round is None else task.lr_round)
         key = self.seed, position.exchange, position.round
@@ -332,7 +330,9 @@ def _decompressed(arrays: Any, name: str, wire: Wire, stay: Tensor | None) -> Te
         raise Unfit(f"its update is not compressed by {wire.boundary.compress}: {error}") from None
 
 
-def gathered(plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[Client, str], wire: Wire, robust: Robust) -> Replies:
+def gathered(
+    plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[Client, str], wire: Wire, robust: Robust
+) -> Replies:
     """What the plan says a step must see, from every reply that can be used and is plausible beside the others."""
     trained = {c: one for c, one in heard.items() if one.updates}
     updates, chosen = {c: one.updates for c, one in trained.items()}, {c: one.chosen for c, one in trained.items()}

@@ -80,8 +80,12 @@ class Order:
         task: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in found["task"].items()}
         seed, exchange, number = (int(value) for value in found["key"])
         return cls(
-            task=Task(**task), training=Training(**found["training"]), lr=float(found["lr"]), key=(seed, exchange, number),
-            client=int(found["client"]), run=str(found["run"]),
+            task=Task(**task),
+            training=Training(**found["training"]),
+            lr=float(found["lr"]),
+            key=(seed, exchange, number),
+            client=int(found["client"]),
+            run=str(found["run"]),
         )
 
 

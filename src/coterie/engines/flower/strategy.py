@@ -153,8 +153,14 @@ class MethodStrategy(Strategy):
     # -- rounds -----------------------------------------------------------------------------------------------------------
 
     def rounds(
-        self, grid: Grid, rounds: int, *, start: Position | None = None, memory: NodeMemory | None = None,
-        initial: ArrayRecord | None = None, roster: Roster | None = None,
+        self,
+        grid: Grid,
+        rounds: int,
+        *,
+        start: Position | None = None,
+        memory: NodeMemory | None = None,
+        initial: ArrayRecord | None = None,
+        roster: Roster | None = None,
     ) -> Iterator[Round]:
         """Yield each communication round up to number ``rounds``. start, memory: go on from there, with what was known of
         the nodes then. initial: the first model, in place of a fresh one. roster: who is there when, where that is not
@@ -244,9 +250,7 @@ class MethodStrategy(Strategy):
             self._plan, self._at = self._steps.send((carrier.exchange(self._plan, self._at, clock), {}))
         return carrier.outgoing(self._plan, self._at)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the step; the largest group's model, and how many answered."""
         if self._conductor is None or self._steps is None:
             raise EngineError("aggregate_train needs configure_train before it")
@@ -254,9 +258,7 @@ class MethodStrategy(Strategy):
         done = self._conductor.ended(_last(self._steps, heard))
         return self._largest(done.assignment), MetricRecord({"asked": done.asked, "answered": done.answered})
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         """Every client gets the model that serves it."""
         if self._conductor is None or self.last is None or server_round % self.terms.eval_every:
             return []

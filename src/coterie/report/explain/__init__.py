@@ -30,7 +30,11 @@ def explain(run: Path | str, client: int | None = None, round: int | None = None
 def words(run: Path | str, client: int | None = None, round: int | None = None, width: int = WIDTH) -> str:
     """The same as a text of lines of at most ``width`` columns."""
     told = read(run, round)
-    paragraphs = story.text(told, story.story(told)) if client is None else client_history.text(told, client_history.client_history(told, client))
+    paragraphs = (
+        story.text(told, story.story(told))
+        if client is None
+        else client_history.text(told, client_history.client_history(told, client))
+    )
     return "\n".join(_wrapped(indent, paragraph, width) for indent, paragraph in paragraphs)
 
 

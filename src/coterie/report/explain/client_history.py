@@ -179,8 +179,10 @@ def _path_words(found: dict[str, Any]) -> list[tuple[int, str]]:
     path = found["path"]
     for one in path[-SHOWN:]:
         span = f"round {one['first']}" if one["first"] == one["last"] else f"rounds {one['first']}-{one['last']}"
-        accurate = "not tested" if one["accuracy"] is None else (
-            f"accuracy {one['accuracy']['accuracy']:.3f} in round {one['accuracy']['round']}"
+        accurate = (
+            "not tested"
+            if one["accuracy"] is None
+            else (f"accuracy {one['accuracy']['accuracy']:.3f} in round {one['accuracy']['round']}")
         )
         out.append((1, f"{span[:1].upper()}{span[1:]}: {who(one['clients'])}; {accurate}."))
     return out if len(path) <= SHOWN else [out[0], (1, f"... {count(len(path) - SHOWN, 'earlier group')} ..."), *out[1:]]

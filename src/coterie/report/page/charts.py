@@ -180,13 +180,13 @@ MAKERS = {
 }  # fmt: skip
 
 
-def _chart(
-    title: str, about: str, y: str, series: Sequence[Any], levels: Sequence[Any] = (), log: bool = False
-) -> Chart:
+def _chart(title: str, about: str, y: str, series: Sequence[Any], levels: Sequence[Any] = (), log: bool = False) -> Chart:
     return {"title": title, "about": about, "y": y, "log": log, "series": list(series), "levels": list(levels)}
 
 
-def _series(told: PlacedNotes, names: Mapping[str, str], change: Any = float, one_for_all: bool = False) -> list[dict[str, Any]]:
+def _series(
+    told: PlacedNotes, names: Mapping[str, str], change: Any = float, one_for_all: bool = False
+) -> list[dict[str, Any]]:
     """A series per group and name of a number; of many groups those with most rounds."""
     found: dict[tuple[int, str], list[list[float]]] = {}
     for round, node, note in told:

@@ -169,7 +169,9 @@ def member(told: NoteView, client: int) -> Explanation:
     if not told.parts:
         return Explanation()
     if side is None:
-        return Explanation(says=("It was not heard in the round of the split, so it stood between the sides and chose one later.",))
+        return Explanation(
+            says=("It was not heard in the round of the split, so it stood between the sides and chose one later.",)
+        )
     if cosines is None:
         return Explanation(says=("Which clients it was most alike with was not recorded.",), data={"side": list(side)})
     return _on_its_side(clients, cosines, side, client)

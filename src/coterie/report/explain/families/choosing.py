@@ -68,7 +68,9 @@ def member(told: NoteView, client: int) -> Explanation:
             return Explanation(says=(kept,), data=data)
         known = told.values("loss").get(client)
         least = f", with a loss of {short(known)}" if known is not None else ""
-        return Explanation(says=(f"It took model {model:.0f}{least}; its losses with the others were not recorded.",), data=data)
+        return Explanation(
+            says=(f"It took model {model:.0f}{least}; its losses with the others were not recorded.",), data=data
+        )
     order = sorted(losses, key=lambda model: (losses[model], model))
     told_of = ", ".join(f"model {model} {short(losses[model])}" for model in order[:5])
     says = [f"Its training losses, the least first: {told_of}{', ...' if len(order) > 5 else ''}."]

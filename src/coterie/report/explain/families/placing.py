@@ -85,7 +85,9 @@ def _seated(told: NoteView, similarity: float) -> Explanation:
     what = f"Its similarity to client {numbers['like']:.0f}, the one that it is most like,"
     test = Criterion(what, similarity, ">", threshold, "it joined that one's group", "threshold")
     then = ALONE if test.holds else "it would have joined that one's group"
-    return Explanation(criteria=(test,), flips=(Flip((opposed(test, "threshold", threshold, similarity),), then),), data=numbers)
+    return Explanation(
+        criteria=(test,), flips=(Flip((opposed(test, "threshold", threshold, similarity),), then),), data=numbers
+    )
 
 
 def _moved(numbers: dict[str, float]) -> Explanation:

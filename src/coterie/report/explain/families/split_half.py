@@ -60,8 +60,10 @@ def _flips(told: NoteView, test: Criterion, level: float, first: bool) -> tuple[
     if told.kind == "hold":
         return (Flip((change,), "it would not have been probed again in the next round"),)
     if not test.holds and test.value < 1:
-        then = "it would have been probed again in the next round, to be sure" if first else (
-            "it would have split in this round, if both probes had seen the same two sides"
+        then = (
+            "it would have been probed again in the next round, to be sure"
+            if first
+            else ("it would have split in this round, if both probes had seen the same two sides")
         )
         return (Flip((Change("level", ">", test.value, level),), then),)
     return ()

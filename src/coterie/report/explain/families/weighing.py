@@ -15,8 +15,10 @@ def about(settings: dict[str, Any]) -> str:
             "MAXFL makes no groups by this rule: one model for all, in which a client weighs most whose loss with it is close "
             "to its loss with a model of its own."
         )
-    bar = "the squared distance between it and the client's own model" if settings["rule"] == "distance" else (
-        "its loss with a model of its own"
+    bar = (
+        "the squared distance between it and the client's own model"
+        if settings["rule"] == "distance"
+        else ("its loss with a model of its own")
     )
     return (
         "MAXFL asks in every round whom the common model appeals to: a client takes part if its training loss with that model "
