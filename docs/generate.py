@@ -2,7 +2,7 @@
 
     python docs/generate.py            all of them but the demonstration's output
     python docs/generate.py --demo     that too: it runs the bare ``coterie run``, in about half a minute
-    python docs/generate.py --figures  draw the figures of docs/studies too (coterie[studies])
+    python docs/generate.py --figures  draw the figures of docs/studies too (coterie[report])
     python docs/generate.py --check    write nothing; exit status 1 if a part is not up to date
 
 Measured results are kept in docs/results and benchmarks/results; measured.py makes tables of them.
