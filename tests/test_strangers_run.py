@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,8 @@ def test_the_campaign(tmp_path: Path) -> None:
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of the user's own net, which lies in the current folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # to which the command adds the current folder, in this process
+    monkeypatch.delitem(sys.modules, "users_net_of_trust", raising=False)
     (tmp_path / "users_net_of_trust.py").write_text(NET)
     scenario = {"name": "synthetic/groups", "clients": 4, "groups": 2, "examples": 200, "model": "users_net_of_trust:Net"}
     spec = {"scenario": scenario, "methods": ["fedavg"], "rounds": 2, "workers": 1}

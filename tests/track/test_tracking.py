@@ -65,6 +65,7 @@ def test_a_round_in_which_the_tracker_failed_is_tracked_by_the_next(run: Path) -
 
 def test_of_several_runs_each_is_closed_before_the_next(whole: Path, run: Path, tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").touch()
+    whole = Path(shutil.copytree(whole, tmp_path / "elsewhere" / "cfl"))
     rest = cut(run, 4)
     writers = {}
 
