@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -43,10 +43,6 @@ from coterie.models.layout import Layout
 from coterie.randomness import Purpose, seeded
 from coterie.robust import Robust, Usual, lengths
 from coterie.settings import SettingError
-
-if TYPE_CHECKING:
-    from coterie.core import Position
-
 
 EXCHANGES = 200
 """More in one round are no progress: a method that asks again, and clients whose replies are no use. A start-up may well

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import safetensors.numpy
@@ -30,6 +30,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from coterie.core import Note, Round
 from coterie.files import available_memory, descriptor, open_regular, read_regular, read_within, reason, within
 from coterie.printable import printable
 from coterie.records import checksum
@@ -37,9 +38,6 @@ from coterie.records.codec import DamagedError
 from coterie.records.store import CHECKED, KEPT, SCHEMA, BusyError, Checkpoints, Fits, check_schema, sync_folder, write_whole
 from coterie.records.wellformed import flaw_of_description, flaw_of_line
 from coterie.settings import UserError, toml
-
-if TYPE_CHECKING:
-    from coterie.core import Note, Round
 
 T = TypeVar("T")
 

@@ -7,18 +7,14 @@ anything on a GPU. Each client has its own examples, order and model; the result
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
 from coterie.data.world import Split, cross_entropy
-from coterie.training.learner import batch_starts, passes, stepper
+from coterie.training.learner import Learner, batch_starts, passes, stepper
 from coterie.training.precision import computing
-
-if TYPE_CHECKING:
-    from coterie.training.learner import Learner
 
 
 def goes_with(data: Split, training: Training, least: int, exact: bool) -> Hashable:

@@ -175,9 +175,6 @@ def _sealed(
 # seed, exchange or client number begins a new count. Flower's node state would not do, for it is one for each run.
 
 
-log = logging.getLogger("flwr.coterie")
-
-
 @dataclass(frozen=True)
 class Budget:
     """The most that noised updates of one client may spend: ``epsilon`` at the boundary's δ, over all runs.

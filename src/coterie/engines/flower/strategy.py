@@ -454,8 +454,6 @@ class Conductor:
 # cannot be made a message raises then, and the others' answers, which the SuperLink gives out once, are lost with it.
 
 
-log = logging.getLogger("flwr.coterie")
-
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, RecursionError, DecodeError)
 """What is raised in making a message of the wrong bytes; that the SuperLink cannot be reached is another matter."""
 
