@@ -37,7 +37,7 @@ SUFFIXES = (".pdf", ".png")
 
 def check_installed() -> None:
     """Raises :class:`~coterie.settings.UserError` without Matplotlib."""
-    style.check_installed("figures of studies", "studies")
+    style.check_installed("figures of studies", "report")
 
 
 def draw(study: Study, rows: Sequence[Row], stem: Path) -> tuple[Path, ...]:

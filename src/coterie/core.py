@@ -1,13 +1,13 @@
 """The contract between a method, its clients and an engine.
 
-The same letters everywhere: ``n`` clients in an exchange, ``k`` models, ``m`` models offered to one client, ``d``
-parameters. A model is a row of ``d`` float32 numbers, several models are a matrix ``(k, d)``; an *update* is what local
-training added to the offered model, ``trained - offered``.
+The same letters are used everywhere: ``n`` clients in an exchange, ``k`` models, ``m`` models offered to one client, ``d``
+parameters. A model is a row of ``d`` float32 numbers. Several models are a matrix ``(k, d)``. An *update* is the change that
+local training made to the offered model, ``trained - offered``.
 
-One *exchange* is one ``plan`` (who trains, from which models) and one ``step`` (what to do with the replies); between
-them lies the network. A communication *round* is one or more exchanges: a :class:`Plan` says whether its exchange ends
-the round. A method is pure functions over an immutable state, so an engine may run it in one process, over a network,
-or stop it and go on a week later.
+One *exchange* is one ``plan`` (which clients train, and from which models) and one ``step`` (the use of the replies). The
+network lies between the two. A communication *round* is one or more exchanges: a :class:`Plan` states whether its exchange
+ends the round. A method is a set of pure functions over an immutable state. An engine may therefore run it in one process or
+over a network, and may stop it and continue a week later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import check, setting
 
 # ----------------------------------------------------------------------------------------------------
-# Clients, groups of them, and what a stored state may be made of.
+# Clients, groups of clients, and the classes that a stored state may contain.
 
 
 Client = int
@@ -35,19 +35,23 @@ Groups = tuple[tuple[Client, ...], ...]
 """A partition of clients: each group sorted, groups ordered by their first member."""
 
 STATES: dict[str, type[Any]] = {}
-"""Tag -> the class of all that may occur in a stored state: what a checkpoint may bring back to life, and nothing else."""
+"""Tag -> class, for all classes that may occur in a stored state. A checkpoint can restore only these."""
 
 T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,))
 def state(tag: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator: a frozen, keyword-only dataclass of tensors, numbers, strings, tuples, mappings and such classes.
+    """Turn a class into a frozen, keyword-only dataclass that can be stored; a class decorator.
 
-    It is entered in ``STATES``, so that records can store and restore it without pickle.
+    Its fields may be tensors, numbers, strings, tuples, mappings and other such classes. The class is entered in ``STATES``,
+    so that records can store and restore it without pickle.
 
     Args:
-        tag: what stored states call the class. It must stay the same when the class is renamed or moved.
+        tag: The name of the class in stored states. It must stay the same when the class is renamed or moved.
+
+    Returns:
+        The decorator.
 
     Raises:
         ValueError: Another class has the tag.
@@ -75,54 +79,61 @@ def state(tag: str) -> Callable[[type[T]], type[T]]:
 
 
 def as_groups(groups: Iterable[Iterable[Client]]) -> Groups:
-    """Sorted members, groups ordered by their first.
+    """Sort the members of each group, and the groups by their first member.
 
-    >>> as_groups([[5, 3], [0, 9]])
-    ((0, 9), (3, 5))
+    Args:
+        groups: Groups of clients in any order.
+
+    Returns:
+        The same groups, sorted.
+
+    Example:
+        >>> as_groups([[5, 3], [0, 9]])
+        ((0, 9), (3, 5))
     """
     return tuple(sorted(tuple(sorted(g)) for g in groups))
 
 
 def row_of(groups: Groups) -> dict[Client, int]:
-    """client -> the number of its group."""
+    """Map each client to the number of its group."""
     return {client: row for row, group in enumerate(groups) for client in group}
 
 
 def joined(clients: tuple[Client, ...], new: Iterable[Client]) -> tuple[Client, ...]:
-    """``clients`` and ``new``, sorted, nobody twice."""
+    """Return ``clients`` and ``new`` together, sorted and without duplicates."""
     return tuple(sorted({*clients, *new}))
 
 
 def without(clients: Iterable[Client], gone: Iterable[Client]) -> tuple[Client, ...]:
-    """``clients`` less those of ``gone``, in their order."""
+    """Return ``clients`` without those in ``gone``, in the same order."""
     away = set(gone)
     return tuple(c for c in clients if c not in away)
 
 
 # ----------------------------------------------------------------------------------------------------
-# How several updates become one: the weighted mean, or a mean that a few hostile updates cannot move far.
+# The average of several updates: the weighted mean, or a mean that a few hostile updates cannot move far.
 #
 # Sources: coordinate-wise median and trimmed mean: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust
-# Distributed Learning: Towards Optimal Statistical Rates", ICML 2018, arXiv 1803.01498, definitions 1 and 2. Geometric median
-# by the smoothed Weiszfeld algorithm: K. Pillutla, S. Kakade, Z. Harchaoui, "Robust Aggregation for Federated Learning", IEEE
-# TSP 2022, arXiv 1912.13445, algorithm 2. Norm clipping: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan, "Can You Really
-# Backdoor Federated Learning?", arXiv 1911.07963, section 4; our threshold is the median norm, so there is no number to
-# choose.
+# Distributed Learning: Towards Optimal Statistical Rates", ICML 2018, arXiv 1803.01498, definitions 1 and 2. Geometric
+# median by the smoothed Weiszfeld algorithm: K. Pillutla, S. Kakade, Z. Harchaoui, "Robust Aggregation for Federated
+# Learning", IEEE TSP 2022, arXiv 1912.13445, algorithm 2. Norm clipping: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan,
+# "Can You Really Backdoor Federated Learning?", arXiv 1911.07963, section 4; here the threshold is the median norm, so there
+# is no number to choose.
 
 
 MEANS = ("mean", "median", "trimmed-mean", "geometric-median", "norm-clipping")
 
 STEPS, CLOSE = 100, 1e-6
-"""Weiszfeld's iterations at most, and the relative change at which they end."""
+"""The maximum number of Weiszfeld iterations, and the relative change at which they stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """A rule that makes one update of several.
+    """A rule that combines several updates into one.
 
-    ``mean`` is the weighted mean. ``median`` and ``trimmed-mean`` work on each coordinate and ignore the weights, as a weight
-    is a client's own claim. ``geometric-median`` is the weighted one. ``norm-clipping`` is the weighted mean after longer
-    updates have been scaled down to the median norm.
+    ``mean`` is the weighted mean. ``median`` and ``trimmed-mean`` work on each coordinate and ignore the weights, because
+    each client reports its own weight. ``geometric-median`` uses the weights. ``norm-clipping`` is the weighted mean after
+    longer updates have been scaled down to the median norm.
     """
 
     mean: str = setting("mean", "how updates are averaged; every rule but mean limits what a hostile client can do",
@@ -141,17 +152,18 @@ class Averaging:
 
     @property
     def needs_all(self) -> bool:
-        """Whether all updates must be known before the first is averaged."""
+        """Whether the rule needs all updates before it can average the first."""
         return self.mean != "mean"
 
     def bounded(self, amounts: np.ndarray) -> np.ndarray:
-        """What each client counts for, so that none has more than its share.
+        """Limit the weights so that no client has more than the largest share.
 
         Args:
-            amounts: shape ``(n,)``, non-negative: the examples that the clients of one exchange claim, or other weights.
+            amounts: Shape ``(n,)``, non-negative: the numbers of examples that the clients of one exchange report, or other
+                weights.
 
         Returns:
-            Shape ``(n,)``: the same, but that the greatest are cut down to one level at which they have just the share.
+            Shape ``(n,)``: the same weights, with the greatest cut to one level at which they have exactly that share.
         """
         n = len(amounts)
         share = max(self.share, 2 / n) if n else 1.0
@@ -159,7 +171,7 @@ class Averaging:
             return amounts
         ordered = np.sort(amounts.astype(np.float64))[::-1]
         rests = ordered.sum() - ordered.cumsum()
-        for cut in range(1, n):  # so many are cut; the largest share is at least 2 / n, so n / 2 are enough
+        for cut in range(1, n):  # the number of weights to cut; the largest share is at least 2 / n, so n / 2 are enough
             level = share * rests[cut - 1] / (1 - cut * share) if cut * share < 1 else math.inf
             if level >= ordered[cut]:
                 break
@@ -167,11 +179,11 @@ class Averaging:
         return np.minimum(amounts, max(1, math.floor(level)) if whole else level)
 
     def of(self, updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
-        """The average of several updates.
+        """Average several updates.
 
         Args:
-            updates: shape ``(n, d)``, n >= 1.
-            weights: shape ``(n,)``, non-negative, with a sum of at most 1; the average is scaled by that sum.
+            updates: Shape ``(n, d)``, n >= 1.
+            weights: Shape ``(n,)``, non-negative, with a sum of at most 1. The average is scaled by that sum.
 
         Returns:
             Shape ``(d,)``, in the precision of ``updates``.
@@ -183,9 +195,17 @@ class Averaging:
         return float(np.sum(weights)) * self._middle(updates, weights)
 
     def around(self, point: Tensor, rows: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
-        """The average of models ``(n, d)`` that were trained from about ``point`` ``(d,)``.
+        """Average models that were trained from about the same point.
 
-        Only norm-clipping needs the point: it clips what training added, ``rows - point``.
+        Only norm-clipping needs the point: it clips the change that training made, ``rows - point``.
+
+        Args:
+            point: Shape ``(d,)``.
+            rows: The models, shape ``(n, d)``.
+            weights: Shape ``(n,)``, as in :meth:`of`.
+
+        Returns:
+            Shape ``(d,)``.
         """
         return point + self.of(rows - point, weights) if self.mean == "norm-clipping" else self.of(rows, weights)
 
@@ -194,7 +214,7 @@ class Averaging:
         if self.mean == "median":
             return _like(np.median(values, axis=0), updates)
         if self.mean == "trimmed-mean":
-            from scipy.stats import trim_mean  # a third of a second, at every start of any run
+            from scipy.stats import trim_mean  # imported here because it takes a third of a second
 
             least = (1 + 1e-9) / len(values) if self.trim and len(values) > 2 else 0.0  # SciPy rounds down
             return _like(trim_mean(values, max(self.trim, least), axis=0), updates)
@@ -202,7 +222,7 @@ class Averaging:
 
 
 def average(updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
-    """``Σ w_i x_i`` of rows ``(n, d)`` -> ``(d,)``, in the rows' precision."""
+    """Compute ``Σ w_i x_i`` of rows ``(n, d)``: shape ``(d,)``, in the precision of the rows."""
     return torch.as_tensor(weights, dtype=updates.dtype, device=updates.device) @ updates
 
 
@@ -219,10 +239,10 @@ def _clipped(updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
 
 
 def _geometric_median(updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
-    """The point of least weighted sum of distances to the rows.
+    """The point with the smallest weighted sum of distances to the rows.
 
-    It begins at the norm-clipped mean: near already, however long a hostile row is, and not at a row, where Weiszfeld's steps
-    would end.
+    The iteration starts at the norm-clipped mean. That point is already close, however long a hostile row is. It is also not
+    a row, where Weiszfeld's iteration would stop.
     """
     rows = updates.double()
     start = torch.as_tensor(weights, dtype=torch.float64, device=rows.device)
@@ -238,14 +258,14 @@ def _geometric_median(updates: Tensor, weights: np.ndarray | Sequence[float]) ->
         point = new
         if moved <= CLOSE * float(point.norm()):
             break
-    # Steps shorten towards a row: where one is the geometric median itself, it is the nearest.
+    # Steps become shorter near a row: if a row is itself the geometric median, it is the nearest row.
     nearest = rows[(rows - point).norm(dim=1).argmin()]
     costs = [float((start * (rows - at).norm(dim=1)).sum()) for at in (point, nearest)]
     return (nearest if costs[1] < costs[0] else point).to(updates.dtype)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What passes between the server and its clients in one exchange: tasks in a plan, and replies.
+# The messages between the server and its clients in one exchange: tasks in a plan, and replies.
 
 
 Need = Literal["mean", "gram", "rows"]
@@ -253,7 +273,7 @@ Need = Literal["mean", "gram", "rows"]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Local training, as one value. Exactly one of ``epochs`` and ``steps`` counts: ``steps`` where it is given."""
+    """Settings of local training. Exactly one of ``epochs`` and ``steps`` applies: ``steps`` if it is given."""
 
     lr: float = setting(0.1, "learning rate in the first round (η)", gt=0, lt=1e9)
     lr_decay: float = setting(1.0, "factor on the learning rate per communication round", gt=0)
@@ -272,18 +292,32 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What one client is asked: take the ``choose`` offered models of lowest loss, train from their mean, reply.
+    """The work of one client: it takes the ``choose`` offered models of lowest loss, trains from their mean, and replies.
 
-    offered: rows of the plan's models, m >= 1. training: replaces the experiment's, where given. epochs: replaces its
-    epochs or steps, where given; 0 only measures. lr_round: the round (from 0) by which the learning rate has decayed,
-    None for now; so that an update can be compared with those of an earlier round. measure: which of its data the client
-    takes losses and accuracies of the offered models on, before it trains; ``None`` skips that where m == choose.
-    gradient: reply with the full-batch gradient of the mean training loss at the offered model in place of an update.
-    halves: train twice from the start, on two disjoint random halves of the data, and reply with both updates; their mean
-    serves as the update. Each half makes as many passes or steps as the task says. Who has too few examples for two halves
-    trains once, on all of them.
-    keep: layers that stay at the client, which trains and is tested with its own values of them; their columns of an
-    update are zero, and they cost no bytes (all layers: nothing travels).
+    Attributes:
+        offered: Rows of the plan's models, m >= 1.
+        choose: How many of the offered models the client takes: those with the lowest loss on its own data.
+        training: Replaces the training settings of the experiment, if given.
+        epochs: Replaces the epochs or steps of the training settings, if given; 0 only measures.
+        lr_round: The round (from 0) up to which the learning rate has decayed; ``None`` for the current one. With it, an
+            update can be compared with those of an earlier round.
+        measure: The part of its data on which the client computes losses and accuracies of the offered models before it
+            trains. ``None`` skips this if ``m == choose``, and becomes ``"train"`` otherwise.
+        gradient: Reply with the full-batch gradient of the mean training loss at the offered model instead of an update.
+        halves: Train twice from the same model, on two disjoint random halves of the data, and reply with both updates.
+            Their mean serves as the update. Each half makes as many passes or steps as the task states. A client with too
+            few examples for two halves trains once, on all of them.
+        keep: Layers that stay at the client, which trains and is tested with its own values of them. Their columns of an
+            update are zero, and they cost no bytes. If these are all layers, nothing is sent.
+
+    Raises:
+        ValueError: The fields contradict each other.
+
+    Example:
+        >>> Task(offered=(0,)).trains, Task(offered=(0,), epochs=0).trains
+        (True, False)
+        >>> Task(offered=(0, 1, 2)).measure  # the choice of one of three models needs their losses
+        'train'
     """
 
     offered: tuple[int, ...]
@@ -310,6 +344,7 @@ class Task:
 
     @property
     def trains(self) -> bool:
+        """Whether the client replies with an update or a gradient, and does not only measure."""
         if self.gradient:
             return True
         if self.epochs is not None:
@@ -317,20 +352,39 @@ class Task:
         return self.training is None or bool(self.training.steps or self.training.epochs)
 
     def how(self, training: Training) -> Training:
-        """Local training in this task, where the experiment's is ``training``."""
+        """Return the settings of local training in this task.
+
+        Args:
+            training: The settings of the experiment.
+
+        Returns:
+            These settings, with the changes that the task asks for.
+        """
         chosen = self.training or training
         return chosen if self.epochs is None else replace(chosen, epochs=self.epochs, steps=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One exchange: models ``(k, d)`` and client -> task; clients not named rest.
+    """One exchange: the models, and the task of each client. A client without a task rests.
 
-    need: what ``step`` must see. ``"mean"``: the weighted mean update of those who trained from each row; ``"gram"``:
-    that and the Gram matrix of the updates over ``columns``; ``"rows"``: every update. sketch: rows and Gram matrix are of
-    sketches (:func:`coterie.clustering.sketch`) of so many numbers of these columns, made as replies arrive, so that an
-    engine holds but some of the updates at a time; rows come with the means then. weighting: of the means. ends_round:
-    False where another exchange of the same communication round follows.
+    Attributes:
+        models: Shape ``(k, d)``.
+        tasks: Client -> task.
+        need: The part of the replies that ``step`` needs. ``"mean"``: for each row of ``models``, the weighted mean update
+            of the clients that trained from it. ``"gram"``: these means and the Gram matrix of the updates over ``columns``.
+            ``"rows"``: every update.
+        columns: The columns for the Gram matrix, or for the sketches; ``None`` for all.
+        sketch: If given, rows and Gram matrix are those of sketches (:func:`coterie.clustering.sketch`) of that many
+            numbers, made of these columns as replies arrive. An engine then holds only some of the updates at a time. With
+            sketches, rows come together with the means.
+        weighting: The weights of the means: training-set sizes (``"data"``) or equal weights (``"uniform"``).
+        ends_round: ``False`` if another exchange of the same communication round follows.
+
+    Example:
+        >>> plan = Plan(models=torch.zeros(1, 3), tasks={4: Task(offered=(0,)), 7: Task(offered=(0,))}, need="mean")
+        >>> sorted(plan.tasks), plan.ends_round
+        ([4, 7], True)
     """
 
     models: Tensor
@@ -344,17 +398,34 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Replies:
-    """What came back: one entry per client that answered, in the order of ``clients`` (sorted ids).
+    """The replies of one exchange: one entry for each client that answered, in the order of ``clients``.
 
-    examples ``(n,)``: training-set sizes. chosen: the rows of the plan's models each client started from. losses,
-    accuracies: per client, one per model offered, in the order offered; empty where nothing was measured. means
-    ``(k, d)`` and heard ``(k,)``: weighted mean update and number of clients per row of the plan's models (zeros where
-    nobody trained from it). gram ``(n, n)``, updates ``(n, d)`` or sketches of them: as needed, else None. halves
-    ``(2 n, 2 n)``: where tasks asked for halves, the Gram matrix over the plan's columns of everybody's first update and,
-    behind them, everybody's second; NaN for who was not asked for them, or has too few examples; None where nobody sent any.
-    refused: client -> why its reply was turned away (non-finite, wrong shape, implausible norm); a refused client counts as
-    silent. averaging: how the run averages updates, see :meth:`mean`. claimed: client -> the examples that it says it
-    has, where it counts for fewer. scaled: client -> the factor by which its update was scaled down.
+    Attributes:
+        clients: The ids of the n clients that answered, sorted.
+        examples: Training-set sizes, shape ``(n,)``.
+        chosen: For each client, the rows of the plan's models from which it started.
+        losses: For each client, one loss per offered model, in the order of the offer; empty if nothing was measured.
+        accuracies: The same for accuracies.
+        means: Shape ``(k, d)``: for each row of the plan's models, the weighted mean update; zeros if no client trained from
+            it.
+        heard: Shape ``(k,)``: for each row of the plan's models, the number of clients in the mean.
+        gram: Shape ``(n, n)``: the Gram matrix of the updates, or of their sketches; ``None`` if the plan does not need it.
+        updates: Shape ``(n, d)``: the updates, or their sketches; ``None`` if the plan does not need them.
+        halves: Shape ``(2 n, 2 n)``: if tasks asked for halves, the Gram matrix over the plan's columns of the first updates
+            of all clients, followed by their second updates. NaN for a client that was not asked for halves or has too few
+            examples. ``None`` if no client sent halves.
+        refused: Client -> the reason why its reply was refused (non-finite values, wrong shape, implausible norm). A refused
+            client counts as silent.
+        averaging: The rule by which the run averages updates, see :meth:`mean`.
+        claimed: Client -> the number of examples that it reports, if it counts for fewer.
+        scaled: Client -> the factor by which its update was scaled down.
+
+    Example:
+        >>> replies = Replies(clients=(2, 5), examples=np.array([30, 10]), updates=torch.tensor([[4.0, 0.0], [0.0, 4.0]]))
+        >>> replies.mean(weights(replies, "data"))
+        tensor([3., 1.])
+        >>> replies.of([5, 9]).clients  # client 9 did not answer
+        (5,)
     """
 
     clients: tuple[Client, ...]
@@ -374,17 +445,17 @@ class Replies:
 
     @property
     def halved(self) -> tuple[Client, ...]:
-        """Those whose ``halves`` are known."""
+        """The clients whose ``halves`` are known."""
         if self.halves is None:
             return ()
         own = self.halves.diagonal()[: len(self.clients)]
         return tuple(client for client, square in zip(self.clients, own, strict=True) if not np.isnan(square))
 
     def mean(self, weights: np.ndarray | Sequence[float]) -> Tensor:
-        """The average of the updates by the run's rule.
+        """Average the updates by the rule of the run.
 
         Args:
-            weights: shape ``(n,)``, in the order of ``clients``, with sum 1; rules that ignore weights do so.
+            weights: Shape ``(n,)``, in the order of ``clients``, with sum 1. Some rules ignore weights.
 
         Returns:
             Shape ``(d,)``.
@@ -393,12 +464,12 @@ class Replies:
         return self.averaging.of(self.updates, weights)
 
     def positions(self, clients: Iterable[Client]) -> list[int]:
-        """Where those of ``clients`` that answered stand in this object's arrays."""
+        """Return the positions in this object's arrays of those of ``clients`` that answered."""
         place = {c: i for i, c in enumerate(self.clients)}
         return [place[c] for c in clients if c in place]
 
     def of(self, clients: Iterable[Client]) -> Replies:
-        """The replies of those of ``clients`` that answered; means are left behind."""
+        """Return the replies of those of ``clients`` that answered, without means."""
         at = self.positions(sorted(clients))
         both = [*at, *(len(self.clients) + i for i in at)]
         pick = lambda rows: tuple(rows[i] for i in at) if rows else ()  # noqa: E731
@@ -418,42 +489,56 @@ class Replies:
 
 
 def weights(replies: Replies, weighting: str) -> np.ndarray:
-    """``(n,)`` weights that sum to one: by training examples (``"data"``) or equal (``"uniform"``)."""
+    """Return weights ``(n,)`` with sum 1: by training examples (``"data"``) or equal (``"uniform"``)."""
     raw = amounts(replies.examples, weighting)
     return raw / raw.sum()
 
 
 def amounts(examples: np.ndarray, weighting: str) -> np.ndarray:
-    """``(n,)``: what each client's update weighs, by its training examples (``"data"``) or one each (``"uniform"``)."""
+    """Return the unscaled weight of each update, ``(n,)``: its training examples (``"data"``) or 1 (``"uniform"``)."""
     return examples.astype(np.float64) if weighting == "data" else np.ones(len(examples))
 
 
 def rows_without(clients: tuple[Client, ...], rows: Tensor, gone: Iterable[Client]) -> tuple[tuple[Client, ...], Tensor]:
-    """Clients and their rows ``(m, d)`` less those of ``gone``; a copy."""
+    """Return clients and their rows ``(m, d)`` without those in ``gone``; a copy."""
     away = set(gone)
     stay = [i for i, client in enumerate(clients) if client not in away]
     return tuple(clients[i] for i in stay), rows[stay]
 
 
 def train_from(models: Tensor, row: Mapping[Client, int], **plan: Any) -> Plan:
-    """Every client of ``row`` trains from its one model: the plan of all methods that offer one (m = 1)."""
+    """Plan that every client of ``row`` trains from its one model, as in all methods that offer one model (m = 1).
+
+    Args:
+        models: Shape ``(k, d)``.
+        row: Client -> its row of ``models``.
+        **plan: Further fields of :class:`Plan`.
+
+    Returns:
+        The plan.
+    """
     tasks = {row_: Task(offered=(row_,)) for row_ in set(row.values())}
     return Plan(models=models, tasks={client: tasks[r] for client, r in sorted(row.items())}, **plan)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a method is: five pure functions, what it is told, and what it tells.
+# A method: five pure functions, their inputs and their results.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """What a method is told once.
+    """The facts that a method receives once, before the first exchange.
 
-    clients: their ids, sorted. draw: ``draw(i)`` is the i-th fresh model ``(d,)``, the same at every call. columns: layer
-    name -> ``(start, stop)`` of its parameters in a row; parameters come first, float buffers (BatchNorm's) after them.
-    tensors: the same for each trainable tensor, a layer's weight and bias apart. dense: the names of the fully-connected
-    layers. Layers are in the order of the forward pass as far as the module tells, so the last is the classifier.
-    training: how clients train where a task says nothing else.
+    Layers are in the order of the forward pass as far as the module shows it, so the last one is the classifier.
+
+    Attributes:
+        clients: The client ids, sorted.
+        draw: ``draw(i)`` is the i-th fresh model, shape ``(d,)``. It is the same at every call.
+        columns: Layer name -> ``(start, stop)`` of its parameters in a row. Parameters come first, float buffers (those of
+            BatchNorm) after them.
+        tensors: The same for each trainable tensor, so that weight and bias of a layer are separate.
+        dense: The names of the fully connected layers.
+        training: How clients train if a task does not state otherwise.
     """
 
     clients: tuple[Client, ...]
@@ -465,22 +550,35 @@ class Federation:
 
     @property
     def parameters(self) -> slice:
-        """The columns that similarity sees: every trainable parameter, no buffer."""
+        """The columns that similarities use: every trainable parameter, no buffer."""
         return slice(0, max(stop for _, stop in self.columns.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """Who can be asked in this exchange, and the randomness to choose among them."""
+    """The clients that are available in this exchange, and the randomness to choose among them.
+
+    Attributes:
+        present: The ids of the available clients.
+        exchange: The number of the exchange.
+        seed: The seed of the run.
+    """
 
     present: tuple[Client, ...]
     exchange: int
     seed: int
 
     def sample(self, members: Iterable[Client], fraction: float) -> tuple[Client, ...]:
-        """``max(round(fraction * |members|), 1)`` of the members at random, of those present; sorted.
+        """Draw ``max(round(fraction * |members|), 1)`` of the members at random, and keep those that are present.
 
-        Depends on the seed, the exchange and the members alone (FL+HC §II: at least one client per group).
+        The draw depends only on the seed, the exchange and the members (FL+HC §II: at least one client per group).
+
+        Args:
+            members: The clients to draw from.
+            fraction: The share of them to draw.
+
+        Returns:
+            The drawn clients that are present, sorted.
         """
         members = sorted(members)
         count = max(round(fraction * len(members)), 1)
@@ -493,10 +591,20 @@ class Cohort:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """Which model serves which client: models ``(k, d)``; row: client -> position in ``models``; groups: the clusters.
+    """Which model serves which client.
 
-    path: client -> positions of every model on its path through the parameter tree, the root's first; for those who have
-    one. ensemble: serve those clients by the mean of the outputs of all models on their paths, in place of ``row``.
+    Attributes:
+        models: Shape ``(k, d)``.
+        row: Client -> position in ``models``.
+        groups: The clusters.
+        path: Client -> positions of all models on its path through the parameter tree, starting at the root. Only for
+            clients that have a path.
+        ensemble: Serve the clients that have a path by the mean of the outputs of all models on it, instead of ``row``.
+
+    Example:
+        >>> served = Assignment(models=torch.zeros(2, 3), row={4: 0, 5: 1, 7: 0}, groups=((4, 7), (5,)))
+        >>> row_of(served.groups) == served.row
+        True
     """
 
     models: Tensor
@@ -508,12 +616,21 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """Why a method did or did not act, for people and for records.
+    """The reason why a method acted or did not act, for people and for records.
 
-    kind: ``"split"``, ``"cluster"``, ``"join"``, ``"keep"``, ... clients: the group it is about. parts: the groups it
-    became. text: one sentence with the numbers compared; numbers: the same, by name. values: numbers of each client, by
-    name. similarity: matrices ``(n, n)`` that the decision rests on, by layer or ``all``; their rows are the clients
-    ``heard``, in that order, which are ``clients`` where nothing is said. ValueError where they are not as many.
+    Attributes:
+        kind: ``"split"``, ``"cluster"``, ``"join"``, ``"keep"``, ...
+        clients: The group that the note is about.
+        text: One sentence with the numbers that were compared.
+        parts: The groups into which it was divided.
+        numbers: The numbers of ``text``, by name.
+        values: Numbers for each client, by name.
+        similarity: Matrices ``(n, n)`` on which the decision rests, by layer or ``all``. Their rows are the clients of
+            ``order``.
+        heard: The clients of these rows, in order; empty if they are ``clients``.
+
+    Raises:
+        ValueError: A matrix has not as many rows and columns as there are clients in ``order``.
     """
 
     kind: str
@@ -542,11 +659,11 @@ S = TypeVar("S")
 
 @runtime_checkable
 class Method(Protocol[S]):
-    """A method of clustered federated learning: settings as fields, five pure functions.
+    """A method of clustered federated learning: settings as fields, and five pure functions.
 
-    ``name`` is what the command line calls it. ``init`` makes the state before the first exchange; ``plan`` asks;
-    ``step`` digests the replies, which may be fewer than asked, or none; ``assignment`` tells who is served by which
-    model, of every client of the federation; ``explain`` gives the reasons of the last step, if it had any.
+    ``name`` is its name on the command line. ``init`` makes the state before the first exchange. ``plan`` asks clients to
+    work. ``step`` processes the replies, which may be fewer than were asked for, or none. ``assignment`` states which model
+    serves each client of the federation. ``explain`` gives the reasons of the last step, if there are any.
     """
 
     name: ClassVar[str]
@@ -560,11 +677,12 @@ class Method(Protocol[S]):
 
 @runtime_checkable
 class Admits(Protocol[S]):
-    """A method whose clients may come and go between rounds.
+    """A method whose clients may join and leave between rounds.
 
-    ``admit``: clients the state does not know join, new ones or such as were away. They are served by some model from
-    now on, and find their group as the method says. ``retire``: clients that are gone for long are no longer served, and
-    belong to no group; what others learned from them stays. ``assignment`` speaks of those who are there.
+    ``admit``: clients that the state does not contain join; they are new or were away. From now on some model serves them,
+    and they find their group as the method prescribes. ``retire``: clients that stay away for long are no longer served and
+    belong to no group. The other clients keep what was learned from them. ``assignment`` covers the clients that are
+    present.
     """
 
     def admit(self, state: S, clients: tuple[Client, ...]) -> S: ...
@@ -572,18 +690,30 @@ class Admits(Protocol[S]):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Weighted means of updates, row by row of a plan's models, taken as the updates come in.
+# Weighted means of updates for each row of a plan's models, computed as the updates arrive.
 
 
 CHUNK = 64
-"""Updates averaged together. What is averaged in which order does not depend on how many came at a time, as long as that
-is a multiple of this; where some were refused, sums are taken in another order, which is rounding."""
+"""The number of updates that are averaged together. If updates arrive in multiples of this number, the order of the sums
+does not depend on how many arrive at a time. If some updates are refused, the order of the sums differs, and so does their
+rounding."""
 
 
 class Means:
-    """Running weighted means ``(k, d)`` of k groups; ``heard`` ``(k,)`` counts their updates. Zeros where there are none.
+    """Running weighted means of the updates of k groups.
 
-    A robust rule of averaging looks at all updates of a group at once: with one, :meth:`add` is called once.
+    A robust rule of averaging needs all updates of a group at once: with such a rule, call :meth:`add` only once.
+
+    Args:
+        k: Number of groups.
+        d: Number of parameters.
+        averaging: The rule of averaging; the weighted mean if ``None``.
+
+    Attributes:
+        averaging: The rule of averaging.
+        means: Shape ``(k, d)``; zeros for a group without updates.
+        heard: Shape ``(k,)``: the number of updates in each mean.
+        weight: Shape ``(k,)``: the sum of their weights.
     """
 
     def __init__(self, k: int, d: int, averaging: Averaging | None = None) -> None:
@@ -591,7 +721,13 @@ class Means:
         self.means, self.heard, self.weight = torch.zeros(k, d), np.zeros(k, dtype=np.int64), np.zeros(k)
 
     def add(self, updates: Tensor, amounts: np.ndarray, groups: Sequence[Iterable[int]]) -> None:
-        """updates ``(m, d)``; amounts ``(m,)``: what each weighs; groups: per update, those it counts in, if any."""
+        """Add updates to the means.
+
+        Args:
+            updates: Shape ``(m, d)``.
+            amounts: Shape ``(m,)``: the weight of each update.
+            groups: For each update, the groups in which it counts, if any.
+        """
         chunk = len(updates) if self.averaging.needs_all else CHUNK
         for start in range(0, len(updates), max(chunk, 1)):
             members: dict[int, list[int]] = {}
@@ -614,8 +750,17 @@ class Means:
 
 
 def group_means(replies: Replies, groups: Sequence[Iterable[Client]], weighting: str = "data") -> tuple[Tensor, np.ndarray]:
-    """The weighted mean update of each of k groups, ``(k, d)`` in float32, and how many of it answered, ``(k,)``; zeros where
-    nobody."""
+    """Compute the weighted mean update of each of k groups.
+
+    Args:
+        replies: The replies, with ``updates``.
+        groups: The k groups of clients.
+        weighting: The weights, ``"data"`` or ``"uniform"``, see :func:`amounts`.
+
+    Returns:
+        The means, shape ``(k, d)``, float32, and the numbers of clients that answered, shape ``(k,)``. Both are zero for a
+        group without an answer.
+    """
     assert replies.updates is not None
     place = {client: i for i, client in enumerate(replies.clients)}
     within: list[list[int]] = [[] for _ in place]
@@ -629,15 +774,23 @@ def group_means(replies: Replies, groups: Sequence[Iterable[Client]], weighting:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a run stands, and what happened in a round.
+# The position of a run, and the events of a round.
 
 
 @state("position")
 class Position:
-    """Where a run stands: with the method, the world and the seed, all it takes to go on.
+    """The position of a run: with the method, the world and the seed, it is sufficient to continue the run.
 
-    round, exchange: how many are completed. state: the method's. kept: client -> its own values ``(d,)`` of layers that
-    stay with it (NaN in the other columns). members: who takes part. missed: rounds in a row without an answer.
+    Attributes:
+        round: Number of completed rounds.
+        exchange: Number of completed exchanges.
+        state: The state of the method.
+        kept: Client -> its own values, shape ``(d,)``, of the layers that stay with it; NaN in the other columns.
+        members: The clients that take part.
+        missed: Client -> number of consecutive rounds without an answer.
+
+    Raises:
+        ValueError: ``round`` or ``exchange`` is negative.
     """
 
     round: int
@@ -648,21 +801,33 @@ class Position:
     missed: Mapping[Client, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if min(self.round, self.exchange) < 0:  # of a file that was forged
+        if min(self.round, self.exchange) < 0:  # from a forged file
             raise ValueError(f"rounds and exchanges are counted from 0, got {self.round} and {self.exchange}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One communication round: its number (from 1), the position after it, and what happened.
+    """One communication round: its number, the position after it, and the events in it.
 
-    assignment: who is served by which model now. notes: of all its exchanges. asked, answered: tasks sent and replies
-    taken. refused: client -> why its reply was turned away. claimed: client -> the examples that it says it has, where it
-    counted for fewer. scaled: client -> the factor by which its update was scaled down. released: client -> updates it sent
-    that noise has to cover. scores: client -> test loss and metrics, or None where this round was not evaluated. bytes: of
-    this round, both ways. evaluations: of a model on one client's data that the plans asked for, tests not counted. seconds:
-    ``train``, ``server``, ``evaluate``. adversaries: clients that are hostile. silent: clients asked in this round of whom no
-    reply was taken.
+    Attributes:
+        number: From 1.
+        position: The position after the round.
+        assignment: Which model now serves which client.
+        notes: Those of all exchanges of the round.
+        exchanges: Number of exchanges.
+        asked: Number of tasks sent.
+        answered: Number of replies accepted.
+        refused: Client -> the reason why its reply was refused.
+        released: Client -> number of updates it sent that noise has to cover.
+        scores: Client -> test loss and metrics; ``None`` if this round was not evaluated.
+        bytes_up: Bytes of this round from the clients to the server.
+        bytes_down: Bytes of this round from the server to the clients.
+        evaluations: Number of evaluations of a model on the data of one client that the plans asked for, without tests.
+        seconds: Durations ``train``, ``server`` and ``evaluate``, in seconds.
+        adversaries: Clients that are hostile.
+        silent: Clients that were asked in this round and of which no reply was accepted.
+        claimed: Client -> the number of examples that it reports, if it counted for fewer.
+        scaled: Client -> the factor by which its update was scaled down.
     """
 
     number: int

@@ -1,10 +1,10 @@
-"""What is done to a row where it leaves or enters a client: rotate, clip, add noise, compress.
+"""Protection of rows that leave or enter a client: rotation, clipping, noise, compression.
 
-An orthonormal map hides the coordinates of models and updates from the server: norms, inner products and means are what
-they were, so a method that lives on those finds the same groups (F. Sattler, K.-R. Müller, W. Samek, "Clustered Federated
-Learning", IEEE TNNLS 2020, arXiv 1910.01991, section "Privacy preservation", equations 45-46). Clipping and Gaussian noise
-give each client differential privacy of its own. docs/boundary.md has the threat model: what each of them hides, and from
-whom.
+An orthonormal map hides the coordinates of models and updates from the server. Norms and inner products do not change, and
+the mean of mapped rows is the mapped mean, so a method that uses only these finds the same groups (F. Sattler, K.-R. Müller,
+W. Samek, "Clustered Federated Learning", IEEE TNNLS 2020, arXiv 1910.01991, section "Privacy preservation", equations
+45-46). Clipping and Gaussian noise give each client its own differential privacy. docs/boundary.md has the threat model: the
+information that each of them hides, and from which party.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lossy compression of an update, as the arrays that are sent. None of these remembers what it left out."""
+"""Lossy compression of an update into the arrays that are sent. No method remembers the part that it left out."""
 
 from __future__ import annotations
 
@@ -9,21 +9,30 @@ import torch
 from torch import Tensor
 
 NUMBER = 4
-"""Bytes of a float32, and of an index, on the wire."""
+"""Bytes of a float32, and of an index, in a message."""
 
 
 def kept(share: float, count: int) -> int:
-    """How many of ``count`` entries topk sends: at least one, where there is any."""
+    """The number of ``count`` entries that topk sends: at least one, if there is any."""
     return min(count, max(1, round(share * count)))
 
 
 def pack(values: Tensor, kind: str, share: float = 1.0, gen: torch.Generator | None = None) -> Mapping[str, Tensor]:
-    """Values ``(c,)`` float32 as what is sent.
+    """Compress values into the arrays that are sent.
 
-    topk: the ``share`` of greatest magnitude, as ``values`` and ``indices``. sign: one bit per entry and their mean
-    magnitude; a zero has a sign drawn from ``gen`` (positive without one), for entries that are zero at every client would
-    else make all clients alike. 8bit: whole numbers from -127 to 127 and the scale, greatest magnitude / 127; the error is
-    at most half a scale.
+    - topk: the ``share`` of entries with the greatest magnitude, as ``values`` and ``indices``.
+    - sign: one bit per entry, and the mean magnitude of all entries. A zero gets a random sign from ``gen``: otherwise
+      entries that are zero at all clients would make all clients similar.
+    - 8bit: whole numbers from -127 to 127 and the scale, greatest magnitude / 127. The error is at most half the scale.
+
+    Args:
+        values: The values ``(c,)`` float32.
+        kind: ``none`` or one of the above.
+        share: Share of the entries that topk sends.
+        gen: Draws the signs of zeros; without it they are positive.
+
+    Returns:
+        Name -> array.
     """
     if kind == "topk":
         at = torch.topk(values.abs(), kept(share, len(values))).indices.sort().values
@@ -42,7 +51,7 @@ def pack(values: Tensor, kind: str, share: float = 1.0, gen: torch.Generator | N
 
 
 def unpack(sent: Mapping[str, Tensor], kind: str, count: int) -> Tensor:
-    """What the receiver makes of :func:`pack`'s arrays: ``(count,)`` float32."""
+    """Decompress the arrays of :func:`pack` into ``count`` values ``(count,)`` float32."""
     if kind == "topk":
         out = torch.zeros(count)
         out[sent["indices"].long()] = sent["values"]
@@ -56,7 +65,17 @@ def unpack(sent: Mapping[str, Tensor], kind: str, count: int) -> Tensor:
 
 
 def check_packed(sent: Mapping[str, Tensor], kind: str, count: int, share: float = 1.0) -> None:
-    """Raises ``ValueError`` where arrays are not what :func:`pack` makes of ``count`` entries: they may be from a stranger."""
+    """Check that arrays, which may come from an untrusted sender, have the form of :func:`pack`'s for ``count`` entries.
+
+    Args:
+        sent: Name -> array.
+        kind: As for :func:`pack`.
+        count: Number of values.
+        share: As for :func:`pack`.
+
+    Raises:
+        ValueError: Names, shapes, types or indices are not valid.
+    """
     expected = pack(torch.zeros(count), kind, share)
     if set(sent) != set(expected):
         raise ValueError(f"it holds {', '.join(sorted(sent)) or 'nothing'} where {kind} has {', '.join(sorted(expected))}")
@@ -73,7 +92,7 @@ def check_packed(sent: Mapping[str, Tensor], kind: str, count: int, share: float
 
 
 def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:
-    """Bytes of :func:`pack`'s arrays for ``count`` entries; nothing where there are none."""
+    """Bytes of :func:`pack`'s arrays for ``count`` entries; 0 for no entries."""
     if not count:
         return 0
     sizes = {

@@ -1,4 +1,4 @@
-"""Orthonormal maps of rows, drawn from a key: ``seal`` is done by a client before it sends, ``open`` undoes it."""
+"""Orthonormal maps of rows, drawn from a key: a client applies ``seal`` before it sends, and ``open`` is the inverse."""
 
 from __future__ import annotations
 
@@ -15,42 +15,61 @@ from coterie.randomness import numpy_generator
 class Map(Protocol):
     """An orthonormal map of rows ``(d,)``; the entries behind the parameters (buffers) stay behind them."""
 
-    def seal(self, row: Tensor) -> Tensor: ...
-    def open(self, row: Tensor) -> Tensor: ...
+    def seal(self, row: Tensor) -> Tensor:
+        """Map a row."""
+        ...
+
+    def open(self, row: Tensor) -> Tensor:
+        """Undo :meth:`seal`."""
+        ...
 
 
 class Same:
-    """No map."""
+    """The identity map."""
 
     def seal(self, row: Tensor) -> Tensor:
+        """Return the row."""
         return row
 
     def open(self, row: Tensor) -> Tensor:
+        """Return the row."""
         return row
 
 
 class Permutation:
-    """Entries change places and some change signs: exact, ``open(seal(row))`` is ``row`` bit for bit.
+    """A permutation of the entries that flips the signs of some.
 
-    order ``(d,)``: entry i of a sealed row is entry ``order[i]`` of the row, times ``signs[i]``.
+    It is exact: ``open(seal(row))`` is ``row``, bit for bit.
+
+    Args:
+        order: Entry i of a sealed row is entry ``order[i]`` of the row, times ``signs[i]``; shape ``(d,)``.
+        signs: 1 or -1 for each entry of a sealed row, ``(d,)``.
     """
 
     def __init__(self, order: Tensor, signs: Tensor) -> None:
         self.order, self.back, self.signs = order, torch.argsort(order), signs
 
     def seal(self, row: Tensor) -> Tensor:
+        """Permute a row ``(d,)`` and flip signs."""
         return row[self.order] * self.signs
 
     def open(self, row: Tensor) -> Tensor:
+        """Undo :meth:`seal`."""
         return (row * self.signs)[self.back]
 
 
 class Blocks:
-    """After a permutation with signs, each block of ``size`` parameters is multiplied by an orthogonal matrix.
+    """A permutation with signs, then an orthogonal matrix for each block of ``size`` parameters.
 
     The matrix is uniform (Haar): Q of the QR decomposition of a Gaussian matrix, with the signs of R's diagonal. All blocks
-    share it, but each holds other entries of the row; a last, short block has one of its own. Products are in float64, so a
-    row comes back up to float32 rounding.
+    share it, but each has other entries of the row. A shorter last block has its own matrix. Products are in float64, so
+    ``open(seal(row))`` is ``row`` up to float32 rounding.
+
+    Args:
+        first: The permutation.
+        parameters: Number of parameters.
+        size: Parameters per block.
+        rng: Draws the matrices.
     """
 
     def __init__(self, first: Permutation, parameters: int, size: int, rng: np.random.Generator) -> None:
@@ -60,9 +79,11 @@ class Blocks:
         self.matrix, self.last = _orthogonal(size, rng), _orthogonal(parameters % size, rng)
 
     def seal(self, row: Tensor) -> Tensor:
+        """Permute a row ``(d,)`` and multiply its blocks by the matrix."""
         return self._turn(self.first.seal(row), self.matrix.T, self.last.T)
 
     def open(self, row: Tensor) -> Tensor:
+        """Undo :meth:`seal`."""
         return self.first.open(self._turn(row, self.matrix, self.last))
 
     def _turn(self, row: Tensor, matrix: Tensor, last: Tensor) -> Tensor:
@@ -79,13 +100,23 @@ def _orthogonal(size: int, rng: np.random.Generator) -> Tensor:
 
 
 def drawn(rotation: str, layout: Layout, block: int, *key: int) -> Map:
-    """The map called ``rotation`` of :class:`~coterie.boundary.rules.Boundary`; it depends on the layout and ``key`` alone.
+    """Draw a map, which depends only on the layout and ``key``.
 
-    Buffers and frozen parameters only change places among themselves: a server may average, but not flip, a variance.
+    Buffers and frozen parameters are only permuted among themselves: a server may average a variance, but its sign must not
+    change.
+
+    Args:
+        rotation: ``rotation`` of :class:`~coterie.boundary.rules.Boundary`.
+        layout: Layout of the rows.
+        block: Parameters per block.
+        *key: Numbers that seed the draws.
+
+    Returns:
+        The map.
     """
     if rotation == "none":
         return Same()
-    rng, parameters = numpy_generator(*key), layout.trainable  # of 128 bits; PyTorch's generator has a seed of 32
+    rng, parameters = numpy_generator(*key), layout.trainable  # its seed has 128 bits; that of PyTorch's generator has 32
     spans = [(piece.start, piece.stop) for piece in layout.pieces]
     if rotation != "permute-tensors":
         spans = [(0, parameters), (parameters, layout.size)]

@@ -1,12 +1,12 @@
-"""How much a client's updates tell of its data at most: ε and δ of differential privacy, exactly.
+"""The exact ε and δ of differential privacy: the most that a client's updates can reveal about its data.
 
 Each client adds noise of standard deviation ``noise * clip`` to its own update of norm at most ``clip``, and the server sees
-every such update. Two data sets of that client, however different, have updates at most ``2 clip`` apart: a Gaussian
-mechanism of multiplier ``noise / 2``. The server knows whom it asked, so there is no amplification by sampling, and several
-adaptive Gaussian releases are together as private as one (J. Dong, A. Roth, W. Su, "Gaussian Differential Privacy",
-JRSS B 2022, Corollary 3.3): ``T`` of them as one of multiplier ``noise / (2 sqrt(T))``. For that one, δ(ε) is known in closed
-form (B. Balle, Y.-X. Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8). So nothing is
-bounded here; it is the number itself.
+every such update. Two data sets of that client, however different, have updates at most ``2 clip`` apart: this is a Gaussian
+mechanism with multiplier ``noise / 2``. The server knows which clients it asked, so there is no amplification by sampling.
+Several adaptive Gaussian releases together are as private as a single one (J. Dong, A. Roth, W. Su, "Gaussian Differential
+Privacy", JRSS B 2022, Corollary 3.3): ``T`` of them as one with multiplier ``noise / (2 sqrt(T))``. For that one, δ(ε) has a
+closed form (B. Balle, Y.-X. Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8). So
+the result is exact and not a bound.
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ from coterie.settings import SettingError, UserError
 
 
 def leak(epsilon: float, separation: float) -> float:
-    """log δ of Gaussian releases whose means are ``separation`` (μ) standard deviations apart, at ``epsilon``.
+    """Return log δ of Gaussian releases at ``epsilon``.
 
     δ = Φ(μ/2 - ε/μ) - exp(ε) Φ(-μ/2 - ε/μ)
+
+    Args:
+        epsilon: ε.
+        separation: Distance μ of the means, in standard deviations.
+
+    Returns:
+        log δ.
     """
     high = float(log_ndtr(separation / 2 - epsilon / separation))
     low = epsilon + float(log_ndtr(-separation / 2 - epsilon / separation))
@@ -32,15 +39,28 @@ ACCOUNTANTS = ("exact", "rdp", "pld")
 
 
 def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "exact") -> float:
-    """The least ε for which ``updates`` noised updates of a client are (ε, δ)-differentially private.
+    """Return the least ε for which ``updates`` noised updates of a client are (ε, δ)-differentially private.
 
-    noise: the multiplier of :class:`~coterie.boundary.Boundary` (z). The unit is a client: all of its data may be replaced by
-    any other. Infinite without noise, 0 without updates. accountant: ``exact``, or one of Google's dp-accounting library
-    (``coterie[dp]``): ``rdp``, a bound by Rényi divergences, or ``pld``, by privacy loss distributions, which agrees with
-    ``exact`` to its discretisation and takes minutes where the noise is small.
+    The unit of privacy is a client: all of its data may be replaced by any other.
 
-    >>> round(spent(noise=10.0, updates=1), 3), round(spent(noise=10.0, updates=40), 3)
-    (0.726, 5.759)
+    Args:
+        noise: The noise multiplier z of :class:`~coterie.boundary.Boundary`.
+        updates: Number of updates.
+        delta: δ.
+        accountant: ``exact``, or an accountant of Google's dp-accounting library (``coterie[dp]``): ``rdp``, a bound by
+            Rényi divergences, or ``pld``, by privacy loss distributions. ``pld`` agrees with ``exact`` up to its
+            discretisation, and takes minutes if the noise is small.
+
+    Returns:
+        ε; infinite without noise, 0 without updates.
+
+    Raises:
+        SettingError: An argument is out of its range.
+        UserError: The library is not installed.
+
+    Example:
+        >>> round(spent(noise=10.0, updates=1), 3), round(spent(noise=10.0, updates=40), 3)
+        (0.726, 5.759)
     """
     if not 0 < delta < 1:
         raise SettingError(f"delta must be > 0 and < 1, got {delta!r}")
@@ -58,16 +78,16 @@ def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "ex
     wanted = math.log(delta)
     if leak(0.0, separation) <= wanted:
         return 0.0
-    # By zero-concentrated privacy, ε is no greater; the closed form is decreasing in ε.
+    # Zero-concentrated differential privacy bounds ε; the closed form decreases in ε.
     most = separation * separation / 2 + separation * math.sqrt(-2 * wanted)
-    if leak(most, separation) > wanted:  # rounded: the noise is next to nothing
+    if leak(most, separation) > wanted:  # by rounding, if the noise is extremely small
         most *= 2
     if not math.isfinite(most):
         return math.inf
-    from scipy.optimize import brentq  # a third of a second, at every start of any run
+    from scipy.optimize import brentq  # its import would add a third of a second to each start
 
     found = float(brentq(lambda epsilon: max(leak(epsilon, separation), -1e300) - wanted, 0.0, most, xtol=1e-12, rtol=1e-12))
-    return found * (1 + 1e-9)  # not below the root
+    return found * (1 + 1e-9)  # at least the root
 
 
 def _by_library(noise: float, updates: int, delta: float, accountant: str) -> float:
@@ -83,10 +103,22 @@ def _by_library(noise: float, updates: int, delta: float, accountant: str) -> fl
 
 
 def noise_for(epsilon: float, updates: int, delta: float = 1e-5) -> float:
-    """The least noise multiplier with which ``updates`` updates spend at most ``epsilon``.
+    """Return the least noise multiplier with which ``updates`` updates spend at most ``epsilon``.
 
-    >>> round(noise_for(5.76, updates=40), 2)
-    10.0
+    Args:
+        epsilon: ε.
+        updates: Number of updates.
+        delta: δ.
+
+    Returns:
+        The noise multiplier z.
+
+    Raises:
+        SettingError: An argument is out of its range.
+
+    Example:
+        >>> round(noise_for(5.76, updates=40), 2)
+        10.0
     """
     if not epsilon > 0 or updates < 1:
         raise SettingError(f"epsilon must be > 0 and updates >= 1, got {epsilon!r} and {updates!r}")

@@ -1,4 +1,4 @@
-"""The settings of a boundary, and what goes with it: mistakes are told before the first round where they can be seen."""
+"""The settings of a boundary, and checks of methods, models and plans against it, if possible before the first round."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from coterie.settings import SettingError, UserError, check, setting
 
 ROTATIONS = ("none", "permute", "permute-tensors", "blocks")
 WHOLE_ROW = ("permute", "blocks")
-"""Maps that leave no layer where it was."""
+"""Maps that move entries between layers."""
 UNCHANGED = {
     "rotation": ROTATIONS,
     "signed-permutation": ("none", "permute", "permute-tensors"),
-    "permutation": ("none",),  # all of ours flip signs
+    "permutation": ("none",),  # all maps here flip signs
 }
-"""What a method's results are invariant under -> the maps that change nothing for it."""
+"""Invariance of a method's results -> the maps that do not change them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boundary:
-    """What happens to an update on its way out, in this order: clip, noise, rotation, compression."""
+    """The protection of an update before it is sent, in this order: clip, noise, rotation, compression."""
 
     rotation: str = setting(
         "none", "orthonormal map of a row: permute and permute-tensors move and flip entries, blocks mixes them",
@@ -65,15 +65,21 @@ class Boundary:
         shown = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name != "secret"]
         return f"Boundary({', '.join(shown)}{'' if self.secret is None else ', secret=<hidden>'})"
 
-    # -- what goes with it ----------------------------------------------------------------------------------------------
+    # -- compatibility checks ------------------------------------------------------------------------------------------
 
     def check_method(self, method: Any) -> None:
-        """Raises :class:`~coterie.settings.SettingError` if the map changes what ``method`` looks at, or noise does not cover
-        what it asks.
+        """Check that the map does not change the results of a method, and that noise covers everything the method asks for.
 
-        A method's ``invariant`` says which maps change nothing for it: ``"rotation"`` (any orthonormal map, where it says
-        nothing), ``"signed-permutation"`` or ``"permutation"``. Distances by L1 (a field ``metric``) are of the second kind.
-        ``measures`` is true of a method that asks for losses, if only in a later round; what is asked now, a plan tells.
+        A method's ``invariant`` names the maps that do not change its results: ``"rotation"`` (any orthonormal map; the
+        default), ``"signed-permutation"`` or ``"permutation"``. L1 distances (a field ``metric``) are of the second kind.
+        ``measures`` is true for a method that asks for losses, even if only in a later round; a plan has the requests of the
+        current round.
+
+        Args:
+            method: The method.
+
+        Raises:
+            SettingError: The method is not compatible with the boundary.
         """
         if self.noise and getattr(method, "measures", False):
             raise self._measured(method.name)
@@ -86,7 +92,14 @@ class Boundary:
             )
 
     def check_layout(self, layout: Layout) -> None:
-        """Raises :class:`~coterie.settings.SettingError` if noise is asked for a model with running statistics."""
+        """Check that noise is not used with a model that has running statistics.
+
+        Args:
+            layout: Layout of the model.
+
+        Raises:
+            SettingError: Noise is set, and the model has running statistics (BatchNorm).
+        """
         if self.noise and layout.statistics:
             raise SettingError(
                 f"Boundary.noise {self.noise:g} needs a model without running statistics (BatchNorm), got "
@@ -94,8 +107,16 @@ class Boundary:
             )
 
     def check_plan(self, plan: Plan, layout: Layout, name: str) -> None:
-        """Raises :class:`~coterie.settings.SettingError` if the method ``name`` asks for what would pass the boundary
-        unprotected, or looks at columns that a map has moved."""
+        """Check that a plan asks for nothing that would pass the boundary unprotected, or that a map has moved.
+
+        Args:
+            plan: The plan.
+            layout: Layout of the model.
+            name: Name of the method.
+
+        Raises:
+            SettingError: The plan asks for losses under noise, or for single columns under a map of the whole row.
+        """
         tasks = set(plan.tasks.values())
         if self.noise and any(task.measure for task in tasks):
             raise self._measured(name)
@@ -112,7 +133,7 @@ class Boundary:
         )
 
     def hidden(self, why: str) -> SettingError:
-        """The mistake of looking for a layer in a row that has been mapped as a whole."""
+        """The error for access to a layer in a row that is mapped as a whole."""
         return SettingError(
             f"Boundary.rotation must be none or permute-tensors where {why}, got {self.rotation}: it hides layers"
         )
@@ -128,27 +149,27 @@ def _span(columns: slice, layout: Layout) -> tuple[int, int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A boundary's secret: it is given anew whenever it is needed, and a record has what it is known by and nothing else.
+# The secret of a boundary: the user gives it whenever it is needed, and a record keeps only a digest.
 #
-# That is a slow, salted digest: it tells whether a secret is the same, and trying out many takes long. A secret of few digits
-# can be tried out all the same.
+# The digest is slow and salted. It shows whether a secret is the same, and a search through many secrets takes long. A
+# secret of few digits can still be found by search.
 
 
 VARIABLE = "COTERIE_SECRET"
-"""Environment variable that has the secret."""
+"""Environment variable that holds the secret."""
 
 _KIND = "scrypt"
 _HOW = f"set {VARIABLE}, or give --secret-file FILE, or secret= in Python"
 
 
 def known_by(secret: int) -> str:
-    """What a record keeps of a secret: ``scrypt``, a salt of its own, and the digest."""
+    """The text by which a record identifies a secret: ``scrypt``, a new salt, and the digest."""
     salt = secrets.token_bytes(16)
     return f"{_KIND}:{salt.hex()}:{_digest(secret, salt).hex()}"
 
 
 def unlike_secret(secret: int | None, known: str) -> str | None:
-    """Why a secret is not the one that is ``known``, as the end of a sentence; None if it is."""
+    """The reason why a secret is not the ``known`` one, as the end of a sentence; None if it is."""
     if secret is None:
         return f", which was not given: {_HOW}"
     try:
@@ -160,13 +181,23 @@ def unlike_secret(secret: int | None, known: str) -> str | None:
 
 
 def secret_of_environment() -> int | None:
-    """The environment's secret, if it has one."""
+    """The secret of the environment variable, or None."""
     text = os.environ.get(VARIABLE)
     return None if text is None else _number(text, f"the environment variable {VARIABLE}")
 
 
 def secret_of_file(path: Path | str) -> int:
-    """The secret in a file, which has nothing else. Raises :class:`~coterie.settings.UserError` if it is no number."""
+    """Read the secret from a file that contains nothing else.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The secret.
+
+    Raises:
+        UserError: The file cannot be read or is not a whole number >= 0.
+    """
     try:
         data = read_regular(path, limit=10_000)
     except OSError as error:

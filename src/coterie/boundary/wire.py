@@ -1,4 +1,4 @@
-"""The boundary of one run: what a client does to a row as it enters or leaves."""
+"""The boundary of one run: the operations of a client on rows that enter or leave it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,34 @@ from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, numpy_generator, seeded
 
 OTHERS = "others"
-"""Name of the array with a row's entries behind the parameters, beside a compressed update."""
+"""Name of the array with the entries behind the parameters, which is sent with a compressed update."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Veiled(Federation):
-    """A federation whose rows are mapped as a whole: layers have names, and no places.
+    """A federation whose rows are mapped as a whole: layers have names, but no columns.
 
-    trainable: the number of parameters, which still come first. Asking for a layer's columns raises ``SettingError``.
+    Access to the columns of a layer raises ``SettingError``.
+
+    Attributes:
+        trainable: Number of parameters, which still come first.
     """
 
     trainable: int
 
     @property
     def parameters(self) -> slice:
+        """Columns of the parameters."""
         return slice(0, self.trainable)
 
 
 class Veil(Mapping[str, tuple[int, int]]):
-    """Names of layers whose places nobody may ask for; ``boundary`` tells why."""
+    """Names of layers whose columns are hidden; access to them raises ``SettingError``.
+
+    Args:
+        names: Names of the layers.
+        boundary: The boundary, whose settings are in the message.
+    """
 
     def __init__(self, names: Iterable[str], boundary: Boundary) -> None:
         self.names, self.boundary = tuple(names), boundary
@@ -57,9 +66,19 @@ class Veil(Mapping[str, tuple[int, int]]):
 
 @dataclass(frozen=True)
 class Wire:
-    """A boundary with its map drawn, for models of ``layout``. A *sealed* row is one in the server's coordinates.
+    """A boundary with its map drawn, for models of ``layout``.
 
-    seed: the run's. Raises :class:`~coterie.settings.SettingError` if the model and the boundary do not go together.
+    A *sealed* row is a row in the server's coordinates.
+
+    Attributes:
+        boundary: The settings.
+        layout: Layout of the models.
+        seed: The run's seed.
+        seal: Maps a row ``(d,)`` to the server's coordinates.
+        open: The inverse of ``seal``.
+
+    Raises:
+        SettingError: The model is not compatible with the boundary.
     """
 
     boundary: Boundary
@@ -76,10 +95,18 @@ class Wire:
         object.__setattr__(self, "open", drawing.open)
 
     def first_model(self, i: int, model: Callable[[], nn.Module]) -> Tensor:
-        """The i-th fresh model ``(d,)``; with a secret, who knows the seed alone cannot draw it.
+        """Draw the i-th fresh model; with a secret, the seed alone is not enough to draw it.
 
-        An initialiser draws by PyTorch's generator, whose seeds are of 32 bits, and can be tried one by one. So each drawn
-        tensor is mixed half and half, in variance, with Gaussian numbers of its own scale, drawn by all of the secret.
+        An initialiser draws from PyTorch's generator, whose seeds have 32 bits and can be tried one by one. So with a secret
+        each drawn tensor is mixed, half and half in variance, with Gaussian numbers of the same scale, drawn from the whole
+        secret.
+
+        Args:
+            i: Number of the model.
+            model: Function that makes a fresh module.
+
+        Returns:
+            The model ``(d,)``.
         """
         secret, layout = self.boundary.secret, self.layout
         with seeded(*((self.seed, Purpose.INIT, i) if secret is None else (secret, Purpose.INIT, self.seed, i))):
@@ -95,9 +122,14 @@ class Wire:
         return row
 
     def veil(self, federation: Federation, sealed: bool = False) -> Federation:
-        """What a method may be told: fresh models sealed, and no places of layers where the map has moved them.
+        """Return the federation as a method may see it: sealed fresh models, and no columns of layers that a map moves.
 
-        sealed: ``federation`` draws sealed models.
+        Args:
+            federation: The federation.
+            sealed: Whether ``federation`` already draws sealed models.
+
+        Returns:
+            The federation for the method.
         """
         told: dict[str, Any] = {f.name: getattr(federation, f.name) for f in fields(federation)}
         if not sealed:
@@ -107,13 +139,20 @@ class Wire:
         told |= {name: Veil(told[name], self.boundary) for name in ("columns", "tensors")}
         return Veiled(**told, trainable=self.layout.trainable)
 
-    # -- an update on its way out -----------------------------------------------------------------------------------------
+    # -- outgoing updates ----------------------------------------------------------------------------------------------
 
     def send(self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None, half: int = 0) -> Tensor:
-        """A client's update ``(d,)`` as it arrives: :meth:`protected`, compressed and unpacked again.
+        """Return a client's update as it arrives: :meth:`protected`, then compressed and unpacked again.
 
-        keep: mask of the columns that stay at the client; there the result is the update itself, sealed. half: 1 of the
-        second of two updates, which has noise of its own.
+        Args:
+            update: The update ``(d,)``.
+            client: The client.
+            exchange: Number of the exchange.
+            keep: Mask of the columns that stay at the client. There the result is the update itself, sealed.
+            half: 1 for the second of two updates, which has its own noise; otherwise 0.
+
+        Returns:
+            The sealed update ``(d,)``.
         """
         out = self.protected(update, client, exchange, keep, half)
         if self.boundary.compress != "none":
@@ -124,11 +163,21 @@ class Wire:
         self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None, half: int = 0,
         seed: int | None = None,
     ) -> Tensor:  # fmt: skip
-        """An update ``(d,)`` clipped, noised and sealed; zero in the columns that stay at the client.
+        """Clip, noise and seal an update.
 
-        seed: of the noise, where the server knows the run's and could take the noise off again. Clipping and noise
-        are of the parameters; buffers travel as they are. With noise, an update that is not finite counts as zero, since a
-        refusal would tell of the data.
+        Clipping and noise apply to the parameters; buffers are sent without change. With noise, an update that is not finite
+        counts as zero, because a refusal would reveal information about the data.
+
+        Args:
+            update: The update ``(d,)``.
+            client: The client.
+            exchange: Number of the exchange.
+            keep: Mask of the columns that stay at the client.
+            half: 1 for the second of two updates, which has its own noise; otherwise 0.
+            seed: Seed of the noise, if the server knows the run's seed and could remove the noise; None takes the run's.
+
+        Returns:
+            The sealed update ``(d,)``, zero in the columns that stay at the client.
         """
         if self.boundary.noise and not torch.isfinite(update.dot(update)):
             update = torch.zeros_like(update)
@@ -147,11 +196,11 @@ class Wire:
         if not norm > limit:
             return update
         scaled = update.clone()
-        scaled[:parameters] *= limit / norm * (1 - 1e-6)  # rounding cannot lift it above the limit
+        scaled[:parameters] *= limit / norm * (1 - 1e-6)  # rounding cannot raise it above the limit
         return scaled
 
     def _noised(self, update: Tensor, keep: Tensor | None, rng: np.random.Generator) -> Tensor:
-        """With noise on the parameters, and nothing of what is behind them: frozen ones do not change."""
+        """The update with noise on the parameters, and zero behind them: frozen entries do not change."""
         assert self.boundary.clip is not None
         parameters, out = self.layout.trainable, torch.zeros_like(update)
         noise = torch.from_numpy(rng.standard_normal(parameters, dtype=np.float32))
@@ -159,15 +208,36 @@ class Wire:
         return out if keep is None else out.masked_fill(keep, 0.0)
 
     def pack(self, sealed: Tensor, client: Client, exchange: int, half: int, keep: Tensor | None = None) -> dict[str, Tensor]:
-        """A sealed update as the arrays that travel: its parameters compressed, and what is behind them as it is."""
+        """Return the arrays that are sent for a sealed update: compressed parameters, and unchanged entries behind them.
+
+        Args:
+            sealed: The sealed update ``(d,)``.
+            client: The client.
+            exchange: Number of the exchange.
+            half: 1 for the second of two updates; otherwise 0.
+            keep: Mask of the columns that stay at the client.
+
+        Returns:
+            Name -> array.
+        """
         there, behind = self._travelling(keep)
         gen = generator(self.seed, Purpose.NOISE, exchange, client, 3 if half else 1)
         packed = pack(sealed[there], self.boundary.compress, self.boundary.share, gen) if len(there) else {}
         return {**packed, OTHERS: sealed[behind]}
 
     def unpack(self, sent: Mapping[str, Tensor], keep: Tensor | None = None) -> Tensor:
-        """The sealed update ``(d,)`` of what :meth:`pack` made; zero in the columns that stay. Raises ``ValueError`` where
-        the arrays are of another kind."""
+        """Return the sealed update of :meth:`pack`'s arrays.
+
+        Args:
+            sent: Name -> array.
+            keep: Mask of the columns that stay at the client.
+
+        Returns:
+            The sealed update ``(d,)``, zero in the columns that stay at the client.
+
+        Raises:
+            ValueError: The arrays are of another kind.
+        """
         there, behind = self._travelling(keep)
         packed = {name: values for name, values in sent.items() if name != OTHERS}
         if OTHERS not in sent or sent[OTHERS].shape != behind.shape:
@@ -180,11 +250,19 @@ class Wire:
         return row
 
     def unclipped(self, sealed: Tensor, task: Task) -> str | None:
-        """Why an update that arrived in ``task`` was not clipped, or has more noise than the boundary has; None if it was.
+        """Return the reason why an update was not clipped, or has more noise than the boundary adds.
 
-        A map keeps the norm of the parameters; topk leaves entries out, and sign's scale, their mean magnitude, makes no
-        norm larger. 8bit moves an entry by half a step at most, and a step is 1/127 of the largest. The norm of noise on p
-        entries is above z C (√p + 8) once in 8e13 updates: it is 1-Lipschitz, so P(> mean + t) <= exp(-t²/2), t = 8.
+        A map keeps the norm of the parameters. topk leaves entries out. The scale of sign, the mean magnitude of the
+        entries, does not increase the norm. 8bit moves an entry by at most half a step, and a step is 1/127 of the largest
+        entry. The norm of noise on p entries is above z C (√p + 8) once in 8e13 updates: it is 1-Lipschitz, so P(> mean + t)
+        <= exp(-t²/2), t = 8.
+
+        Args:
+            sealed: The update ``(d,)`` as it arrived.
+            task: Its task.
+
+        Returns:
+            The reason, for an error message; None if the norm is possible.
         """
         clip, noise = self.boundary.clip, self.boundary.noise
         if clip is None:
@@ -193,7 +271,7 @@ class Wire:
         if self.boundary.compress == "8bit":
             sizes = (sizes - sizes.max() / 254).clamp(min=0)
         norm, most = float(sizes.norm()), clip * (1 + noise * (math.sqrt(self.columns(task)[0]) + 8))
-        if norm <= most * (1 + 1e-4):  # single precision, and a margin
+        if norm <= most * (1 + 1e-4):  # allows for single precision, with a margin
             return None
         said = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
         return f"its update has norm {norm:.4g}, and under the boundary's {said} none is above {most:.4g}"
@@ -204,10 +282,10 @@ class Wire:
         at = at if keep is None else at[~keep]
         return at[at < self.layout.trainable], at[at >= self.layout.trainable]
 
-    # -- what it costs --------------------------------------------------------------------------------------------------
+    # -- communication cost and compatibility --------------------------------------------------------------------------
 
     def columns(self, task: Task) -> tuple[int, int]:
-        """(parameters, other entries) of a row that travel in ``task``."""
+        """(parameters, other entries) of a row that are sent in ``task``."""
         if not task.keep:
             return self.layout.trainable, self.layout.size - self.layout.trainable
         stay = self.layout.mask(task.keep)
@@ -215,23 +293,31 @@ class Wire:
         return parameters, self.layout.size - int(stay.sum()) - parameters
 
     def bytes_of(self, parameters: int, others: int) -> int:
-        """Bytes of an update with so many entries as it is sent."""
+        """Bytes of a compressed update with this number of parameters and other entries."""
         return packed_bytes(self.boundary.compress, parameters, self.boundary.share) + others * NUMBER
 
     @property
     def counts(self) -> bool:
-        """Whether a client tells how many examples it has; with noise it does not."""
+        """Whether a client reports its number of examples; with noise it does not."""
         return not self.boundary.noise
 
     def examples(self, count: int) -> int:
-        """A client's number of examples as the server knows it: with noise everybody counts as one."""
+        """A client's number of examples as the server knows it: with noise it is 1 for all clients."""
         return count if self.counts else 1
 
     def check(self, plan: Plan, name: str) -> None:
-        """Raises :class:`~coterie.settings.SettingError` if a plan of method ``name`` does not go with the boundary."""
+        """Check that a plan is compatible with the boundary.
+
+        Args:
+            plan: The plan.
+            name: Name of the method.
+
+        Raises:
+            SettingError: The plan is not compatible.
+        """
         self.boundary.check_plan(plan, self.layout, name)
 
     def releases(self, task: Task) -> int:
-        """How many updates that noise must cover a client sends that does ``task``."""
+        """The number of updates that a client sends in ``task`` and that noise must cover."""
         sends = bool(self.boundary.noise) and task.trains and bool(self.columns(task)[0])
         return sends * (2 if task.halves else 1)

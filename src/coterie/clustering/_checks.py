@@ -1,4 +1,4 @@
-"""What the functions of this package ask of their inputs, each refusal one sentence that guesses the likely slip."""
+"""Checks of the inputs of this package. Each error message is one sentence that suggests the likely mistake."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-SLACK = 1e-6  # what rounding in float32 may do to a symmetry or to a diagonal
-_TILE = 256  # rows and columns looked at together, so that they stay in the processor's cache
+SLACK = 1e-6  # the greatest effect of float32 rounding on a symmetry or a diagonal
+_TILE = 256  # rows and columns checked together, so that they stay in the processor's cache
 
 
 def array(values: Any) -> np.ndarray:
-    """Anything array-like, a tensor on any device included, as a NumPy array."""
+    """Convert anything array-like, including a tensor on any device, to a NumPy array."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         if values.dtype in (torch.bfloat16, torch.float16):
@@ -24,7 +24,18 @@ def array(values: Any) -> np.ndarray:
 
 
 def matrix(values: Any, name: str) -> np.ndarray:
-    """``(n, n)`` float64, finite and exactly symmetric, n >= 1."""
+    """Convert to a matrix ``(n, n)`` of float64, finite and exactly symmetric, n >= 1.
+
+    Args:
+        values: Anything array-like.
+        name: The name of the matrix in error messages.
+
+    Returns:
+        The matrix, with small asymmetries from rounding removed.
+
+    Raises:
+        ValueError: It is not such a matrix.
+    """
     try:
         square = np.asarray(array(values), dtype=np.float64)
     except (TypeError, ValueError):
@@ -40,13 +51,13 @@ def matrix(values: Any, name: str) -> np.ndarray:
 
 
 def strips(n: int) -> list[slice]:
-    """The n rows of a matrix ``(n, n)`` in parts that fit into the processor's cache."""
+    """Divide the n rows of a matrix ``(n, n)`` into parts that fit into the processor's cache."""
     step = max(1, (1 << 17) // n)
     return [slice(start, start + step) for start in range(0, n, step)]
 
 
 def _symmetric(square: np.ndarray, name: str) -> np.ndarray:
-    """Refuse what is not finite or clearly not symmetric; even out what rounding did."""
+    """Refuse a matrix that is not finite or clearly not symmetric, and remove asymmetries that come from rounding."""
     starts = range(0, len(square), _TILE)
     if all(_mirrored(square, i, j) for i in starts for j in starts if i <= j):
         return square
@@ -56,13 +67,16 @@ def _symmetric(square: np.ndarray, name: str) -> np.ndarray:
 
 
 def _mirrored(square: np.ndarray, i: int, j: int) -> bool:
-    """Whether a tile is finite and exactly the mirror image of its counterpart; columns are slow to read but for tiles."""
+    """Whether a tile is finite and exactly the mirror image of its counterpart.
+
+    Tiles are used because whole columns are slow to read.
+    """
     tile = square[i : i + _TILE, j : j + _TILE]
     return np.array_equal(tile, square[j : j + _TILE, i : i + _TILE].T) and bool(np.isfinite(tile).all())
 
 
 def _refuse_asymmetry(rows: np.ndarray, columns: np.ndarray, start: int, name: str) -> None:
-    """The rows from ``start`` on and the columns that should equal them: name an entry that is not finite or differs."""
+    """Name an entry that is not finite, or that differs between the rows from ``start`` on and ``columns``."""
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
         raise ValueError(f"{name}: row {start + int(np.flatnonzero(~finite)[0])} holds a value that is not finite")
@@ -76,7 +90,7 @@ def _refuse_asymmetry(rows: np.ndarray, columns: np.ndarray, start: int, name: s
 
 
 def gram_matrix(values: Any) -> np.ndarray:
-    """A Gram matrix ``(n, n)``; what cannot be one is refused."""
+    """Check a Gram matrix ``(n, n)``; a matrix that cannot be one raises ``ValueError``."""
     square = matrix(values, "gram")
     diagonal = np.diagonal(square)
     if (diagonal < -SLACK).any():
@@ -88,9 +102,18 @@ def gram_matrix(values: Any) -> np.ndarray:
 
 
 def similarity_matrix(values: Any) -> np.ndarray:
-    """Similarities ``(n, n)``; distances and Gram matrices are refused where that is certain.
+    """Check similarities ``(n, n)``, and refuse what is certainly a matrix of distances or a Gram matrix.
 
-    Only the order of similarities matters to most callers, so any other symmetric matrix passes.
+    Most callers use only the order of similarities, so any other symmetric matrix passes.
+
+    Args:
+        values: Anything array-like.
+
+    Returns:
+        The matrix, ``(n, n)`` float64.
+
+    Raises:
+        ValueError: It is not a symmetric matrix, or certainly holds distances or inner products.
     """
     square = matrix(values, "similarity")
     diagonal = np.diagonal(square)
@@ -105,13 +128,13 @@ def similarity_matrix(values: Any) -> np.ndarray:
 
 
 def _cauchy_schwarz(square: np.ndarray) -> bool:
-    """Whether every entry is within the product of its two norms, as in a Gram matrix."""
+    """Whether every entry is at most the product of its two norms, as in a Gram matrix."""
     norm = np.sqrt(np.diagonal(square))
     return all((np.abs(row) <= norm[i] * norm * (1 + SLACK)).all() for i, row in enumerate(square))
 
 
 def distance_matrix(values: Any) -> np.ndarray:
-    """Distances ``(n, n)``: zero diagonal, nothing negative; similarities and Gram matrices are refused."""
+    """Check distances ``(n, n)``: zero diagonal, nothing negative; similarities and Gram matrices raise ``ValueError``."""
     square = matrix(values, "distances")
     diagonal = np.diagonal(square)
     least = float(square.min())
@@ -129,15 +152,15 @@ def distance_matrix(values: Any) -> np.ndarray:
 
 
 def rows(updates: Any, name: str = "updates") -> torch.Tensor:
-    """Updates ``(n, d)`` as a tensor on the same memory, where torch can."""
+    """Convert updates ``(n, d)`` to a tensor on the same memory, if torch can use it."""
     if not isinstance(updates, torch.Tensor):
         values = np.asarray(updates)
         if values.dtype.kind not in "fiub":
             raise ValueError(f"{name} must be numbers (n, d), got an array of {values.dtype}")
         if not values.dtype.isnative or values.dtype.itemsize > 8 or any(stride < 0 for stride in values.strides):
-            values = values.astype(np.float64)  # torch takes no other memory
+            values = values.astype(np.float64)  # torch cannot use other memory
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of read-only memory, which nobody here writes to
+            warnings.simplefilter("ignore", UserWarning)  # about read-only memory, which this package never writes to
             updates = torch.from_numpy(values)
     updates = updates.detach()
     if updates.ndim != 2:
@@ -150,7 +173,7 @@ def rows(updates: Any, name: str = "updates") -> torch.Tensor:
 
 
 def refuse_infinite_rows(updates: torch.Tensor) -> None:
-    """Called when a product of ``updates`` is not finite: says which row it was."""
+    """Raise ``ValueError`` with the row that is not finite, after a product of ``updates`` was not finite."""
     for i, row in enumerate(updates):
         if not bool(torch.isfinite(row).all()):
             raise ValueError(f"updates: row {i} holds a value that is not finite")
@@ -158,7 +181,7 @@ def refuse_infinite_rows(updates: torch.Tensor) -> None:
 
 
 def one_per_client(values: Any, n: int, name: str) -> np.ndarray:
-    """``(n,)`` float64, finite and >= 0: weights, sizes or trade-offs."""
+    """Check one number per client, such as weights, sizes or trade-offs: ``(n,)`` float64, finite and >= 0."""
     given = np.asarray(array(values), dtype=np.float64)
     if given.shape != (n,):
         raise ValueError(f"{name} must hold one number per client, shape ({n},), got shape {given.shape}")
@@ -170,11 +193,23 @@ def one_per_client(values: Any, n: int, name: str) -> np.ndarray:
 
 
 def label_vector(labels: Any, n: int | None = None, name: str = "labels") -> np.ndarray:
-    """``(n,)`` whole numbers 0..g-1, numbered by first member; any hashable-by-NumPy labels are taken."""
+    """Renumber labels by first member: ``(n,)`` whole numbers 0 to g-1.
+
+    Args:
+        labels: One label per client; any labels that NumPy can sort.
+        n: The number of clients, if it is known.
+        name: The name of the labels in error messages.
+
+    Returns:
+        The new labels, ``(n,)`` int64.
+
+    Raises:
+        ValueError: They are not one finite label per client.
+    """
     try:
         given = array(labels)
     except ValueError:
-        given = np.empty((0, 0))  # ragged: groups
+        given = np.empty((0, 0))  # ragged, so these are groups
     if given.dtype == object or given.ndim != 1:
         raise ValueError(f"{name} must be one label per client, shape (n,); for groups, pass labels_of(groups)")
     if given.dtype.kind == "f" and not np.isfinite(given).all():
@@ -193,7 +228,7 @@ def label_vector(labels: Any, n: int | None = None, name: str = "labels") -> np.
 
 
 def position_list(group: Iterable[int], n: int, name: str = "group") -> np.ndarray:
-    """Sorted distinct positions in ``0..n-1``; labels in their place are found out by their repetitions."""
+    """Check positions 0 to n-1 and sort them. Repetitions are refused; they show that labels were passed instead."""
     given = array(group if isinstance(group, (Sequence, np.ndarray, torch.Tensor)) else list(group))
     if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
         raise ValueError(f"{name} must be a list of positions, whole numbers 0 to {n - 1}")
@@ -206,14 +241,14 @@ def position_list(group: Iterable[int], n: int, name: str = "group") -> np.ndarr
 
 
 def number_of_groups(groups: Any, n: int) -> None:
-    """Refuse what is not a whole number 1..n."""
+    """Refuse anything but a whole number 1 to n."""
     if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)) or not 1 <= groups <= n:
         hint = "; to cut at a distance, pass threshold" if isinstance(groups, float) else ""
         raise ValueError(f"groups must be a whole number, 1 to the {n} clients, got {groups!r}{hint}")
 
 
 def one_of(value: Any, valid: Sequence[str], name: str) -> str:
-    """``value`` if it is one of ``valid``."""
+    """Return ``value`` if it is one of ``valid``; otherwise raise ``ValueError``."""
     if value not in valid:
         raise ValueError(f"{name} must be one of {', '.join(valid)}, got {value!r}")
     return str(value)

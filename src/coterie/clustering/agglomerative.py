@@ -1,6 +1,6 @@
 """Hierarchical clustering of updates, as FL+HC (Briggs, Fan, Andras, arXiv 2004.11791) and ACFL use it.
 
-SciPy builds the trees; here are the inputs' meaning, a strict threshold, and labels numbered by first member.
+SciPy builds the trees. This module adds the checks of the inputs, a strict threshold, and labels numbered by first member.
 """
 
 from __future__ import annotations
@@ -22,19 +22,25 @@ LINKAGES = ("single", "complete", "average", "ward")
 
 
 def dendrogram(distances: np.ndarray, linkage: str) -> np.ndarray:
-    """The tree of merges of ``n`` clients, as SciPy's linkage matrix ``(n - 1, 4)``; ``(0, 4)`` for one client.
+    """Build the tree of merges of n clients.
 
-    Row r makes node ``n + r`` of the two nodes in columns 0 and 1 (below n: a client), at the height in column 2, with
-    as many clients as column 3 says. distances: ``(n, n)``, symmetric with a zero diagonal. linkage, the distance of
-    groups A and B: ``"single"``, the smallest of a pair; ``"complete"``, the greatest; ``"average"``, their mean over
-    pairs (UPGMA; not the distance of means, which is not monotone); ``"ward"``, which presumes Euclidean distances,
-    ``sqrt(2|A||B| / (|A|+|B|)) ‖μ_A - μ_B‖``.
+    Args:
+        distances: Shape ``(n, n)``, symmetric with a zero diagonal.
+        linkage: The distance of groups A and B. ``"single"``: the smallest distance of a pair. ``"complete"``: the greatest.
+            ``"average"``: the mean over pairs (UPGMA; not the distance of means, which is not monotone). ``"ward"``, which
+            assumes Euclidean distances: ``sqrt(2|A||B| / (|A|+|B|)) ‖μ_A - μ_B‖``.
 
-    Raises ``ValueError`` for similarities, a Gram matrix, asymmetry, values that are not finite, unknown linkages.
+    Returns:
+        SciPy's linkage matrix, ``(n - 1, 4)``; ``(0, 4)`` for one client. Row r makes node ``n + r`` from the two nodes in
+        columns 0 and 1 (below n: a client). Column 2 is the height, column 3 the number of clients.
 
-    >>> dendrogram(np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]]), "single")
-    array([[0., 1., 1., 2.],
-           [2., 3., 4., 3.]])
+    Raises:
+        ValueError: ``distances`` are similarities, a Gram matrix, not symmetric or not finite, or the linkage is unknown.
+
+    Example:
+        >>> dendrogram(np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]]), "single")
+        array([[0., 1., 1., 2.],
+               [2., 3., 4., 3.]])
     """
     _checks.one_of(linkage, LINKAGES, "linkage")
     square = _checks.distance_matrix(distances)
@@ -45,14 +51,25 @@ def dendrogram(distances: np.ndarray, linkage: str) -> np.ndarray:
 
 
 def cut_dendrogram(tree: np.ndarray, *, threshold: float | None = None, groups: int | None = None) -> np.ndarray:
-    """The groups that a tree ``(n - 1, 4)`` of :func:`dendrogram` has at a height or in a number.
+    """Cut a tree at a height or into a number of groups. One tree serves any number of cuts.
 
-    Exactly one of threshold: merge only while the distance is *below* it, and groups: how many. Returns labels ``(n,)``
-    numbered by first member. One tree serves any number of cuts.
+    Exactly one of ``threshold`` and ``groups`` must be given.
 
-    >>> tree = dendrogram(np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]]), "single")
-    >>> cut_dendrogram(tree, threshold=4.0), cut_dendrogram(tree, groups=1)
-    (array([0, 0, 1]), array([0, 0, 0]))
+    Args:
+        tree: Shape ``(n - 1, 4)``, of :func:`dendrogram`.
+        threshold: Merge only while the distance is *below* this value.
+        groups: The number of groups.
+
+    Returns:
+        Labels ``(n,)``, numbered by first member.
+
+    Raises:
+        ValueError: The tree has another shape, or ``threshold`` or ``groups`` is not valid.
+
+    Example:
+        >>> tree = dendrogram(np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]]), "single")
+        >>> cut_dendrogram(tree, threshold=4.0), cut_dendrogram(tree, groups=1)
+        (array([0, 0, 1]), array([0, 0, 0]))
     """
     tree = _checks.array(tree)
     if tree.ndim != 2 or tree.shape[1] != 4:
@@ -81,14 +98,27 @@ def _check_cut(n: int, threshold: float | None, groups: int | None) -> None:
 
 
 def cut(distances: np.ndarray, *, linkage: str, threshold: float | None = None, groups: int | None = None) -> np.ndarray:
-    """Groups of clients by hierarchical clustering of their distances ``(n, n)``: labels ``(n,)`` by first member.
+    """Group clients by hierarchical clustering of their distances.
 
-    linkage and errors as in :func:`dendrogram`. Exactly one of threshold: merge only while the distance is strictly
-    below it (so two clients at distance 3 stay apart at threshold 3), and groups: how many. One client is ``[0]``.
+    Exactly one of ``threshold`` and ``groups`` must be given.
 
-    >>> apart = np.array([[0.0, 3.0], [3.0, 0.0]])
-    >>> cut(apart, linkage="ward", threshold=3.0), cut(apart, linkage="ward", threshold=3.001)
-    (array([0, 1]), array([0, 0]))
+    Args:
+        distances: Shape ``(n, n)``, symmetric with a zero diagonal.
+        linkage: As in :func:`dendrogram`.
+        threshold: Merge only while the distance is strictly below this value. Two clients at distance 3 stay separate at
+            threshold 3.
+        groups: The number of groups.
+
+    Returns:
+        Labels ``(n,)``, numbered by first member; ``[0]`` for one client.
+
+    Raises:
+        ValueError: As in :func:`dendrogram` and :func:`cut_dendrogram`.
+
+    Example:
+        >>> apart = np.array([[0.0, 3.0], [3.0, 0.0]])
+        >>> cut(apart, linkage="ward", threshold=3.0), cut(apart, linkage="ward", threshold=3.001)
+        (array([0, 1]), array([0, 0]))
     """
     return cut_dendrogram(dendrogram(distances, linkage), threshold=threshold, groups=groups)
 
@@ -101,21 +131,35 @@ def cut_margin(
     groups: int | None = None,
     tree: np.ndarray | None = None,
 ) -> float:
-    """How much a :func:`cut` can bear: its groups stay the same while every distance moves by less than half of this.
+    """Compute the margin of a :func:`cut`: its groups stay the same while every distance changes by less than half of it.
 
-    Arguments and errors as in :func:`cut`; tree: that of :func:`dendrogram`, where it is at hand. So where distances are
-    known up to ``eps``, the groups are certain if the margin is above ``2 eps``. Linkage single: the gap between the last
-    merge made and the next one; with a threshold, twice the way from it to the nearer of the two. Complete and average:
-    the same of the greatest distance within a group and the least between groups, which is sufficient, not necessary: 0
-    where groups overlap, though they may be stable. ``inf`` where nothing could change them, as with one group.
+    If distances are known up to ``eps``, the groups are certain if the margin is above ``2 eps``.
 
-    Why: a linkage of two sets lies between their least and greatest distance, so while all distances that are to be
-    merged stay under all that are not, every merge within a group comes before any other. Raises ``ValueError`` for
-    ward, whose heights are no distances of pairs; there no such margin is known.
+    Single linkage: the margin is the gap between the last merge made and the next one. With a threshold, it is twice the gap
+    from the threshold to the nearer of the two. Complete and average linkage: the same, with the greatest distance within a
+    group and the smallest between groups. This is sufficient, not necessary: the margin is 0 if groups overlap, although
+    they may be stable.
 
-    >>> apart = np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]])
-    >>> cut_margin(apart, linkage="single", groups=2), cut_margin(apart, linkage="complete", threshold=1.5)
-    (3.0, 1.0)
+    Reason: a linkage of two sets lies between their smallest and greatest distance. While all distances that are to be
+    merged stay below all that are not, every merge within a group comes before any other.
+
+    Args:
+        distances: As in :func:`cut`.
+        linkage: As in :func:`cut`, without ``"ward"``.
+        threshold: As in :func:`cut`.
+        groups: As in :func:`cut`.
+        tree: The tree of :func:`dendrogram`, if it is available.
+
+    Returns:
+        The margin, >= 0; ``inf`` if no change could alter the groups, as with one group.
+
+    Raises:
+        ValueError: As in :func:`cut`, and for ward. Its heights are not distances of pairs, and no such margin is known.
+
+    Example:
+        >>> apart = np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]])
+        >>> cut_margin(apart, linkage="single", groups=2), cut_margin(apart, linkage="complete", threshold=1.5)
+        (3.0, 1.0)
     """
     if linkage == "ward":
         raise ValueError("linkage must be single, complete or average, got 'ward', of which no margin is known")
@@ -137,20 +181,33 @@ def agglomerative(
     sketch: int | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """Groups of clients by hierarchical clustering of their updates ``(n, d)``: labels ``(n,)`` by first member.
+    """Group clients by hierarchical clustering of their updates.
 
-    metric: ``"l1"``, ``"l2"`` or ``"cosine"`` (1 - cosine; 1 to a zero update). linkage: ``"single"``, ``"complete"``,
-    ``"average"``, or with l2 ``"ward"``, in SciPy's and scikit-learn's convention. threshold, groups: see :func:`cut`.
-    FL+HC recommends l1 with complete linkage. For l2 the mean row is taken off first, which changes no distance and
-    spares them the cancellation of a large common part. sketch: cluster sketches
-    (:func:`~coterie.clustering.sketch`) of so many numbers, drawn by ``seed``, of long updates in l2 or cosine; a
-    ``SketchWarning`` says when their error (:func:`~coterie.clustering.sketch_error`) could have changed the groups.
+    FL+HC recommends l1 with complete linkage. For l2 the mean row is subtracted first: this changes no distance, and avoids
+    the cancellation that a large common part would cause.
 
-    Raises ``ValueError`` for unknown or contradictory settings, rows that are not finite, and what is certainly a
-    matrix of distances, which :func:`cut` takes.
+    Args:
+        updates: Shape ``(n, d)``.
+        metric: ``"l1"``, ``"l2"`` or ``"cosine"`` (1 - cosine; 1 to a zero update).
+        linkage: ``"single"``, ``"complete"``, ``"average"``, or with l2 ``"ward"``, in the convention of SciPy and
+            scikit-learn.
+        threshold: See :func:`cut`.
+        groups: See :func:`cut`.
+        sketch: If given, cluster sketches (:func:`~coterie.clustering.sketch`) of that many numbers instead of long updates;
+            for l2 or cosine. A ``SketchWarning`` is issued if their error (:func:`~coterie.clustering.sketch_error`) could
+            have changed the groups.
+        seed: The seed of the sketches.
 
-    >>> agglomerative(np.array([[0.0, 1.0], [5.0, 5.0], [0.0, 1.5]]), metric="l2", linkage="ward", threshold=1.0)
-    array([0, 1, 0])
+    Returns:
+        Labels ``(n,)``, numbered by first member.
+
+    Raises:
+        ValueError: Settings are unknown or contradict each other, rows are not finite, or ``updates`` is certainly a matrix
+            of distances, which is an input for :func:`cut`.
+
+    Example:
+        >>> agglomerative(np.array([[0.0, 1.0], [5.0, 5.0], [0.0, 1.5]]), metric="l2", linkage="ward", threshold=1.0)
+        array([0, 1, 0])
     """
     _checks.one_of(metric, METRICS, "metric")
     _checks.one_of(linkage, LINKAGES, "linkage")
@@ -178,7 +235,7 @@ def agglomerative(
 
 
 def _refuse_distances(rows: Tensor) -> None:
-    """A symmetric square of numbers >= 0 with zeros only and all along the diagonal is nobody's updates."""
+    """Refuse a symmetric square of positive numbers with zeros on the diagonal: these are not updates."""
     n, d = rows.shape
     if n != d or n < 3:
         return
@@ -189,23 +246,35 @@ def _refuse_distances(rows: Tensor) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# By how much distances may move before groups change, so that what was found in sketches can be vouched for.
+# How much distances may change before groups change, so that groups found from sketches can be confirmed.
 
 
 class SketchWarning(UserWarning):
-    """Groups were found in sketches, and a sketch's error could have changed them."""
+    """Groups were found from sketches, and the error of the sketches could have changed them."""
 
 
 def borders(distances: np.ndarray, labels: np.ndarray, tree: np.ndarray, linkage: str) -> tuple[float, float]:
-    """(below, above): while every distance that is at most ``below`` stays under all that are at least ``above``, the
-    groups ``labels`` stay as they are. ``-inf`` where nobody has a fellow, ``inf`` where all are together.
+    """Find two distances between which the groups are decided: ``(below, above)``.
 
-    Single linkage: the last merge made and the next one. Its groups are the components of the graph of distances below
-    the cut; the merges made hold them together, and no distance between them is below the next merge.
-    Complete and average linkage: the greatest distance within a group and the least between groups. The linkage of two
-    sets lies between their least and greatest distance, so while all distances within groups are under all between them,
-    merges within come first, whichever way the tree grows. This is sufficient, not necessary: of groups that overlap it
-    knows nothing (below >= above).
+    The groups ``labels`` stay as they are while every distance that is at most ``below`` stays under all distances that are
+    at least ``above``.
+
+    Single linkage: the last merge made and the next one. Its groups are the connected components of the graph of distances
+    below the cut. The merges made hold them together, and no distance between them is below the next merge.
+
+    Complete and average linkage: the greatest distance within a group and the smallest between groups. The linkage of two
+    sets lies between their smallest and greatest distance. While all distances within groups are below all distances between
+    them, merges within groups come first, however the tree grows. This is sufficient, not necessary: it gives no result for
+    groups that overlap (below >= above).
+
+    Args:
+        distances: Shape ``(n, n)``.
+        labels: Shape ``(n,)``, the groups.
+        tree: The tree of :func:`dendrogram`.
+        linkage: ``"single"``, ``"complete"`` or ``"average"``.
+
+    Returns:
+        ``below``, which is ``-inf`` if every client is alone, and ``above``, which is ``inf`` if all clients are together.
     """
     n, groups = len(labels), int(labels.max()) + 1
     if linkage == "single":
@@ -221,7 +290,7 @@ def borders(distances: np.ndarray, labels: np.ndarray, tree: np.ndarray, linkage
 
 
 def margin(below: float, above: float, threshold: float | None) -> float:
-    """How much two distances may approach each other between ``borders``: twice what each may move, never below 0."""
+    """Compute how much two distances may approach each other between ``borders``: twice what each may change, >= 0."""
     if threshold is None:
         return max(above - below, 0.0)
     room = math.inf if above == math.inf else above - threshold
@@ -229,10 +298,20 @@ def margin(below: float, above: float, threshold: float | None) -> float:
 
 
 def doubt(ends: tuple[float, float], *, linkage: str, metric: str, threshold: float | None, size: int, n: int) -> str | None:
-    """Why the error of sketches of ``size`` numbers might have changed the groups between ``ends``; None if it cannot.
+    """Find a reason why the error of sketches could have changed the groups.
 
-    ends: the borders among the distances of n sketches. A cosine distance is off by up to the bound, a squared Euclidean
-    one by up to its share.
+    A cosine distance is wrong by at most the bound, a squared Euclidean distance by at most that share of itself.
+
+    Args:
+        ends: The :func:`borders` among the distances of the n sketches.
+        linkage: The linkage of the groups.
+        metric: ``"l2"`` or ``"cosine"``.
+        threshold: The threshold of the cut, if it had one.
+        size: The number of numbers in a sketch.
+        n: The number of clients.
+
+    Returns:
+        The reason, or ``None`` if the error cannot have changed the groups.
     """
     error = sketch_error(size, n)
     if linkage == "ward":
@@ -244,7 +323,7 @@ def doubt(ends: tuple[float, float], *, linkage: str, metric: str, threshold: fl
 
 
 def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
-    """A :class:`SketchWarning` where there is a :func:`doubt`."""
+    """Issue a :class:`SketchWarning` if there is a :func:`doubt`."""
     reason = doubt(ends, **cut)
     if reason is None:
         return

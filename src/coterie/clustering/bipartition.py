@@ -1,4 +1,4 @@
-"""The best way to cut a group in two (Sattler, Müller, Samek, arXiv 1910.01991, Algorithm 1)."""
+"""The best bipartition of a group (Sattler, Müller, Samek, arXiv 1910.01991, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ LINKAGES = ("single", "complete", "average")
 
 
 class Bipartition(NamedTuple):
-    """Two groups of positions, each sorted; ``left`` holds position 0. cross: their greatest cross similarity."""
+    """Two groups of positions.
+
+    Attributes:
+        left: The group with position 0, sorted.
+        right: The other group, sorted.
+        cross: The greatest similarity between the two groups.
+    """
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -22,33 +28,41 @@ class Bipartition(NamedTuple):
 
 
 def optimal_bipartition(similarity: np.ndarray) -> Bipartition:
-    """The two groups whose greatest similarity across is smallest: argmin of ``max α_ij``, i in c1, j in c2.
+    """Find the two groups whose greatest cross similarity is smallest: argmin of ``max α_ij``, i in c1, j in c2.
 
-    similarity: ``(n, n)``, symmetric, n >= 2; only entries off the diagonal are read.
+    CFL's Algorithm 1 merges along the pairs in descending order of similarity until two clusters are left. This is Kruskal's
+    maximum spanning tree without its last edge, that is, single linkage cut into two groups. Published code uses complete
+    linkage, which does not minimise the cross similarity.
 
-    CFL's Algorithm 1 merges along the pairs in descending similarity until two clusters are left. That is Kruskal's
-    maximum spanning tree without its last edge, which is single linkage cut at two; published code uses complete
-    linkage, which does not minimise this. Here the tree is grown by Prim's rule in O(n²). Ties: pairs of equal
-    similarity count in the order of (i, j), i < j, so the order of pairs is total, the tree unique, and the result that
-    of the algorithm as printed, with the pairs sorted stably. Two clients are always the two singletons, where the
-    printed loop may merge them.
+    Here Prim's rule builds the tree in O(n²). Ties: pairs of equal similarity count in the order of (i, j), i < j. So the
+    order of pairs is total, the tree is unique, and the result is that of the printed algorithm with the pairs sorted
+    stably. Two clients always become two groups of one; the printed loop may merge them.
 
-    Raises ``ValueError`` for fewer than two clients, entries that are not finite, asymmetry, distances, a Gram matrix.
+    Args:
+        similarity: Shape ``(n, n)``, symmetric, n >= 2. Only entries off the diagonal are read.
 
-    >>> optimal_bipartition(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.3], [0.1, 0.3, 1.0]]))
-    Bipartition(left=(0, 1), right=(2,), cross=0.3)
+    Returns:
+        The bipartition.
+
+    Raises:
+        ValueError: There are fewer than two clients, or ``similarity`` is not finite, not symmetric, a matrix of distances
+            or a Gram matrix.
+
+    Example:
+        >>> optimal_bipartition(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.3], [0.1, 0.3, 1.0]]))
+        Bipartition(left=(0, 1), right=(2,), cross=0.3)
     """
     square = _at_least_two(similarity)
     n = len(square)
     parent, weight = _spanning_tree(square)
     child = np.arange(1, n)
     low, high = np.minimum(child, parent[1:]), np.maximum(child, parent[1:])
-    last = 1 + int(np.lexsort((-high, -low, weight[1:]))[0])  # the weakest edge; of equals the last in order
+    last = 1 + int(np.lexsort((-high, -low, weight[1:]))[0])  # the weakest edge; of equal ones, the last in order
     return _from_side(square, _below(parent, last))
 
 
 def _spanning_tree(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Prim's maximum spanning tree from position 0: each position's parent and the similarity of that edge."""
+    """Prim's maximum spanning tree from position 0: the parent of each position, and the similarity of that edge."""
     n = len(square)
     parent = np.zeros(n, dtype=np.int64)
     weight = square[0].copy()
@@ -68,7 +82,7 @@ def _spanning_tree(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _below(parent: np.ndarray, top: int) -> np.ndarray:
-    """Which positions hang below ``top``, itself included, as ``(n,)`` booleans."""
+    """Whether each position is in the subtree of ``top``, itself included, as ``(n,)`` booleans."""
     children: dict[int, list[int]] = {}
     for child in range(1, len(parent)):
         children.setdefault(int(parent[child]), []).append(child)
@@ -82,13 +96,22 @@ def _below(parent: np.ndarray, top: int) -> np.ndarray:
 
 
 def bipartition(similarity: np.ndarray, linkage: str = "single") -> Bipartition:
-    """A group cut in two by hierarchical clustering of ``-similarity``; arguments and errors as above.
+    """Divide a group in two by hierarchical clustering of ``-similarity``.
 
-    linkage: ``"single"`` is :func:`optimal_bipartition`; ``"complete"`` and ``"average"`` are for comparison with code
-    that uses them, and their ``cross`` is never below the optimal one.
+    Args:
+        similarity: As in :func:`optimal_bipartition`.
+        linkage: ``"single"`` is :func:`optimal_bipartition`. ``"complete"`` and ``"average"`` are for comparison with code
+            that uses them; their ``cross`` is never below the optimal one.
 
-    >>> bipartition(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.3], [0.1, 0.3, 1.0]]), "complete").right
-    (2,)
+    Returns:
+        The bipartition.
+
+    Raises:
+        ValueError: As in :func:`optimal_bipartition`, or the linkage is unknown.
+
+    Example:
+        >>> bipartition(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.3], [0.1, 0.3, 1.0]]), "complete").right
+        (2,)
     """
     if _checks.one_of(linkage, LINKAGES, "linkage") == "single":
         return optimal_bipartition(similarity)
@@ -98,17 +121,29 @@ def bipartition(similarity: np.ndarray, linkage: str = "single") -> Bipartition:
 
 
 def bipartition_margin(similarity: np.ndarray, linkage: str = "single") -> float:
-    """How much the cut in two can bear: its sides stay the same while every similarity moves by less than half of this.
+    """Compute the margin of a bipartition: its groups stay the same while every similarity changes by less than half of it.
 
-    Arguments and errors as in :func:`bipartition`. So where similarities are known up to ``eps``, the sides are certain
-    if the margin is above ``2 eps``. Single linkage, :func:`optimal_bipartition`: the weakest edge that is left in its
-    spanning tree, less the cross similarity. Why: the edges left hold each side together, and no similarity across is
-    above the cross; while that order holds, both sides are joined before anything across. Complete and average: the
-    least similarity within a side less the greatest across, which is sufficient, not necessary: 0 where that is
-    negative, though the cut may be stable. Two clients have but one cut: ``inf``.
+    If similarities are known up to ``eps``, the groups are certain if the margin is above ``2 eps``.
 
-    >>> bipartition_margin(np.array([[1.0, 0.75, 0.125], [0.75, 1.0, 0.25], [0.125, 0.25, 1.0]]))  # 0.75 - 0.25
-    0.5
+    Single linkage, :func:`optimal_bipartition`: the weakest edge that remains in its spanning tree, minus the cross
+    similarity. Reason: the remaining edges hold each group together, and no similarity between the groups is above the cross
+    similarity. While that order holds, both groups are complete before anything between them is merged. Complete and average
+    linkage: the smallest similarity within a group minus the greatest between groups. This is sufficient, not necessary: the
+    margin is 0 if the difference is negative, although the bipartition may be stable.
+
+    Args:
+        similarity: As in :func:`bipartition`.
+        linkage: As in :func:`bipartition`.
+
+    Returns:
+        The margin; ``inf`` for two clients, for which there is only one bipartition.
+
+    Raises:
+        ValueError: As in :func:`bipartition`.
+
+    Example:
+        >>> bipartition_margin(np.array([[1.0, 0.75, 0.125], [0.75, 1.0, 0.25], [0.125, 0.25, 1.0]]))  # 0.75 - 0.25
+        0.5
     """
     _checks.one_of(linkage, LINKAGES, "linkage")
     square = _at_least_two(similarity)
@@ -122,7 +157,7 @@ def bipartition_margin(similarity: np.ndarray, linkage: str = "single") -> float
 
 
 def _clustered(square: np.ndarray, linkage: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``-square`` as distances, their two groups as labels, and their tree."""
+    """``-similarity`` as distances, their two groups as labels, and their tree."""
     apart = square.max() - square
     np.fill_diagonal(apart, 0.0)
     tree = dendrogram(apart, linkage)
@@ -146,29 +181,38 @@ def _from_side(square: np.ndarray, side: np.ndarray) -> Bipartition:
 
 
 # ----------------------------------------------------------------------------------------------------
-# When a cut in two is right: CFL's Separation Theorem (Sattler, Müller, Samek, arXiv 1910.01991, section II).
+# Conditions for a correct bipartition: CFL's Separation Theorem (Sattler, Müller, Samek, arXiv 1910.01991, section II).
 #
 # A bipartition is *correct* (Definition 1) if no two clients of the same data distribution are on different sides. γ_i is
-# how far client i's gradient is from its distribution's, relative to the latter's norm (eq. 16). With k distributions,
-# similarities inside one are at least ``H(γ_i, γ_j)`` (eq. 21), and the best cut's cross similarities at most
-# ``separation_bound(k, γ_i, γ_j)`` (eq. 19), the greatest over the pairs across.
+# the distance of client i's gradient from the gradient of its distribution, relative to the norm of the latter (eq. 16).
+# With k distributions, similarities within one distribution are at least ``H(γ_i, γ_j)`` (eq. 21). The cross similarities
+# of the best bipartition are at most ``separation_bound(k, γ_i, γ_j)`` (eq. 19), the greatest over the pairs across.
 #
-# Two misprints of the paper are not followed. Lemma 3's h must begin with ``-‖X‖‖Y‖ / (‖v‖‖w‖)``; printed is a
+# Two misprints of the paper are not followed. Lemma 3's h must begin with ``-‖X‖‖Y‖ / (‖v‖‖w‖)``; the paper prints a
 # denominator ``‖v‖²``, with which the lemma is false unless ``‖v‖ = ‖w‖``. And a gap above zero is sufficient for a
-# correct cut, not "if and only if" (Remark 2, eq. 49): with noise, cuts are often correct without one.
+# correct bipartition, not "if and only if" (Remark 2, eq. 49): with noise, bipartitions are often correct without a gap.
 
 
 def separation_gap(similarity: np.ndarray, labels: Any) -> float:
-    """``g(α)``: least similarity within a true group, less the best cut's greatest across (Definition 2, eq. 28).
+    """Compute ``g(α)``: least similarity within a true group, minus the greatest across the best cut (Definition 2, eq. 28).
 
-    similarity: ``(n, n)`` cosine similarities, n >= 2. labels: ``(n,)``, the data distribution of each client. Above
-    zero, the best cut is correct; below, nothing follows. With one true group it is never above zero; with all clients
-    different, the similarity within is that of a client to itself, 1.
+    Above zero, the best cut is correct; below, nothing follows. With one true group the gap is never above zero. If all
+    clients are different, the similarity within a group is that of a client to itself, 1.
 
-    Raises ``ValueError`` where labels are not one per client, as positions or groups would be.
+    Args:
+        similarity: Cosine similarities, shape ``(n, n)``, n >= 2.
+        labels: Shape ``(n,)``: the data distribution of each client.
 
-    >>> separation_gap(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.3], [0.1, 0.3, 1.0]]), [0, 0, 1])  # 0.9 - 0.3
-    0.6000000000000001
+    Returns:
+        The gap.
+
+    Raises:
+        ValueError: There is not one label per client (positions or groups are not labels), or as in
+            :func:`optimal_bipartition`.
+
+    Example:
+        >>> separation_gap(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.3], [0.1, 0.3, 1.0]]), [0, 0, 1])  # 0.9 - 0.3
+        0.6000000000000001
     """
     square = _checks.similarity_matrix(similarity)
     of = _checks.label_vector(labels, len(square))
@@ -181,10 +225,21 @@ def separation_gap(similarity: np.ndarray, labels: Any) -> float:
 
 
 def H(gamma_i: float, gamma_j: float) -> float:
-    """``H_ij = -γ_i γ_j + sqrt(1 - γ_i²) sqrt(1 - γ_j²) = cos(asin γ_i + asin γ_j)`` (eq. 20), for γ in [0, 1].
+    """Compute ``H_ij = -γ_i γ_j + sqrt(1 - γ_i²) sqrt(1 - γ_j²) = cos(asin γ_i + asin γ_j)`` (eq. 20).
 
-    >>> H(0.0, 0.0), round(H(0.6, 0.6), 12)  # 1 - 2γ² for equal ones
-    (1.0, 0.28)
+    Args:
+        gamma_i: γ of client i, 0 to 1.
+        gamma_j: γ of client j, 0 to 1.
+
+    Returns:
+        The least cosine similarity of the two clients if they have the same data distribution.
+
+    Raises:
+        ValueError: A γ is not in [0, 1].
+
+    Example:
+        >>> H(0.0, 0.0), round(H(0.6, 0.6), 12)  # 1 - 2γ² for equal ones
+        (1.0, 0.28)
     """
     for name, value in (("gamma_i", gamma_i), ("gamma_j", gamma_j)):
         if not 0 <= value <= 1:
@@ -193,14 +248,26 @@ def H(gamma_i: float, gamma_j: float) -> float:
 
 
 def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
-    """The most that two clients across the best cut can be alike (eq. 19), given k distributions and their γ.
+    """Compute the greatest possible similarity of two clients across the best cut (eq. 19).
 
-    ``cos(π/(k-1)) H + sin(π/(k-1)) sqrt(1 - H²)`` where ``H >= cos(π/(k-1))``, else 1. The paper leaves i and j free:
-    take the greatest over the pairs across. k = 2: ``-H`` (Remark 1). k = 1: congruent clients, nothing to separate,
-    and π/0 in the formula: 1, the bound of every cosine.
+    It is ``cos(π/(k-1)) H + sin(π/(k-1)) sqrt(1 - H²)`` if ``H >= cos(π/(k-1))``, else 1. The paper does not specify i and
+    j: take the greatest over the pairs across.
 
-    >>> round(separation_bound(3, 0.0, 0.6), 12)  # H = 0.8; sqrt(1 - 0.8²)
-    0.6
+    Args:
+        k: The number of data distributions.
+        gamma_i: γ of client i, 0 to 1.
+        gamma_j: γ of client j, 0 to 1.
+
+    Returns:
+        The bound. For k = 2 it is ``-H`` (Remark 1). For k = 1 the clients are congruent, there is nothing to separate, and
+        the formula contains π/0; the bound is 1, that of every cosine.
+
+    Raises:
+        ValueError: k is not a whole number >= 1, or a γ is not in [0, 1].
+
+    Example:
+        >>> round(separation_bound(3, 0.0, 0.6), 12)  # H = 0.8; sqrt(1 - 0.8²)
+        0.6
     """
     _whole(k)
     h = H(gamma_i, gamma_j)
@@ -216,23 +283,42 @@ def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
 
 
 def guaranteed_gamma(k: int) -> float:
-    """``sin(π / (4(k-1)))``: with every γ below it, the best cut of k distributions is correct for certain.
+    """Compute ``sin(π / (4(k-1)))``: if every γ is below it, the best cut of k distributions is certainly correct.
 
-    It follows from Theorem 1 with equal γ, ``cos φ > cos(π/(k-1) - φ)`` at ``φ = 2 asin γ``. k = 1: 0, since no cut of
-    congruent clients is correct.
+    It follows from Theorem 1 with equal γ, ``cos φ > cos(π/(k-1) - φ)`` at ``φ = 2 asin γ``.
 
-    >>> [round(guaranteed_gamma(k), 4) for k in (2, 3, 10)]
-    [0.7071, 0.3827, 0.0872]
+    Args:
+        k: The number of data distributions.
+
+    Returns:
+        The bound on γ; 0 for k = 1, since no cut of congruent clients is correct.
+
+    Raises:
+        ValueError: k is not a whole number >= 1.
+
+    Example:
+        >>> [round(guaranteed_gamma(k), 4) for k in (2, 3, 10)]
+        [0.7071, 0.3827, 0.0872]
     """
     _whole(k)
     return math.sin(math.pi / (4 * (k - 1))) if k > 1 else 0.0
 
 
 def gamma_bound(cross: float) -> float:
-    """``sqrt((1 - α_cross) / 2)``: a cut with this cross similarity is correct if every γ is below (eq. 39).
+    """Compute ``sqrt((1 - α_cross) / 2)``: a cut with this cross similarity is correct if every γ is below it (eq. 39).
 
-    >>> gamma_bound(-1.0), gamma_bound(1.0)
-    (1.0, 0.0)
+    Args:
+        cross: The greatest cosine similarity across the cut.
+
+    Returns:
+        The bound on γ.
+
+    Raises:
+        ValueError: ``cross`` is not in [-1, 1].
+
+    Example:
+        >>> gamma_bound(-1.0), gamma_bound(1.0)
+        (1.0, 0.0)
     """
     if not -1 - _checks.SLACK <= cross <= 1 + _checks.SLACK:
         raise ValueError(f"cross must be a cosine similarity, -1 to 1, got {cross}")
@@ -240,10 +326,21 @@ def gamma_bound(cross: float) -> float:
 
 
 def passes_gamma(cross: float, gamma_max: float) -> bool:
-    """CFL's test before it splits, ``γ_max < sqrt((1 - α_cross) / 2)``, strictly (Algorithm 5, line 18).
+    """Make CFL's test before a split, ``γ_max < sqrt((1 - α_cross) / 2)``, strictly (Algorithm 5, line 18).
 
-    >>> passes_gamma(0.0, 0.7), passes_gamma(1.0, 0.0)
-    (True, False)
+    Args:
+        cross: The greatest cosine similarity across the cut.
+        gamma_max: The greatest γ, 0 to 1.
+
+    Returns:
+        Whether the cut may be made.
+
+    Raises:
+        ValueError: ``cross`` is not in [-1, 1], or ``gamma_max`` not in [0, 1].
+
+    Example:
+        >>> passes_gamma(0.0, 0.7), passes_gamma(1.0, 0.0)
+        (True, False)
     """
     if not 0 <= gamma_max <= 1:
         raise ValueError(f"gamma_max must be 0 to 1, got {gamma_max}")

@@ -1,4 +1,4 @@
-"""Columns of updates: which of the d parameters count, and their values in blocks that fit into memory."""
+"""Columns of updates: a choice of the d parameters, and their values in blocks that fit into memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Columns = slice | Sequence[Any] | np.ndarray | Tensor | None
 
 
 def blocks(rows: Tensor, columns: Columns, width: int) -> Iterator[Tensor]:
-    """The chosen columns of ``rows`` in blocks ``(n, <= width)``, of at least float32."""
+    """Yield the chosen columns of ``rows`` in blocks ``(n, <= width)``, in float32 or a wider precision."""
     for part in parts(columns, rows.shape[1]):
         size = part.stop - part.start if isinstance(part, slice) else len(part)
         for at in range(0, size, width):
@@ -29,14 +29,25 @@ def blocks(rows: Tensor, columns: Columns, width: int) -> Iterator[Tensor]:
 
 
 def widened(block: Tensor) -> Tensor:
-    """Of at least float32, which products and sums are taken in; whole numbers become float64."""
+    """Convert to the precision for products and sums: float32 at least, and float64 for whole numbers."""
     if block.is_floating_point() and block.element_size() >= 4:
         return block
     return block.to(torch.float32 if block.is_floating_point() else torch.float64)
 
 
 def parts(columns: Columns, d: int) -> list[slice | np.ndarray]:
-    """``columns`` as slices with start and stop, or as one index array; nothing counted twice."""
+    """Convert ``columns`` to slices with start and stop, or to one index array.
+
+    Args:
+        columns: The columns, see :func:`geometry.gram`.
+        d: The number of parameters.
+
+    Returns:
+        Sorted slices, or a list of one index array.
+
+    Raises:
+        ValueError: A column does not exist or would count twice, or no column is chosen.
+    """
     if columns is None:
         return [slice(0, d)]
     if isinstance(columns, (np.ndarray, Tensor)):

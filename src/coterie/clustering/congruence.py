@@ -1,27 +1,27 @@
-"""Are the clients of a group congruent, or is there more between them than chance explains? The split-half test.
+"""The split-half test: whether the clients of a group are congruent, or differ by more than chance explains.
 
-Coterie's own; letters and assumptions as in :mod:`~coterie.clustering.halves`. Under the hypothesis that all members have
-the same signal, what sets their whole updates M apart from each other is noise, and the noise D is another draw of the
-same: so the one is held against the other. There is no threshold but the probability of a false alarm.
+This test is Coterie's own; letters and assumptions as in :mod:`~coterie.clustering.halves`. Under the hypothesis that all
+members have the same signal, the differences between their whole updates M are noise, and the noise D is another draw of the
+same distribution. So the two are compared. There is no threshold except the probability of a false alarm.
 
-**Spread.** ``X = ‖C M‖²`` with C centring is compared with what noise alone gives on average, ``Y = (1 - 1/n) Σ ‖D_i‖²``.
-``T = X - Y`` is the trace of the centred :func:`~coterie.clustering.signal_gram`; its expectation is ``Σ ‖s_i - s̄‖²``,
+**Spread.** ``X = ‖C M‖²`` with C centring is compared with its average under noise alone, ``Y = (1 - 1/n) Σ ‖D_i‖²``.
+``T = X - Y`` is the trace of the centred :func:`~coterie.clustering.signal_gram`. Its expectation is ``Σ ‖s_i - s̄‖²``,
 zero under the hypothesis. Let noise have covariance ``c_i Λ``. Then, for Gaussian noise,
 ``Var X = 2 tr Λ² Σ_ij C_ij² c_i c_j`` and ``Var Y = 2 tr Λ² Σ_i C_ii² c_i²``, and X and Y are independent. With the
 *effective dimension* ``r = (tr Λ)² / tr Λ²`` and ``‖D_i‖²`` in place of ``c_i tr Λ``, both are known multiples of ``1/r``.
-A sum of squares with mean μ and variance v is nearly ``μ χ²_ν / ν`` with ``ν = 2 μ² / v`` (Satterthwaite), exactly so where
-Λ has r equal eigenvalues, so X/Y is referred to Fisher's F with these two ν. For large r it is normal.
+A sum of squares with mean μ and variance v is nearly ``μ χ²_ν / ν`` with ``ν = 2 μ² / v`` (Satterthwaite), and exactly so if
+Λ has r equal eigenvalues. So X/Y is compared with Fisher's F with these two ν. For large r it is normal.
 
-**Effective dimension.** ``1/r`` is what ``cos²(M_i - M̄, D_j)`` is on average over all i and j: independent draws of the same
-noise under the hypothesis. (It says how much noise there is along the very differences that are seen, so few directions
-that hold much of the noise are noticed when they matter.) Two means are taken: of the cosines, where clients of little
-noise count like others, and of the products over that of the norms, which is without bias where noise has few great
-directions; the larger one counts. As it is an estimate from about ``n (n - 1)`` independent products, ``1/r`` is off like
-``χ²_df / df``, so the normal score of X/Y is referred to Student's t with df degrees of freedom. Where noise levels differ,
+**Effective dimension.** ``1/r`` is the average of ``cos²(M_i - M̄, D_j)`` over all i and j: under the hypothesis, the two are
+independent draws of the same noise. (It measures the noise along the observed differences. So a few directions with much of the
+noise have an effect when they matter.) Two means are computed: the mean of the squared cosines, in which clients with little
+noise count like others, and the mean of the products over the mean of the norms, which has no bias if noise has few great
+directions. The larger one counts. It is an estimate from about ``n (n - 1)`` independent products, so ``1/r`` varies like
+``χ²_df / df``, and the normal score of X/Y is compared with Student's t with df degrees of freedom. If noise levels differ,
 the M_i - M̄ are correlated beyond ``-1/(n-1)``, and df is ``n³ / Σ_ij corr_ij²``.
 
-**Direction, odd one out.** Two more tests, of :mod:`~coterie.clustering.halves`, find far fainter differences where two
-groups stand against each other, or one client against all. They need :data:`FEW` clients.
+**Direction, odd one out.** Two more tests, of :mod:`~coterie.clustering.halves`, find much smaller differences between two
+groups, or between one client and all others. They need :data:`FEW` clients.
 """
 
 from __future__ import annotations
@@ -38,17 +38,24 @@ from coterie.clustering import _checks
 from coterie.clustering.halves import ROUNDING, Halves, centred, clients_of, direction_test, halves, odd_one_out_test, signals
 
 FEW = 8
-"""With fewer clients, the tests of one half by the other have too few degrees of freedom to add anything."""
+"""With fewer clients, the tests of one half by the other have too few degrees of freedom to be useful."""
 
 
 @dataclass(frozen=True)
 class Congruence:
-    """What the split-half test says of a group.
+    """The result of the split-half test of a group.
 
-    clients: n. spread: ``T``, unbiased for ``Σ ‖s_i - s̄‖²``. z: T over its standard deviation under the hypothesis.
-    dimension: r, the noise's effective dimension. df: what r is estimated from; ``inf`` where r was given. p_spread,
-    p_direction, p_odd: p-values of the three tests, ``None`` where n is too small for one. p: their least times their
-    number, at most 1 (Bonferroni): the probability of so much difference, or more, if all members have the same signal.
+    Attributes:
+        clients: n.
+        spread: ``T``, unbiased for ``Σ ‖s_i - s̄‖²``.
+        z: T over its standard deviation under the hypothesis.
+        dimension: r, the effective dimension of the noise.
+        df: The degrees of freedom from which r is estimated; ``inf`` if r was given.
+        p_spread: The p-value of the spread.
+        p_direction: The p-value of the direction test; ``None`` if n is too small for it.
+        p_odd: The p-value of the odd-one-out test; ``None`` if n is too small for it.
+        p: The smallest p-value times the number of tests, at most 1 (Bonferroni): the probability of so much difference, or
+            more, if all members have the same signal.
     """
 
     clients: int
@@ -63,14 +70,26 @@ class Congruence:
 
 
 class Noise(NamedTuple):
-    """share: ``1/r``. df: degrees of freedom of that estimate."""
+    """The effective dimension of noise.
+
+    Attributes:
+        share: ``1/r``.
+        df: Degrees of freedom of that estimate.
+    """
 
     share: float
     df: float
 
 
 class Excess(NamedTuple):
-    """A sum of squares less what noise gives on average; sd: under the hypothesis. z: their ratio."""
+    """A sum of squares, compared with its average under noise alone.
+
+    Attributes:
+        value: The sum minus that average.
+        sd: The standard deviation of ``value`` under the hypothesis.
+        z: Their ratio.
+        p: The p-value.
+    """
 
     value: float
     sd: float
@@ -81,37 +100,45 @@ class Excess(NamedTuple):
 def congruence(gram: Any, members: Iterable[int] | None = None, dimension: float | None = None) -> Congruence:
     """Test whether the members have the same signal.
 
-    gram: ``(2n, 2n)``, of halves (:func:`~coterie.clustering.halves_gram`). members: positions; all where ``None``. One
-    client is congruent: p = 1. dimension: the noise's effective dimension where it is known, as from earlier rounds or a
-    larger group of the same model; the members' own estimate counts where it is smaller. Without it, two clients are
-    split only if they differ enormously: their noise is known from two products.
+    The test assumes Gaussian noise whose covariances are multiples of each other, c_i Λ. All clients must train their halves
+    for the same number of steps, because unequal work makes updates differ. Test a group by the halves of its members alone:
+    the noise of other clients has other directions, r would seem too large, and p too small.
 
-    For Gaussian noise whose covariances are multiples of each other, c_i Λ. Halves must be trained for the same number of
-    steps, by all clients: unequal work makes updates differ. Noise of other clients must not be used, so test a group by its
-    members' halves alone: other clients' noise has other directions, r would seem too large, and p too small.
+    False alarms at p < 0.001, in 3,000 to 30,000 draws each: at most 0.001 for 2 to 20 clients and noise in equal
+    directions, 2 to 1,000 of them; up to 0.002 if noise levels are the inverse of sizes from a third to double. There are
+    more in extreme cases: 0.005 for 20 clients in 10 dimensions of which one has nine times the noise of the others, 0.005
+    for 4 clients if half of the noise's variance is in one direction, 0.002 for 20 clients and 0.0045 for 40 if the noise of
+    every parameter is Student's t with 3 degrees of freedom. A second probe that must confirm the first costs little and
+    guards against them: :func:`repeated_p`.
 
-    False alarms at p < 0.001, in 3,000 to 30,000 draws each: at most 0.001 for 2 to 20 clients and noise in equal directions,
-    2 to 1,000 of them; up to 0.002 where noise levels are the inverse of sizes from a third to double. More in extremes: 0.005
-    for 20 clients in 10 dimensions of which one has nine times the others' noise, 0.005 for 4 clients if half of the noise's
-    variance is in one direction, 0.002 for 20 clients and 0.0045 for 40 if every parameter's noise is Student's t with 3
-    degrees of freedom. A second probe that must confirm the first is cheap insurance: :func:`repeated_p`.
+    Without noise, ``a = b``, p is 0 if clients differ by more than rounding, and 1 if not.
 
-    Without noise, ``a = b``, p is 0 where clients differ by more than rounding, and 1 where not.
+    Args:
+        gram: Shape ``(2n, 2n)``, of halves (:func:`~coterie.clustering.halves_gram`).
+        members: Positions; all if ``None``. One client is congruent: p = 1.
+        dimension: The effective dimension of the noise if it is known, for example from earlier rounds or from a larger
+            group of the same model. The members' own estimate counts if it is smaller. Without ``dimension``, two clients
+            are split only if they differ enormously, because their noise is estimated from two products.
 
-    Raises ``ValueError`` as :func:`~coterie.clustering.signal_gram` does, and for a dimension below 1.
+    Returns:
+        The result of the test.
 
-    >>> rng = np.random.default_rng(0)
-    >>> signal, noise = np.repeat([[0.0] * 50, [1.0] * 50], 4, axis=0), rng.normal(size=(2, 8, 50))
-    >>> from coterie.clustering import halves_gram
-    >>> apart, alike = halves_gram(*(signal + noise)), halves_gram(*noise)
-    >>> congruence(apart).p < 1e-6, congruence(alike).p > 0.05
-    (True, True)
+    Raises:
+        ValueError: As in :func:`~coterie.clustering.signal_gram`, or the dimension is below 1.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> signal, noise = np.repeat([[0.0] * 50, [1.0] * 50], 4, axis=0), rng.normal(size=(2, 8, 50))
+        >>> from coterie.clustering import halves_gram
+        >>> apart, alike = halves_gram(*(signal + noise)), halves_gram(*noise)
+        >>> congruence(apart).p < 1e-6, congruence(alike).p > 0.05
+        (True, True)
     """
     return congruence_of(halves(gram, members), dimension)
 
 
 def congruence_of(h: Halves, dimension: float | None = None) -> Congruence:
-    """:func:`congruence` of checked halves."""
+    """Compute :func:`congruence` of checked halves."""
     n = len(h.mean)
     noise = noise_of(h, dimension)
     if n == 1:
@@ -125,7 +152,18 @@ def congruence_of(h: Halves, dimension: float | None = None) -> Congruence:
 
 
 def noise_of(h: Halves, dimension: float | None = None) -> Noise:
-    """``1/r`` and its degrees of freedom, from whole updates and noise of one group."""
+    """Estimate ``1/r`` and its degrees of freedom from whole updates and noise of one group.
+
+    Args:
+        h: The halves of the group.
+        dimension: As in :func:`congruence`.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        ValueError: The dimension is below 1.
+    """
     if dimension is not None and not dimension >= 1:
         raise ValueError(f"dimension must be an effective dimension, a number >= 1, got {dimension}")
     known = 0.0 if dimension is None else 1 / dimension
@@ -146,10 +184,10 @@ def noise_of(h: Halves, dimension: float | None = None) -> Noise:
 
 
 def _levels(h: Halves) -> np.ndarray:
-    """Every client's noise level ``(n,)`` if all signals are equal: ``‖M_i - M̄‖²`` is then as good a measure as ``‖D_i‖²``.
+    """Every client's noise level ``(n,)`` if all signals are equal; ``‖M_i - M̄‖²`` is then as good a measure as ``‖D_i‖²``.
 
-    The ratio of two such squares does not depend on their sum, so levels of sums, unlike those of D alone, are not small
-    where the ratio is great. Scaled to the total of D, lest signal make all levels greater.
+    The ratio of two such squares does not depend on their sum. So levels from sums, unlike levels from D alone, are not
+    small when the ratio is great. They are scaled to the total of D, so that signal does not make all levels greater.
     """
     level, n = np.diagonal(h.noise), len(h.noise)
     both = level + np.maximum(np.diagonal(centred(h.mean)), 0.0) * n / (n - 1)
@@ -157,15 +195,24 @@ def _levels(h: Halves) -> np.ndarray:
 
 
 def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | None = None) -> Excess:
-    """Whether ``X = tr(W M Mᵀ)`` is more than noise gives, ``Y = Σ W_ii ‖D_i‖²``, for weights W ``(n, n)``, ``W 1 = 0``.
+    """Test whether ``X = tr(W M Mᵀ)`` is greater than its average under noise alone, ``Y = Σ W_ii ‖D_i‖²``.
 
-    As for C in the module's head: ``Var X = (2/r) Σ_ij W_ij² l_i l_j`` and ``Var Y = (2/r) Σ_i W_ii² l_i²`` with noise levels
-    l, ``‖D_i‖²`` where no ``level`` ``(n,)`` of two draws each is given. A level's square is too large on average by its own
-    variance, ``1 + 2/r`` or half that, which is taken off (but not below what equal levels would have).
+    As for C in the module's head: ``Var X = (2/r) Σ_ij W_ij² l_i l_j`` and ``Var Y = (2/r) Σ_i W_ii² l_i²`` with noise
+    levels l. The square of a level is too large on average because of the level's own variance, by the factor ``1 + 2/r``,
+    or ``1 + 1/r`` for levels of two draws. This factor is removed (but the result is at least that for equal levels).
+
+    Args:
+        h: The halves.
+        weights: W, shape ``(n, n)``, with ``W 1 = 0``.
+        noise: The effective dimension.
+        level: Noise levels ``(n,)`` from two draws each; ``‖D_i‖²`` if ``None``.
+
+    Returns:
+        The result of the test.
     """
     observed, expected = float((weights * h.mean).sum()), float(np.diagonal(weights) @ np.diagonal(h.noise))
     nothing = ROUNDING * len(h.noise) * float(np.abs(np.diagonal(weights)).max()) * float(np.diagonal(h.mean).max())
-    if expected <= nothing:  # no noise: any difference counts
+    if expected <= nothing:  # without noise, any difference counts
         value = observed if observed > nothing else 0.0
         return Excess(value, 0.0, math.inf if value else 0.0, 0.0 if value else 1.0)
     share = max(noise.share, LEAST)
@@ -182,11 +229,11 @@ def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | Non
 
 
 def _p_value(ratio: float, df_observed: float, df_expected: float, df: float) -> float:
-    """Of a ratio of sums of squares: its normal score under F, referred to Student's t."""
+    """p-value of a ratio of sums of squares: its normal score under F, compared with Student's t."""
     p = float(special.fdtrc(df_observed, df_expected, ratio))
     if p > 1e-290:
         score = -float(special.ndtri(p))
-    else:  # the tail's leading term, as p itself is no longer a number
+    else:  # the leading term of the tail, as p itself is too small for a float
         a, b = df_expected / 2, df_observed / 2
         x = df_expected / (df_expected + df_observed * ratio)
         score = -float(special.ndtri_exp(a * math.log(x) + b * math.log1p(-x) - math.log(a) - special.betaln(a, b)))
@@ -198,26 +245,39 @@ def _inverse(share: float) -> float:
 
 
 LEAST = 1e-6
-"""A noise's ``1/r`` is no less: updates that happen to be orthogonal to all noise say nothing of it."""
+"""The smallest ``1/r`` of noise: updates that happen to be orthogonal to all noise contain no information about it."""
 
 SURE = 8.0
-"""A normal score from which on a bound takes the place of a difference of two numbers that are nearly the same."""
+"""From this normal score on, a bound replaces a difference of two nearly equal numbers."""
 
 
 def repeated_p(first: float, second: float, clients: int) -> float:
-    """One p-value of two probes of the same clients, whose halves were drawn apart: of both being as small as the greater.
+    """Combine two probes of the same clients: the p-value of both p-values being as small as the greater one.
 
-    The data stay the same, so two probes are not independent: ``tr(C Ŝ) = Σ_i (1 - 1/n) (‖M_i‖² - ‖D_i‖²) - Σ_i≠j M_i·M_j / n``
-    has the whole updates M of both in common, at worst entirely, and noise ``D_i`` of each probe's own, as much of it. So the
-    two scores are correlated by ``ρ = n / (2n - 1)``, and the probability that both exceed the lesser, z, is
+    The halves of the two probes are drawn separately.
+
+    The data stay the same, so two probes are not independent. In
+    ``tr(C Ŝ) = Σ_i (1 - 1/n) (‖M_i‖² - ‖D_i‖²) - Σ_i≠j M_i·M_j / n`` the two probes have the whole updates M in common, at
+    worst entirely. The noise ``D_i`` is separate for each probe, and of the same size. So the two scores have the
+    correlation ``ρ = n / (2n - 1)``, and the probability that both exceed the lesser, z, is
     ``Φ(-z) - 2 T(z, sqrt((1 - ρ)/(1 + ρ)))`` with Owen's function T; from z = 8 on, its bound ``Φ(-z sqrt(2 / (1 + ρ)))``.
-    However many more probes there were, noise that all have in common would stay: z could grow by less than the square root
-    of 2.
+    With more probes, the noise that all have in common would remain: z could grow by less than the square root of 2, however
+    many there are.
 
-    Raises ``ValueError`` for p-values outside 0 to 1, and for no clients.
+    Args:
+        first: The p-value of the first probe.
+        second: The p-value of the second probe.
+        clients: n.
 
-    >>> repeated_p(1e-3, 2e-3, clients=20) < 2e-4 < repeated_p(2e-3, 2e-3, clients=2)
-    True
+    Returns:
+        The p-value.
+
+    Raises:
+        ValueError: A p-value is not in [0, 1], or there are no clients.
+
+    Example:
+        >>> repeated_p(1e-3, 2e-3, clients=20) < 2e-4 < repeated_p(2e-3, 2e-3, clients=2)
+        True
     """
     if clients < 1:
         raise ValueError(f"clients must be at least 1, got {clients}")
@@ -233,20 +293,27 @@ def repeated_p(first: float, second: float, clients: int) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Groups split until their members are congruent, merged where they turn out to be one, and found for a newcomer.
+# Groups: split until their members are congruent, merged if they prove to be the same, and found for a newcomer.
 #
-# Coterie's own; letters and assumptions as in :mod:`~coterie.clustering.halves` and :mod:`~coterie.clustering.congruence`.
+# This part is Coterie's own; letters and assumptions as in :mod:`~coterie.clustering.halves` and
+# :mod:`~coterie.clustering.congruence`.
 
 
 Group = tuple[int, ...]
 
 SAME = 1e-9
-"""Coordinates closer than this, relative to the greatest, are equal: they are not cut apart."""
+"""Coordinates closer than this, relative to the greatest, are equal: they are not separated."""
 
 
 @dataclass(frozen=True)
 class SplitDecision:
-    """Whether one group was split. members: positions, sorted. test: its numbers. parts: two groups, none where it stays."""
+    """Whether one group was split.
+
+    Attributes:
+        members: Positions, sorted.
+        test: The numbers of the test.
+        parts: The two new groups; empty if the group was not split.
+    """
 
     members: Group
     test: Congruence
@@ -255,7 +322,12 @@ class SplitDecision:
 
 @dataclass(frozen=True)
 class CongruentGroups:
-    """groups: by first member, each sorted. decisions: one for each group that was looked at, a group before its parts."""
+    """Groups of congruent clients, and the decisions that led to them.
+
+    Attributes:
+        groups: In the order of their first members, each sorted.
+        decisions: One for each group that was tested, a group before its parts.
+    """
 
     groups: tuple[Group, ...]
     decisions: tuple[SplitDecision, ...]
@@ -263,11 +335,14 @@ class CongruentGroups:
 
 @dataclass(frozen=True)
 class Contrast:
-    """How far the mean signals of two groups are apart.
+    """The distance between the mean signals of two groups.
 
-    distance: squared, without bias, so it may be below zero. error: its standard error, whether they differ or not. z: the
-    distance over its standard deviation if they are one. p: the probability of such a distance, or more, if they are one.
-    df: as in :class:`~coterie.clustering.Congruence`.
+    Attributes:
+        distance: Squared, without bias, so it may be below zero.
+        error: Its standard error, whether the groups differ or not.
+        z: The distance over its standard deviation if the groups are one.
+        df: As in :class:`~coterie.clustering.Congruence`.
+        p: The probability of such a distance, or more, if the groups are one.
     """
 
     distance: float
@@ -278,18 +353,25 @@ class Contrast:
 
 
 def signal_cut(signal: np.ndarray) -> tuple[Group, Group]:
-    """The cut in two along which the signals differ most; the first group holds position 0.
+    """Divide clients into the two groups along which the signals differ most.
 
-    signal: ``(n, n)``, n >= 2, of :func:`~coterie.clustering.signal_gram`, or any Gram matrix. It is centred, and its leading
-    eigenvector gives each client a coordinate; of the n - 1 cuts between neighbours, the one that leaves least variance
-    within the two sides is taken. Ties: of equally good cuts, that with fewest clients below it, where the eigenvector's
-    sign makes its largest entry positive; equal coordinates are never cut apart. Where the leading eigenvalue is not
-    simple, as for three clients equally far from each other, the clients' order decides.
+    The matrix is centred, and its leading eigenvector gives each client a coordinate. Of the n - 1 cuts between neighbours,
+    the one with the least variance within the two sides is taken. Ties: of equally good cuts, the one with fewest clients
+    below it, where the eigenvector's sign makes its largest entry positive. Equal coordinates are never separated. If the
+    leading eigenvalue is not simple, as for three clients equally far from each other, the order of the clients decides.
 
-    Raises ``ValueError`` for fewer than two clients, and where all are the same.
+    Args:
+        signal: Shape ``(n, n)``, n >= 2, of :func:`~coterie.clustering.signal_gram`, or any Gram matrix.
 
-    >>> signal_cut(np.array([[4.0, 4.0, -2.0], [4.0, 4.0, -2.0], [-2.0, -2.0, 1.0]]))
-    ((0, 1), (2,))
+    Returns:
+        Two groups of positions. The first one holds position 0.
+
+    Raises:
+        ValueError: There are fewer than two clients, or all are the same.
+
+    Example:
+        >>> signal_cut(np.array([[4.0, 4.0, -2.0], [4.0, 4.0, -2.0], [-2.0, -2.0, 1.0]]))
+        ((0, 1), (2,))
     """
     return _cut(_checks.matrix(signal, "signal"))
 
@@ -321,17 +403,27 @@ def congruent_groups(
 ) -> CongruentGroups:
     """Split a group in two, and its parts again, as long as their members are not congruent.
 
-    gram: ``(2n, 2n)``, of halves, all trained from the same model. A group is split by :func:`signal_cut` if its p of
-    :func:`~coterie.clustering.congruence` is below alpha, the probability of splitting a group of equal clients. Every part
-    is centred and tested by its own members alone. members: the group to begin with; all where ``None``. dimension: as there.
+    A group is split by :func:`signal_cut` if its p of :func:`~coterie.clustering.congruence` is below ``alpha``. Every part
+    is centred and tested by its own members alone.
 
-    Raises ``ValueError`` as :func:`~coterie.clustering.congruence` does, and for an alpha that is not 0 to 1.
+    Args:
+        gram: Shape ``(2n, 2n)``, of halves, all trained from the same model.
+        alpha: The probability of splitting a group of equal clients.
+        members: The group to begin with; all if ``None``.
+        dimension: As in :func:`~coterie.clustering.congruence`.
 
-    >>> from coterie.clustering import halves_gram
-    >>> signal = np.repeat([[0.0] * 50, [2.0] * 50, [-2.0] * 50], 4, axis=0)
-    >>> halves = signal + np.random.default_rng(0).normal(size=(2, 12, 50))
-    >>> congruent_groups(halves_gram(*halves)).groups
-    ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
+    Returns:
+        The groups and the decisions.
+
+    Raises:
+        ValueError: As in :func:`~coterie.clustering.congruence`, or alpha is not in [0, 1].
+
+    Example:
+        >>> from coterie.clustering import halves_gram
+        >>> signal = np.repeat([[0.0] * 50, [2.0] * 50, [-2.0] * 50], 4, axis=0)
+        >>> halves = signal + np.random.default_rng(0).normal(size=(2, 12, 50))
+        >>> congruent_groups(halves_gram(*halves)).groups
+        ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
     """
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must be the probability of a false split, 0 to 1, got {alpha}")
@@ -355,20 +447,30 @@ def congruent_groups(
 
 
 def contrast(gram: Any, left: Iterable[int], right: Iterable[int], dimension: float | None = None) -> Contrast:
-    """Whether two groups of clients are one: their mean signals compared, whatever differs within them.
+    """Test whether two groups of clients are one, by their mean signals, whatever the differences within them are.
 
-    gram: ``(2n, 2n)``, of halves, all trained from the same model. left, right: positions, none in both; one member will do.
     With w = ``1/n_left`` on the left and ``-1/n_right`` on the right, the distance is ``wᵀ Ŝ w`` with Ŝ of
-    :func:`~coterie.clustering.signal_gram`, and tested as the spread is, with the weights ``w wᵀ``, and with ``1/r`` no less
-    than the noise's share along ``δ = Σ w_k M_k``, the difference that is seen: ``Σ (D_i · δ)² / (‖δ‖² Σ ‖D_i‖²)``. The error
-    is no less than what noise along it does: ``2 sqrt(Σ w_i² (D_i · δ)²)``.
+    :func:`~coterie.clustering.signal_gram`. It is tested as the spread is, with the weights ``w wᵀ``. ``1/r`` is at least
+    the share of the noise along the observed difference ``δ = Σ w_k M_k``: ``Σ (D_i · δ)² / (‖δ‖² Σ ‖D_i‖²)``. The error is
+    at least the effect of noise along it: ``2 sqrt(Σ w_i² (D_i · δ)²)``.
 
-    Raises ``ValueError`` for positions that are not there, and for a client on both sides.
+    Args:
+        gram: Shape ``(2n, 2n)``, of halves, all trained from the same model.
+        left: Positions of one group; one member is enough.
+        right: Positions of the other group, none of them in ``left``.
+        dimension: As in :func:`~coterie.clustering.congruence`.
 
-    >>> from coterie.clustering import halves_gram
-    >>> a = np.array([[1.0, 0.0], [1.0, 0.0], [3.0, 0.0]])
-    >>> contrast(halves_gram(a, a), [0, 1], [2])  # without noise: (3 - 1)², for certain
-    Contrast(distance=4.0, error=0.0, z=inf, df=inf, p=0.0)
+    Returns:
+        The result of the test.
+
+    Raises:
+        ValueError: A position does not exist, or a client is on both sides.
+
+    Example:
+        >>> from coterie.clustering import halves_gram
+        >>> a = np.array([[1.0, 0.0], [1.0, 0.0], [3.0, 0.0]])
+        >>> contrast(halves_gram(a, a), [0, 1], [2])  # without noise: (3 - 1)², for certain
+        Contrast(distance=4.0, error=0.0, z=inf, df=inf, p=0.0)
     """
     square = clients_of(gram)
     n = len(square) // 2
@@ -393,14 +495,27 @@ def _contrast(h: Halves, weights: np.ndarray, dimension: float | None) -> Contra
 def newcomer_contrasts(
     gram: Any, newcomer: int, groups: Sequence[Iterable[int]], dimension: float | None = None
 ) -> tuple[Contrast, ...]:
-    """:func:`contrast` of one client with each of several groups: the nearest is where it belongs, if p allows it.
+    """Compute the :func:`contrast` of one client with each of several groups: it belongs to the nearest, if p allows it.
 
-    gram: ``(2n, 2n)``, of halves, all trained from the same model. To find a newcomer's leaf, compare the two sides of every
-    split on the way down. A group of few members is known less well, and its distance less surely: see the errors.
+    To find the leaf of a newcomer, compare the two sides of every split on the way down. The mean of a group with few
+    members is less certain, and so is its distance: see the errors.
 
-    >>> from coterie.clustering import halves_gram
-    >>> a = np.array([[1.0, 0.0], [3.0, 0.0], [3.0, 1.0]])
-    >>> [found.distance for found in newcomer_contrasts(halves_gram(a, a), 2, [[0], [1]])]
-    [5.0, 1.0]
+    Args:
+        gram: Shape ``(2n, 2n)``, of halves, all trained from the same model.
+        newcomer: The position of the client.
+        groups: Groups of positions.
+        dimension: As in :func:`~coterie.clustering.congruence`.
+
+    Returns:
+        One contrast for each group.
+
+    Raises:
+        ValueError: As in :func:`contrast`.
+
+    Example:
+        >>> from coterie.clustering import halves_gram
+        >>> a = np.array([[1.0, 0.0], [3.0, 0.0], [3.0, 1.0]])
+        >>> [found.distance for found in newcomer_contrasts(halves_gram(a, a), 2, [[0], [1]])]
+        [5.0, 1.0]
     """
     return tuple(contrast(gram, [newcomer], group, dimension) for group in groups)

@@ -1,9 +1,9 @@
-"""What a server needs to know of ``n`` updates: their Gram matrix, and all that follows from it without the rows.
+"""The Gram matrix of ``n`` updates, and the quantities that follow from it without the rows.
 
-With ``G = X Xᵀ`` of the updates ``X`` (n clients, d parameters), cosine similarities, Euclidean distances, every
-client's norm and the norm of any weighted mean are functions of the ``(n, n)`` matrix alone. ``G`` is a sum over
-parameters, so it is built block by block, the matrices of layers add up to that of the model, and an orthonormal map of
-the rows leaves it as it is. Only Manhattan distances need the rows.
+With ``G = X Xᵀ`` of the updates ``X`` (n clients, d parameters), cosine similarities, Euclidean distances, the norm of every
+client's update and the norm of any weighted mean are functions of the ``(n, n)`` matrix alone. ``G`` is a sum over
+parameters. So it is built block by block, the matrices of layers add up to that of the model, and an orthonormal map of the
+rows does not change it. Only Manhattan distances need the rows.
 """
 
 from __future__ import annotations
@@ -19,33 +19,41 @@ from coterie.clustering.columns import Columns, blocks
 from coterie.clustering.sketch import sketch_of_columns
 
 ZERO = 1e-12
-"""A norm below this counts as zero: such an update is similar to nobody."""
+"""A norm below this counts as zero: such an update is not similar to any other."""
 
 METRICS = ("l2", "cosine")
 
 
 def gram(updates: np.ndarray | Tensor, columns: Columns = None, sketch: int | None = None, seed: int = 0) -> np.ndarray:
-    """Inner products of all pairs of updates.
+    """Compute the inner products of all pairs of updates.
 
-    updates: ``(n, d)``, an array (``np.memmap`` too, which is read from disk a block at a time) or a tensor on any
-    device. columns: which of the d parameters count: ``None`` for all, a slice, a pair ``(start, stop)``, a sequence of
-    pairs or slices that do not overlap, or an integer index array (a NumPy array or a tensor, so that two numbers in a
-    tuple or list are always a pair). sketch: take the products of sketches (:func:`~coterie.clustering.sketch`) of so many
-    numbers, drawn by ``seed``, in place of the rows': much faster where d is large, and off by what
-    :func:`~coterie.clustering.sketch_error` says.
+    Products are computed in the precision of the input (half precisions: float32) within a block of columns, and added in
+    float64. So apart from the result, there is only memory for one block, at most 0.6 GB. In float32 the relative error is
+    about 1e-7 of ``‖x_i‖ ‖x_j‖``.
 
-    Returns ``(n, n)`` float64, exactly symmetric. Products are taken in the input's precision (half precisions:
-    float32) within a block of columns and added in float64, so beside the result there is memory for a block alone, at
-    most 0.6 GB. In float32 the relative error is about 1e-7 of ``‖x_i‖ ‖x_j‖``.
+    Args:
+        updates: Shape ``(n, d)``: an array (also ``np.memmap``, which is read from disk a block at a time) or a tensor on
+            any device.
+        columns: Which of the d parameters count: ``None`` for all, a slice, a pair ``(start, stop)``, a sequence of pairs or
+            slices that do not overlap, or an integer index array (a NumPy array or a tensor, so that two numbers in a tuple
+            or list are always a pair).
+        sketch: If given, compute the products of sketches (:func:`~coterie.clustering.sketch`) of that many numbers instead
+            of the rows. This is much faster if d is large. :func:`~coterie.clustering.sketch_error` bounds the error.
+        seed: The seed of the sketches.
 
-    Raises ``ValueError`` for rows that are not finite, which it names, and for columns that are not there.
+    Returns:
+        Shape ``(n, n)``, float64, exactly symmetric.
 
-    >>> gram(np.array([[3.0, 4.0], [0.0, 2.0]]))
-    array([[25.,  8.],
-           [ 8.,  4.]])
-    >>> gram(np.array([[3.0, 4.0], [0.0, 2.0]]), columns=(0, 1))
-    array([[9., 0.],
-           [0., 0.]])
+    Raises:
+        ValueError: A row is not finite (the message names it), or columns do not exist.
+
+    Example:
+        >>> gram(np.array([[3.0, 4.0], [0.0, 2.0]]))
+        array([[25.,  8.],
+               [ 8.,  4.]])
+        >>> gram(np.array([[3.0, 4.0], [0.0, 2.0]]), columns=(0, 1))
+        array([[9., 0.],
+               [0., 0.]])
     """
     rows = _checks.rows(updates)
     if sketch is not None:
@@ -54,23 +62,32 @@ def gram(updates: np.ndarray | Tensor, columns: Columns = None, sketch: int | No
 
 
 def gram_of_rows(rows: Tensor, columns: Columns = None, centre: bool = False) -> np.ndarray:
-    """:func:`gram` of checked rows; ``centre`` takes the mean row off first, block by block."""
+    """Compute :func:`gram` of checked rows; ``centre`` subtracts the mean row first, block by block."""
     return self_products(rows, columns, centre)
 
 
 def gram_update(gram: np.ndarray, updates: np.ndarray | Tensor, changed: Iterable[int], columns: Columns = None) -> np.ndarray:
-    """The Gram matrix after some rows changed: their products are taken anew, the others kept.
+    """Update the Gram matrix after some rows changed: only their products are computed again.
 
-    gram: ``(n, n)`` of the updates before. updates: ``(n, d)`` as they are now. changed: positions of the rows that
-    differ, m of them. columns: those that ``gram`` was made of. Returns a new ``(n, n)`` float64 matrix, exactly
-    symmetric, that is ``gram(updates, columns)`` but for rounding, for the work of m n products in place of n²/2.
+    The work is that of m n products for m changed rows, instead of n²/2.
 
-    Raises ``ValueError`` as :func:`gram` does, and for a matrix of other size than the updates'.
+    Args:
+        gram: Shape ``(n, n)``, of the updates before the change.
+        updates: The updates after it, shape ``(n, d)``.
+        changed: Positions of the m rows that differ.
+        columns: The columns from which ``gram`` was made.
 
-    >>> before = np.array([[25.0, 8.0], [8.0, 4.0]])  # (3, 4) and (0, 2)
-    >>> gram_update(before, np.array([[3.0, 4.0], [1.0, 0.0]]), [1])
-    array([[25.,  3.],
-           [ 3.,  1.]])
+    Returns:
+        A new ``(n, n)`` float64 matrix, exactly symmetric, equal to ``gram(updates, columns)`` except for rounding.
+
+    Raises:
+        ValueError: As in :func:`gram`, or the matrix and the updates have different numbers of rows.
+
+    Example:
+        >>> before = np.array([[25.0, 8.0], [8.0, 4.0]])  # (3, 4) and (0, 2)
+        >>> gram_update(before, np.array([[3.0, 4.0], [1.0, 0.0]]), [1])
+        array([[25.,  3.],
+               [ 3.,  1.]])
     """
     rows, out = _checks.rows(updates), _checks.gram_matrix(gram)
     if len(out) != len(rows):
@@ -86,29 +103,48 @@ def gram_update(gram: np.ndarray, updates: np.ndarray | Tensor, changed: Iterabl
 
 
 def norms(gram: np.ndarray) -> np.ndarray:
-    """Euclidean norm of every update, ``(n,)``, from the Gram matrix ``(n, n)``.
+    """Compute the Euclidean norm of every update from the Gram matrix.
 
-    >>> norms(np.array([[25.0, 8.0], [8.0, 4.0]]))
-    array([5., 2.])
+    Args:
+        gram: Shape ``(n, n)``.
+
+    Returns:
+        Shape ``(n,)``.
+
+    Raises:
+        ValueError: ``gram`` is not a Gram matrix.
+
+    Example:
+        >>> norms(np.array([[25.0, 8.0], [8.0, 4.0]]))
+        array([5., 2.])
     """
     return np.sqrt(np.maximum(np.diagonal(_checks.gram_matrix(gram)), 0.0))
 
 
 def cosine(gram: np.ndarray) -> np.ndarray:
-    """Cosine similarities ``(n, n)`` from the Gram matrix ``(n, n)``: within [-1, 1], ones on the diagonal.
+    """Compute cosine similarities from the Gram matrix.
 
-    An update of norm below 1e-12 has similarity 0 to every other, and 1 to itself by definition.
+    Args:
+        gram: Shape ``(n, n)``.
 
-    >>> cosine(np.array([[25.0, 8.0], [8.0, 4.0]]))
-    array([[1. , 0.8],
-           [0.8, 1. ]])
+    Returns:
+        Shape ``(n, n)``, within [-1, 1], with ones on the diagonal. An update of norm below 1e-12 has similarity 0 to every
+        other, and 1 to itself by definition.
+
+    Raises:
+        ValueError: ``gram`` is not a Gram matrix.
+
+    Example:
+        >>> cosine(np.array([[25.0, 8.0], [8.0, 4.0]]))
+        array([[1. , 0.8],
+               [0.8, 1. ]])
     """
     products = _checks.gram_matrix(gram)
     norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
     inverse = np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
     out = np.empty_like(products)
     for part in _checks.strips(len(out)):
-        strip = np.multiply(inverse[part, None], inverse, out=out[part])  # a product of two commutes: symmetric
+        strip = np.multiply(inverse[part, None], inverse, out=out[part])  # multiplication commutes, so this is symmetric
         strip *= products[part]
         np.clip(strip, -1.0, 1.0, out=strip)
     np.fill_diagonal(out, 1.0)
@@ -116,18 +152,27 @@ def cosine(gram: np.ndarray) -> np.ndarray:
 
 
 def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
-    """Distances ``(n, n)`` from the Gram matrix ``(n, n)``; zero diagonal.
+    """Compute distances from the Gram matrix.
 
-    metric: ``"l2"``, ``‖x_i - x_j‖ = sqrt(G_ii + G_jj - 2 G_ij)``, or ``"cosine"``, ``1 - cos(x_i, x_j)``, where an
-    update of norm below 1e-12 is at distance 1 from every other.
+    The difference cancels for rows that are nearly equal: distances below ``sqrt(ε) ‖x_i‖`` are noise, where ε is the
+    precision of the products (1e-7 in float32: 3e-4 of the norm). If that matters, pass float64 updates, or subtract a
+    common part from the rows first; :func:`~coterie.clustering.agglomerative` does the latter.
 
-    The difference cancels for rows that nearly agree: distances below ``sqrt(ε) ‖x_i‖`` are noise, where ε is the
-    precision of the products (1e-7 in float32: 3e-4 of the norm). Pass float64 updates, or take a common part off the
-    rows first, where that matters; :func:`~coterie.clustering.agglomerative` does the latter.
+    Args:
+        gram: Shape ``(n, n)``.
+        metric: ``"l2"``: ``‖x_i - x_j‖ = sqrt(G_ii + G_jj - 2 G_ij)``. ``"cosine"``: ``1 - cos(x_i, x_j)``, with distance 1
+            between an update of norm below 1e-12 and every other.
 
-    >>> distances(np.array([[25.0, 8.0], [8.0, 4.0]]))  # (3, 4) and (0, 2): sqrt(9 + 4)
-    array([[0.        , 3.60555128],
-           [3.60555128, 0.        ]])
+    Returns:
+        Shape ``(n, n)``, with a zero diagonal.
+
+    Raises:
+        ValueError: ``gram`` is not a Gram matrix, or the metric is another one.
+
+    Example:
+        >>> distances(np.array([[25.0, 8.0], [8.0, 4.0]]))  # (3, 4) and (0, 2): sqrt(9 + 4)
+        array([[0.        , 3.60555128],
+               [3.60555128, 0.        ]])
     """
     if metric in ("l1", "manhattan", "cityblock"):
         raise ValueError("l1 distances do not follow from a Gram matrix; pass the rows: manhattan(updates)")
@@ -147,13 +192,24 @@ def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
 
 
 def norm_of_mean(gram: np.ndarray, weights: np.ndarray | Sequence[float] | None = None) -> float:
-    """Norm of the weighted mean of the updates, ``sqrt(wᵀ G w)``: CFL's first criterion (arXiv 1910.01991, eq. 32).
+    """Compute the norm of the weighted mean of the updates, ``sqrt(wᵀ G w)``: CFL's first criterion (arXiv 1910.01991, eq. 32).
 
-    gram: ``(n, n)``. weights: ``(n,)``, any numbers >= 0, scaled to sum to one, so training-set sizes will do; equal
-    where ``None``. Not the mean of the norms, which stays large where updates cancel.
+    It is not the mean of the norms, which stays large if updates cancel.
 
-    >>> norm_of_mean(np.array([[1.0, -1.0], [-1.0, 1.0]]))
-    0.0
+    Args:
+        gram: Shape ``(n, n)``.
+        weights: Shape ``(n,)``, any numbers >= 0, for example training-set sizes; they are scaled to sum 1. Equal weights if
+            ``None``.
+
+    Returns:
+        The norm.
+
+    Raises:
+        ValueError: ``gram`` is not a Gram matrix, or the weights are not n finite numbers >= 0, or all are zero.
+
+    Example:
+        >>> norm_of_mean(np.array([[1.0, -1.0], [-1.0, 1.0]]))
+        0.0
     """
     products = _checks.gram_matrix(gram)
     n = len(products)
@@ -165,13 +221,24 @@ def norm_of_mean(gram: np.ndarray, weights: np.ndarray | Sequence[float] | None 
 
 
 def manhattan(updates: np.ndarray | Tensor, columns: Columns = None) -> np.ndarray:
-    """L1 distances ``(n, n)`` of updates ``(n, d)``, ``Σ_p |x_ip - x_jp|``; zero diagonal.
+    """Compute the L1 distances of updates, ``Σ_p |x_ip - x_jp|``.
 
-    columns: as in :func:`gram`. Taken over blocks of columns in the input's precision and added in float64.
+    They are computed over blocks of columns in the precision of the input, and added in float64.
 
-    >>> manhattan(np.array([[3.0, 4.0], [0.0, 2.0]]))
-    array([[0., 5.],
-           [5., 0.]])
+    Args:
+        updates: Shape ``(n, d)``.
+        columns: As in :func:`gram`.
+
+    Returns:
+        Shape ``(n, n)``, with a zero diagonal.
+
+    Raises:
+        ValueError: As in :func:`gram`.
+
+    Example:
+        >>> manhattan(np.array([[3.0, 4.0], [0.0, 2.0]]))
+        array([[0., 5.],
+               [5., 0.]])
     """
     rows = _checks.rows(updates)
     n = len(rows)
@@ -186,19 +253,19 @@ def manhattan(updates: np.ndarray | Tensor, columns: Columns = None) -> np.ndarr
 
 
 # ----------------------------------------------------------------------------------------------------
-# Inner products of many long rows, tile by tile: half of a general product's work, and no second matrix of its size.
+# Inner products of many long rows, tile by tile: half of the work of a general product, and no second matrix of that size.
 
 
 WIDTH = 1 << 16
-"""Columns whose products are added in the rows' own precision, at most, before float64 takes over."""
+"""The maximum number of columns whose products are added in the precision of the rows; these sums are added in float64."""
 
-_ENTRIES = 1 << 26  # of a block of columns: what is converted to float32 at a time, 256 MB of it
+_ENTRIES = 1 << 26  # of a block of columns that is converted to float32 at a time: 256 MB
 _TILE = 2048  # rows: a tile of products is 16 MB in float32
-_FEW = 200  # rows: below, torch's product is the faster one; from there on, NumPy's is, and it does half of the work
+_FEW = 200  # rows: with fewer, torch's product is faster; otherwise NumPy's is, and it does half of the work
 
 
 def self_products(rows: Tensor, columns: Columns, centre: bool) -> np.ndarray:
-    """``(n, n)`` float64 inner products of checked rows ``(n, d)``; ``centre`` takes the mean row off, block by block."""
+    """Compute ``(n, n)`` float64 inner products of checked rows; ``centre`` subtracts the mean row, block by block."""
     n = len(rows)
     total = np.zeros((n, n))
     for block in blocks(rows, columns, width=_width(n)):
@@ -212,14 +279,14 @@ def self_products(rows: Tensor, columns: Columns, centre: bool) -> np.ndarray:
             total[i, i] = tile + np.triu(tile, 1).T
         else:
             total[j, i] = total[i, j].T
-    # No product is greater than the greatest of the squares, so these tell whether all are finite.
+    # No product is greater than the greatest of the squares, so it is enough to check that these are finite.
     if not np.isfinite(np.diagonal(total)).all():
         _checks.refuse_infinite_rows(rows)
     return total
 
 
 def cross_products(rows: Tensor, some: np.ndarray, columns: Columns) -> np.ndarray:
-    """``(m, n)`` float64 inner products of the rows at the m positions ``some`` with all rows ``(n, d)``."""
+    """Compute ``(m, n)`` float64 inner products of the rows at the m positions ``some`` with all rows ``(n, d)``."""
     n = len(rows)
     total = np.zeros((len(some), n))
     for block in blocks(rows, columns, width=_width(n)):
@@ -252,13 +319,13 @@ def _add(total: np.ndarray, left: Tensor, i: slice, right: Tensor, j: slice) -> 
     one, two = left[i], right[j]
     with np.errstate(all="ignore"):  # what is not finite is named by the callers
         if one.device.type == "cpu" and max(len(one), len(two)) >= _FEW:
-            total[i, j] += one.numpy() @ two.numpy().T  # of a matrix and its own transpose, NumPy computes one half
+            total[i, j] += one.numpy() @ two.numpy().T  # for a matrix and its own transpose, NumPy computes one half
         else:
             total[i, j] += (one @ two.T).cpu().numpy()
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which layers tell clients apart (ACFL): a Gram matrix and cosine similarities of every layer on its own.
+# Layers that distinguish clients (ACFL): a separate Gram matrix and separate cosine similarities for every layer.
 
 
 ALL = "all"
@@ -266,54 +333,82 @@ ALL = "all"
 
 
 def layer_grams(rows: np.ndarray | Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
-    """layer -> ``(n, n)`` inner products of the clients' rows ``(n, d)`` in that layer's columns alone.
+    """Compute the inner products of the clients' rows separately for each layer.
 
-    columns: layer -> ``(start, stop)``, which do not overlap, so that the matrices of layers add up to that of them all.
-    Raises ``ValueError`` for rows that are not finite and for columns that are not there.
+    Args:
+        rows: Shape ``(n, d)``.
+        columns: Layer -> ``(start, stop)``. They do not overlap, so the matrices of layers add up to the matrix of all
+            layers.
 
-    >>> layer_grams(np.array([[3.0, 4.0], [0.0, 2.0]]), {"conv": (0, 1), "fc": (1, 2)})["fc"]
-    array([[16.,  8.],
-           [ 8.,  4.]])
+    Returns:
+        Layer -> inner products, shape ``(n, n)``.
+
+    Raises:
+        ValueError: Rows are not finite, or columns do not exist.
+
+    Example:
+        >>> layer_grams(np.array([[3.0, 4.0], [0.0, 2.0]]), {"conv": (0, 1), "fc": (1, 2)})["fc"]
+        array([[16.,  8.],
+               [ 8.,  4.]])
     """
     checked = _checks.rows(rows)
     return {layer: gram_of_rows(checked, span) for layer, span in columns.items()}
 
 
 def layer_similarities(rows: np.ndarray | Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
-    """layer -> ``(n, n)`` cosine similarities of the clients' rows ``(n, d)`` in that layer, and ``"all"`` in all of them.
+    """Compute the cosine similarities of the clients' rows for each layer, and for all layers together.
 
-    The matrices of ACFL's figure 3: first layers are alike in all clients, the last ones tell tasks apart. Arguments and
-    errors as in :func:`layer_grams`.
+    These are the matrices of ACFL's figure 3: first layers are similar in all clients, the last ones distinguish tasks.
 
-    >>> found = layer_similarities(np.array([[3.0, 4.0], [0.0, 2.0]]), {"conv": (0, 1), "fc": (1, 2)})
-    >>> float(found["fc"][0, 1]), float(found["all"][0, 1])
-    (1.0, 0.8)
+    Args:
+        rows: Shape ``(n, d)``.
+        columns: As in :func:`layer_grams`.
+
+    Returns:
+        Layer -> cosine similarities, shape ``(n, n)``; ``"all"`` -> those of all layers together.
+
+    Raises:
+        ValueError: As in :func:`layer_grams`.
+
+    Example:
+        >>> found = layer_similarities(np.array([[3.0, 4.0], [0.0, 2.0]]), {"conv": (0, 1), "fc": (1, 2)})
+        >>> float(found["fc"][0, 1]), float(found["all"][0, 1])
+        (1.0, 0.8)
     """
     return layer_cosines(layer_grams(rows, columns))
 
 
 def layer_cosines(grams: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """:func:`layer_similarities` from the matrices of :func:`layer_grams`; ``"all"`` is the cosine of their sum."""
+    """Compute :func:`layer_similarities` from the matrices of :func:`layer_grams`; ``"all"`` is the cosine of their sum."""
     return {**{layer: cosine(gram) for layer, gram in grams.items()}, ALL: cosine(np.sum([*grams.values()], axis=0))}
 
 
 # ----------------------------------------------------------------------------------------------------
-# How close one update is to others: what places a newcomer (CFL, arXiv 1910.01991, Algorithm 4).
+# The closeness of one update to others, by which a newcomer finds its group (CFL, arXiv 1910.01991, Algorithm 4).
 
 
 CLOSENESS_METRICS = ("cosine", "l2", "l1")
 
 
 def closeness(update: Tensor, stored: Tensor, metric: str = "cosine") -> Tensor:
-    """How close ``update`` ``(d,)`` is to each of ``stored`` ``(m, d)``: ``(m,)`` float64, greater is closer.
+    """Compute how close an update is to each of several stored ones.
 
-    ``cosine``: the cosine similarity, 0 where a norm is below 1e-12. ``l2``, ``l1``: minus the distance. ValueError for
-    another metric.
+    Args:
+        update: Shape ``(d,)``.
+        stored: Shape ``(m, d)``.
+        metric: ``"cosine"``: the cosine similarity, 0 if a norm is below 1e-12. ``"l2"``, ``"l1"``: minus the distance.
 
-    >>> closeness(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 3.0]])).tolist()
-    [1.0, 0.0]
-    >>> closeness(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]), "l1").tolist()
-    [-1.0, -4.0]
+    Returns:
+        Shape ``(m,)``, float64; greater is closer.
+
+    Raises:
+        ValueError: The metric is another one.
+
+    Example:
+        >>> closeness(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 3.0]])).tolist()
+        [1.0, 0.0]
+        >>> closeness(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]), "l1").tolist()
+        [-1.0, -4.0]
     """
     if metric == "cosine":
         norms, own = stored.norm(dim=1).double(), update.norm().double()

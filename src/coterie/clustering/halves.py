@@ -1,17 +1,17 @@
-"""What updates from two halves of every client's data tell: how much of their differences is signal, how much noise.
+"""Signal and noise, estimated from updates of two halves of every client's data.
 
-Coterie's own. Client i trains twice from the same model, on two random halves of its data with the same number of steps,
-and sends ``a_i = s_i + e_i`` and ``b_i = s_i + f_i``: the signal ``s_i`` is what its data distribution says, ``e_i`` and
-``f_i`` are what chance adds, independent of each other and of all other clients', of mean zero and alike in law. Written
-as the *whole update* ``M_i = (a_i + b_i) / 2`` and the *noise* ``D_i = (a_i - b_i) / 2``,
+This method is Coterie's own. Client i trains twice from the same model, on two random halves of its data with the same
+number of steps, and sends ``a_i = s_i + e_i`` and ``b_i = s_i + f_i``. The signal ``s_i`` depends on its data distribution.
+``e_i`` and ``f_i`` are random: independent of each other and of those of all other clients, with mean zero and the same
+distribution. With the *whole update* ``M_i = (a_i + b_i) / 2`` and the *noise* ``D_i = (a_i - b_i) / 2``:
 
-- ``D_i`` holds no signal, and is distributed like the noise in ``M_i`` where that is symmetric;
-- the two are uncorrelated; where noise is Gaussian, they are independent.
+- ``D_i`` contains no signal, and has the distribution of the noise in ``M_i`` if that distribution is symmetric;
+- the two are uncorrelated; if the noise is Gaussian, they are independent.
 
-So D is a copy of the noise that can be looked at by itself, and everything here follows from it. Only inner products are
-needed: the Gram matrix ``(2n, 2n)`` of the rows ``[a; b]``, client i's halves at positions i and n + i. It is a sum over
-parameters, stays the same under orthonormal maps, and may be of :func:`~coterie.clustering.sketch`es: to these formulas a
-sketch of k numbers is a model of k parameters.
+So D is a separate copy of the noise, and everything here follows from it. Only inner products are needed: the Gram matrix
+``(2n, 2n)`` of the rows ``[a; b]``, with the halves of client i at positions i and n + i. It is a sum over parameters and
+stays the same under orthonormal maps. It may also be the matrix of :func:`~coterie.clustering.sketch`es: in these formulas
+a sketch of k numbers is a model of k parameters.
 """
 
 from __future__ import annotations
@@ -29,11 +29,17 @@ from coterie.clustering.columns import Columns
 from coterie.clustering.geometry import gram_of_rows
 
 ROUNDING = 1e-12
-"""Squared norms below this, relative to the updates', are what float64 leaves of zero."""
+"""Squared norms below this, relative to those of the updates, are rounding errors of float64."""
 
 
 class Halves(NamedTuple):
-    """Inner products ``(n, n)`` of whole updates M and noise D: ``M Mᵀ``, ``D Dᵀ``, ``M Dᵀ``."""
+    """Inner products ``(n, n)`` of whole updates M and noise D.
+
+    Attributes:
+        mean: ``M Mᵀ``.
+        noise: ``D Dᵀ``.
+        mixed: ``M Dᵀ``.
+    """
 
     mean: np.ndarray
     noise: np.ndarray
@@ -41,17 +47,26 @@ class Halves(NamedTuple):
 
 
 def halves_gram(a: np.ndarray | Tensor, b: np.ndarray | Tensor, columns: Columns = None) -> np.ndarray:
-    """The Gram matrix ``(2n, 2n)`` of all half-updates: a ``(n, d)`` first, then b ``(n, d)``, the same clients in order.
+    """Compute the Gram matrix of all half-updates: first those of a, then those of b.
 
-    columns: as in :func:`~coterie.clustering.gram`. Float64, like all that is made of it here. Noise is a difference of
-    its entries, so noise below ``sqrt(ε) ‖a_i‖`` is lost in rounding, where ε is the precision of the rows: 3e-4 of the
-    norm in float32.
+    Noise is a difference of entries of this matrix. Noise below ``sqrt(ε) ‖a_i‖`` is therefore lost in rounding, where ε is
+    the precision of the rows: 3e-4 of the norm in float32.
 
-    Raises ``ValueError`` where a and b differ in shape, and as :func:`~coterie.clustering.gram` does.
+    Args:
+        a: First halves, shape ``(n, d)``.
+        b: Second halves of the same clients in the same order, shape ``(n, d)``.
+        columns: As in :func:`~coterie.clustering.gram`.
 
-    >>> halves_gram(np.array([[3.0, 4.0]]), np.array([[0.0, 2.0]]))
-    array([[25.,  8.],
-           [ 8.,  4.]])
+    Returns:
+        Shape ``(2n, 2n)``, float64, as are all results that follow from it here.
+
+    Raises:
+        ValueError: a and b differ in shape, or as in :func:`~coterie.clustering.gram`.
+
+    Example:
+        >>> halves_gram(np.array([[3.0, 4.0]]), np.array([[0.0, 2.0]]))
+        array([[25.,  8.],
+               [ 8.,  4.]])
     """
     first, second = _checks.rows(a, "a"), _checks.rows(b, "b")
     if first.shape != second.shape:
@@ -62,7 +77,7 @@ def halves_gram(a: np.ndarray | Tensor, b: np.ndarray | Tensor, columns: Columns
 
 
 def clients_of(gram: Any) -> np.ndarray:
-    """The checked Gram matrix ``(2n, 2n)`` of halves."""
+    """Check the Gram matrix ``(2n, 2n)`` of halves."""
     square = _checks.gram_matrix(gram)
     if len(square) % 2:
         raise ValueError(
@@ -73,13 +88,21 @@ def clients_of(gram: Any) -> np.ndarray:
 
 
 def halves(gram: Any, members: Iterable[int] | None = None) -> Halves:
-    """``M Mᵀ``, ``D Dᵀ`` and ``M Dᵀ`` from the Gram matrix ``(2n, 2n)`` of halves.
+    """Compute ``M Mᵀ``, ``D Dᵀ`` and ``M Dᵀ`` from the Gram matrix of halves.
 
-    members: positions of the clients that count, sorted first; all where ``None``. Raises ``ValueError`` for a matrix of
-    odd size or that is no Gram matrix, and for positions that are not there.
+    Args:
+        gram: Shape ``(2n, 2n)``, of :func:`halves_gram`.
+        members: Positions of the clients that count, which are sorted first; all if ``None``.
 
-    >>> halves(halves_gram(np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])))  # M = (2, 3), D = (1, 1)
-    Halves(mean=array([[13.]]), noise=array([[2.]]), mixed=array([[5.]]))
+    Returns:
+        The three matrices.
+
+    Raises:
+        ValueError: The matrix has an odd size or is not a Gram matrix, or a position does not exist.
+
+    Example:
+        >>> halves(halves_gram(np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])))  # M = (2, 3), D = (1, 1)
+        Halves(mean=array([[13.]]), noise=array([[2.]]), mixed=array([[5.]]))
     """
     square = clients_of(gram)
     if members is not None:
@@ -94,55 +117,89 @@ def halves(gram: Any, members: Iterable[int] | None = None) -> Halves:
 
 
 def noise_levels(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
-    """How much noise each whole update holds, ``‖D_i‖²``, ``(n,)``: unbiased for its expected squared norm.
+    """Estimate the noise in each whole update: ``‖D_i‖²``, unbiased for the expected squared norm of the noise.
 
-    >>> noise_levels(halves_gram(np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])))
-    array([2.])
+    Args:
+        gram: Shape ``(2n, 2n)``, of halves.
+        members: As in :func:`signal_gram`.
+
+    Returns:
+        Shape ``(n,)``.
+
+    Raises:
+        ValueError: As in :func:`signal_gram`.
+
+    Example:
+        >>> noise_levels(halves_gram(np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])))
+        array([2.])
     """
     return np.diagonal(halves(gram, members).noise).copy()
 
 
 def signal_gram(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
-    """Inner products ``(n, n)`` of the clients' signals, ``S Sᵀ``, without bias, the diagonal included.
+    """Estimate the inner products of the clients' signals, ``S Sᵀ``, without bias, including the diagonal.
 
-    gram: ``(2n, 2n)``, of halves. Off the diagonal ``M_i · M_j``, as different clients share no noise; on it
-    ``a_i · b_i = ‖M_i‖² - ‖D_i‖²``, as a client's halves share none. A plain Gram matrix has the noise on its diagonal.
+    Off the diagonal the estimate is ``M_i · M_j``, as different clients share no noise. On the diagonal it is
+    ``a_i · b_i = ‖M_i‖² - ‖D_i‖²``, as the two halves of a client share no noise. A plain Gram matrix contains the noise on
+    its diagonal.
 
     The symmetrised cross-half products ``(a_i · b_j + b_i · a_j) / 2`` have the same expectation, and twice the variance off
-    the diagonal: they leave ``a_i · a_j`` and ``b_i · b_j`` unused. With ``τ_ij = Var(e_i · f_j)`` they have ``τ_ij / 2``,
-    ``M_i · M_j`` has ``τ_ij / 4``.
+    the diagonal: they do not use ``a_i · a_j`` and ``b_i · b_j``. With ``τ_ij = Var(e_i · f_j)``, their variance is
+    ``τ_ij / 2``, and that of ``M_i · M_j`` is ``τ_ij / 4``.
 
-    The matrix is symmetric but need not be positive: a negative square says that nothing but noise was seen. Without
-    noise, ``a = b``, it is the Gram matrix of the updates.
+    The matrix is symmetric but need not be positive semi-definite: a negative diagonal entry means that only noise was seen.
+    Without noise, ``a = b``, it is the Gram matrix of the updates.
 
-    >>> signal_gram(halves_gram(np.array([[1.0, 1.0], [0.0, 2.0]]), np.array([[1.0, -1.0], [0.0, 4.0]])))
-    array([[0., 0.],
-           [0., 8.]])
+    Args:
+        gram: Shape ``(2n, 2n)``, of halves.
+        members: Positions of the clients that count, which are sorted first; all if ``None``.
+
+    Returns:
+        Shape ``(n, n)``.
+
+    Raises:
+        ValueError: The matrix has an odd size or is not a Gram matrix, or a position does not exist.
+
+    Example:
+        >>> signal_gram(halves_gram(np.array([[1.0, 1.0], [0.0, 2.0]]), np.array([[1.0, -1.0], [0.0, 4.0]])))
+        array([[0., 0.],
+               [0., 8.]])
     """
     return signals(halves(gram, members))
 
 
 def signals(h: Halves) -> np.ndarray:
-    """:func:`signal_gram` of checked halves."""
+    """Compute :func:`signal_gram` of checked halves."""
     return h.mean - np.diag(np.diagonal(h.noise))
 
 
 def centred(square: np.ndarray) -> np.ndarray:
-    """``C X C`` with ``C = I - 11ᵀ/n``: what the inner products ``(n, n)`` become when the rows' mean is taken off."""
+    """Compute ``C X C`` with ``C = I - 11ᵀ/n``: the inner products ``(n, n)`` after the mean of the rows is subtracted."""
     rows = square - square.mean(axis=0)
     return rows - rows.mean(axis=1, keepdims=True)
 
 
 def reliability(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
-    """How much of what sets each client's whole update apart from the group's mean is signal, ``(n,)``, 0 to 1.
+    """Estimate how much of each client's difference from the mean of the group is signal, from 0 to 1.
 
-    ``ρ_i = (C Ŝ C)_ii / (C M Mᵀ C)_ii`` with Ŝ of :func:`signal_gram` and C centring; below zero counts as 0, and 0/0 is 1:
-    a client exactly at the mean has nothing that could be noise. The γ_i of CFL's Separation Theorem, noise over signal,
+    ``ρ_i = (C Ŝ C)_ii / (C M Mᵀ C)_ii`` with Ŝ of :func:`signal_gram` and C centring. Below zero it counts as 0. 0/0 is 1: a
+    client exactly at the mean has no difference that could be noise. The γ_i of CFL's Separation Theorem, noise over signal,
     is ``sqrt(1/ρ_i - 1)``.
 
-    >>> a, b = np.array([[2.0, 0.0], [-2.0, 0.0]]), np.array([[2.0, 2.0], [-2.0, 2.0]])
-    >>> reliability(halves_gram(a, b))  # centred: M = ±(2, 0), and noise ‖D_i‖² = 1, of which the mean takes a half off
-    array([0.875, 0.875])
+    Args:
+        gram: Shape ``(2n, 2n)``, of halves.
+        members: As in :func:`signal_gram`.
+
+    Returns:
+        Shape ``(n,)``.
+
+    Raises:
+        ValueError: As in :func:`signal_gram`.
+
+    Example:
+        >>> a, b = np.array([[2.0, 0.0], [-2.0, 0.0]]), np.array([[2.0, 2.0], [-2.0, 2.0]])
+        >>> reliability(halves_gram(a, b))  # centred: M = ±(2, 0), and noise ‖D_i‖² = 1, of which the mean takes a half off
+        array([0.875, 0.875])
     """
     h = halves(gram, members)
     total = np.diagonal(centred(h.mean))
@@ -152,16 +209,28 @@ def reliability(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
 
 
 def signal_cosine(gram: Any, members: Iterable[int] | None = None, centre: bool = False) -> np.ndarray:
-    """Cosine similarities ``(n, n)`` of the clients' signals: those of updates without noise, which more data would show.
+    """Estimate the cosine similarities of the clients' signals, that is, of updates without noise.
 
-    ``Ŝ_ij / sqrt(Ŝ_ii Ŝ_jj)`` of :func:`signal_gram`, within [-1, 1], ones on the diagonal. Noise makes plain cosine
-    similarities smaller, and the more so the fewer examples a client has. A client whose ``Ŝ_ii`` is not above zero is
-    similar to nobody: 0. centre: take the members' mean off first.
+    It is ``Ŝ_ij / sqrt(Ŝ_ii Ŝ_jj)`` with Ŝ of :func:`signal_gram`, within [-1, 1], with ones on the diagonal. More data
+    would lead to these values. Noise makes plain cosine similarities smaller, the more so the fewer examples a client has. A
+    client whose ``Ŝ_ii`` is not above zero has similarity 0 to all others.
 
-    >>> a, b = np.array([[1.0, 2.0], [1.0, 0.0]]), np.array([[1.0, 0.0], [1.0, 0.0]])
-    >>> signal_cosine(halves_gram(a, b))
-    array([[1., 1.],
-           [1., 1.]])
+    Args:
+        gram: Shape ``(2n, 2n)``, of halves.
+        members: As in :func:`signal_gram`.
+        centre: Subtract the mean of the members first.
+
+    Returns:
+        Shape ``(n, n)``.
+
+    Raises:
+        ValueError: As in :func:`signal_gram`.
+
+    Example:
+        >>> a, b = np.array([[1.0, 2.0], [1.0, 0.0]]), np.array([[1.0, 0.0], [1.0, 0.0]])
+        >>> signal_cosine(halves_gram(a, b))
+        array([[1., 1.],
+               [1., 1.]])
     """
     estimate = signals(halves(gram, members))
     estimate = centred(estimate) if centre else estimate
@@ -174,20 +243,22 @@ def signal_cosine(gram: Any, members: Iterable[int] | None = None, centre: bool 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Two tests of congruence in which one half says where to look, and the other whether there is anything.
+# Two tests of congruence. One half of the data selects a direction, and the other half tests for a difference along it.
 #
-# Coterie's own; letters as in :mod:`~coterie.clustering.halves`. Take any weights u ``(n,)`` with ``Σ u_i = 0``, chosen after
-# seeing the first halves, and the direction ``v = Σ u_i a_i``. Given a, the numbers ``y_j = b_j · v`` are independent,
-# with mean ``s_j · v`` and variance ``vᵀ Cov(f_j) v``. If all signals are equal and all noise alike, they are n draws of one
-# normal law whatever was chosen, and in however few directions noise lives, so the slope of y on u is a Student's t with
-# ``n - 2`` degrees of freedom, exactly: neither noise level nor effective dimension enter.
+# These tests are Coterie's own; letters as in :mod:`~coterie.clustering.halves`. Take any weights u ``(n,)`` with
+# ``Σ u_i = 0``, chosen with knowledge of the first halves, and the direction ``v = Σ u_i a_i``. Given a, the numbers
+# ``y_j = b_j · v`` are independent, with mean ``s_j · v`` and variance ``vᵀ Cov(f_j) v``. If all signals are equal and all
+# noise has the same distribution, they are n draws from one normal distribution. This holds for every choice of u, however
+# few directions the noise has. So the slope of y on u is exactly a Student's t with ``n - 2`` degrees of freedom, and
+# depends on neither the noise level nor the effective dimension.
 #
-# Where clients have unequal noise, each client's halves are first divided by ``c_i^(k/2)``, ``c_i = ‖a_i - ā‖² + ‖b_i -
-# b̄‖²``, and taking the mean off becomes the projection P off the vector of these weights. ``c_i`` is even in ``b_i``'s
-# noise, so y keeps its mean; ``‖D_i‖²`` would not do, as it holds ``a_i · b_i``. But ``c_i`` holds signal too, and would hide
-# a client that is far from all others; so k is 0 while the ``log ‖D_i‖²`` vary as much as equal noise makes them by chance,
-# ``2/r`` with the effective dimension r, and rises to 1 at twice that. The means ā and b̄ are weighted by ``1/‖D_i‖``, lest
-# one client of much noise lend it to all.
+# If clients have unequal noise, each client's halves are first divided by ``c_i^(k/2)``,
+# ``c_i = ‖a_i - ā‖² + ‖b_i - b̄‖²``, and centring becomes the projection P orthogonal to the vector of these weights.
+# ``c_i`` is even in ``b_i``'s noise, so y keeps its mean. ``‖D_i‖²`` is not suitable, as it contains ``a_i · b_i``. But
+# ``c_i`` also contains signal, and would hide a client that is far from all others. So k is 0 while the variance of the
+# ``log ‖D_i‖²`` is at most the one that equal noise causes by chance, ``2/r`` with the effective dimension r. It rises to 1
+# at twice that variance. The means ā and b̄ are weighted by ``1/‖D_i‖``, so that the noise of one client does not affect
+# all others.
 
 
 class _Scaled(NamedTuple):
@@ -200,10 +271,17 @@ class _Scaled(NamedTuple):
 
 
 def direction_test(h: Halves, share: float) -> float:
-    """p-value that all signals are equal, against two groups that differ, or any one direction in which clients do.
+    """Test that all signals are equal, against two groups that differ, or any one direction in which clients differ.
 
-    u is the leading eigenvector of one half's centred Gram matrix: along it that half's clients differ most. Either half
-    chooses once, and the smaller p-value counts twice (Bonferroni). share: ``1/r``. 1 for fewer than three clients.
+    u is the leading eigenvector of the centred Gram matrix of one half: the clients of that half differ most along it. Each
+    half chooses once, and the smaller p-value counts twice (Bonferroni).
+
+    Args:
+        h: The halves.
+        share: ``1/r``.
+
+    Returns:
+        The p-value; 1 for fewer than three clients.
     """
     if (scaled := _scaled(h, share)) is None:
         return 1.0
@@ -212,7 +290,7 @@ def direction_test(h: Halves, share: float) -> float:
 
 
 def _slope(chosen_by: np.ndarray, cross: np.ndarray) -> float:
-    """p-value of the slope of y on u; cross: rows of the half that chose."""
+    """p-value of the slope of y on u; ``cross`` has the rows of the half that chose u."""
     u = np.linalg.eigh(chosen_by)[1][:, -1]
     y = u @ cross
     slope = u @ y
@@ -220,11 +298,18 @@ def _slope(chosen_by: np.ndarray, cross: np.ndarray) -> float:
 
 
 def odd_one_out_test(h: Halves, share: float) -> float:
-    """p-value that all signals are equal, against one client that differs from all others: the least of n, times n.
+    """Test that all signals are equal, against one client that differs from all others.
 
-    For client i, u singles it out: is ``a_i · b_i``, centred, larger than ``a_i · b_j`` and ``a_j · b_i`` vary over j ≠ i?
-    Either half gives the same slope, and a variance of its own from n - 2 numbers. The larger variance counts, with
-    ``2 (n - 2)`` degrees of freedom, as both have to be small by chance. share: ``1/r``. 1 for fewer than three clients.
+    For client i, u singles it out: the test asks whether ``a_i · b_i``, centred, is larger than ``a_i · b_j`` and
+    ``a_j · b_i`` vary over j ≠ i. Both halves give the same slope, and each gives a separate variance from n - 2 numbers.
+    The larger variance counts, with ``2 (n - 2)`` degrees of freedom, as both have to be small by chance.
+
+    Args:
+        h: The halves.
+        share: ``1/r``.
+
+    Returns:
+        The p-value, the smallest of n p-values times n; 1 for fewer than three clients.
     """
     if (scaled := _scaled(h, share)) is None:
         return 1.0
@@ -235,15 +320,15 @@ def odd_one_out_test(h: Halves, share: float) -> float:
 
 
 def _p_value(slope: np.ndarray, rest: np.ndarray, df: int) -> np.ndarray:
-    """Of a slope on a unit vector, given the sum of squares that is left: Student's t, one-sided."""
-    # Without noise nothing is left, and a slope is certain.
+    """One-sided p-value of Student's t, for a slope on a unit vector and the residual sum of squares."""
+    # Without noise there is no residual, and a slope is certain.
     t = slope / np.sqrt(np.maximum(rest, ROUNDING * slope**2 + np.finfo(float).tiny) / df)
     p: np.ndarray = special.stdtr(df, -t)
     return p
 
 
 def _scaled(h: Halves, share: float) -> _Scaled | None:
-    """``None`` where there is nothing to test: fewer than three clients, or no difference beyond rounding."""
+    """Scale and centre; ``None`` if there is nothing to test: fewer than three clients, or no difference beyond rounding."""
     n, whole = len(h.mean), h.mean + h.noise  # (A Aᵀ + B Bᵀ) / 2
     tiny = ROUNDING * float(np.diagonal(whole).max())
     if n < 3 or not tiny > 0:
@@ -268,10 +353,11 @@ def _scaled(h: Halves, share: float) -> _Scaled | None:
 
 
 def _unequal(level: np.ndarray, share: float) -> float:
-    """k: 0 where noise levels ``(n,)`` vary as equal noise would by chance, 1 where they vary twice as much or more.
+    """k: 0 if noise levels ``(n,)`` vary as equal noise does by chance, 1 if they vary twice as much or more.
 
-    They vary by the variance of their logarithms, or, lest one client be overlooked among many, by the square of the largest
-    one's distance from the median, which is ``2 log n`` times as much by chance.
+    The variation is the variance of their logarithms. So that one client among many is not overlooked, it is at least the
+    squared distance of the largest logarithm from the median, divided by ``2 log n``, the factor by which that square is
+    larger by chance.
     """
     logs, by_chance = np.log(level), 2 * share
     above = float(logs.max() - np.median(logs)) ** 2 / (2 * np.log(len(logs)))

@@ -1,7 +1,7 @@
-"""Partitions of clients: two ways to write one down, and how alike two are.
+"""Partitions of clients: two representations, and measures of how similar two partitions are.
 
-Labels are ``(n,)``, one per client; groups are tuples of positions. Labels' numbers mean nothing, so two partitions are
-compared as sets of groups.
+Labels are ``(n,)``, one per client. Groups are tuples of positions. The values of labels have no meaning, so two partitions
+are compared as sets of groups.
 """
 
 from __future__ import annotations
@@ -15,10 +15,20 @@ from coterie.clustering import _checks
 
 
 def groups_of(labels: Any) -> tuple[tuple[int, ...], ...]:
-    """The groups of labels ``(n,)``: positions sorted, groups in the order of their first members.
+    """Convert labels to groups.
 
-    >>> groups_of([7, 2, 7, 2, 0])
-    ((0, 2), (1, 3), (4,))
+    Args:
+        labels: Shape ``(n,)``.
+
+    Returns:
+        The groups: positions sorted, groups in the order of their first members.
+
+    Raises:
+        ValueError: There is not one finite label per client.
+
+    Example:
+        >>> groups_of([7, 2, 7, 2, 0])
+        ((0, 2), (1, 3), (4,))
     """
     numbered = _checks.label_vector(labels)
     order = np.argsort(numbered, kind="stable")
@@ -27,10 +37,20 @@ def groups_of(labels: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def labels_of(groups: Iterable[Iterable[int]]) -> np.ndarray:
-    """Labels ``(n,)``, numbered by first member, of groups that hold each position 0..n-1 once.
+    """Convert groups to labels.
 
-    >>> labels_of([(1, 3), (4,), (0, 2)])
-    array([0, 1, 0, 1, 2])
+    Args:
+        groups: Groups that contain each position 0 to n-1 once.
+
+    Returns:
+        Labels ``(n,)``, numbered by first member.
+
+    Raises:
+        ValueError: A group is empty, or a position is missing or repeated.
+
+    Example:
+        >>> labels_of([(1, 3), (4,), (0, 2)])
+        array([0, 1, 0, 1, 2])
     """
     parts = [tuple(group) for group in groups]
     members = [i for part in parts for i in part]
@@ -48,38 +68,68 @@ def labels_of(groups: Iterable[Iterable[int]]) -> np.ndarray:
 
 
 def same_partition(labels_a: Any, labels_b: Any) -> bool:
-    """Whether labels ``(n,)`` and ``(n,)`` make the same groups, whatever the groups are called.
+    """Whether two labellings make the same groups, whatever the values of the labels are.
 
-    Compared as sets of sets, in both directions. SciPy's ``is_isomorphic`` of 1.17 takes
+    They are compared as sets of sets, in both directions. SciPy's ``is_isomorphic`` of 1.17 takes
     ``[1, 1, 2, 2, 3, 3, 4, 4]`` and ``[1, 1, 2, 2, 1, 1, 2, 2]`` for the same partition in one order of arguments.
 
-    >>> same_partition([0, 0, 1], [5, 5, 3]), same_partition([1, 1, 2, 2], [1, 1, 1, 1])
-    (True, False)
+    Args:
+        labels_a: Shape ``(n,)``.
+        labels_b: Shape ``(n,)``.
+
+    Returns:
+        Whether the partitions are the same.
+
+    Raises:
+        ValueError: The two do not have one label each for the same clients.
+
+    Example:
+        >>> same_partition([0, 0, 1], [5, 5, 3]), same_partition([1, 1, 2, 2], [1, 1, 1, 1])
+        (True, False)
     """
     one, two = _two(labels_a, labels_b)
     return {frozenset(g) for g in groups_of(one)} == {frozenset(g) for g in groups_of(two)}
 
 
 def adjusted_rand(labels_a: Any, labels_b: Any) -> float:
-    """Adjusted Rand index of labels ``(n,)`` and ``(n,)``, scikit-learn's: 1 where equal, about 0 by chance.
+    """Compute scikit-learn's adjusted Rand index: 1 if two partitions are equal, about 0 by chance.
 
-    Two partitions that are both one group, or both singletons, are equal: 1.0. One group against singletons: 0.0.
+    Args:
+        labels_a: Shape ``(n,)``.
+        labels_b: Shape ``(n,)``.
 
-    >>> adjusted_rand([0, 0, 1, 1], [1, 1, 0, 0]), adjusted_rand([0, 0, 0], [0, 1, 2])
-    (1.0, 0.0)
+    Returns:
+        The index. It is 1.0 if both partitions are one group, or both are groups of one client. It is 0.0 for one group
+        against groups of one client.
+
+    Raises:
+        ValueError: The two do not have one label each for the same clients.
+
+    Example:
+        >>> adjusted_rand([0, 0, 1, 1], [1, 1, 0, 0]), adjusted_rand([0, 0, 0], [0, 1, 2])
+        (1.0, 0.0)
     """
-    from sklearn.metrics import adjusted_rand_score  # here, as importing it takes seconds
+    from sklearn.metrics import adjusted_rand_score  # imported here because it takes seconds
 
     return float(adjusted_rand_score(*_two(labels_a, labels_b)))
 
 
 def purity(labels: Any, truth: Any) -> float:
-    """Share of clients that belong to the true group most common in theirs; labels ``(n,)``, truth ``(n,)``.
+    """Compute the share of clients that belong to the most common true group of their group.
 
-    1 where no group mixes true groups, which singletons achieve too.
+    Args:
+        labels: The groups that were found, shape ``(n,)``.
+        truth: The true groups, shape ``(n,)``.
 
-    >>> purity([0, 0, 0, 1], ["a", "a", "b", "b"])  # (2 + 1) / 4
-    0.75
+    Returns:
+        The purity. It is 1 if no group mixes true groups, which groups of one client also achieve.
+
+    Raises:
+        ValueError: The two do not have one label each for the same clients.
+
+    Example:
+        >>> purity([0, 0, 0, 1], ["a", "a", "b", "b"])  # (2 + 1) / 4
+        0.75
     """
     one, two = _two(labels, truth)
     return sum(int(np.bincount(two[list(group)]).max()) for group in groups_of(one)) / len(one)

@@ -1,16 +1,16 @@
-"""Short stand-ins for long updates: a seeded random map to k numbers, under which inner products stay nearly the same.
+"""Short sketches of long updates: a seeded random map to k numbers that nearly preserves inner products.
 
-A row is cut into pieces of K numbers (k, or the next power of two). Every piece has its signs flipped at random, is mixed
-by the orthonormal Hadamard matrix, has its signs flipped again, and the pieces are added up; where K is more than k, k of
-the sums are drawn, and scaled. So ``S = [D'_1 H D_1, D'_2 H D_2, ...]`` with independent random signs in the diagonal
+A row is cut into pieces of K numbers (k, or the next power of two). For every piece, signs are flipped at random, the
+orthonormal Hadamard matrix is applied, and signs are flipped again. Then the pieces are added up. If K is greater than k, k
+of the sums are drawn and scaled. So ``S = [D'_1 H D_1, D'_2 H D_2, ...]`` with independent random signs in the diagonal
 matrices ``D`` and ``D'``: a Johnson-Lindenstrauss map in the family of N. Ailon and B. Chazelle, "The Fast
-Johnson-Lindenstrauss Transform" (SIAM J. Computing 2009). Every entry of ``S`` is ``±1/sqrt(k)``, so a row of a few large
-numbers is treated as well as any other, which sparser maps (count sketches) do not do.
+Johnson-Lindenstrauss Transform" (SIAM J. Computing 2009). Every entry of ``S`` is ``±1/sqrt(k)``. So a row of a few large
+numbers is treated as well as any other, unlike with sparser maps (count sketches).
 
 **Why it is right on average.** Two different entries of S in the same row have independent signs with mean zero, so
-``E <Sx, Sy> = <x, y>``. **How far it is off.** For K = k a piece keeps its inner products with itself, H being
-orthonormal. Pieces c and c' contribute ``Σ_r D'_c[r] D'_c'[r] u_r v_r`` with ``u = H D_c x_c``, ``v = H D_c' y_c'``; as
-``E u_r² = |x_c|²/k``, its variance is ``|x_c|² |y_c'|² / k``, and with the mirrored pair's ``<x_c, y_c> <x_c', y_c'> / k``
+``E <Sx, Sy> = <x, y>``. **The size of its error.** For K = k a piece keeps its inner products with itself, since H is
+orthonormal. Pieces c and c' contribute ``Σ_r D'_c[r] D'_c'[r] u_r v_r`` with ``u = H D_c x_c``, ``v = H D_c' y_c'``. As
+``E u_r² = |x_c|²/k``, its variance is ``|x_c|² |y_c'|² / k``, and with the mirrored pair ``<x_c, y_c> <x_c', y_c'> / k``
 more. Summed over pieces, the variance is at most ``(|x|² |y|² + <x, y>²) / k``. Drawing k of K sums keeps that bound.
 """
 
@@ -27,19 +27,28 @@ from coterie.clustering.columns import Columns, parts, widened
 from coterie.randomness import Purpose, numpy_generator
 
 MULTIPLE = 4
-_PIECES = 1 << 18  # numbers mixed at a time: they stay in the processor's cache
-_ENTRIES = 1 << 25  # of chosen columns gathered at a time
+_PIECES = 1 << 18  # numbers transformed at a time, so that they stay in the processor's cache
+_ENTRIES = 1 << 25  # of chosen columns that are gathered at a time
 
 
 class Sketcher:
-    """The map from d numbers to ``size``, for rows that come one at a time; the same for equal d, size and seed.
+    """The map from d numbers to ``size`` numbers, for rows that arrive one at a time.
 
-    It keeps two signs of a byte for each of the d columns. ``size`` is a positive multiple of 4; a power of two is
-    fastest. Rows of at most ``size`` numbers are returned as they are. ValueError for another size, and for other rows.
+    It is the same for equal d, size and seed. It stores two signs of one byte each for each of the d columns. Rows of at
+    most ``size`` numbers are returned as they are.
 
-    >>> sketcher = Sketcher(50_000, 4096)
-    >>> sketcher.rows(torch.ones(2, 50_000)).shape
-    torch.Size([2, 4096])
+    Args:
+        d: Number of parameters.
+        size: Length of a sketch, a positive multiple of 4; a power of two is fastest.
+        seed: The seed of the map.
+
+    Raises:
+        ValueError: The size is another one.
+
+    Example:
+        >>> sketcher = Sketcher(50_000, 4096)
+        >>> sketcher.rows(torch.ones(2, 50_000)).shape
+        torch.Size([2, 4096])
     """
 
     def __init__(self, d: int, size: int, seed: int = 0) -> None:
@@ -57,9 +66,18 @@ class Sketcher:
         self.left, self.right = _hadamard(bits // 2), _hadamard(bits - bits // 2)
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Rows ``(n, d)`` -> ``(n, size)`` in the rows' precision, half precisions and whole numbers in a wider one.
+        """Compute the sketches of rows.
 
-        A row's sketch is the same bit for bit whichever rows are sketched with it.
+        The sketch of a row is the same bit for bit whichever rows are sketched together with it.
+
+        Args:
+            rows: Shape ``(n, d)``.
+
+        Returns:
+            Shape ``(n, size)``, in the precision of the rows; half precisions and whole numbers become a wider one.
+
+        Raises:
+            ValueError: The rows have another shape.
         """
         if rows.ndim != 2 or rows.shape[1] != self.d:
             raise ValueError(f"rows must be (n, {self.d}), as the sketcher was made for, got shape {tuple(rows.shape)}")
@@ -69,10 +87,10 @@ class Sketcher:
         out = torch.zeros(len(rows), self.mixed, dtype=dtype, device=rows.device)
         left, right = (side.to(rows.device, dtype) for side in (self.left, self.right))
         step = max(1, _PIECES // self.mixed) * self.mixed
-        for start in range(0, self.d, step):  # the signs of some pieces serve all rows
+        for start in range(0, self.d, step):  # so that the signs of some pieces are converted once for all rows
             first, second = (signs[start : start + step].to(rows.device, dtype) for signs in (self.first, self.second))
             stop = min(start + step, self.d)
-            pieces = torch.zeros(len(first), dtype=dtype, device=rows.device)  # the last one ends in zeros
+            pieces = torch.zeros(len(first), dtype=dtype, device=rows.device)  # the last piece ends with zeros
             for i in range(len(rows)):
                 torch.mul(rows[i, start:stop].to(dtype), first[: stop - start], out=pieces[: stop - start])
                 mixed = torch.matmul(left, torch.matmul(pieces.view(-1, len(left), len(right)), right))
@@ -86,22 +104,34 @@ def _sketcher(d: int, size: int, seed: int) -> Sketcher:
 
 
 def sketch(rows: Tensor, size: int, seed: int = 0) -> Tensor:
-    """Rows ``(n, d)`` -> ``(n, size)``: :class:`Sketcher` in one call, which keeps the maps it made last.
+    """Compute the sketches of rows in one call of a :class:`Sketcher`; the most recent maps are kept.
 
     For any two rows, ``<Sx, Sy>`` is ``<x, y>`` on average over seeds, with a standard deviation of at most
     ``sqrt((|x|² |y|² + <x, y>²) / size)``: relative to the norms, ``sqrt(2 / size)`` or less, 0.022 for 4,096 numbers.
-    :func:`sketch_error` is a bound for all pairs of n rows at once. Arguments, precision and errors as there.
+    :func:`sketch_error` is a bound for all pairs of n rows at once.
 
-    >>> rows = torch.randn(3, 50_000, generator=torch.Generator().manual_seed(0))
-    >>> short = sketch(rows, 4096)
-    >>> short.shape, bool((short @ short.T / 50_000 - torch.eye(3)).abs().max() < 0.1)
-    (torch.Size([3, 4096]), True)
+    Args:
+        rows: Shape ``(n, d)``.
+        size: As in :class:`Sketcher`.
+        seed: As in :class:`Sketcher`.
+
+    Returns:
+        Shape ``(n, size)``, as from :meth:`Sketcher.rows`.
+
+    Raises:
+        ValueError: As in :class:`Sketcher`.
+
+    Example:
+        >>> rows = torch.randn(3, 50_000, generator=torch.Generator().manual_seed(0))
+        >>> short = sketch(rows, 4096)
+        >>> short.shape, bool((short @ short.T / 50_000 - torch.eye(3)).abs().max() < 0.1)
+        (torch.Size([3, 4096]), True)
     """
     return _sketcher(rows.shape[1], size, seed).rows(rows)
 
 
 def sketch_of_columns(rows: Tensor, columns: Columns, size: int, seed: int) -> Tensor:
-    """Sketches of the chosen columns of checked rows, ``(n, size)``; gathered for some rows at a time."""
+    """Compute the sketches of chosen columns of checked rows, ``(n, size)``; the columns are gathered for some rows at a time."""
     if columns is None:
         return sketch(rows, size, seed)
     chosen = [part if isinstance(part, slice) else torch.from_numpy(part) for part in parts(columns, rows.shape[1])]
@@ -114,24 +144,36 @@ def sketch_of_columns(rows: Tensor, columns: Columns, size: int, seed: int) -> T
 
 
 def sketch_error(k: int, n: int, delta: float = 0.01) -> float:
-    """How far sketches of k numbers may put the cosines and distances of n clients off, all pairs at once.
+    """Bound the error that sketches cause in the cosines and distances of n clients, for all pairs at once.
 
-    With probability 1 - delta, for *every* pair of n updates, the cosine of the sketches is within this of the updates'
-    own, and the squared Euclidean distance within this share of it: ``2 sqrt(L/k) + 2 L/k``, ``L = ln(n²/delta)``.
+    With probability 1 - delta, for *every* pair of n updates, the cosine of the sketches differs from that of the updates by
+    at most this bound, and the squared Euclidean distance by at most this share of itself: ``2 sqrt(L/k) + 2 L/k``,
+    ``L = ln(n²/delta)``.
 
-    For a map of independent normal numbers this is a theorem: ``k |Sz|²/|z|²`` is then χ² with k degrees of freedom,
-    beyond ``k + 2 sqrt(k L) + 2 L`` with probability ``exp(-L)`` (B. Laurent and P. Massart, Annals of Statistics 2000,
-    lemma 1), and there are n (n - 1) such ends of n (n - 1) / 2 differences, which leave delta/n. The
-    cosine r of such sketches, where c is the updates', is that of k pairs of normal numbers. Its tail falls off with the
-    exponent ``k log cosh(artanh r - artanh c)``, for ``|r - c| >= t`` no less than ``k log cosh(2 artanh(t/2)) >= k t²/2
-    >= 2 L``: all cosines together take far less than what is left. For the map of :func:`sketch` the variance
-    is the proven one, and the tail is taken to be normal, as an error is a sum of k terms that are independent given
-    the first signs; tests check that the bound holds, for dense, heavy-tailed and sparse rows.
+    For a map of independent normal numbers this is a theorem. ``k |Sz|²/|z|²`` is then χ² with k degrees of freedom, beyond
+    ``k + 2 sqrt(k L) + 2 L`` with probability ``exp(-L)`` (B. Laurent and P. Massart, Annals of Statistics 2000, lemma 1).
+    The n (n - 1) / 2 differences have n (n - 1) such ends, which leaves delta/n. The cosine r of such sketches, where c is
+    that of the updates, is the cosine of k pairs of normal numbers. Its tail falls with the exponent
+    ``k log cosh(artanh r - artanh c)``, which for ``|r - c| >= t`` is at least
+    ``k log cosh(2 artanh(t/2)) >= k t²/2 >= 2 L``: all cosines together need far less than the remaining probability. For
+    the map of :func:`sketch` the variance is the proven one, and the tail is assumed to be normal, as an error is a sum of k
+    terms that are independent given the first signs. Tests check that the bound holds, for dense, heavy-tailed and sparse
+    rows.
 
-    ValueError if n < 1, k < 1 or delta is not between 0 and 1.
+    Args:
+        k: Length of a sketch.
+        n: Number of clients.
+        delta: The probability that the bound does not hold.
 
-    >>> round(sketch_error(4096, 100), 3), round(sketch_error(16_384, 10_000), 3)
-    (0.123, 0.078)
+    Returns:
+        The bound.
+
+    Raises:
+        ValueError: n < 1, k < 1, or delta is not between 0 and 1.
+
+    Example:
+        >>> round(sketch_error(4096, 100), 3), round(sketch_error(16_384, 10_000), 3)
+        (0.123, 0.078)
     """
     if k < 1 or n < 1:
         raise ValueError(f"k and n must be >= 1, numbers of a sketch and clients, got {k} and {n}")

@@ -1,8 +1,9 @@
 """HCCT's utility, its greedy merge and the benefit of a merge, from the Gram matrix (arXiv 2401.13236, section V).
 
-A client's utility in group G is ``U_n(G) = cos(g_n, ḡ_G) - λ_n / N_G``: how well the group's gradient
-``ḡ_G = Σ N_i g_i / N_G`` serves it, less a price for little data; alone, its cosine is 1 by definition. A group's
-utility is the sum over its members, so the paper's constant Γ cancels in every comparison and is left out.
+The utility of a client in group G is ``U_n(G) = cos(g_n, ḡ_G) - λ_n / N_G``. The cosine measures how well the gradient of
+the group, ``ḡ_G = Σ N_i g_i / N_G``, fits the client; for a client alone it is 1 by definition. The second term is a price
+for little data. The utility of a group is the sum over its members. The paper's constant Γ cancels in every comparison and
+is left out.
 """
 
 from __future__ import annotations
@@ -19,16 +20,26 @@ Tradeoff = float | Sequence[float] | np.ndarray
 
 
 def utility(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, group: Iterable[int]) -> np.ndarray:
-    """Utility ``U_n(G)`` of every member of one group (eq. 9 with Γ = 0), ``(|G|,)`` in the order of positions.
+    """Compute the utility ``U_n(G)`` of every member of one group (eq. 9 with Γ = 0).
 
-    gram: ``(n, n)`` of the gradients or updates. sizes: ``(n,)`` training-set sizes N, > 0. tradeoff: λ >= 0, a number
-    or ``(n,)``, on the scale of the sizes. group: positions of its members. A norm below 1e-12 makes a cosine 0.
+    The utility of the group is the sum. A merge may raise it while it lowers the utility of a member.
 
-    The group's utility is the sum. A merge may raise it while it lowers a member's own.
+    Args:
+        gram: Shape ``(n, n)``, of the gradients or updates. A norm below 1e-12 makes a cosine 0.
+        sizes: Training-set sizes N, shape ``(n,)``, > 0.
+        tradeoff: λ >= 0, a number or shape ``(n,)``, on the scale of the sizes.
+        group: Positions of the members.
 
-    >>> gram = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> utility(gram, [100, 100, 100], 10, group=[0, 1])  # 1 - 10/200 each
-    array([0.95, 0.95])
+    Returns:
+        Shape ``(|G|,)``, in the order of positions.
+
+    Raises:
+        ValueError: An argument does not have the form above.
+
+    Example:
+        >>> gram = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> utility(gram, [100, 100, 100], 10, group=[0, 1])  # 1 - 10/200 each
+        array([0.95, 0.95])
     """
     products, sizes, tradeoff = _inputs(gram, sizes, tradeoff)
     at = _checks.position_list(group, len(products))
@@ -48,20 +59,32 @@ def utility_merge(
 ) -> tuple[tuple[int, ...], ...]:
     """Merge the two groups with the greatest gain of utility while there is a gain (Algorithm 2).
 
-    Arguments as in :func:`utility`. groups: merge until so many are left, whatever the gain. Returns groups as sorted
-    tuples of positions, in the order of their first members. Of equal gains, the pair with the smallest first members
-    is merged; a gain must be above zero by more than rounding.
+    If two gains are equal, the pair with the smallest first members is merged. A gain must be above zero by more than
+    rounding.
 
     With ``P_A = Σ N_i g_i``, ``U_A = Σ g_i/‖g_i‖`` and ``L_A = Σ λ_i``, the utility of ``A ∪ B`` is
-    ``<P_A + P_B, U_A + U_B> / ‖P_A + P_B‖ - (L_A + L_B) / (N_A + N_B)``, made of entries of two ``(n, n)`` matrices
-    that follow from the Gram matrix; a merge adds two rows and two columns of each. So a pair costs O(1) and the whole
-    O(n²), whatever d, where the definition takes O(n³ d).
+    ``<P_A + P_B, U_A + U_B> / ‖P_A + P_B‖ - (L_A + L_B) / (N_A + N_B)``. It consists of entries of two ``(n, n)`` matrices
+    that follow from the Gram matrix. A merge adds two rows and two columns of each. So a pair costs O(1) and the whole
+    algorithm O(n²), whatever d is; the definition costs O(n³ d).
 
-    Two clients of N examples and cosine c merge where ``λ/N > 2 (1 - sqrt((1 + c)/2))``, 0.586 for c = 0:
+    Args:
+        gram: As in :func:`utility`.
+        sizes: As in :func:`utility`.
+        tradeoff: As in :func:`utility`.
+        groups: If given, merge until this number of groups is left, whatever the gain.
 
-    >>> gram = np.eye(2)
-    >>> utility_merge(gram, [100, 100], 58), utility_merge(gram, [100, 100], 59)
-    (((0,), (1,)), ((0, 1),))
+    Returns:
+        Groups as sorted tuples of positions, in the order of their first members.
+
+    Raises:
+        ValueError: As in :func:`utility`, or ``groups`` is not a whole number 1 to n.
+
+    Example:
+        Two clients of N examples and cosine c merge if ``λ/N > 2 (1 - sqrt((1 + c)/2))``, 0.586 for c = 0:
+
+        >>> gram = np.eye(2)
+        >>> utility_merge(gram, [100, 100], 58), utility_merge(gram, [100, 100], 59)
+        (((0,), (1,)), ((0, 1),))
     """
     products, sizes, tradeoff = _inputs(gram, sizes, tradeoff)
     if groups is not None:
@@ -70,16 +93,26 @@ def utility_merge(
 
 
 def benefits(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]]) -> np.ndarray:
-    """Benefit ``B_ij = U(G_i ∪ G_j) - U(G_i) - U(G_j)`` of merging any two groups (eq. 15), ``(k, k)`` symmetric.
+    """Compute the benefit ``B_ij = U(G_i ∪ G_j) - U(G_i) - U(G_j)`` of merging any two groups (eq. 15).
 
-    Arguments as in :func:`utility`. groups: k groups of positions, no position in two of them; not all need be in one.
-    The diagonal is -inf: no group merges with itself.
+    Args:
+        gram: As in :func:`utility`.
+        sizes: As in :func:`utility`.
+        tradeoff: As in :func:`utility`.
+        groups: k groups of positions. No position is in two of them; not all positions need be in one.
 
-    >>> gram = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> benefits(gram, [100, 100, 100], 10, [[0], [1], [2]]).round(3)  # 2 - 20/200 - 2 (1 - 10/100); cos 45° twice
-    array([[  -inf,  0.1  , -0.486],
-           [ 0.1  ,   -inf, -0.486],
-           [-0.486, -0.486,   -inf]])
+    Returns:
+        Shape ``(k, k)``, symmetric. The diagonal is -inf: no group merges with itself.
+
+    Raises:
+        ValueError: As in :func:`utility`, or ``groups`` are not such groups.
+
+    Example:
+        >>> gram = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> benefits(gram, [100, 100, 100], 10, [[0], [1], [2]]).round(3)  # 2 - 20/200 - 2 (1 - 10/100); cos 45° twice
+        array([[  -inf,  0.1  , -0.486],
+               [ 0.1  ,   -inf, -0.486],
+               [-0.486, -0.486,   -inf]])
     """
     products, sizes, tradeoff = _inputs(gram, sizes, tradeoff)
     parts = [_checks.position_list(group, len(products)) for group in groups]
@@ -123,22 +156,34 @@ def _units(products: np.ndarray) -> np.ndarray:
 
 
 def _summed(square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.ndarray) -> np.ndarray:
-    """``<P, U> / ‖P‖ - L / N`` of groups of two or more, from ``‖P‖²`` and ``<P, U>``: the sum of their members' utilities."""
+    """The sum of the members' utilities, for groups of two or more: ``<P, U> / ‖P‖ - L / N``, from ``‖P‖²`` and ``<P, U>``."""
     norm = np.sqrt(np.maximum(square, 0.0))
     none = norm < ZERO * data
-    if none.any():  # rarely, and a division with a mask takes several times as long
+    if none.any():  # this is rare, and a division with a mask takes several times as long
         inner, norm = np.where(none, 0.0, inner), np.where(none, 1.0, norm)
     return inner / norm - price / data
 
 
 def benefit(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]], newcomer: int) -> np.ndarray:
-    """Benefit of admitting one client to each of k groups (eq. 15), ``(k,)``; it joins the best, where that is above zero.
+    """Compute the benefit of admitting one client to each of k groups (eq. 15); it joins the best one if that is above zero.
 
-    Arguments as in :func:`benefits`; newcomer: a position in none of the groups.
+    Args:
+        gram: As in :func:`benefits`.
+        sizes: As in :func:`benefits`.
+        tradeoff: As in :func:`benefits`.
+        groups: As in :func:`benefits`.
+        newcomer: The position of the client, in none of the groups.
 
-    >>> gram = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> benefit(gram, [100, 100, 100], 10, [[0], [2]], newcomer=1).round(3)
-    array([ 0.1  , -0.486])
+    Returns:
+        Shape ``(k,)``.
+
+    Raises:
+        ValueError: As in :func:`benefits`.
+
+    Example:
+        >>> gram = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> benefit(gram, [100, 100, 100], 10, [[0], [2]], newcomer=1).round(3)
+        array([ 0.1  , -0.486])
     """
     return benefits(gram, sizes, tradeoff, [*groups, [newcomer]])[-1, :-1]
 
@@ -155,11 +200,11 @@ def _inputs(gram: Any, sizes: Any, tradeoff: Any) -> tuple[np.ndarray, np.ndarra
 
 
 class _Merging:
-    """The groups of :func:`utility_merge` while they merge; a group lives in the row of its first member.
+    """The groups of :func:`utility_merge` while they merge; a group is stored in the row of its first member.
 
-    pp[a, b] = <P_a, P_b>, pu[a, b] = <P_a, U_b>, and their diagonals on their own, where they are quick to read.
-    gain[a, b] is -inf unless a < b. best[a] is where row a of ``gain`` has its maximum, and top[a] what it is, so that
-    the best pair is found in O(n).
+    ``pp[a, b] = <P_a, P_b>`` and ``pu[a, b] = <P_a, U_b>``; their diagonals are also stored separately, because that is
+    faster to read. ``gain[a, b]`` is -inf unless a < b. ``best[a]`` is the position of the maximum in row a of ``gain``, and
+    ``top[a]`` is that maximum, so that the best pair is found in O(n).
     """
 
     def __init__(self, products: np.ndarray, sizes: np.ndarray, tradeoff: np.ndarray) -> None:
@@ -171,14 +216,15 @@ class _Merging:
         self.alive = np.ones(len(sizes), dtype=bool)
         self.gain = np.full((len(sizes), len(sizes)), -np.inf)
         for a, unit in enumerate(_units(products)):
-            to_a = sizes * unit * products[a]  # column a of pu from a row of the symmetric products, quicker to read
+            to_a = sizes * unit * products[a]  # column a of pu; a row of the symmetric products is faster to read
             self.gain[a, a + 1 :] = self._gains(a, to_a, slice(a + 1, None))
         self.best = self.gain.argmax(axis=1)
         self.top = self.gain[np.arange(len(sizes)), self.best]
 
     def run(self, groups: int | None) -> tuple[tuple[int, ...], ...]:
+        """Merge until the given number of groups is left, or until there is no gain."""
         while len(self.members) > (groups or 1):
-            a = int(self.top.argmax())  # the first of equals, here and in ``best``: ties by smallest first members
+            a = int(self.top.argmax())  # the first of equal ones, here and in ``best``, so smallest first members win ties
             b = int(self.best[a])
             rounding = 4 * np.finfo(float).eps * (len(self.members[a]) + len(self.members[b]))
             if groups is None and self.top[a] <= rounding:
@@ -187,7 +233,7 @@ class _Merging:
         return tuple(tuple(sorted(self.members[a])) for a in sorted(self.members))
 
     def _together(self, a: int, to_a: np.ndarray, at: slice) -> np.ndarray:
-        """Utility of group a with every other group in ``at``; to_a: column a of ``pu``."""
+        """Utility of group a together with every other group in ``at``; ``to_a`` is column a of ``pu``."""
         square = self.square[a] + 2 * self.pp[a, at] + self.square[at]
         inner = self.inner[a] + self.pu[a, at] + to_a[at] + self.inner[at]
         return _summed(square, inner, self.data[a] + self.data[at], self.price[a] + self.price[at])
@@ -202,7 +248,7 @@ class _Merging:
         self.alive[b] = False
         self.pp[a] += self.pp[b]
         self.pp[a, a] += self.pp[a, b]
-        self.pp[:, a] = self.pp[a]  # symmetric, and rows are quicker to read than columns
+        self.pp[:, a] = self.pp[a]  # symmetric, and rows are faster to read than columns
         self.pu[a] += self.pu[b]
         to_a = self.pu[:, a] + self.pu[:, b]
         self.pu[:, a] = to_a
@@ -214,7 +260,7 @@ class _Merging:
         self.gain[a, a + 1 :], self.gain[:a, a] = gains[a + 1 :], gains[:a]
         # Rows whose maximum was at a or b are searched again; in the others only the new entry at a can beat it.
         stale = np.flatnonzero(self.alive & ((self.best == a) | (self.best == b)))
-        for row in {a, *stale.tolist()} - {len(gains) - 1}:  # the last one is the first of no pair
+        for row in {a, *stale.tolist()} - {len(gains) - 1}:  # the last row is never the first of a pair
             self.best[row] = row + 1 + int(self.gain[row, row + 1 :].argmax())
             self.top[row] = self.gain[row, self.best[row]]
         new, old = gains[:a], self.top[:a]
@@ -223,24 +269,36 @@ class _Merging:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The best partition by HCCT's utility (arXiv 2401.13236, problem P1), by trying all: what the greedy merge is held against.
+# The best partition by HCCT's utility (arXiv 2401.13236, problem P1), found by trying all: a reference for the greedy merge.
 
 
 MOST = 10
-"""Clients: the work grows as 3ⁿ."""
+"""The maximum number of clients: the work grows as 3ⁿ."""
 
 
 def utility_optimum(
     gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, *, groups: int | None = None
 ) -> tuple[tuple[int, ...], ...]:
-    """The partition of greatest total utility (eq. 10-11), of all partitions of n <= 10 clients.
+    """Find the partition of greatest total utility (eq. 10-11), of all partitions of n <= 10 clients.
 
-    Arguments and result as :func:`~coterie.clustering.utility_merge`, which merges greedily and is near it, not always at
-    it. groups: partitions into just so many only. Of partitions equal but for rounding, one with the most groups is
-    returned, as a merge must gain. Raises ``ValueError`` for more than 10 clients.
+    :func:`~coterie.clustering.utility_merge` merges greedily and is near this optimum, but does not always reach it. Of
+    partitions that are equal except for rounding, one with the most groups is returned, because a merge must gain.
 
-    >>> utility_optimum(np.eye(2), [100, 100], 58), utility_optimum(np.eye(2), [100, 100], 59)
-    (((0,), (1,)), ((0, 1),))
+    Args:
+        gram: As in :func:`~coterie.clustering.utility_merge`.
+        sizes: As in :func:`~coterie.clustering.utility_merge`.
+        tradeoff: As in :func:`~coterie.clustering.utility_merge`.
+        groups: If given, consider only partitions into exactly this number of groups.
+
+    Returns:
+        Groups as in :func:`~coterie.clustering.utility_merge`.
+
+    Raises:
+        ValueError: As in :func:`~coterie.clustering.utility_merge`, or there are more than 10 clients.
+
+    Example:
+        >>> utility_optimum(np.eye(2), [100, 100], 58), utility_optimum(np.eye(2), [100, 100], 59)
+        (((0,), (1,)), ((0, 1),))
     """
     products = _checks.gram_matrix(gram)
     n = len(products)
@@ -269,7 +327,7 @@ def _first_group(s: int, worth: list[float], fewer: dict[int, tuple[float, int]]
     """The group of the first client of ``s`` in the best partition whose other groups are as in ``fewer``."""
     lowest, found = s & -s, None
     others = rest = s ^ lowest
-    while True:  # every subset of the others, the whole first: what is left over is ``others ^ rest``
+    while True:  # every subset of the others, all of them first; those left out are ``others ^ rest``
         group = lowest | rest
         if others ^ rest in fewer:
             total = worth[group] + fewer[others ^ rest][0]

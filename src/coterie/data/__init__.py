@@ -1,1 +1,1 @@
-"""From a name or a folder to clients' data: data sets, ways to deal them to clients, ways to make groups differ."""
+"""Clients' data from a name or a folder: data sets, partitions over clients, and shifts between groups of clients."""

@@ -1,4 +1,4 @@
-"""Data sets by name, from a folder of files in their upstream layouts: ``load("mnist", "/data")``."""
+"""Data sets by name, read from a folder of files in their upstream layouts: ``load("mnist", "/data")``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, UserError, nearest
 
 # ----------------------------------------------------------------------------------------------------
-# AG News as next-word prediction: articles in, sequences of tokens out.
+# AG News for next-word prediction: from articles to sequences of tokens.
 
 
 UNKNOWN, END = "<unknown>", "<end>"
@@ -32,17 +32,29 @@ _WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
 
 
 def text_files(folder: Path) -> tuple[Path, ...]:
-    """train.csv and test.csv of AG News under ``folder``."""
+    """Find ``train.csv`` and ``test.csv`` of AG News under ``folder``."""
     places = ("ag_news_csv", "ag_news", "")
     return tuple(readers.find(folder, places, (name,), "ag_news") for name in ("train.csv", "test.csv"))
 
 
 def read_text(paths: tuple[Path, ...], vocabulary: int = 10_000, length: int = 30) -> Dataset:
-    """Rows of class (1-4), title, description -> inputs and targets ``(N, length)``, targets one word ahead.
+    """Read AG News as a data set for next-word prediction.
 
-    The vocabulary is the most frequent lower-case words of the training articles, after ``<unknown>`` and ``<end>``. A
-    topic's articles, each closed by ``<end>``, are joined and cut every ``length`` words, so no sequence is padded.
-    meta ``topic``: 0 World, 1 Sports, 2 Business, 3 Sci/Tech.
+    A row of a file is a class (1-4), a title and a description. Inputs and targets have shape ``(N, length)``; targets are
+    the inputs shifted by one word. The vocabulary is ``<unknown>``, ``<end>`` and the most frequent lower-case words of the
+    training articles. The articles of one topic, each followed by ``<end>``, are joined and cut every ``length`` words, so
+    no sequence is padded.
+
+    Args:
+        paths: The training file and the test file.
+        vocabulary: Number of words, ``<unknown>`` and ``<end>`` included.
+        length: Words of one sequence.
+
+    Returns:
+        The data set. Its meta ``topic`` is 0 World, 1 Sports, 2 Business or 3 Sci/Tech.
+
+    Raises:
+        UserError: A file is not such a csv file, has another class, or is too short for one sequence.
     """
     articles = [_articles(path) for path in paths]
     counts = Counter(word for _, words in articles[0] for word in words)
@@ -54,16 +66,17 @@ def read_text(paths: tuple[Path, ...], vocabulary: int = 10_000, length: int = 3
 
 
 def tokens(text: str) -> list[str]:
-    """Lower-case words and numbers.
+    r"""Return the lower-case words and numbers of a text.
 
-    >>> tokens("It's 28\\\\000 strong.")
-    ["it's", '28', '000', 'strong']
+    Example:
+        >>> tokens("It's 28\\\\000 strong.")
+        ["it's", '28', '000', 'strong']
     """
     return _WORD.findall(text.lower().replace("\\", " "))
 
 
 def _articles(path: Path) -> list[tuple[int, list[str]]]:
-    """(topic, words) of each article."""
+    """The topic (0-3) and the words of each article."""
     out = []
     for number, (topic, title, description) in enumerate(readers.rows(path, 3), 1):
         if topic not in ("1", "2", "3", "4"):
@@ -91,9 +104,9 @@ def _sequences(articles: Iterable[tuple[int, list[str]]], number: dict[str, int]
 # ----------------------------------------------------------------------------------------------------
 # LEAF's FEMNIST: handwritten digits and letters of 62 classes, by writer, in JSON (S. Caldas et al., arXiv 1812.01097).
 #
-# Each file has ``users``, names of writers, and ``user_data``: name -> ``x``, lists of 784 numbers in [0, 1], and ``y``,
-# classes. LEAF deals a writer's images to a training and a test file; here they are one pool, and scenarios hold out their
-# own.
+# Each file has ``users``, the names of writers, and ``user_data``: name -> ``x``, lists of 784 numbers in [0, 1], and ``y``,
+# classes. LEAF splits the images of a writer into a training and a test file. Here they are one pool, and scenarios hold out
+# their own test data.
 
 
 CLASSES, SIDE = 62, 28
@@ -103,7 +116,17 @@ PARTS = (("train", "test"), ("all_data",))
 
 
 def leaf_files(folder: Path) -> tuple[Path, ...]:
-    """LEAF's JSON files under a folder: of the split data, else of all data."""
+    """Find LEAF's JSON files under a folder: those of the split data, otherwise those of all data.
+
+    Args:
+        folder: The data folder.
+
+    Returns:
+        The paths, at least one.
+
+    Raises:
+        UserError: There are none.
+    """
     for place in PLACES:
         for parts in PARTS:
             found = [path for part in parts for path in sorted((folder / place / part).glob("*.json*"))]
@@ -114,7 +137,17 @@ def leaf_files(folder: Path) -> tuple[Path, ...]:
 
 
 def read_leaf(paths: tuple[Path, ...]) -> Dataset:
-    """All images; meta ``writer`` numbers the writers by name."""
+    """Read all images of LEAF's FEMNIST as one training pool.
+
+    Args:
+        paths: The JSON files.
+
+    Returns:
+        The data set. Its meta ``writer`` is the number of the writer, in the order of their names.
+
+    Raises:
+        UserError: A file is not LEAF's, is mislabelled, or no file holds an example.
+    """
     inputs, targets, writers = [], [], []
     for path in paths:
         for name, images, labels in _writers(path):
@@ -129,7 +162,7 @@ def read_leaf(paths: tuple[Path, ...]) -> Dataset:
 
 
 def _writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """(name, images ``(m, 28, 28)`` float32, labels ``(m,)``) of each writer in a file who has any."""
+    """Name, images ``(m, 28, 28)`` float32 and labels ``(m,)`` of each writer in a file with at least one example."""
     try:
         data: dict[str, Any] = json.loads(readers.content(path))["user_data"]
         found = [(name, _images(own["x"]), np.array(own["y"])) for name, own in data.items() if own["y"]]
@@ -155,11 +188,22 @@ WRITERS = ("writer_id", "writer", "user_id", "client_id", "hsf_id")
 
 
 def read_hub(paths: tuple[Path, ...], name: str, input_column: str | None = None, label_column: str | None = None) -> Dataset:
-    """``hub:NAME``, where NAME is a data set of the hub, or a local folder of parquet files in the hub's layout.
+    """Read ``hub:NAME``, where NAME is a data set of the hub or a local folder of parquet files in the hub's layout.
 
-    Its ``train`` split, and its ``test`` (or ``validation``) split where there is one. The input and label columns are
-    found by type (an image; a class label) or by usual names, unless they are given; a column of writers becomes the
-    meta ``writer``. Raises :class:`UserError` without flwr-datasets, for an unknown set, and where a column is unclear.
+    It takes the ``train`` split and, if there is one, the ``test`` (or ``validation``) split. A column of writers becomes
+    the meta ``writer``.
+
+    Args:
+        paths: Not used; the hub's own cache keeps the files.
+        name: ``hub:NAME``.
+        input_column: Column of the inputs. By default it is found by its type (an image) or by a usual name.
+        label_column: Column of the labels. By default it is found by its type (a class label) or by a usual name.
+
+    Returns:
+        The data set.
+
+    Raises:
+        UserError: flwr-datasets is not installed, the data set is unknown, or it is unclear which column is meant.
     """
     del paths  # the hub's own cache keeps the files
     train_split, held = _splits(name)
@@ -175,8 +219,9 @@ def read_hub(paths: tuple[Path, ...], name: str, input_column: str | None = None
 
 
 def _splits(name: str) -> tuple[Any, Any | None]:
-    """The training split, and the one to test on or None."""
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # else names of data sets are sent to flwr-datasets' makers
+    """The training split, and the split for tests or None."""
+    # Otherwise flwr-datasets sends names of data sets to its makers.
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     try:
         from flwr_datasets import FederatedDataset
     except ImportError as error:
@@ -185,18 +230,19 @@ def _splits(name: str) -> tuple[Any, Any | None]:
     data = FederatedDataset(dataset=name.removeprefix("hub:"), partitioners={}, shuffle=False)
     try:
         train = data.load_split("train")
-    except Exception as error:  # unknown, private, out of reach, no such split, broken: of many kinds, told in the first line
+    except Exception as error:
+        # The errors are of many kinds: unknown, private, unreachable, no such split, broken. The first line has the reason.
         raise UserError(f"{name} cannot be loaded: {_first_line(error)}") from error
     for held in ("test", "validation", "valid"):
         try:
             return train, data.load_split(held)
-        except ValueError:  # it has no such split
+        except ValueError:  # there is no such split
             continue
     return train, None
 
 
 def _check_regular(folder: Path) -> None:
-    """A folder of this machine holds folders and regular files alone: of a named pipe, the library would wait for an end."""
+    """Check that a local folder holds only folders and regular files: the library would wait forever on a named pipe."""
     for path in folder.rglob("*") if folder.is_dir() else ():
         if not path.is_file() and not path.is_dir():
             raise UserError(f"{path} is not a regular file")
@@ -207,7 +253,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _column(name: str, features: Mapping[str, Any], kind: str, usual: tuple[str, ...], given: str | None, setting: str) -> str:
-    """The one column of that kind, or with a usual name."""
+    """The given column, or the only one that has this type or a usual name."""
     have = ", ".join(features)
     if given is not None:
         if given not in features:
@@ -223,7 +269,7 @@ def _column(name: str, features: Mapping[str, Any], kind: str, usual: tuple[str,
 def _pool(split: Any, x: str, y: str, writer: str | None, name: str) -> Pool:
     try:
         inputs = [np.asarray(value) for value in split[x]]
-    except Exception as error:  # of a broken image, say: of many kinds
+    except Exception as error:  # many kinds, for example a broken image
         raise UserError(f"{name}: the inputs in {x!r} cannot be read: {_first_line(error)}") from error
     if len({(value.shape, value.dtype.kind) for value in inputs}) > 1:
         raise UserError(f"{name}: the inputs in {x!r} differ in shape; Coterie needs one shape")
@@ -232,20 +278,32 @@ def _pool(split: Any, x: str, y: str, writer: str | None, name: str) -> Pool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Data sets by family of files: the paths of one in, the :class:`~coterie.data.examples.Dataset` out.
+# Readers by file format: from the paths of a data set to its :class:`~coterie.data.examples.Dataset`.
 
 
 Paths = tuple[Path, ...]
 
 
 def read_npz(paths: Paths, name: str, classes: int | None) -> Dataset:
+    """Read a .npz file; without ``classes``, the number of classes is the greatest label + 1."""
     train, test = npz_pools(paths[0], classes)
     tops = [int(p.targets.max()) for p in (train, test) if p is not None]
     return Dataset(name=name, train=train, test=test, classes=classes or max(tops) + 1)
 
 
 def npz_pools(path: Path, classes: int | None = None) -> tuple[Pool, Pool | None]:
-    """Training and test pool of a .npz file by its keys: x_train, y_train (or x, y), and x_test, y_test if there."""
+    """Read the training pool and the test pool of a .npz file.
+
+    Args:
+        path: A file with x_train, y_train (or x, y) and, optionally, x_test, y_test.
+        classes: Number of classes, if it is known.
+
+    Returns:
+        The training pool, and the test pool or None.
+
+    Raises:
+        UserError: The file is not readable or has other keys.
+    """
     arrays = readers.npz(path)
     x, y = ("x_train", "y_train") if "x_train" in arrays else ("x", "y")
     if x not in arrays or y not in arrays or ("x_test" in arrays) != ("y_test" in arrays):
@@ -256,7 +314,7 @@ def npz_pools(path: Path, classes: int | None = None) -> tuple[Pool, Pool | None
 
 
 def digits(paths: Paths) -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, 8 x 8, in one piece."""
+    """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, all of them in the training pool."""
     from sklearn.datasets import load_digits
 
     del paths  # they come with scikit-learn
@@ -267,20 +325,37 @@ def digits(paths: Paths) -> Dataset:
 def synthetic(
     paths: Paths, examples: int = 2000, features: int = 20, classes: int = 4, spread: float = 1.0, seed: int = 0
 ) -> Dataset:
-    """Gaussian classes: means drawn from ``N(0, 1)`` per feature, examples around them, ``spread`` times as wide."""
+    """Draw Gaussian classes.
+
+    The class means are drawn from ``N(0, 1)`` in each feature; examples are drawn around them.
+
+    Args:
+        paths: Not used.
+        examples: Number of examples.
+        features: Number of features.
+        classes: Number of classes; they have equal sizes, up to one example.
+        spread: Standard deviation within a class.
+        seed: Seed of all draws.
+
+    Returns:
+        The data set, all of it in the training pool.
+
+    Raises:
+        SettingError: The data would take more than half of the free memory.
+    """
     del paths
     _check_size(8 * (classes * features + examples * (features + 1)), examples, features, classes)
     rng = numpy_generator(seed, Purpose.DATA)
     means = rng.standard_normal((classes, features))
     labels = rng.permutation(np.arange(examples) % classes)
     inputs = rng.standard_normal((examples, features))
-    inputs *= spread  # in place: the bound above leaves room for one copy
+    inputs *= spread  # in place: the limit above leaves memory for one copy
     inputs += means[labels]
     return Dataset(name="synthetic", train=pool(inputs, labels, "synthetic", classes), test=None, classes=classes)
 
 
 def _check_size(needed: int, examples: int, features: int, classes: int) -> None:
-    """Raises :class:`~coterie.settings.SettingError` if drawn data take more than half of the free memory, ``needed`` bytes."""
+    """Raise :class:`~coterie.settings.SettingError` if ``needed`` bytes are more than half of the free memory."""
     if needed > (memory := available_memory() / 2):
         raise SettingError(
             f"Scenario.examples {examples:,}, features {features:,} and classes {classes:,} take {needed:,} bytes, and half of "
@@ -289,6 +364,7 @@ def _check_size(needed: int, examples: int, features: int, classes: int) -> None
 
 
 def read_idx(paths: Paths, name: str) -> Dataset:
+    """Read the idx files of a data set like MNIST, and QMNIST's tables if they are given."""
     pools = []
     for number in (0, 2):
         images, labels = readers.idx(paths[number], 3), readers.idx(paths[number + 1], 1)
@@ -298,10 +374,10 @@ def read_idx(paths: Paths, name: str) -> Dataset:
 
 
 def _hands(path: Path, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Whose hand each digit is, ``(N,)``: its writer, and its population, 0 Census employees or 1 high-school students.
+    """The writer of each digit, ``(N,)``, and the writer's population: 0 Census employees, 1 high-school students.
 
-    Columns 2 and 1 of QMNIST's table; its first rows are MNIST's images, and column 0 must agree with their labels. Column 1
-    numbers the series of NIST's forms: 4 is the students', those before it the employees'.
+    These are columns 2 and 1 of QMNIST's table. Its first rows are MNIST's images; column 0 must agree with their labels.
+    Column 1 is the series of NIST's forms: 4 is the students' series, smaller numbers are the employees'.
     """
     table = readers.idx(path, 2)
     if len(table) < len(labels) or table.shape[1] < 3 or (table[: len(labels), 0] != labels).any():
@@ -310,7 +386,19 @@ def _hands(path: Path, labels: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def read_cifar(paths: Paths, name: str, classes: int) -> Dataset:
-    """Fine labels; a part of upstream's rows will do."""
+    """Read CIFAR-10 or CIFAR-100 (fine labels); some of the upstream rows are enough.
+
+    Args:
+        paths: The files; names that start with ``test`` belong to the test pool.
+        name: Name of the data set.
+        classes: 10 or 100.
+
+    Returns:
+        The data set; its test pool is None without a test file.
+
+    Raises:
+        UserError: A file is incomplete or mislabelled.
+    """
     read = {path: readers.cifar(path, 1 if classes == 10 else 2) for path in paths}
     for path, (_, labels) in read.items():
         if labels.max() >= classes:
@@ -325,7 +413,20 @@ def read_cifar(paths: Paths, name: str, classes: int) -> Dataset:
 
 
 def read_mat(paths: Paths, name: str) -> Dataset:
-    """Street numbers (SVHN) or SynthDigits: ``X (32, 32, 3, N)``, ``y (N, 1)``, where SVHN calls the digit 0 10."""
+    """Read SVHN or SynthDigits: ``X (32, 32, 3, N)``, ``y (N, 1)``.
+
+    SVHN labels the digit 0 as 10, which becomes 0.
+
+    Args:
+        paths: The training file and the test file.
+        name: Name of the data set.
+
+    Returns:
+        The data set.
+
+    Raises:
+        UserError: A file is not readable or its images have another shape.
+    """
     pools = []
     for path in paths:
         images, labels = readers.mat(path, ("X", "y"))
@@ -337,9 +438,15 @@ def read_mat(paths: Paths, name: str) -> Dataset:
 
 
 def read_domains(paths: Paths, per_domain: int = 5000) -> Dataset:
-    """Four kinds of digits as 3 x 28 x 28, the first ``per_domain`` training and a fifth as many test images of each.
+    """Read four domains of digits as images of 3 x 28 x 28.
 
-    meta ``domain``: 0 MNIST, 1 USPS, 2 MNIST-M, 3 scikit-learn's digits, of which the last fifth is the test pool.
+    Args:
+        paths: Four files of MNIST, one of USPS and one of MNIST-M.
+        per_domain: Number of training images of each domain, the first ones; a fifth as many are test images.
+
+    Returns:
+        The data set. Its meta ``domain`` is 0 MNIST, 1 USPS, 2 MNIST-M or 3 scikit-learn's digits, whose last fifth is the
+        test pool.
     """
     sets = [read_idx(paths[:4], "mnist"), read_npz(paths[4:5], "usps", 10), read_npz(paths[5:6], "mnist_m", 10)]
     own = digits(()).train
@@ -349,7 +456,15 @@ def read_domains(paths: Paths, per_domain: int = 5000) -> Dataset:
 
 
 def read_five(paths: Paths, per_domain: int = 5000) -> Dataset:
-    """HCCT's and FedBN's five kinds of digits, as :func:`read_domains`: 0 MNIST, 1 SVHN, 2 USPS, 3 SynthDigits, 4 MNIST-M."""
+    """Read the five domains of digits of HCCT and FedBN, as :func:`read_domains` does.
+
+    Args:
+        paths: Four files of MNIST, two of SVHN, one of USPS, two of SynthDigits and one of MNIST-M.
+        per_domain: Number of training images of each domain, the first ones; a fifth as many are test images.
+
+    Returns:
+        The data set. Its meta ``domain`` is 0 MNIST, 1 SVHN, 2 USPS, 3 SynthDigits or 4 MNIST-M.
+    """
     mnist, svhn = read_idx(paths[:4], "mnist"), read_mat(paths[4:6], "svhn")
     usps, synth = read_npz(paths[6:7], "usps", 10), read_mat(paths[7:9], "synth_digits")
     return _domains("digit_five", [mnist, svhn, usps, synth, read_npz(paths[9:10], "mnist_m", 10)], per_domain)
@@ -369,9 +484,13 @@ def _one_shape(pools: list[Pool]) -> Pool:
 
 @dataclass(frozen=True)
 class Source:
-    """How one data set is had: the files it needs under a folder (None: none at all), and how they are read.
+    """How one data set is found and read.
 
-    options: names of the settings that ``read`` takes after the paths.
+    Attributes:
+        about: A short description.
+        read: Function of the paths and the options that returns the :class:`~coterie.data.examples.Dataset`.
+        files: Function of a folder that returns the paths of the needed files; None for a data set without files.
+        options: Names of the settings that ``read`` takes after the paths.
     """
 
     about: str
@@ -381,12 +500,22 @@ class Source:
 
 
 def load(name: str, folder: Path | str | None = None, **options: Any) -> Dataset:
-    """The data set called ``name``: one of :data:`DATASETS`, ``hub:NAME``, or the ``NAME.npz`` of the folder.
+    """Load the data set called ``name``.
 
-    folder: where its files lie; None takes the environment's COTERIE_DATA. Each file is looked for in the folder itself
-    and in upstream's own subfolders. The last two data sets stay in memory and are not read again unless a file has
-    changed. Raises :class:`UserError` for an unknown name, a missing folder or file, and a file that is not what it
-    should be.
+    The last two data sets stay in memory. They are read again only if a file has changed.
+
+    Args:
+        name: One of :data:`DATASETS`, ``hub:NAME``, or NAME for the ``NAME.npz`` of the folder.
+        folder: Folder of its files; None takes the environment variable COTERIE_DATA. Each file is searched in the folder
+            itself and in upstream's own subfolders.
+        **options: Settings of the data set, see :attr:`Source.options`.
+
+    Returns:
+        The data set.
+
+    Raises:
+        UserError: The name is unknown, the folder or a file is missing, or a file is not valid.
+        SettingError: The data set has no such option.
     """
     source = find(name, folder)
     unknown = [option for option in options if option not in source.options]
@@ -401,7 +530,18 @@ def load(name: str, folder: Path | str | None = None, **options: Any) -> Dataset
 
 
 def find(name: str, folder: Path | str | None = None) -> Source:
-    """The :class:`Source` of a data set; raises :class:`UserError` with the nearest known name."""
+    """Return the :class:`Source` of a data set.
+
+    Args:
+        name: As for :func:`load`.
+        folder: As for :func:`load`.
+
+    Returns:
+        The source.
+
+    Raises:
+        UserError: The name is unknown; the message has the nearest known name.
+    """
     if name in DATASETS:
         return DATASETS[name]
     if name.startswith("hub:"):
@@ -414,7 +554,18 @@ def find(name: str, folder: Path | str | None = None) -> Source:
 
 
 def resolve(folder: Path | str | None, name: str) -> Path:
-    """The data folder: the one given, else the environment's COTERIE_DATA; raises :class:`UserError` for none."""
+    """Return the data folder: the given one, otherwise the environment variable COTERIE_DATA.
+
+    Args:
+        folder: The given folder, or None.
+        name: Name of the data set, for the message.
+
+    Returns:
+        The path of an existing folder.
+
+    Raises:
+        UserError: No folder is given, or it does not exist.
+    """
     given = folder or os.environ.get("COTERIE_DATA")
     if not given:
         raise UserError(f"{name} is read from files: give their folder with --data DIR or set COTERIE_DATA")
@@ -431,7 +582,7 @@ def _read(source: Source, stamps: tuple[tuple[Path, int, int], ...], options: tu
 
 @cache
 def _npz(name: str, classes: int | None = None) -> Source:
-    """A .npz with x_train, y_train, x_test, y_test, or with x and y alone."""
+    """A .npz file with x_train, y_train, x_test, y_test, or only x and y."""
     return Source(
         f"{name}.npz: x_train, y_train and, where there is one, x_test, y_test",
         partial(read_npz, name=name, classes=classes),
@@ -450,7 +601,7 @@ _FASHION = ("FashionMNIST/raw", "fashion_mnist", "fashion", "")
 
 
 def _idx_files(folder: Path, places: tuple[str, ...], name: str, writers: bool = False) -> Paths:
-    """The four files of an MNIST-like set, and the two of QMNIST where the writers are wanted."""
+    """The four files of a data set like MNIST, and two more of QMNIST if the writers are wanted."""
     stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     # Some copies of the files have a dot where most have a hyphen.
     either: list[tuple[str, ...]] = [(f"{stem}-ubyte", f"{stem[:-5]}.{stem[-4:]}-ubyte") for stem in stems]
@@ -460,7 +611,7 @@ def _idx_files(folder: Path, places: tuple[str, ...], name: str, writers: bool =
 
 
 def _cifar10_files(folder: Path) -> Paths:
-    """Those of the five training files that are there, at least one, and the test file if it is."""
+    """Those of the five training files that exist, at least one, and the test file if it exists."""
     names = [f"data_batch_{i}.bin" for i in range(1, 6)]
     place = readers.find(folder, ("cifar-10-batches-bin", "cifar10", ""), names, "cifar10").parent
     either = [(place / name, place / f"{name}.gz") for name in (*names, "test_batch.bin")]

@@ -1,4 +1,4 @@
-"""Examples in memory: a pool, and a data set made of a training and a test pool."""
+"""Examples in memory: pools, and data sets that consist of a training and a test pool."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from torch import Tensor
 from coterie.settings import UserError
 
 MOST_CLASSES = 10_000_000
-"""Labels as great as this are taken for ids: a last layer of so many outputs would fill the memory."""
+"""Labels of this size or greater count as ids: a last layer with so many outputs would fill the memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """``N`` examples that are never written to.
+    """``N`` examples, which are never changed.
 
-    inputs: images ``(N, C, H, W)`` float32 in [0, 1], features ``(N, d)`` float32, or tokens ``(N, t)`` int64. targets:
-    ``(N,)`` int64 class labels, or ``(N, t)`` next tokens. meta: name -> ``(N,)`` int64, such as each example's writer.
+    Attributes:
+        inputs: Images ``(N, C, H, W)`` float32 in [0, 1], features ``(N, d)`` float32, or tokens ``(N, t)`` int64.
+        targets: Class labels ``(N,)`` int64, or next tokens ``(N, t)``.
+        meta: Name -> ``(N,)`` int64, such as the writer of each example.
     """
 
     inputs: Tensor
@@ -34,38 +36,58 @@ class Pool:
 
     @property
     def labels(self) -> np.ndarray:
-        """``(N,)`` what partitions go by: the class, or of text its topic."""
+        """The labels ``(N,)`` that partitions use: classes, or the topics of text."""
         return (self.targets if self.targets.ndim == 1 else self.meta["topic"]).numpy()
 
     def first(self, count: int) -> Pool:
-        """The first ``count`` examples, as a copy, so that the rest can be freed."""
+        """A copy of the first ``count`` examples, so that the memory of the others can be freed."""
         meta = {name: values[:count].clone() for name, values in self.meta.items()}
         return Pool(self.inputs[:count].clone(), self.targets[:count].clone(), meta)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset:
-    """A named data set: what it was trained and tested on upstream (``test`` is None where it comes in one piece)."""
+    """A named data set: the upstream training and test pools.
+
+    Attributes:
+        name: Name of the data set.
+        train: The training pool.
+        test: The test pool, or None if upstream does not split the data.
+        classes: Number of classes.
+        words: For text, the word of each token.
+    """
 
     name: str
     train: Pool
     test: Pool | None
     classes: int
     words: tuple[str, ...] = ()
-    """Of text: the word of each token."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input, without the batch."""
+        """Shape of one input, without the batch dimension."""
         return tuple(self.train.inputs.shape[1:])
 
 
 def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = None, **meta: Any) -> Pool:
-    """Arrays as a :class:`Pool`, held to what they must be.
+    """Make a checked :class:`Pool` of arrays.
 
-    uint8, and whole numbers of three dimensions or more, are images of 0-255 and are scaled to [0, 1]; other whole
-    numbers are tokens. ``(N, H, W)`` gains a channel and ``(N, H, W, C)`` becomes ``(N, C, H, W)``. ``where`` names the
-    file in messages. Raises :class:`UserError` for nothing at all, unequal counts, and labels that are no classes.
+    Inputs of type uint8, and whole numbers with three or more dimensions, are images of 0-255 and are scaled to [0, 1].
+    Other whole numbers are tokens. ``(N, H, W)`` gets a channel dimension, and ``(N, H, W, C)`` becomes ``(N, C, H, W)``.
+
+    Args:
+        inputs: The inputs, one per example.
+        targets: The labels ``(N,)``, or next tokens ``(N, t)``.
+        where: The file, for messages.
+        classes: Number of classes, if it is known.
+        **meta: Name -> ``(N,)`` whole numbers.
+
+    Returns:
+        The pool.
+
+    Raises:
+        UserError: There are no examples, inputs and labels differ in number, the inputs are not finite numbers, or the
+            labels are not classes.
     """
     inputs, targets = np.asarray(inputs), np.asarray(targets)
     if targets.ndim == 2 and targets.shape[1] == 1 and inputs.ndim > 1:
@@ -76,7 +98,7 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
         raise UserError(f"{where} is mislabelled: {len(inputs)} inputs but {len(targets)} labels")
     if inputs.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf" or _fractional(targets):
         raise UserError(f"{where} must hold numbers, and labels that are whole numbers")
-    ends = targets.min(), targets.max()  # of some floats, Python cannot write the whole number
+    ends = targets.min(), targets.max()  # Python cannot write some floats as whole numbers
     low, high = (int(np.clip(end, -1e18, 1e18) if targets.dtype.kind == "f" else end) for end in ends)
     if high >= MOST_CLASSES:
         raise UserError(f"{where} is mislabelled: labels number the classes from 0, found {high}; are these ids?")

@@ -1,4 +1,4 @@
-"""Clients that bring their own data: one .npz file per client, or a Python list of arrays."""
+"""Clients with their own data: one .npz file per client, or a Python list of arrays."""
 
 from __future__ import annotations
 
@@ -23,9 +23,18 @@ KEYS = (("x_train", "y_train"), ("x_validation", "y_validation"), ("x_test", "y_
 
 
 def folder(path: Path) -> dict[str, tuple[Pool | None, ...]]:
-    """name -> (training, validation, test) pools of every .npz file of a folder; a pool that a file lacks is None.
+    """Read every .npz file of a folder; each file is one client.
 
-    Keys are x_train, y_train (or x, y) and, where the client has them, x_validation, y_validation, x_test, y_test.
+    Keys are x_train, y_train (or x, y) and, optionally, x_validation, y_validation, x_test, y_test.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        Name of the client -> its (training, validation, test) pools; a pool that the file lacks is None.
+
+    Raises:
+        UserError: The folder has no .npz file, or a file is not valid.
     """
     files = sorted(path.glob("*.npz"))
     if not files:
@@ -34,7 +43,18 @@ def folder(path: Path) -> dict[str, tuple[Pool | None, ...]]:
 
 
 def pools(arrays: Mapping[str, Any], where: Path | str) -> tuple[Pool | None, ...]:
-    """(training, validation, test) pools of one client's arrays by key; ``where`` names it in messages."""
+    """Make the pools of one client.
+
+    Args:
+        arrays: Key -> array, with the keys of :func:`folder`.
+        where: The client, for messages.
+
+    Returns:
+        The (training, validation, test) pools; a missing one is None.
+
+    Raises:
+        UserError: Keys or arrays are not valid.
+    """
     named = {{"x": "x_train", "y": "y_train"}.get(key, key): value for key, value in arrays.items()}
     for x, y in KEYS:
         if (x in named) != (y in named) or KEYS[0][0] not in named:
@@ -44,14 +64,25 @@ def pools(arrays: Mapping[str, Any], where: Path | str) -> tuple[Pool | None, ..
 
 
 def features(clients: Mapping[str, tuple[Pool | None, ...]]) -> dict[str, tuple[Pool | None, ...]]:
-    """The same pools with whole-number inputs as floats: for models that take features, not tokens."""
+    """Convert whole-number inputs to floats, for models that take features and not tokens."""
     return {
         name: tuple(p if p is None else replace(p, inputs=p.inputs.float()) for p in three) for name, three in clients.items()
     }
 
 
 def common(clients: Mapping[str, Sequence[Pool | None]], classes: int | None) -> tuple[tuple[int, ...], int]:
-    """(shape of one input, number of classes) of all pools; raises :class:`UserError` where clients disagree."""
+    """Return the shape of one input and the number of classes of all pools.
+
+    Args:
+        clients: Name of each client -> its pools.
+        classes: Number of classes; None takes the greatest label + 1.
+
+    Returns:
+        The shape of one input, and the number of classes.
+
+    Raises:
+        UserError: The inputs of two clients differ in shape or type, or a label is too great.
+    """
     shapes: dict[tuple[Any, ...], str] = {}
     top = 0
     for name, three in clients.items():
@@ -76,10 +107,24 @@ def client_data(
     rng: np.random.Generator,
     samples: int | None = None,
 ) -> ClientData:
-    """One client's splits. What it does not bring is held out of its training pool.
+    """Make the splits of one client.
 
-    train, validation: shares of the training pool; the rest is the test split. Where the client brings test data, it
-    trains on all that is not held out for validation.
+    The splits that the client does not provide are held out of its training pool. A client that provides test data trains on
+    all examples that are not held out for validation.
+
+    Args:
+        name: Name of the client.
+        pools: Its (training, validation, test) pools; the last two may be None.
+        train: Share of the training pool to train on.
+        validation: Share of the training pool for validation; the rest is the test split.
+        rng: Draws the order of the training pool.
+        samples: Greatest number of examples of the training pool that are used; None uses all.
+
+    Returns:
+        The client's data.
+
+    Raises:
+        UserError: The client has too few examples.
     """
     first, second, third = pools
     assert first is not None
@@ -104,7 +149,22 @@ def world(
     samples: int | None = None,
     **rest: Any,
 ) -> World:
-    """The world of these clients, 0, 1, ... in their order; ``rest``: other fields of the :class:`World`."""
+    """Make the world of these clients; their ids are 0, 1, ... in their order.
+
+    Args:
+        named: Name of each client -> its (training, validation, test) pools.
+        model: Function that makes a fresh module.
+        shares: Shares of a training pool for training and validation, see :func:`client_data`.
+        seed: Seed of the splits.
+        samples: Greatest number of examples of each training pool that are used; None uses all.
+        **rest: Other fields of the :class:`World`.
+
+    Returns:
+        The world.
+
+    Raises:
+        UserError: A client has too few examples.
+    """
     clients = {
         number: client_data(name, pools, *shares, numpy_generator(seed, Purpose.DATA, 1, number), samples)
         for number, (name, pools) in enumerate(named.items())
@@ -113,7 +173,7 @@ def world(
 
 
 # ----------------------------------------------------------------------------------------------------
-# A world of clients with data of their own, in memory.
+# A world of clients with their own data, in memory.
 
 
 def from_lists(
@@ -126,22 +186,36 @@ def from_lists(
     seed: int = 0,
     **world: Any,
 ) -> World:
-    """A world of clients with data of their own, in memory.
+    """Make a world of clients with their own data in memory.
 
-    clients: each ``(x, y)``, ``(x, y, x_test, y_test)`` or a mapping with the keys of a client's .npz file (x, y,
-    x_validation, y_validation, x_test, y_test), arrays or tensors; what it does not bring is held out of x, y by the
-    shares ``train`` and ``validation``. model: a name, or a function that makes a fresh module. classes: their number,
-    by default the greatest label + 1. world: ``training``, ``objective``, ``truth``, ``augment`` of the :class:`World`.
+    Splits that a client does not provide are held out of its x, y by the shares ``train`` and ``validation``.
 
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> made = from_lists([(rng.random((20, 5), "f"), rng.integers(0, 3, 20)) for _ in range(4)])
-    >>> len(made.clients), len(made.clients[0].train)
-    (4, 16)
-    >>> from coterie.randomness import seeded
-    >>> with seeded(0):
-    ...     made.model()[-1]
-    Linear(in_features=64, out_features=3, bias=True)
+    Args:
+        clients: Each is ``(x, y)``, ``(x, y, x_test, y_test)`` or a mapping with the keys of a client's .npz file (x, y,
+            x_validation, y_validation, x_test, y_test); the values are arrays or tensors.
+        model: Name of a model, or a function that makes a fresh module.
+        classes: Number of classes, by default the greatest label + 1.
+        train: Share of x, y to train on.
+        validation: Share of x, y for validation.
+        seed: Seed of the splits.
+        **world: ``training``, ``objective``, ``truth``, ``augment`` of the :class:`World`.
+
+    Returns:
+        The world; its clients have the ids 0, 1, ... in their order.
+
+    Raises:
+        UserError: There is no client, or the data of a client are not valid.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> made = from_lists([(rng.random((20, 5), "f"), rng.integers(0, 3, 20)) for _ in range(4)])
+        >>> len(made.clients), len(made.clients[0].train)
+        (4, 16)
+        >>> from coterie.randomness import seeded
+        >>> with seeded(0):
+        ...     made.model()[-1]
+        Linear(in_features=64, out_features=3, bias=True)
     """
     check_shares(train, validation, "share")
     named = {}

@@ -1,7 +1,7 @@
-"""Dealing examples to clients: labels in, one array of positions per client out.
+"""Partition examples over clients: from labels to one array of positions per client.
 
-Pure functions of their arguments and a NumPy generator. Positions are those of the pool; no example goes to two
-clients; every client gets at least one. Too few examples are a :class:`SettingError`.
+The functions depend only on their arguments and a NumPy generator. Positions are those of the pool. No example goes to two
+clients, and every client gets at least one. Too few examples raise a :class:`SettingError`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from coterie.settings import SettingError
 
 Parts = list[np.ndarray]
-"""Positions of each client's examples, client by client."""
+"""Positions of the examples of each client, in the order of the clients."""
 
 
 def _enough(examples: int, clients: int, each: int = 1) -> None:
@@ -23,15 +23,28 @@ def _enough(examples: int, clients: int, each: int = 1) -> None:
 
 
 def iid(examples: int, clients: int, rng: np.random.Generator) -> Parts:
-    """All examples, shuffled and cut into equal parts (sizes differ by one at most)."""
+    """Shuffle all examples and cut them into equal parts (sizes differ by at most one)."""
     _enough(examples, clients)
     return np.array_split(rng.permutation(examples), clients)
 
 
 def shards(labels: np.ndarray, clients: int, each: int, rng: np.random.Generator) -> Parts:
-    """Pathological: sorted by label, cut into ``clients * each`` equal shards, ``each`` at random to a client.
+    """Partition by label (pathological non-IID).
 
-    McMahan et al. 2017, §3, with two shards; FL+HC §III calls it pathological non-IID.
+    Examples are sorted by label and cut into ``clients * each`` equal shards; each client gets ``each`` shards at random.
+    McMahan et al. 2017, §3, use two shards; FL+HC §III calls the partition pathological non-IID.
+
+    Args:
+        labels: Labels ``(N,)`` of the examples.
+        clients: Number of clients.
+        each: Shards per client.
+        rng: Draws the order within a label, and the shards of each client.
+
+    Returns:
+        Positions of each client.
+
+    Raises:
+        SettingError: There are too few examples.
     """
     _enough(len(labels), clients, each)
     cut = np.array_split(_by_label(labels, rng), clients * each)
@@ -40,16 +53,30 @@ def shards(labels: np.ndarray, clients: int, each: int, rng: np.random.Generator
 
 
 def half_normal(labels: np.ndarray, clients: int, total: int, rng: np.random.Generator) -> Parts:
-    """``total`` shards sorted by label; client n gets ``floor(total x_n / Σx)`` of them, x ~ ``|N(0, 1)|``, at least one.
+    """Partition by label into shards, where the numbers of shards per client are half-normal.
 
-    HCCT's CIFAR-10 experiment (§VII-A; 100 shards of 500 images). What the floor leaves over is not used.
+    There are ``total`` shards, sorted by label. Client n gets ``floor(total x_n / Σx)`` of them, x ~ ``|N(0, 1)|``, and at
+    least one. This is HCCT's CIFAR-10 experiment (§VII-A; 100 shards of 500 images). The shards that remain after rounding
+    down are not used.
+
+    Args:
+        labels: Labels ``(N,)`` of the examples.
+        clients: Number of clients.
+        total: Number of shards.
+        rng: Draws the numbers x_n, the order within a label, and the shards of each client.
+
+    Returns:
+        Positions of each client.
+
+    Raises:
+        SettingError: There are too few examples, or fewer shards than clients.
     """
     _enough(len(labels), total)
     if clients > total:
         raise SettingError(f"half-normal needs at least one shard per client: {total} shards, {clients} clients")
     draws = np.abs(rng.standard_normal(clients))
     counts = np.maximum(np.floor(total * draws / draws.sum()).astype(int), 1)
-    while counts.sum() > total:  # the ones that were raised to one shard are paid for by the richest
+    while counts.sum() > total:  # clients raised to one shard take it from the client with most
         counts[counts.argmax()] -= 1
     cut = np.array_split(_by_label(labels, rng), total)
     order = np.split(rng.permutation(total), np.cumsum(counts))[:-1]
@@ -57,9 +84,23 @@ def half_normal(labels: np.ndarray, clients: int, total: int, rng: np.random.Gen
 
 
 def dirichlet(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Generator, least: int = 1) -> Parts:
-    """Each class is shared out by proportions drawn from ``Dirichlet(alpha)``: the smaller alpha, the more skewed.
+    """Divide each class over the clients by proportions from ``Dirichlet(alpha)``.
 
-    Clients left with fewer than ``least`` examples are topped up with random ones of the then largest client.
+    A smaller ``alpha`` gives more skewed labels. A client with fewer than ``least`` examples gets random ones of the client
+    that is the largest at that moment.
+
+    Args:
+        labels: Labels ``(N,)`` of the examples.
+        clients: Number of clients.
+        alpha: Concentration of the Dirichlet distribution.
+        rng: Draws the proportions and the examples.
+        least: Fewest examples of a client.
+
+    Returns:
+        Positions of each client.
+
+    Raises:
+        SettingError: There are too few examples.
     """
     _enough(len(labels), clients, least)
     dealt: list[list[np.ndarray]] = [[] for _ in range(clients)]
@@ -72,14 +113,28 @@ def dirichlet(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Gen
 
 
 def quantity(examples: int, clients: int, alpha: float, rng: np.random.Generator, least: int = 1) -> Parts:
-    """One distribution, unequal sizes: all examples shuffled, cut by proportions drawn from ``Dirichlet(alpha)``."""
+    """Shuffle all examples and cut them by proportions from ``Dirichlet(alpha)``: one distribution, unequal sizes."""
     _enough(examples, clients, least)
     cuts = _cuts(rng.dirichlet(np.full(clients, alpha)), examples)
     return _top_up(np.split(rng.permutation(examples), cuts), least)
 
 
 def ranges(examples: int, clients: int, low: int, high: int, rng: np.random.Generator) -> Parts:
-    """One distribution, sizes drawn evenly from ``low`` to ``high``, both included; the rest is not used."""
+    """Give clients of one distribution sizes that are uniform from ``low`` to ``high``.
+
+    Args:
+        examples: Number of examples; those that are left over are not used.
+        clients: Number of clients.
+        low: Least size of a client, included.
+        high: Greatest size of a client, included.
+        rng: Draws the sizes and the examples.
+
+    Returns:
+        Positions of each client.
+
+    Raises:
+        SettingError: The range is not valid, or there are too few examples for the drawn sizes.
+    """
     if not 1 <= low <= high:
         raise SettingError(f"sizes must be a lowest and a highest number, 1 <= lowest <= highest, got {low} and {high}")
     sizes = rng.integers(low, high, clients, endpoint=True)
@@ -96,11 +151,23 @@ def class_groups(
     per_client: int | None = None,
     sizes: Sequence[int] = (),
 ) -> Parts:
-    """Groups of clients with disjoint sets of classes; ``groups`` ``(clients,)`` is the group of each client.
+    """Give groups of clients disjoint sets of classes.
 
-    per_group: classes of a group (default: all classes, shared out evenly). per_client: of its group's classes a client
-    holds this many, its neighbour's set moved on by one (default: all). sizes: lowest and highest number of examples of
-    a class, drawn evenly (ACFL's imbalanced subsets of CIFAR; default: all there are).
+    Args:
+        labels: Labels ``(N,)`` of the examples.
+        groups: The group of each client, ``(n,)``.
+        rng: Draws the classes of each group and the examples of each client.
+        per_group: Number of classes of a group. By default all classes are divided evenly.
+        per_client: Number of its group's classes that a client has. The set of the next client of the group is shifted by
+            one class. By default a client has all of them.
+        sizes: Lowest and highest number of examples of a class, drawn uniformly (ACFL's imbalanced subsets of CIFAR). By
+            default all examples are used.
+
+    Returns:
+        Positions of each client.
+
+    Raises:
+        SettingError: There are too few classes or examples.
     """
     classes, count = rng.permutation(np.unique(labels)), int(groups.max()) + 1
     wanted = count if per_group is None else count * per_group
@@ -125,7 +192,20 @@ def class_groups(
 
 
 def by_owner(owners: np.ndarray, clients: int, rng: np.random.Generator, least: int = 1) -> Parts:
-    """Each client is one owner (a writer), drawn at random from those with at least ``least`` examples."""
+    """Give each client the examples of one owner (a writer).
+
+    Args:
+        owners: The owner of each example, ``(N,)``.
+        clients: Number of clients.
+        rng: Draws the owners.
+        least: Owners with fewer examples are not drawn.
+
+    Returns:
+        Positions of each client.
+
+    Raises:
+        SettingError: There are too few owners with at least ``least`` examples.
+    """
     names, sizes = np.unique(owners, return_counts=True)
     able = names[sizes >= least]
     if clients > len(able):
@@ -134,9 +214,18 @@ def by_owner(owners: np.ndarray, clients: int, rng: np.random.Generator, least: 
 
 
 def by_kind(kinds: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> Parts:
-    """Each client sees one kind of examples (a domain, a topic), shared evenly with the others of its group.
+    """Give each client examples of one kind (a domain, a topic), divided evenly among the clients of that kind.
 
-    kinds ``(N,)``: numbers of the kinds, 0 to k - 1. groups ``(clients,)``: the kind of each client.
+    Args:
+        kinds: The kind of each example, ``(N,)``, from 0 to the number of kinds - 1.
+        groups: The kind of each client, ``(n,)``.
+        rng: Draws the examples of each client.
+
+    Returns:
+        Positions of each client.
+
+    Raises:
+        SettingError: A kind has fewer examples than clients.
     """
     parts: Parts = [np.empty(0, int)] * len(groups)
     for kind in np.unique(groups):
@@ -148,7 +237,15 @@ def by_kind(kinds: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> 
 
 
 def same_classes(labels: np.ndarray, parts: Parts) -> np.ndarray | None:
-    """``(clients,)`` groups of clients with the same set of classes, or None where sets overlap without being equal."""
+    """Group the clients that have the same set of classes.
+
+    Args:
+        labels: Labels ``(N,)`` of the examples.
+        parts: Positions of each client.
+
+    Returns:
+        The group ``(n,)`` of each client, or None where sets overlap but are not equal.
+    """
     sets = [frozenset(np.unique(labels[part]).tolist()) for part in parts]
     distinct = list(dict.fromkeys(sets))
     if sum(map(len, distinct)) > len(frozenset().union(*distinct)):
@@ -157,7 +254,7 @@ def same_classes(labels: np.ndarray, parts: Parts) -> np.ndarray | None:
 
 
 def _by_label(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """All positions, sorted by label, in random order within one."""
+    """All positions, sorted by label and in random order within a label."""
     order = rng.permutation(len(labels))
     return order[np.argsort(labels[order], kind="stable")]
 

@@ -1,6 +1,6 @@
-"""Files in the layouts that upstream tools use -> NumPy arrays. Nothing is ever unpickled.
+"""Readers of files in upstream layouts that return NumPy arrays.
 
-Every mistake in a file is one sentence (:class:`UserError`) that names it.
+Nothing is ever unpickled. Every mistake in a file raises a :class:`UserError` of one sentence that names the file.
 """
 
 from __future__ import annotations
@@ -24,11 +24,24 @@ from coterie.files import available_memory, check_unpacked, open_regular, reason
 from coterie.settings import UserError
 
 AT_ONCE = 1 << 20
-"""Bytes that are unpacked before it is asked again whether that is too many."""
+"""Bytes to unpack between two checks that the total is not too large."""
 
 
 def find(folder: Path, places: Iterable[str], names: Iterable[str], dataset: str) -> Path:
-    """The first of ``names``, plain or gzipped, in the first of ``places`` under ``folder`` that has one."""
+    """Find the first of ``names``, plain or gzipped, in the first of ``places`` that has one of them.
+
+    Args:
+        folder: The data folder.
+        places: Subfolders to search, in this order.
+        names: Names of the file.
+        dataset: Name of the data set, for the message.
+
+    Returns:
+        The path of an existing file.
+
+    Raises:
+        UserError: There is no such file.
+    """
     places, names = tuple(places), tuple(names)
     for place in places:
         for name in names:
@@ -40,7 +53,17 @@ def find(folder: Path, places: Iterable[str], names: Iterable[str], dataset: str
 
 
 def opened(path: Path) -> BinaryIO:
-    """A regular file of not more than half of the free memory, open for reading."""
+    """Open a regular file for reading that is at most as large as half of the free memory.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The open file.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
     try:
         return open_regular(path, limit=available_memory() / 2)
     except OSError as error:
@@ -48,13 +71,23 @@ def opened(path: Path) -> BinaryIO:
 
 
 def stored(path: Path) -> bytes:
-    """Its bytes as they are."""
+    """Return the bytes of a file without unpacking them."""
     with opened(path) as file:
         return file.read()
 
 
 def content(path: Path) -> bytes:
-    """A file's bytes, unzipped where it is gzipped, whatever its name."""
+    """Return the bytes of a file, unpacked if it is gzipped, whatever its name.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        UserError: The file cannot be read, or the gzip file is broken or incomplete.
+    """
     raw = stored(path)
     if raw[:2] != b"\x1f\x8b":
         return raw
@@ -73,7 +106,20 @@ _IDX = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f
 
 
 def idx(path: Path, dimensions: int) -> np.ndarray:
-    """An array in MNIST's idx format: two zero bytes, type, number of dimensions, their sizes (big-endian), data."""
+    """Read an array in MNIST's idx format.
+
+    The format is two zero bytes, the type, the number of dimensions, their sizes (big-endian), and the data.
+
+    Args:
+        path: The file.
+        dimensions: The expected number of dimensions.
+
+    Returns:
+        The array.
+
+    Raises:
+        UserError: The file is not such a file, is incomplete, or has no examples.
+    """
     raw = content(path)
     if not raw:
         raise UserError(f"{path} is empty")
@@ -94,9 +140,20 @@ def idx(path: Path, dimensions: int) -> np.ndarray:
 
 
 def cifar(path: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
-    """CIFAR's binary version: rows of ``labels`` label bytes (the last is the fine one) and 3 x 32 x 32 pixel bytes.
+    """Read a file of CIFAR's binary version.
 
-    Returns images ``(N, 3, 32, 32)`` uint8 and labels ``(N,)``. Any number of whole rows will do.
+    A row has ``labels`` label bytes, of which the last is the fine label, and 3 x 32 x 32 pixel bytes. Any number of
+    complete rows is valid.
+
+    Args:
+        path: The file.
+        labels: Label bytes per row.
+
+    Returns:
+        Images ``(N, 3, 32, 32)`` uint8 and labels ``(N,)``.
+
+    Raises:
+        UserError: The file is empty or not a multiple of a row.
     """
     raw, row = content(path), labels + 3072
     if not raw:
@@ -108,7 +165,17 @@ def cifar(path: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a NumPy .npz file; Python objects in it are refused."""
+    """Read the arrays of a NumPy .npz file; Python objects in it are refused.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Name -> array.
+
+    Raises:
+        UserError: The file is not readable, or holds something other than plain arrays.
+    """
     try:
         with opened(path) as raw, zipfile.ZipFile(raw) as file:
             members = file.infolist()
@@ -119,7 +186,7 @@ def npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _named(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
-    """The members by the names of their arrays."""
+    """The members of the zip file, each with the name of its array."""
     seen: set[str] = set()
     for member in members:
         name = member.filename.removesuffix(".npy")
@@ -134,7 +201,7 @@ def _named(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zi
 
 
 def _member(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """One array, whose header must promise the bytes that are there, before room is made for them."""
+    """Read one array after a check that its header agrees with the number of bytes, before memory is allocated for it."""
     with file.open(member) as stream:
         shape, by_columns, dtype = _npy_header(stream)
         if dtype.hasobject:
@@ -143,19 +210,19 @@ def _member(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.nd
         if min(shape, default=0) < 0 or count * dtype.itemsize != member.file_size - stream.tell():
             there = member.file_size - stream.tell()
             raise UserError(f"{path}: {member.filename} has {there:,} bytes where its header promises an array {list(shape)}")
-        data = stream.read()  # not more than the size that the zip file claims, and its checksum is right
+        data = stream.read()  # at most the size in the zip directory, with a correct checksum
     array = np.frombuffer(data, dtype, count) if dtype.itemsize else np.empty(count, dtype)
     return array.reshape(shape, order="F" if by_columns else "C")
 
 
 def _npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """(shape, whether by columns, type) of an array; raises ``ValueError`` for what is no .npy."""
+    """Shape, whether in column order, and type of an array; raises ``ValueError`` if it is not a .npy file."""
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"an array of format {version}")
     try:
         shape, by_columns, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(stream)
-    except Exception as error:  # a header is Python, whose parsers' errors are of many kinds
+    except Exception as error:  # a header is Python code, and its parser raises errors of many kinds
         raise ValueError(f"an array's header is broken: {error}") from error
     if any(type(size) is not int for size in shape):
         raise ValueError(f"an array of shape {shape}")
@@ -163,7 +230,18 @@ def _npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def rows(path: Path, columns: int) -> list[list[str]]:
-    """The rows of a csv file in UTF-8, each with ``columns`` fields; a bad row is told by its number."""
+    """Read the rows of a csv file in UTF-8.
+
+    Args:
+        path: The file.
+        columns: The expected number of fields of each row.
+
+    Returns:
+        The fields of each row.
+
+    Raises:
+        UserError: The file is empty or not such a file, or a row has another number of fields; the message has its number.
+    """
     try:
         text = content(path).decode("utf-8")
         table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
@@ -178,11 +256,22 @@ def rows(path: Path, columns: int) -> list[list[str]]:
 
 
 NUMBERS = ("double", "single", "logical", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
-"""MATLAB's classes of arrays of numbers."""
+"""MATLAB's classes of numeric arrays."""
 
 
 def mat(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
-    """Arrays of numbers by their names in a MATLAB file (before version 7.3)."""
+    """Read arrays of numbers by their names from a MATLAB file (before version 7.3).
+
+    Args:
+        path: The file.
+        names: Names of the arrays.
+
+    Returns:
+        The arrays, in the order of ``names``.
+
+    Raises:
+        UserError: The file is not readable, is of version 7.3, or lacks an array.
+    """
     from scipy.io import loadmat, whosmat
 
     raw = _unpacked_mat(path, stored(path))
@@ -198,16 +287,16 @@ def mat(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
         raise UserError(f"{path} lacks {error.args[0]!r}; it must hold {' and '.join(names)}") from error
     except NotImplementedError as error:
         raise UserError(f"{path} is a MATLAB file of version 7.3; save it as version 7 or older") from error
-    except Exception as error:  # the parser's own errors are of many kinds
+    except Exception as error:  # the parser raises errors of many kinds
         raise UserError(f"{path} is no readable MATLAB file ({error})") from error
 
 
 _PACKED = 15
-"""MATLAB's type of an element that is compressed, and is another when it is not."""
+"""MATLAB's type of a compressed element, which has another type after unpacking."""
 
 
 def _unpacked_mat(path: Path, raw: bytes) -> bytes:
-    """A MATLAB file of version 5 with its compressed elements unpacked; another as it is."""
+    """A MATLAB file of version 5 with its compressed elements unpacked; any other file without change."""
     order = {b"IM": "<", b"MI": ">"}.get(raw[126:128])
     if order is None:
         return raw
@@ -221,7 +310,7 @@ def _unpacked_mat(path: Path, raw: bytes) -> bytes:
 
 
 def _inflated(path: Path, end: int, before: int, data: bytes) -> bytes:
-    """An element unpacked. end: where it ends in the file. before: bytes that came of others."""
+    """Unpack one element, which ends at byte ``end`` of the file, after ``before`` unpacked bytes of other elements."""
     out, unpacker = bytearray(), zlib.decompressobj()
     try:
         while not unpacker.eof and (some := unpacker.decompress(data, AT_ONCE)):

@@ -1,7 +1,7 @@
-"""Scenarios: a data set, how it is dealt to clients, how groups of them differ, what they train. All settings.
+"""Scenarios as settings: the data set, its partition over clients, the shift between groups, and the training.
 
-``build`` makes the :class:`~coterie.data.world.World` that an engine runs; it depends on the settings, the seed and the data
-alone. :data:`SCENARIOS` are the named ones; clients with data of their own come from :func:`from_lists` or a folder.
+``build`` makes the :class:`~coterie.data.world.World` that an engine runs. It depends only on the settings, the seed and the
+data. :data:`SCENARIOS` has the named scenarios; clients with their own data come from :func:`from_lists` or a folder.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, UserError, build, check, nearest, setting
 
 # ----------------------------------------------------------------------------------------------------
-# The settings of the named scenarios: data set / heterogeneity. Plain values; what is not said here is the default.
+# Settings of the named scenarios: data set / heterogeneity. Settings that are not listed have their defaults.
 #
-# Numbers are the papers' where they print them; a sentence says whose. Everything can be changed with ``--set``.
+# Numbers are those of the papers where the papers print them; ``about`` names the paper. ``--set`` changes any setting.
 
 
 Settings = Mapping[str, Any]
@@ -68,7 +68,7 @@ _ACFL = {
 
 
 def _digits() -> dict[str, Settings]:
-    """20 clients of about 90 images of scikit-learn's digits: 72 to train, 9 to choose, 9 to test."""
+    """20 clients of about 90 images of scikit-learn's digits: 72 to train, 9 for validation, 9 to test."""
     return {
         "digits/iid": {**_SMALL, "about": "every client alike; nothing to split"},
         "digits/label-permutation": {
@@ -91,7 +91,7 @@ def _synthetic() -> dict[str, Settings]:
 
 
 def _mnist() -> dict[str, Settings]:
-    """FL+HC's partitions of MNIST: 100 clients of 600 training images, and others of the same size."""
+    """FL+HC's partitions of MNIST, with 100 clients of 600 training images, and others of the same size."""
     base, shared = {**_FLHC, "dataset": "mnist"}, {**_SHARED, "dataset": "mnist"}
     rotated = {"model": "ifca-mlp", "training": Training(lr=0.1, batch=0, steps=10)}
     return {
@@ -204,7 +204,7 @@ _TEST = (
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One world to be, as settings: who has which data, where groups differ, and what everybody trains."""
+    """The settings of a world: the clients' data, the shift between groups, and the training."""
 
     about: str = setting("", "one sentence for people")
     dataset: str = setting("digits", "name of the data set, hub:NAME, NAME of a NAME.npz, or folder (a file per client)")
@@ -260,18 +260,27 @@ class Scenario:
             raise SettingError("clients of a folder keep their own data: shift must be none and test must be share")
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
-        """The world of ``seed``; ``folder`` holds the files of its data.
+        """Make the world of ``seed``; its clients have the ids 0, 1, ...
 
-        Clients are 0, 1, ... The truth is the groups that were made, one group of all where everybody's distribution is
-        the same, and None where everybody has its own. Raises :class:`~coterie.settings.UserError` for data that do not
-        fit the settings.
+        The truth is the groups that the settings make. It is one group if all clients have the same distribution, and None
+        if each client has its own.
+
+        Args:
+            seed: Seed of all draws.
+            folder: Folder of the data files; None takes the environment variable COTERIE_DATA.
+
+        Returns:
+            The world.
+
+        Raises:
+            UserError: The data do not fit the settings.
         """
         world = among(self._honest(seed, folder), seed, self.adversaries, self.attack, self.attack_scale)
         comings = {name: getattr(self, name) for name in ("silent", "patience", "newcomers", "join_round", "leavers", "leave")}
         return replace(world, attendance=attendance.drawn(sorted(world.clients), seed, **comings))
 
     def _honest(self, seed: int, folder: Path | str | None) -> World:
-        """The world in which everybody means well, and is there and answers."""
+        """The world without adversaries, in which all clients are always present and answer."""
         if self.dataset == "folder":
             files = own.folder(datasets.resolve(folder, "folder"))
             files = files if nets.takes_tokens(self.model) else own.features(files)
@@ -299,12 +308,12 @@ class Scenario:
         return crop_and_flip if self.augment else None
 
     def _options(self, seed: int, folder: Path | str | None) -> dict[str, Any]:
-        """What the data set takes of these settings."""
+        """The settings that the data set takes."""
         taken = datasets.find(self.dataset, folder).options
         return {name: seed if name == "seed" else getattr(self, name) for name in taken if name != "per_domain"}
 
     def _parts(self, pool: Pool, rng: np.random.Generator) -> tuple[Parts, np.ndarray | None]:
-        """Positions of each client, and ``(clients,)`` the true group of each where the partition makes groups."""
+        """Positions of each client, and the true group ``(n,)`` of each client if the partition makes groups."""
         labels, n, rows = pool.labels, self.clients, len(pool)
         everyone = np.zeros(n, int)
         match self.partition:
@@ -334,7 +343,7 @@ class Scenario:
         return partition.by_kind(values, groups, rng), groups
 
     def _shifts(self, data: Dataset, rng: np.random.Generator) -> list[Shift]:
-        """One shift per group; a single one, which changes nothing, where there is none."""
+        """One shift per group; without a shift, a single one that changes nothing."""
         if self.shift == "none":
             return [Shift()]
         if self.shift == "rotation":
@@ -378,7 +387,7 @@ class Scenario:
 
 
 def _truth(kinds: np.ndarray | None, groups: np.ndarray | None) -> Groups | None:
-    """Groups of clients of one kind (of their partition) and one group (of their shift); None where neither is known."""
+    """Groups of clients with the same kind (partition) and the same group (shift); None if neither is known."""
     known = [numbers for numbers in (kinds, groups) if numbers is not None]
     if not known:
         return None
@@ -389,24 +398,35 @@ def _truth(kinds: np.ndarray | None, groups: np.ndarray | None) -> Groups | None
 
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType({name: build(Scenario, settings) for name, settings in SETTINGS.items()})
-"""The named scenarios: data set / heterogeneity."""
+"""Named scenarios: data set / heterogeneity -> scenario."""
 
 
 FEDERATION = "federation"
-"""What a run over a federation has in a scenario's place: its clients are elsewhere."""
+"""Name in place of a scenario for a run whose clients are nodes of a federation."""
 
 
 class Elsewhere(Scenario):
     """The scenario of a run whose clients are nodes of a federation."""
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
+        """Raise :class:`~coterie.settings.UserError`: only the federation itself can continue its run."""
         raise UserError(
             "the clients of a federation are elsewhere: start its ServerApp again with the same settings, and the run goes on"
         )
 
 
 def find(name: str) -> Scenario:
-    """The scenario called ``name``; raises :class:`~coterie.settings.UserError` with the nearest known name."""
+    """Return the scenario called ``name``.
+
+    Args:
+        name: Name of the scenario.
+
+    Returns:
+        The scenario.
+
+    Raises:
+        UserError: The name is unknown; the message has the nearest known name.
+    """
     if name == FEDERATION:
         return Elsewhere()
     if name not in SCENARIOS:

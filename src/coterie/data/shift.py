@@ -1,6 +1,6 @@
-"""What makes groups of clients differ: each group calls its classes otherwise, or sees its images turned.
+"""Shifts between groups of clients: groups that permute the labels or rotate the images.
 
-A label shift only changes targets; a rotation makes one turned pool per angle. No pool is copied per client.
+A label shift changes only targets. A rotation makes one rotated pool per angle. No pool is copied for each client.
 """
 
 from __future__ import annotations
@@ -18,29 +18,43 @@ from coterie.settings import SettingError
 SHIFTS = ("none", "label-permutation", "label-swap", "rotation")
 
 SWAPS = ((1, 7), (3, 5), (0, 8), (2, 6))
-"""Labels that look alike as digits, exchanged by groups 0, 1, 2 and 3 (CFL §VI-A exchanges 1-7 and 3-5)."""
+"""Pairs of similar digits that groups 0, 1, 2 and 3 exchange (CFL §VI-A exchanges 1-7 and 3-5)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """One group's view: labels ``(classes,)`` int64, what it calls each class, or None; quarter turns of its images."""
+    """The shift of one group.
+
+    Attributes:
+        labels: The label that the group gives to each class, ``(classes,)`` int64, or None for no change.
+        turns: Quarter turns of its images.
+    """
 
     labels: Tensor | None = None
     turns: int = 0
 
     def targets(self, true: Tensor) -> Tensor:
-        """What this group calls the classes ``true``; same shape."""
+        """The group's labels for the classes ``true``, of the same shape."""
         return true if self.labels is None else self.labels[true]
 
     def inputs(self, images: Tensor) -> Tensor:
-        """The images ``(N, C, H, W)`` as this group sees them, turned counter-clockwise."""
+        """The images ``(N, C, H, W)`` rotated counter-clockwise."""
         return images if not self.turns else torch.rot90(images, self.turns, (2, 3)).contiguous()
 
 
 def deal(clients: int, groups: int, rng: np.random.Generator | None) -> np.ndarray:
-    """``(clients,)`` the group of each client; sizes differ by one at most.
+    """Assign clients to groups whose sizes differ by at most one.
 
-    In random order, so that ids tell nothing; with ``rng`` None client i goes to group ``i % groups``.
+    Args:
+        clients: Number of clients.
+        groups: Number of groups.
+        rng: Draws the order, so that ids do not show the groups. With None, client i goes to group ``i % groups``.
+
+    Returns:
+        The group of each client, ``(n,)``.
+
+    Raises:
+        SettingError: There are more groups than clients.
     """
     if groups > clients:
         raise SettingError(f"{groups} groups need at least as many clients, got {clients}")
@@ -49,9 +63,21 @@ def deal(clients: int, groups: int, rng: np.random.Generator | None) -> np.ndarr
 
 
 def label_permutations(groups: int, classes: int, rng: np.random.Generator, identity: bool = False) -> list[Shift]:
-    """One random permutation of the labels per group, all different; with ``identity`` group 0 keeps its labels.
+    """Draw one random permutation of the labels per group, all different.
 
     CFL (Sattler, Mueller, Samek 2019), §VI-C.
+
+    Args:
+        groups: Number of groups.
+        classes: Number of classes.
+        rng: Draws the permutations.
+        identity: Whether group 0 keeps its labels.
+
+    Returns:
+        The shift of each group.
+
+    Raises:
+        SettingError: There are fewer permutations than groups.
     """
     if classes < 6 and groups > np.prod(np.arange(1, classes + 1)):
         raise SettingError(f"{classes} classes have too few permutations for {groups} groups")
@@ -62,7 +88,19 @@ def label_permutations(groups: int, classes: int, rng: np.random.Generator, iden
 
 
 def label_swaps(groups: int, classes: int, pairs: Sequence[Sequence[int]] = SWAPS) -> list[Shift]:
-    """Group g exchanges the two labels ``pairs[g]`` (CFL §VI-A, FL+HC §III)."""
+    """Let group g exchange the two labels ``pairs[g]`` (CFL §VI-A, FL+HC §III).
+
+    Args:
+        groups: Number of groups.
+        classes: Number of classes.
+        pairs: Two labels per group.
+
+    Returns:
+        The shift of each group.
+
+    Raises:
+        SettingError: There are too few pairs, a pair is not two different labels, or two groups have the same pair.
+    """
     pairs = [tuple(pair) for pair in pairs]
     if len(pairs) < groups:
         raise SettingError(f"label-swap with {groups} groups needs as many pairs of labels, got {len(pairs)}")
@@ -80,9 +118,20 @@ def label_swaps(groups: int, classes: int, pairs: Sequence[Sequence[int]] = SWAP
 
 
 def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> list[Shift]:
-    """Group g sees its images turned by ``angles[g]`` degrees, multiples of 90; by default evenly spread over 360.
+    """Let group g rotate its images by ``angles[g]`` degrees.
 
-    IFCA (Ghosh et al. 2020) turns MNIST by 0, 90, 180 and 270 degrees, CIFAR-10 by 0 and 180.
+    IFCA (Ghosh et al. 2020) rotates MNIST by 0, 90, 180 and 270 degrees, and CIFAR-10 by 0 and 180.
+
+    Args:
+        groups: Number of groups.
+        shape: Shape of one input, ``(C, H, W)``.
+        angles: Different multiples of 90 degrees; by default they are spread evenly over 360 degrees.
+
+    Returns:
+        The shift of each group.
+
+    Raises:
+        SettingError: The inputs are not square images, or the angles are not valid.
     """
     if len(shape) != 3 or shape[1] != shape[2]:
         raise SettingError(f"rotation needs square images, and the inputs have shape {tuple(shape)}")
@@ -95,13 +144,21 @@ def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Changes made to training images on the way to the model.
+# Augmentation of training images.
 
 
 def crop_and_flip(images: Tensor, generator: torch.Generator, margin: int = 4) -> Tensor:
-    """Images ``(b, C, H, W)`` moved by up to ``margin`` pixels, zeros coming in, and mirrored left-right half the time.
+    """Augment images: a random crop of the zero-padded image, and a horizontal flip of half of the images.
 
-    The usual augmentation of CIFAR: a random crop of the zero-padded image, and a horizontal flip.
+    This is the usual augmentation of CIFAR.
+
+    Args:
+        images: The images ``(b, C, H, W)``.
+        generator: Draws the crops and the flips.
+        margin: Greatest shift, and width of the padding, in pixels.
+
+    Returns:
+        Images of the same shape.
     """
     count, _, height, width = images.shape
     draws = torch.randint(0, 2 * margin + 1, (2, count), generator=generator)

@@ -1,4 +1,4 @@
-"""Which examples each client trains, validates and tests on: positions, then :class:`~coterie.data.world.Split` objects."""
+"""Training, validation and test examples of each client: positions, and :class:`~coterie.data.world.Split` objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ TESTS = ("share", "whole", "classes", "own")
 
 
 def check_shares(train: float, validation: float, test: str) -> None:
-    """Training and validation must leave something for a test share; raises :class:`SettingError`."""
+    """Check that the shares of training and validation leave examples for a test share.
+
+    Args:
+        train: Share of a client's own examples to train on.
+        validation: Share for validation.
+        test: One of :data:`TESTS`.
+
+    Raises:
+        SettingError: The shares are too great.
+    """
     total = train + validation
     if total > 1 + 1e-9 or (test == "share" and total > 1 - 1e-9):
         rest = "leave a share for the test data" if test == "share" else "be 1 at most together"
@@ -28,9 +37,22 @@ def check_shares(train: float, validation: float, test: str) -> None:
 def hold_out(
     mine: np.ndarray, train: float, validation: float, test: bool, name: str = "a client"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A client's own positions, in random order, cut into training, validation and (the rest, where ``test``) test.
+    """Cut the positions of a client into training, validation and test positions.
 
-    train, validation: shares of all. Each wanted piece gets at least one; raises :class:`UserError` for too few.
+    Each part that is wanted gets at least one position.
+
+    Args:
+        mine: The positions, in random order.
+        train: Share of all positions for training.
+        validation: Share of all positions for validation.
+        test: Whether the rest is the test part.
+        name: Name of the client, for the message.
+
+    Returns:
+        The training, validation and test positions.
+
+    Raises:
+        UserError: There are too few positions.
     """
     held = max(round(validation * len(mine)), 1) if validation else 0
     most = len(mine) - held - test
@@ -43,16 +65,29 @@ def hold_out(
 
 @dataclass
 class Selections:
-    """Finds clients' examples in a test pool; equal selections are one and the same index tensor."""
+    """Test examples of the clients in a test pool; equal selections share one index tensor.
+
+    Attributes:
+        pool: The test pool.
+        kept: Selections that were made before.
+    """
 
     pool: Pool
     kept: dict[Hashable, Tensor] = field(default_factory=dict)
 
     def rows(self, rule: str, labels: np.ndarray, kind: tuple[str, int] | None) -> Tensor:
-        """``(s,)`` positions in the pool for a client whose own examples have ``labels``.
+        """Return the positions ``(s,)`` of the test examples of one client.
 
-        rule: the ``whole`` pool, its ``classes`` alone, or its ``own`` class proportions. kind: (name, value) of a
-        meta column that the client's test examples must share, such as its domain.
+        Args:
+            rule: ``whole`` for the whole pool, ``classes`` for the client's classes, or ``own`` for its class proportions.
+            labels: Labels of the client's own examples.
+            kind: Name and value of a meta column that the test examples must share with the client, such as its domain.
+
+        Returns:
+            Positions in the pool.
+
+        Raises:
+            UserError: There is no such example.
         """
         classes, counts = np.unique(labels, return_counts=True)
         key: tuple[Hashable, ...] = (kind,)
@@ -74,9 +109,18 @@ class Selections:
 
 
 def in_proportion(labels: np.ndarray, able: np.ndarray, classes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """As many of the ``able`` positions as can be had with the class proportions of ``counts``, in the pool's order.
+    """Select as many positions as possible with the class proportions of ``counts``.
 
-    Classes of less than a hundredth of ``counts`` do not bound the number, they only take what they can.
+    A class with less than one hundredth of all ``counts`` does not limit the number; it only gives the examples that it has.
+
+    Args:
+        labels: Labels ``(N,)`` of the pool.
+        able: The positions to select from.
+        classes: The classes.
+        counts: Number of examples of each class.
+
+    Returns:
+        The selected positions, in the order of the pool.
     """
     there = np.array([(labels[able] == c).sum() for c in classes])
     scale = (there / counts)[counts >= 0.01 * counts.sum()].min()
@@ -86,7 +130,14 @@ def in_proportion(labels: np.ndarray, able: np.ndarray, classes: np.ndarray, cou
 
 @dataclass
 class Views:
-    """A pool as the groups see it: one set of inputs per rotation, one set of targets per labelling and selection."""
+    """A pool as each group sees it: one input tensor per rotation, one target tensor per labelling and selection.
+
+    Attributes:
+        pool: The pool.
+        shifts: The shift of each group.
+        turned: Quarter turns -> rotated inputs.
+        made: Splits that were made before.
+    """
 
     pool: Pool
     shifts: list[Shift]
@@ -94,9 +145,11 @@ class Views:
     made: dict[tuple[int, int], Split] = field(default_factory=dict)
 
     def turn_each(self, parts: list[np.ndarray], groups: np.ndarray) -> None:
-        """Turn every example the way of the one client that has it: all rotations in one pool of the same size.
+        """Rotate each example as its one client sees it, so that all rotations are in one pool of the same size.
 
-        parts: positions of each client, which do not overlap. groups ``(clients,)``: the group of each.
+        Args:
+            parts: Positions of each client, which do not overlap.
+            groups: The group of each client, ``(n,)``.
         """
         if len({shift.turns for shift in self.shifts}) < 2:
             return
@@ -108,7 +161,7 @@ class Views:
             self.turned[shift.turns] = mixed
 
     def split(self, index: Tensor, group: int) -> Split:
-        """The examples at ``index`` as ``group`` sees them; the same objects in give the same split out."""
+        """The examples at ``index`` as ``group`` sees them; the same ``index`` object gives the same split."""
         key = (id(index), group)
         if key not in self.made:
             shift = self.shifts[group]

@@ -1,4 +1,4 @@
-"""Who is there when: clients that join late, go away and come back, and clients that do not answer."""
+"""Worlds: clients' data, attendance, attacks, the model and the objective."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from coterie.settings import SettingError, check, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Attendance:
-    """The comings and goings of a federation; rounds count from 1.
+    """Rounds in which clients are present, and the probability that they do not answer; rounds count from 1.
 
-    joins: client -> the round in which it is there for the first time; the others are there from the first. away:
-    client -> the spells ``(from, to)``, both included, in which it is not there. silent: probability with which a client
-    that is asked does not answer, drawn for each client and exchange. patience: rounds in a row without an answer after
-    which a client counts as away: it is served no more, and admitted anew on return.
+    Attributes:
+        joins: Client -> the first round in which it is present. The other clients are present from round 1.
+        away: Client -> the intervals ``(from, to)``, both included, in which it is not present.
+        silent: Probability that a client does not answer a request, drawn for each client and exchange.
+        patience: Number of successive rounds without an answer after which a client counts as away. It then receives no more
+            models, and is admitted again when it returns.
     """
 
     joins: Mapping[Client, int] = field(default_factory=dict)
@@ -35,11 +37,11 @@ class Attendance:
         return self.joins.get(client, 1) <= round and not any(a <= round <= b for a, b in self.away.get(client, ()))
 
     def founders(self, clients: Iterable[Client]) -> tuple[Client, ...]:
-        """Those of ``clients`` that are in the federation from its first round, sorted."""
+        """Those of ``clients`` that are present from round 1, sorted."""
         return tuple(sorted(c for c in clients if self.joins.get(c, 1) <= 1))
 
     def answers(self, client: Client, exchange: int, seed: int) -> bool:
-        """Whether ``client`` answers when asked in ``exchange``; of other clients' draws it knows nothing."""
+        """Whether ``client`` answers in ``exchange``; the draw does not depend on other clients."""
         return not self.silent or bool(numpy_generator(seed, Purpose.SILENCE, exchange, client).random() >= self.silent)
 
 
@@ -54,8 +56,24 @@ def drawn(
     leavers: int = 0,
     leave: Sequence[int] = (),
 ) -> Attendance:
-    """Attendance with so many ``newcomers`` from ``join_round`` on and so many ``leavers`` away from round ``leave[0]`` to
-    ``leave[1]``, all of them different clients at random."""
+    """Draw an attendance in which newcomers and leavers are different random clients.
+
+    Args:
+        clients: All clients.
+        seed: Seed of the draw.
+        silent: See :class:`Attendance`.
+        patience: See :class:`Attendance`.
+        newcomers: Number of clients that join in ``join_round``.
+        join_round: The round in which newcomers join.
+        leavers: Number of clients that are away from round ``leave[0]`` to round ``leave[1]``.
+        leave: The first and the last round of absence.
+
+    Returns:
+        The attendance.
+
+    Raises:
+        SettingError: No client would always be present, or ``leave`` is not an interval.
+    """
     if newcomers + leavers >= len(clients):
         raise SettingError(
             f"Scenario.newcomers {newcomers} and leavers {leavers} must leave at least one of the {len(clients)} clients"
@@ -73,31 +91,38 @@ def drawn(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Hostile clients: what they do to their data or to what they send.
+# Adversaries: attacks on the data or on the updates of a client.
 
 
 USUAL: Mapping[str, float] = {
     "label-flip": 1.0, "sign-flip": 1.0, "scale": 10.0, "random": 1.0, "huge": 1e17, "examples": 1e6,
     "little-is-enough": 1.5, "inner-product": 1.0,
 }  # fmt: skip
-"""Attack -> its scale where none is given."""
+"""Attack -> its default scale."""
 
 ATTACKS = tuple(USUAL)
 COLLUDING = ("little-is-enough", "inner-product")
-"""Attacks by clients that know the updates of the others."""
+"""Attacks of clients that know the updates of other clients."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What an adversary does. label-flip is done to its data before the first round; the others to each of its updates Δ.
+    """The attack of an adversary.
+
+    label-flip changes the client's data before the first round; the others change each of its updates Δ:
 
     - sign-flip sends ``-scale Δ``, scale sends ``scale Δ``, and random sends Gaussian noise of norm ``scale ‖Δ‖``.
     - huge sends ``scale`` or ``-scale`` in every entry, at random.
-    - examples sends ``-Δ`` and claims ``scale`` times the examples that it has.
+    - examples sends ``-Δ`` and reports ``scale`` times the number of its examples.
     - little-is-enough sends ``μ - scale σ``, where μ and σ are mean and standard deviation of each entry over the honest
       updates (G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough", NeurIPS 2019, arXiv 1902.06156, algorithm 3, with
       their experiments' z of 1.5).
-    - inner-product sends ``-scale μ`` (C. Xie, O. Koyejo, I. Gupta, "Fall of Empires", UAI 2019, arXiv 1903.03936, section 4).
+    - inner-product sends ``-scale μ`` (C. Xie, O. Koyejo, I. Gupta, "Fall of Empires", UAI 2019, arXiv 1903.03936, section
+      4).
+
+    Attributes:
+        kind: The attack, one of :data:`ATTACKS`.
+        scale: Scale of the attack, as above; label-flip does not use it.
     """
 
     kind: str = setting("sign-flip", "what the adversary does", choices=ATTACKS)
@@ -107,10 +132,20 @@ class Attack:
         check(self)
 
     def tampered(self, row: Tensor, sent: Tensor, seed: int, exchange: int, client: int) -> Tensor:
-        """What is sent in place of an update (or gradient) ``row`` ``(d,)``.
+        """Return the row that the client sends in place of an update (or gradient).
 
-        sent: mask ``(d,)`` of the parameters that travel. The others, layers that stay at the client and running statistics,
-        are as they were: no server could go on with a negative variance.
+        Entries that are not sent, of layers that stay at the client and of running statistics, do not change: no server
+        could continue with a negative variance.
+
+        Args:
+            row: The honest update ``(d,)``.
+            sent: Mask ``(d,)`` of the parameters that are sent.
+            seed: The run's seed.
+            exchange: Number of the exchange.
+            client: The client.
+
+        Returns:
+            The row ``(d,)``; for label-flip and colluding attacks, the honest update.
         """
         if self.kind == "label-flip" or self.colluding:
             return row
@@ -129,39 +164,44 @@ class Attack:
 
     @property
     def colluding(self) -> bool:
-        """Whether it takes the updates of others to make what is sent."""
+        """Whether the attack uses the updates of other clients."""
         return self.kind in COLLUDING
 
     def claimed(self, examples: int) -> int:
-        """How many examples it says that it has."""
+        """The number of examples that the client reports."""
         return max(1, int(self.scale * examples)) if self.kind == "examples" else examples
 
     def fabricated(self, honest: Tensor) -> Tensor:
-        """What a colluding adversary sends, ``(d,)``, given the updates ``(m, d)`` of honest clients, m >= 1."""
+        """The update ``(d,)`` of a colluding adversary, from the updates ``(m, d)`` of honest clients, m >= 1."""
         mean = honest.mean(0)
         return mean - self.scale * honest.std(0, correction=0) if self.kind == "little-is-enough" else -self.scale * mean
 
 
 def flipped(targets: Tensor, classes: int) -> Tensor:
-    """Labels ``(s,)`` read backwards.
+    """Return the labels ``(s,)`` in reverse order of the classes.
 
-    >>> flipped(torch.tensor([0, 1, 9]), 10)
-    tensor([9, 8, 0])
+    Example:
+        >>> flipped(torch.tensor([0, 1, 9]), 10)
+        tensor([9, 8, 0])
     """
     return classes - 1 - targets
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an engine trains and tests: every client's data, the model, the objective, and the truth where there is one.
+# Worlds: each client's data, the model, the objective, and the true groups if they are known.
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
     """Some examples of a pool: ``inputs[index]`` with their own ``targets``.
 
-    inputs: the pool ``(N, ...)``, shared by many splits and never copied or written. index ``(s,)`` int64: rows of the
-    pool. targets ``(s, ...)``: what this client calls them (its labels may be permuted). Two splits with the same
-    ``inputs`` and ``index`` objects are known to hold the same examples, so a model's outputs for them are computed once.
+    Two splits with the same ``inputs`` and ``index`` objects hold the same examples, so the outputs of a model for them are
+    computed once.
+
+    Attributes:
+        inputs: The pool ``(N, ...)``, shared by many splits and never copied or changed.
+        index: Rows of the pool, ``(s,)`` int64.
+        targets: The client's targets ``(s, ...)``; its labels may be permuted.
     """
 
     inputs: Tensor
@@ -181,13 +221,20 @@ class Split:
 
 
 def whole(inputs: Tensor, targets: Tensor) -> Split:
-    """A split that owns all of its pool."""
+    """A split that has its whole pool."""
     return Split(inputs, torch.arange(len(inputs)), targets)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClientData:
-    """One client's data, all of its own distribution. Test data never reach a method; validation may be empty."""
+    """The data of one client, all from its own distribution.
+
+    Attributes:
+        train: Examples to train on.
+        validation: Examples for choices; may be empty.
+        test: Examples for tests, which no method receives.
+        name: Name of the client.
+    """
 
     train: Split
     validation: Split
@@ -201,37 +248,41 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1.0 where the greatest output is the target, else 0.0, one per prediction."""
+    """1.0 where the greatest output is the target, otherwise 0.0, for each prediction."""
     return (outputs.argmax(-1) == targets).float().flatten()
 
 
 def mean_probability(outputs: Tensor) -> Tensor:
-    """Of several models' outputs ``(m, b, classes)``: the logarithm of their mean class probabilities ``(b, classes)``."""
+    """Logarithm ``(b, classes)`` of the mean class probabilities of m models with outputs ``(m, b, classes)``."""
     return outputs.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """loss: (outputs, targets) -> the batch's mean loss. metrics: name -> (outputs, targets) -> one value per prediction.
+    """The loss to minimise and the metrics to report.
 
-    Metrics are averaged over a client's predictions. ``accuracy`` is the one reports and choices look at; objectives
-    without classes put their own measure (greater is better) under that name. combine: the outputs ``(m, b, ...)`` of an
-    ensemble's m models -> the ensemble's.
+    Metrics are averaged over the predictions of a client. Reports and choices use the metric ``accuracy``. An objective
+    without classes puts its own measure (greater is better) under that name.
+
+    Attributes:
+        loss: Function of (outputs, targets) that returns the mean loss of the batch.
+        metrics: Name -> function of (outputs, targets) that returns one value per prediction.
+        combine: Function of the outputs ``(m, b, ...)`` of m models that returns the outputs of their ensemble.
+        perplexity: Whether to report also exp(mean loss).
     """
 
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=lambda: {"accuracy": accuracy})
     combine: Callable[[Tensor], Tensor] = mean_probability
     perplexity: bool = False
-    """Also report exp(mean loss)."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a test reports."""
+        """Names of the numbers that a test reports."""
         return ("loss", *self.metrics, *(("perplexity",) if self.perplexity else ()))
 
     def scores(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
-        """The means of (sum, count) of the loss and each metric; NaN of what is not there."""
+        """Means of the loss and each metric from their (sum, count); NaN for a missing one."""
         nothing = (math.nan, 1)
         score = {name: value / count for name in ("loss", *self.metrics) for value, count in [totals.get(name, nothing)]}
         if self.perplexity:
@@ -241,11 +292,18 @@ class Objective:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class World:
-    """Clients by id, the model they train, how, and the true groups where they are known.
+    """Clients, their model and training, and the true groups if they are known.
 
-    model: makes a module with fresh parameters from torch's global generator (engines call it in a seeded scope).
-    augment: (inputs, generator) -> inputs, applied to training batches only. attendance: who is there when. attacks: what
-    hostile clients do to their updates; flipped labels are in their data already.
+    Attributes:
+        clients: Client -> its data.
+        model: Function that makes a module with fresh parameters from torch's global generator; engines call it in a seeded
+            scope.
+        training: Settings of local training.
+        objective: The loss and the metrics.
+        truth: The true groups, or None.
+        augment: Function of (inputs, generator) that returns inputs; used for training batches only.
+        attendance: Rounds in which clients are present.
+        attacks: Client -> the attack on its updates; flipped labels are already in its data.
     """
 
     clients: Mapping[Client, ClientData]
@@ -274,13 +332,24 @@ class World:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Worlds in which some clients are hostile.
+# Worlds with adversaries.
 
 
 def among(world: World, seed: int, share: float, attack: str, scale: float | None) -> World:
-    """``world`` in which ``share`` of its clients, at random, carry out ``attack``; test data are left as they are.
+    """Return ``world`` in which random clients carry out an attack; test data do not change.
 
-    scale: of the attack, None for the usual one. Raises :class:`SettingError` where nobody would be honest.
+    Args:
+        world: The world without adversaries.
+        seed: Seed of the draw.
+        share: Share of the clients that are adversaries, at least one; 0 means none.
+        attack: The attack, one of :data:`ATTACKS`.
+        scale: Its scale; None takes the usual one.
+
+    Returns:
+        The world.
+
+    Raises:
+        SettingError: No client would be honest, or label-flip has no class labels to flip.
     """
     if not share:
         return world
@@ -295,13 +364,13 @@ def among(world: World, seed: int, share: float, attack: str, scale: float | Non
 
 
 def check_attack(share: float, attack: str) -> None:
-    """Raises :class:`SettingError` for adversaries who do nothing."""
+    """Raise :class:`SettingError` if there are adversaries but no attack."""
     if share and attack == "none":
         raise SettingError(f"Scenario.adversaries {share:g} needs Scenario.attack, one of {', '.join(ATTACKS)}, got none")
 
 
 def _clients(world: World, attacks: dict[Client, Attack]) -> dict[Client, ClientData]:
-    """All clients, of whom the adversaries' labels for training and validation are flipped."""
+    """All clients; the training and validation labels of adversaries are flipped."""
     about = described(world.model)
     if about is None or any(data.train.targets.ndim > 1 for data in world.clients.values()):
         raise SettingError("Scenario.attack label-flip needs class labels, and this scenario predicts words")

@@ -1,1 +1,1 @@
-"""Engines: what carries plans to clients and replies back."""
+"""Engines: they carry plans to the clients and replies back to the server."""

@@ -1,4 +1,4 @@
-"""What a worker does: clients' tasks and tests, read from and written to shared matrices of rows."""
+"""The clients' tasks and tests as jobs of worker processes, which read and write shared matrices of rows."""
 
 from __future__ import annotations
 
@@ -25,8 +25,19 @@ from coterie.training.blocks import goes_with
 
 @dataclass(frozen=True)
 class ClientJob:
-    """A client's task as it is told to a worker: where the offered models lie, where the reply goes, and of which columns
-    a sketch of so many numbers is wanted. half: which of the halves, where it trains on them; they are errands apart."""
+    """A client's task in the form that a worker receives.
+
+    Attributes:
+        slot: Row of the reply matrix for the reply.
+        client: Id of the client.
+        task: The task.
+        rows: Rows of the model matrix with the offered models.
+        lr: Learning rate.
+        key: (seed, purpose, exchange, client), the seed of all random draws.
+        columns: Columns for the sketch. None means all.
+        sketch: Numbers of the sketch. None means no sketch.
+        half: 0 or 1 if the client trains on one half of its data, which is a job of its own. None means all data.
+    """
 
     slot: int
     client: Client
@@ -41,7 +52,14 @@ class ClientJob:
 
 @dataclass(frozen=True)
 class Test:
-    """One model, or an ensemble, on the examples ``[start, stop)`` of clients with equal test examples."""
+    """A test of one model, or of an ensemble, on a range of examples of clients with equal test examples.
+
+    Attributes:
+        rows: Rows of the model matrix: one model, or those of an ensemble.
+        clients: The clients, one per distinct set of targets.
+        start: First example.
+        stop: End of the range; this example is not part of it.
+    """
 
     rows: tuple[int, ...]
     clients: tuple[Client, ...]
@@ -50,12 +68,14 @@ class Test:
 
 
 Done = tuple[int, tuple[int, ...], tuple[float, ...], tuple[float, ...], bool, str | None]
-"""slot, chosen, losses, accuracies, whether it trained, why its reply is refused."""
+"""Slot, chosen models, losses, accuracies, whether the client trained, and the reason if its reply is refused."""
 
 
 class Worker:
-    """Does jobs in whatever process it is called in. All rows are the server's: a client opens what it is offered, and
-    what it sends goes through ``wire``.
+    """Carries out jobs in the process in which it is called.
+
+    All rows of the shared matrices have the form that the server sees. A client opens the offered models, and ``wire``
+    protects the update that it sends.
     """
 
     def __init__(self, world: World, wire: Wire, hardware: Hardware) -> None:
@@ -66,7 +86,8 @@ class Worker:
 
     @property
     def learner(self) -> local.Learner:
-        if self._learner is None:  # made in the worker: a module's tensors are its own
+        """The learner of this process, made when it is first needed."""
+        if self._learner is None:  # made in the worker process, which then has its own tensors of the module
             with seeded(0):
                 module, how = self.world.model(), self.hardware
                 self._learner = local.Learner(
@@ -75,12 +96,23 @@ class Worker:
         return self._learner
 
     def work(self, job: Any) -> Any:
+        """Carry out a job: a list of :class:`ClientJob` or of :class:`Test`."""
         return self.train(job) if isinstance(job[0], ClientJob) else self.test(job)
 
     # -- training -----------------------------------------------------------------------------------------------------
 
     def train(self, errands: Sequence[ClientJob]) -> list[Done]:
-        """Tasks done one by one, or several in a block."""
+        """Carry out one task, or the tasks of several clients in one block.
+
+        Args:
+            errands: The tasks of the block.
+
+        Returns:
+            One result per task.
+
+        Raises:
+            EngineError: A task failed.
+        """
         who = f"client {errands[0].client}" if len(errands) == 1 else f"a block of {len(errands)} clients"
         try:
             jobs = [self._job(errand) for errand in errands]
@@ -97,17 +129,18 @@ class Worker:
         return job if errand.half is None else local.halved(job)[errand.half]
 
     def _send(self, errand: ClientJob, reply: local.Reply) -> Done:
-        """Write a reply's row; what is not finite is refused."""
+        """Write the row of a reply to the reply matrix; refuse it if it is not finite."""
         refused, trained, exchange = None, reply.row is not None, errand.key[2]
         if reply.row is None:
-            self.replies[errand.slot] = 0.0  # of an earlier exchange
+            self.replies[errand.slot] = 0.0  # clears the row of an earlier exchange
             self.sketches[errand.slot : errand.slot + 1] = 0.0
         else:
             keep = self.wire.layout.mask(errand.task.keep) if errand.task.keep else None
             row = self._tampered(reply.row, errand, keep)
             sent = self.wire.send(row, errand.client, exchange, keep, errand.half or 0)
             self.replies[errand.slot] = sent
-            # A finite square of the norm bounds every entry of a Gram matrix too. With noise, a refusal would tell of data.
+            # A finite squared norm also bounds every entry of a Gram matrix. With noise only the noised row is checked: a
+            # refusal because of the other one would reveal something about the data.
             rows = [sent] if self.wire.boundary.noise or sent is reply.row else [reply.row, sent]
             if errand.sketch is not None:
                 shown = sent if keep is None else sent.masked_fill(keep, 0.0)
@@ -118,7 +151,7 @@ class Worker:
         return errand.slot, reply.chosen, reply.losses, reply.accuracies, trained, refused
 
     def _tampered(self, row: Tensor, errand: ClientJob, keep: Tensor | None) -> Tensor:
-        """What a client sends in place of its update; the update itself, if it means well."""
+        """Return the row that a client sends: its update, or the adversarial row if the client is an adversary."""
         attack = self.world.attacks.get(errand.client)
         if attack is None:
             return row
@@ -128,13 +161,23 @@ class Worker:
     # -- testing ------------------------------------------------------------------------------------------------------
 
     def test(self, tests: Sequence[Test]) -> list[list[local.Sums]]:
-        """Sums of loss and metrics: per test, and per client of it. The tests of one call are all of the same models."""
+        """Return sums of loss and metrics.
+
+        Args:
+            tests: The tests. All must be of the same models.
+
+        Returns:
+            For each test, one entry per client of it.
+
+        Raises:
+            EngineError: A test failed.
+        """
         try:
-            with seeded(0):  # a module may draw random numbers in tests as well
+            with seeded(0):  # a module may draw random numbers in tests, too
                 models = [self.wire.open(self.models[row]) for row in tests[0].rows]
                 return self.learner.sums(models, [self._part(test) for test in tests])
         except Exception as error:
-            if len(tests) > 1:  # one by one, to learn whose fails
+            if len(tests) > 1:  # one by one, to find the client whose test fails
                 return [self.test([test])[0] for test in tests]
             raise EngineError(f"client {tests[0].clients[0]} failed in its test: {sentence(error)}") from error
 
@@ -144,18 +187,30 @@ class Worker:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The clients of a world on this machine: their tasks and tests as jobs for worker processes.
+# The client pool: all clients of a world on this machine, with their tasks and tests as jobs for worker processes.
 
 
 EXAMPLES_PER_TEST = 2500
-"""A longer test is cut into jobs of this many examples, so that one large test keeps every worker busy; shorter ones of
-the same model are put together up to so many."""
+"""Examples in one test job.
+
+A longer test is cut into jobs of this size, so that one large test keeps all workers busy. Shorter tests of the same model
+are joined up to this size.
+"""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's reply as the engine holds it: its row of the reply matrix, or why it was refused. second: the row of its
-    second half, where it was asked for halves and has the examples for them."""
+    """A client's reply in the form that the engine holds.
+
+    Attributes:
+        slot: Row of the reply matrix with the update.
+        second: Row of the update of the second half, if the client was asked for halves and has enough examples.
+        chosen: The chosen models, as rows of the plan's models.
+        losses: Measured losses, one per offered model, or empty.
+        accuracies: Measured accuracies, one per offered model, or empty.
+        update: The update ``(d,)``, a view of the reply matrix. None if the client did not train.
+        refused: Why the reply was refused. None if it was not.
+    """
 
     slot: int
     second: int | None
@@ -167,7 +222,7 @@ class Answer:
 
 
 class ClientPool:
-    """Worker processes over a world, with the shared matrices of models and replies they read and write."""
+    """The worker processes for a world, and the shared matrices of models and replies that they read and write."""
 
     def __init__(self, world: World, wire: Wire, hardware: Hardware, robust: Robust | None = None) -> None:
         self.world, self.layout, self.wire, self.robust = world, wire.layout, wire, robust or Robust()
@@ -189,29 +244,30 @@ class ClientPool:
             self._workers.close()
 
     def mask(self, layers: tuple[str, ...]) -> Tensor:
+        """Return the mask ``(d,)`` of the columns of some layers."""
         if layers not in self._masks:
             self._masks[layers] = self.layout.mask(layers)
         return self._masks[layers]
 
     def updates(self, slots: Sequence[int]) -> Tensor:
-        """The reply rows at ``slots``, in order; a view where they are all of the first ones."""
+        """Return the reply rows at ``slots`` in this order; a view if ``slots`` is 0, 1, 2 and so on, else a copy."""
         if list(slots) == list(range(len(slots))):
             return self.hand.replies[: len(slots)]
         return self.hand.replies[list(slots)]
 
     def sketches(self, slots: Sequence[int]) -> Tensor:
-        """A copy of the sketches at ``slots``."""
+        """Return a copy of the sketches at ``slots``."""
         return self.hand.sketches[list(slots)]
 
     def average(self, first: int, second: int) -> None:
-        """The mean of two replies, and of their sketches, in place of the first."""
+        """Replace the first of two replies by their mean, and its sketch likewise."""
         for rows in (self.hand.replies, self.hand.sketches):
             if max(first, second) < len(rows):
                 rows[first] += rows[second]
                 rows[first] /= 2
 
     def _reserve(self, models: int, replies: int, sketch: int = 0) -> None:
-        """At least so many rows of shared memory. Growing it means new workers, which are cheap to fork."""
+        """Provide at least this many rows of shared memory. More memory needs new workers, which are cheap to fork."""
         hand = self.hand
         short = replies if sketch else 0
         enough = short <= len(hand.sketches) and sketch in (0, hand.sketches.shape[1])
@@ -228,7 +284,7 @@ class ClientPool:
         self._workers = Workers(hand.work, self.count)
 
     def _put(self, models: Tensor, personal: Sequence[Tensor], replies: int = 0, sketch: int = 0) -> Workers:
-        """Lay out a matrix of models and, behind them, rows made for one client; returns the workers to run jobs on."""
+        """Write the models and, after them, the rows made for single clients; return the workers for the jobs."""
         self._reserve(len(models) + len(personal), replies, sketch)
         assert self._workers is not None
         self.hand.models[: len(models)] = models
@@ -241,9 +297,19 @@ class ClientPool:
     def train(
         self, plan: Plan, clients: Sequence[Client], kept: Mapping[Client, Tensor], when: tuple[int, int, int]
     ) -> dict[Client, Answer]:
-        """The tasks of some clients of a plan, done: client -> answer, by client id.
+        """Carry out the tasks of some clients of a plan.
 
-        when: the seed, the exchange, and the round from 0. The rows are overwritten by the next call.
+        Args:
+            plan: The plan.
+            clients: The clients whose tasks are carried out.
+            kept: Client -> the values ``(d,)`` of the layers that stay at it, NaN in the other columns.
+            when: The seed, the exchange, and the round counted from 0.
+
+        Returns:
+            Client -> answer, sorted by client id. The next call overwrites their rows.
+
+        Raises:
+            EngineError: A task failed.
         """
         seed, exchange, number = when
         personal: list[Tensor] = []
@@ -268,7 +334,10 @@ class ClientPool:
         return {e.client: self._answer(done, e.slot, second.get(e.client)) for e in errands}
 
     def _jobs(self, errands: Sequence[ClientJob]) -> list[list[ClientJob]]:
-        """Blocks of clients that go together, and the others alone; long jobs first, so that no worker ends late with one."""
+        """Form blocks of clients that can train together, and jobs of one client for the others.
+
+        Long jobs come first, so that no worker starts one when the others have almost finished.
+        """
         together: dict[Hashable, list[ClientJob]] = {}
         for errand in errands:
             together.setdefault(self._kind(errand), []).append(errand)
@@ -276,23 +345,23 @@ class ClientPool:
         return sorted(jobs, key=lambda job: -sum(len(self._data(e)) for e in job))
 
     def _data(self, errand: ClientJob) -> Split:
-        """The examples that an errand trains on; of a half, as many as are in it."""
+        """The training examples of a job; for a half, the right number of examples."""
         data = self.world.clients[errand.client].train
         size = len(data) // 2
         return data if errand.half is None else Split(data.inputs, data.index[:size], data.targets[:size])
 
     def _kind(self, errand: ClientJob) -> Hashable:
-        """What the clients of a block have in common; of one that trains alone, its id."""
+        """The properties that all clients of a block share; for a client that trains alone, its id."""
         if self.width == 1 or errand.task.gradient or not errand.task.trains:
             return errand.client, errand.half
         data, training = self._data(errand), errand.task.how(self.world.training)
         try:
             return training, errand.lr, goes_with(data, training, self.least, self.exact)
-        except ValueError:  # it can make no step, and says so in its task
+        except ValueError:  # it cannot make a step, and its task reports this error
             return errand.client, errand.half
 
     def _blocks(self, group: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
-        """A group cut into the least number of blocks, clients with about as many examples in one."""
+        """Cut a group into as few blocks as possible; clients with similar numbers of examples share a block."""
         ordered = sorted(group, key=lambda e: len(self._data(e)))
         count = math.ceil(len(group) / self.width)
         for i in range(count):
@@ -305,24 +374,47 @@ class ClientPool:
         return Answer(slot, second, chosen, losses, accuracies, self.hand.replies[slot] if replied else None, refused)
 
     def _sketch_size(self, plan: Plan) -> int:
-        """Numbers of a sketch; no more than there are columns, which then are it."""
+        """Numbers of a sketch, at most the number of columns; then the columns themselves are the sketch."""
         columns = range(self.layout.size)[plan.columns or slice(None)]
         return 0 if plan.sketch is None else min(plan.sketch, len(columns))
 
     def start_row(self, plan: Plan, task: Task, kept: Tensor | None, chosen: Sequence[int]) -> Tensor:
-        """The row ``(d,)`` a client trained from: the mean of the models it chose, with its own layers in them."""
+        """Return the row from which a client trained: the mean of the models that it chose, with its own layers in them.
+
+        Args:
+            plan: The plan.
+            task: The client's task.
+            kept: The values ``(d,)`` of the layers that stay at the client, NaN in the other columns.
+            chosen: The chosen models, as rows of the plan's models.
+
+        Returns:
+            The row ``(d,)``.
+        """
         own = self._own(task, kept)
         rows = [own_layers(plan.models[r], own) for r in chosen]
         return rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
 
     def _own(self, task: Task, kept: Tensor | None) -> Tensor | None:
-        """Those of a client's own values that count in a task: of the layers it keeps; NaN in the other columns."""
+        """The client's own values of the layers that it keeps in a task; NaN in the other columns."""
         return None if kept is None or not task.keep else torch.where(self.mask(task.keep), kept, torch.nan)
 
     # -- testing ------------------------------------------------------------------------------------------------------
 
     def evaluate(self, assignment: Assignment, kept: Mapping[Client, Tensor]) -> dict[Client, dict[str, float]]:
-        """Every served client's model, or models, on its own test data; each distinct (models, test examples) pair once."""
+        """Test the model, or the ensemble, of each client on its own test data.
+
+        Each distinct pair of models and test examples is computed once.
+
+        Args:
+            assignment: The model of each client.
+            kept: Client -> the values ``(d,)`` of the layers that stay at it, NaN in the other columns.
+
+        Returns:
+            Client -> metric -> value.
+
+        Raises:
+            EngineError: A test failed.
+        """
         personal: list[Tensor] = []
         tests: dict[tuple[int, ...], dict[tuple[int, int], dict[int, list[Client]]]] = {}
         for client, served in sorted(assignment.row.items()):
@@ -351,7 +443,7 @@ class ClientPool:
         return dict(sorted(scores.items()))
 
     def _tests(self, rows: tuple[int, ...], examples: Sequence[Mapping[int, Sequence[Client]]]) -> Iterator[list[Test]]:
-        """Jobs of about :data:`EXAMPLES_PER_TEST` examples, all of the same models."""
+        """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models."""
         job: list[Test] = []
         filled = 0
         for by_targets in examples:

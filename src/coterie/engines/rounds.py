@@ -1,7 +1,7 @@
 """The in-process engine: a generator of rounds over clients that live on this machine.
 
-Everything random depends on (seed, exchange, client) alone: the number of workers or an interruption changes no bit, and a
-silent client no draw of another's.
+All random draws depend only on (seed, exchange, client). So neither the number of workers nor an interruption changes a bit
+of the result, and a client that does not answer changes no draw of another client.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ from coterie.robust import Robust, Usual, lengths
 from coterie.settings import SettingError
 
 EXCHANGES = 200
-"""More in one round are no progress: a method that asks again, and clients whose replies are no use. A start-up may well
-take many: k-means++ with k models 2 k - 1 and a few for clients that do not answer."""
+"""Most exchanges that a round may have.
+
+A round with more makes no progress: the method asks again and again, and cannot use the clients' replies. An initialisation
+may need many: k-means++ with k models needs 2 k - 1, and a few more for clients that do not answer.
+"""
 
 
 def rounds(
@@ -64,15 +67,30 @@ def rounds(
     boundary: Boundary | None = None,
     robust: Robust | None = None,
 ) -> Iterator[Round]:
-    """Run ``method`` over ``world``; yields each communication round up to number ``rounds``.
+    """Run a method over a world, one communication round after the other.
 
-    workers, width, device, precision: what it computes with, see :class:`~coterie.engines.workers.Hardware`. eval_every:
-    rounds between tests on the clients' test data; the last round is always tested. start: go on from there. boundary: what
-    is done to rows between clients and server. robust: bounds on what one client can do to the others.
+    Leaving the loop early stops the workers.
 
-    Leaving the loop early stops the workers. Raises
-    :class:`~coterie.engines.workers.EngineError` if training fails, and :class:`~coterie.settings.SettingError` where
-    method, world and boundary do not go together.
+    Args:
+        method: The method to run.
+        world: The clients, their data and their model.
+        rounds: Number of the last round.
+        seed: Seed of all random draws.
+        workers: Worker processes, see :class:`~coterie.engines.workers.Hardware`.
+        width: Clients trained in one block, see :class:`~coterie.engines.workers.Hardware`.
+        device: Device for training, see :class:`~coterie.engines.workers.Hardware`.
+        precision: Number format for training, see :class:`~coterie.engines.workers.Hardware`.
+        eval_every: Rounds between tests on the clients' test data. The last round is always tested.
+        start: Position from which the run continues. None starts a new run.
+        boundary: Operations on the rows between clients and server, such as clipping or noise.
+        robust: Bounds on the influence of one client on the others.
+
+    Yields:
+        Each communication round, up to number ``rounds``.
+
+    Raises:
+        EngineError: Training fails.
+        SettingError: Method, world and boundary do not fit together.
     """
     hardware = Hardware(workers=workers, width=width, device=device, precision=precision)
     hardware.check(world)
@@ -92,7 +110,20 @@ def rounds(
 
 
 def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> tuple[Wire, Federation]:
-    """The wire between clients and server, and what the method is told of the clients."""
+    """Return the wire between clients and server, and the federation that the method receives.
+
+    Args:
+        method: The method to run.
+        world: The clients, their data and their model.
+        seed: Seed of all random draws.
+        boundary: Operations on the rows between clients and server.
+
+    Returns:
+        The wire, and the description of the clients for ``method.init``.
+
+    Raises:
+        SettingError: Method, world and boundary do not fit together.
+    """
     with seeded(seed, Purpose.INIT):
         layout = Layout(world.model())
     check_membership(method, world)
@@ -110,7 +141,18 @@ def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> t
 
 
 def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary, hardware: Hardware | None = None) -> None:
-    """Raises :class:`~coterie.settings.SettingError` for a mistake that the first plan shows; trains nobody."""
+    """Check the settings as far as the first plan of the method shows mistakes. No client trains.
+
+    Args:
+        method: The method to check.
+        world: The clients, their data and their model.
+        seed: Seed of all random draws.
+        boundary: Operations on the rows between clients and server.
+        hardware: Hardware settings to check as well. None leaves this check out.
+
+    Raises:
+        SettingError: The settings contain a mistake.
+    """
     if hardware:
         hardware.check(world)
     wire, federation = setup(method, world, seed, boundary)
@@ -119,14 +161,33 @@ def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary, h
 
 
 ExchangeResult = tuple[Replies, Mapping[Client, Tensor]]
-"""The replies to a plan, and what the clients keep afterwards."""
+"""The replies to a plan, and the values that each client keeps afterwards."""
 
 Steps = Generator[tuple[Plan, Position], ExchangeResult, Round]
 
 
 def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Position, seed: int, clock: Clock) -> Steps:
-    """One communication round, whoever carries it out: yields each exchange's plan, for those who will answer, with the
-    position it is made in; takes the replies; returns the round, not tested yet."""
+    """Run one communication round, independently of the engine that carries out its exchanges.
+
+    Args:
+        method: The method to run.
+        roster: The clients that may take part.
+        wire: The wire between clients and server.
+        position: State of the run before the round.
+        seed: Seed of all random draws.
+        clock: Adds up the seconds of the round.
+
+    Yields:
+        For each exchange, the plan without the tasks of clients that will not answer, and the position in which the method
+        made it. Send back the replies and the values that the clients keep.
+
+    Returns:
+        The round, not tested yet.
+
+    Raises:
+        EngineError: The round has not ended after :data:`EXCHANGES` exchanges.
+        SettingError: The method makes a plan that the wire does not allow.
+    """
     first, attendance = position.exchange, roster.attendance
     position, came = admit_new(method, roster, position)
     there = present(attendance, position)
@@ -134,7 +195,7 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
     refused: dict[Client, str] = {}
     claimed: dict[Client, int] = {}
     scaled: dict[Client, float] = {}
-    spoken: tuple[set[Client], set[Client]] = (set(), set())  # who was asked, who was heard
+    spoken: tuple[set[Client], set[Client]] = (set(), set())  # clients that were asked, clients that answered
     released: Counter[Client] = Counter()
     asked = answered = up = down = measured = 0
     ends = False
@@ -173,7 +234,15 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
 
 
 def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) -> Round:
-    """The round of :func:`communicate`, each plan carried out by ``exchange``."""
+    """Run the round of :func:`round_steps` to its end.
+
+    Args:
+        steps: The generator of :func:`round_steps`.
+        exchange: Function that carries out a plan, given the plan and its position.
+
+    Returns:
+        The round, not tested yet.
+    """
     plan, at = next(steps)
     while True:
         try:
@@ -192,17 +261,28 @@ def _endless(number: int, asked: int, answered: int, refused: Mapping[Client, st
 
 
 # ----------------------------------------------------------------------------------------------------
-# One exchange carried out: replies taken in as the plan needs them, and no more kept of them than that.
+# One exchange: the engine collects the replies and keeps only as much of them as the plan needs.
 
 
 WINDOW_BYTES = 1 << 28
-"""Of replies held at a time where only their means are needed."""
+"""Bytes of replies held in memory at a time if the plan needs only their means."""
 
 
 def exchange(
     fleet: ClientPool, plan: Plan, position: Position, seed: int, clock: Clock
 ) -> tuple[Replies, Mapping[Client, Tensor]]:
-    """Carry out a plan: the replies as ``step`` must see them, and what the clients keep afterwards."""
+    """Carry out a plan on the clients of this machine.
+
+    Args:
+        fleet: The worker processes and their clients.
+        plan: The tasks to carry out.
+        position: State of the run in which the method made the plan.
+        seed: Seed of all random draws.
+        clock: Adds up the seconds.
+
+    Returns:
+        The replies in the form that ``step`` needs, and the values that each client keeps afterwards.
+    """
     clients, size = sorted(plan.tasks), window(plan, fleet.layout.size, fleet.robust.needs_all)
     halves = HalfUpdates(fleet, plan)
     claims, kept = {c: _claimed(fleet, c) for c in clients}, dict(position.kept)
@@ -256,7 +336,16 @@ def exchange(
 
 
 def window(plan: Plan, d: int, robust: bool = False) -> int:
-    """How many replies are held at a time: all, as robust means need them, or a multiple of what is averaged together."""
+    """Return how many replies are held in memory at a time.
+
+    Args:
+        plan: The plan that the clients answer.
+        d: Number of parameters.
+        robust: Whether the means are robust ones that need all replies at once.
+
+    Returns:
+        The number of all tasks (at least 1), or a multiple of :data:`~coterie.core.CHUNK`, the replies averaged together.
+    """
     whole = robust or plan.need != "mean" or any(task.halves for task in plan.tasks.values())
     if robust or (whole and plan.sketch is None):
         return max(1, len(plan.tasks))
@@ -264,13 +353,13 @@ def window(plan: Plan, d: int, robust: bool = False) -> int:
 
 
 def _claimed(fleet: ClientPool, client: Client) -> int:
-    """How many examples a client says that it has."""
+    """Number of examples that a client reports."""
     count, attack = len(fleet.world.clients[client].train), fleet.world.attacks.get(client)
     return fleet.wire.examples(count if attack is None else attack.claimed(count))
 
 
 def _slots(answer: Answer) -> list[int]:
-    """Where a client's update lies, or those of both halves."""
+    """Slots of a client's update, or of the updates of both halves."""
     return [slot for slot in (answer.slot, answer.second) if slot is not None]
 
 
@@ -286,7 +375,7 @@ def _screened(
     usual: Usual,
     scaled: dict[Client, float],
 ) -> dict[Client, Answer]:
-    """The answers of a wave, limited to what is plausible beside those of this wave and the ``usual`` of earlier ones."""
+    """Limit the answers of a wave to plausible lengths, compared with this wave and with the ``usual`` of earlier waves."""
     trained = {c: answer for c, answer in answers.items() if answer.update is not None and answer.refused is None}
     updates, chosen = {c: _rows(fleet, a) for c, a in trained.items()}, {c: a.chosen for c, a in trained.items()}
     claims = {c: claims[c] for c in answers}
@@ -303,8 +392,11 @@ def _screened(
 
 
 def _collude(fleet: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> None:
-    """Write what adversaries send that know the updates of the honest clients, of those that began with the same models if
-    there are two or more."""
+    """Write the updates of colluding adversaries, which know the updates of the honest clients.
+
+    They use the honest clients that were asked for the same kind of update (a gradient, or the result of training). If at
+    least two of these started from the same models as the adversary, only those count.
+    """
     attacks = {c: attack for c, attack in fleet.world.attacks.items() if c in answers and attack.colluding}
     honest = {c: a for c, a in answers.items() if c not in fleet.world.attacks and a.update is not None and a.refused is None}
     for client, attack in attacks.items():
@@ -325,7 +417,7 @@ def _collude(fleet: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) ->
 
 
 def _keep(fleet: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
-    """What stays with a client goes from its update into ``kept``."""
+    """Move the layers that stay at a client from its update into ``kept``."""
     task = plan.tasks[client]
     if not task.keep or answer.update is None:
         return
@@ -345,7 +437,15 @@ def _average(
 
 
 def needed(plan: Plan, replies: Replies) -> Replies:
-    """What the plan says ``step`` must see, from every update: means, sketches and Gram matrix, and rows if asked for."""
+    """Reduce all updates to the form that the plan needs for ``step``: means, sketches, Gram matrix or rows.
+
+    Args:
+        plan: The plan that the clients answered.
+        replies: The replies with all updates ``(n, d)``.
+
+    Returns:
+        The replies with the means ``(k, d)``, and the rows, sketches or Gram matrix that the plan asks for.
+    """
     if replies.updates is None or (plan.need == "rows" and plan.sketch is None):
         return replies
     trained = [(c, chosen) for c, chosen in zip(replies.clients, replies.chosen, strict=True) if plan.tasks[c].trains]
@@ -360,19 +460,21 @@ def needed(plan: Plan, replies: Replies) -> Replies:
 
 
 def _short(plan: Plan, replies: Replies, sketches: Tensor) -> Replies:
-    """Replies with the sketches ``(n, k)`` of their updates, or the Gram matrix of these, as the plan needs."""
+    """Return the replies with the sketches (one row per client) or with their Gram matrix, as the plan needs."""
     if plan.need == "rows":
         return replace(replies, updates=sketches)
     return replace(replies, gram=gram(sketches) if plan.need == "gram" and len(sketches) else None)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Clients that train on both halves of their data: the Gram matrix of all halves, and one update of each client.
+# Split-half training: clients train on both halves of their data. The Gram matrix of all halves, and one update per client.
 
 
 class HalfUpdates:
-    """What becomes of the two updates of those who were asked for halves: products are taken, as rows or as sketches, and
-    their mean comes in place of the first."""
+    """The two updates of each client that was asked to train on both halves of its data.
+
+    Their inner products are computed, from rows or from sketches. Then the mean of both replaces the first.
+    """
 
     def __init__(self, fleet: ClientPool, plan: Plan) -> None:
         self.fleet, self.plan = fleet, plan
@@ -381,13 +483,13 @@ class HalfUpdates:
         self.products: np.ndarray | None = None
 
     def take(self, answers: Mapping[Client, Answer]) -> None:
-        """Those of ``answers`` that have halves."""
+        """Take the updates of those clients in ``answers`` that trained on both halves."""
         pairs = {client: (a.slot, a.second) for client, a in answers.items() if a.second is not None}
         if not pairs:
             return
         slots = [*(first for first, _ in pairs.values()), *(second for _, second in pairs.values())]
         own = {client: self._own(client, *pair) for client, pair in pairs.items() if self.plan.tasks[client].keep}
-        if self.plan.sketch is None:  # they are here all at once, see gather.window
+        if self.plan.sketch is None:  # all of them are in memory at once, see window
             self.products = gram(self.fleet.updates(slots), columns=self.plan.columns)
         else:
             self.sketches.append(self.fleet.sketches(slots).view(2, len(pairs), -1))
@@ -398,21 +500,37 @@ class HalfUpdates:
                 self.fleet.hand.replies[pair[0]][self.fleet.mask(self.plan.tasks[client].keep)] = own[client]
 
     def _own(self, client: Client, first: int, second: int) -> Tensor:
-        """The mean of both in the columns that stay at the client; for everybody else these are zero."""
+        """Mean of both updates in the columns that stay at the client; these columns are then set to zero in the rows."""
         mask, rows = self.fleet.mask(self.plan.tasks[client].keep), self.fleet.hand.replies
         own = (rows[first][mask] + rows[second][mask]) / 2
         rows[first][mask] = rows[second][mask] = 0.0
         return own
 
     def gram(self, clients: Sequence[Client]) -> np.ndarray | None:
-        """Of ``clients`` in their order, as :class:`~coterie.core.Replies` has it; None if nobody has sent halves."""
+        """Return the Gram matrix of all halves.
+
+        Args:
+            clients: All clients that answered, in the order of the replies.
+
+        Returns:
+            The matrix ``(2 n, 2 n)`` as in :class:`~coterie.core.Replies`, or None if no client sent halves.
+        """
         if self.sketches:
             self.products = gram(torch.cat(self.sketches, 1).flatten(0, 1))
         return None if self.products is None else spread(self.products, self.clients, clients)
 
 
 def products(plan: Plan, updates: Mapping[Client, Sequence[Tensor]], clients: Sequence[Client]) -> np.ndarray | None:
-    """The same of ``updates`` that are all at hand: client -> those of both halves, or the one of who has none."""
+    """Return the Gram matrix of all halves, from updates that are all in memory.
+
+    Args:
+        plan: The plan that the clients answered.
+        updates: Client -> its updates ``(d,)``: those of both halves, or a single one.
+        clients: All clients that answered, in the order of the replies.
+
+    Returns:
+        The matrix ``(2 n, 2 n)`` as in :class:`~coterie.core.Replies`, or None if no client sent halves.
+    """
     pairs = {client: each for client, each in updates.items() if len(each) == 2}
     if not pairs:
         return None
@@ -423,7 +541,16 @@ def products(plan: Plan, updates: Mapping[Client, Sequence[Tensor]], clients: Se
 
 
 def spread(products: np.ndarray, of: Sequence[Client], clients: Sequence[Client]) -> np.ndarray:
-    """The Gram matrix of the halves of some clients as one of all ``clients``, NaN for the others."""
+    """Extend the Gram matrix of the halves of some clients to all clients, with NaN for the others.
+
+    Args:
+        products: Gram matrix of the halves of the clients ``of``: all first halves, then all second halves.
+        of: The clients that sent halves.
+        clients: All clients that answered, in the order of the replies.
+
+    Returns:
+        The matrix ``(2 n, 2 n)``.
+    """
     place = {client: i for i, client in enumerate(clients)}
     at = [half * len(clients) + place[client] for half in (0, 1) for client in of]
     out = np.full((2 * len(clients), 2 * len(clients)), np.nan)
@@ -432,30 +559,53 @@ def spread(products: np.ndarray, of: Sequence[Client], clients: Sequence[Client]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Who takes part: clients that come, go, come back, or are silent for so long that nobody waits for them any more.
+# Client participation: clients that join, leave or return, and clients retired after too many rounds without an answer.
 
 
 class Roster(Protocol):
-    """Those who may take part: a world's clients, or the nodes of a federation."""
+    """The clients that may take part: those of a world, or the nodes of a federation."""
 
     @property
-    def clients(self) -> Mapping[Client, Any]: ...
+    def clients(self) -> Mapping[Client, Any]:
+        """All clients, by id."""
+        ...
 
     @property
-    def attendance(self) -> Attendance: ...
+    def attendance(self) -> Attendance:
+        """The rounds in which clients are present, and whether they answer."""
+        ...
 
     @property
-    def attacks(self) -> Mapping[Client, Any]: ...
+    def attacks(self) -> Mapping[Client, Any]:
+        """The adversaries among the clients, by id, and their attacks."""
+        ...
 
 
 def check_membership(method: Method[Any], world: World) -> None:
-    """Raises :class:`SettingError` if clients are to join and the method has no way to admit them."""
+    """Check that the method can admit clients if clients of the world join during the run.
+
+    Args:
+        method: The method to check.
+        world: The clients and when they are present.
+
+    Raises:
+        SettingError: Clients join, and the method has no ``admit`` and ``retire``.
+    """
     if world.attendance.joins and not isinstance(method, Admits):
         raise SettingError(f"{method.name} cannot take newcomers: it has no admit and retire")
 
 
 def admit_new(method: Method[Any], roster: Roster, position: Position) -> tuple[Position, tuple[Note, ...]]:
-    """The position in which those have been admitted that are there in the next round and were not members."""
+    """Admit the clients that are present in the next round and are not members yet.
+
+    Args:
+        method: The method that admits them.
+        roster: The clients that may take part.
+        position: State of the run before the round.
+
+    Returns:
+        The position with the new members, and a note of kind "join" if there are any.
+    """
     known, number = set(position.members), position.round + 1
     new = tuple(c for c in sorted(roster.clients) if c not in known and roster.attendance.there(c, number))
     if not new or not isinstance(method, Admits):
@@ -467,12 +617,12 @@ def admit_new(method: Method[Any], roster: Roster, position: Position) -> tuple[
 
 
 def present(attendance: Attendance, position: Position) -> tuple[Client, ...]:
-    """The members that can be asked in the next round."""
+    """Members that are present in the next round."""
     return tuple(c for c in position.members if attendance.there(c, position.round + 1))
 
 
 def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> Plan:
-    """The plan without the tasks of those who will not answer."""
+    """The plan without the tasks of clients that will not answer."""
     if not attendance.silent:
         return plan
     return replace(plan, tasks={c: t for c, t in plan.tasks.items() if attendance.answers(c, exchange, seed)})
@@ -486,14 +636,26 @@ def retire_silent(
     there: Collection[Client],
     patience: int,
 ) -> tuple[Position, tuple[Note, ...]]:
-    """The position after a round: who was not there, or asked and not heard, has missed one more.
+    """Count missed rounds and retire the clients that missed too many in a row.
 
-    Who has missed ``patience`` rounds in a row is away: it is served no more, and admitted anew on return.
+    A member misses a round if it was not present, or was asked and did not answer. A member that missed ``patience`` rounds
+    in a row is retired: it is no longer served, and is admitted as a new client when it returns. At least one member stays.
+
+    Args:
+        method: The method that retires them.
+        position: State of the run after the round.
+        asked: Clients that got a task in the round.
+        heard: Clients that answered in the round.
+        there: Clients that were present in the round.
+        patience: Missed rounds in a row after which a client is retired.
+
+    Returns:
+        The position after the round, and a note of kind "leave" if clients were retired.
     """
     missed = _missed(position.missed, position.members, asked, heard, there)
     gone = tuple(c for c, rounds in missed.items() if rounds >= patience)
     stay = tuple(c for c in position.members if c not in set(gone))
-    if not gone or not stay or not isinstance(method, Admits):  # the last ones are waited for
+    if not gone or not stay or not isinstance(method, Admits):  # the last members are never retired
         return replace(position, missed=missed), ()
     text = f"{len(gone)} client{'s' if len(gone) > 1 else ''} away: no answer in {patience} round{'s' if patience > 1 else ''}"
     note = Note(kind="leave", clients=gone, text=text)
@@ -508,18 +670,28 @@ def _missed(
     heard: Collection[Client],
     there: Collection[Client],
 ) -> dict[Client, int]:
-    """Rounds in a row in which each member was not heard; who rests while it is there has missed nothing more."""
+    """Rounds in a row that each member has missed; a round in which it is present and has no task does not count."""
     heard, there, asked = set(heard), set(there), set(asked)
     out = {c: before.get(c, 0) + (c in asked or c not in there) for c in members if c not in heard}
     return {c: rounds for c, rounds in out.items() if rounds}
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an exchange costs: bytes both ways, and how often clients measure a model.
+# Communication cost and evaluation cost of an exchange: bytes in both directions, and how often clients measure a model.
 
 
 def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
-    """(bytes up, bytes down) of an exchange: rows less the layers that stay, losses, choices and example counts."""
+    """Return the communication cost of an exchange.
+
+    Rows count without the layers that stay at the client. Losses, choices and example counts are included.
+
+    Args:
+        plan: The plan of the exchange.
+        wire: The wire between clients and server.
+
+    Returns:
+        Bytes from the clients to the server, and bytes from the server to the clients.
+    """
     up = down = 0
     sizes: dict[tuple[str, ...], tuple[int, int]] = {}
     for task in plan.tasks.values():
@@ -535,14 +707,24 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
 
 
 def as_sent(plan: Plan, replies: Replies) -> Plan:
-    """The plan as it was answered: who sent one update in place of two, for want of examples, was asked for one."""
+    """Adapt the plan to the replies.
+
+    A client with too few examples for two halves sends one update. In the plan returned it was asked for one only.
+
+    Args:
+        plan: The plan of the exchange.
+        replies: The replies to it.
+
+    Returns:
+        The plan in which only clients that sent two updates have ``halves``.
+    """
     whole = set(replies.clients) - set(replies.halved)
     tasks = {c: replace(task, halves=False) if task.halves and c in whole else task for c, task in plan.tasks.items()}
     return replace(plan, tasks=tasks)
 
 
 def evaluations(plan: Plan) -> int:
-    """How often a client is asked to measure a model on its data."""
+    """Number of measurements that a plan asks for: one client, one model."""
     return sum(len(task.offered) for task in plan.tasks.values() if task.measure)
 
 
@@ -554,7 +736,7 @@ def _reply_numbers(task: Task, wire: Wire) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a round's time goes.
+# Timing of a round.
 
 
 class Clock:

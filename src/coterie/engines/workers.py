@@ -1,7 +1,7 @@
 """Worker processes: one thread each, models and replies in shared memory, data inherited, nothing copied per job.
 
-Workers are forked, so they share the world's tensors with their parent; matrices of models and replies are anonymous
-shared memory. Jobs are small tuples. Which worker does a job, and when, cannot change its result.
+Workers are forked, so they share the world's tensors with their parent. The matrices of models and replies are anonymous
+shared memory. Jobs are small tuples. A job's result does not depend on the worker that runs it, or on the time.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ from coterie.settings import SettingError
 from coterie.training.precision import PRECISIONS
 
 GRACE = 1.0
-"""Seconds that idle processes have to end by themselves."""
+"""Seconds after which an idle process that has not ended is killed."""
 
 
 class EngineError(RuntimeError):
-    """A run that failed: one sentence for people; the worker's traceback is in ``details``."""
+    """A run failed. The message is one sentence for the user.
+
+    Attributes:
+        details: The worker's traceback.
+    """
 
     def __init__(self, message: str, details: str = "") -> None:
         super().__init__(message)
@@ -44,15 +48,23 @@ class EngineError(RuntimeError):
 
 
 def default_workers() -> int:
-    """Cores this process may use; 1 where processes cannot be forked safely, or at all (in a pool's worker)."""
+    """Cores that this process may use; 1 if it cannot fork processes safely, or not at all (in a worker of a pool)."""
     forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
     return len(os.sched_getaffinity(0)) if forks else 1
 
 
 def shared_matrix(rows: int, columns: int) -> Tensor:
-    """A float32 matrix that forked processes see too; memory is taken as it is touched.
+    """Create a float32 matrix in memory that forked processes share.
 
-    One that would take more than half of the memory there is lies in a nameless file of the temporary folder.
+    The system provides the memory when it is first used. A matrix of more than half of the available memory lies in an
+    unnamed file in the temporary folder.
+
+    Args:
+        rows: Number of rows.
+        columns: Number of columns.
+
+    Returns:
+        The matrix ``(rows, columns)``.
     """
     if not rows or not columns:
         return torch.empty(rows, columns)
@@ -67,10 +79,12 @@ def shared_matrix(rows: int, columns: int) -> Tensor:
 
 
 class Workers:
-    """Runs ``work(job)`` for each job of a list and returns the results in the order of the jobs.
+    """Run ``work(job)`` for each job of a list and return the results in the order of the jobs.
 
-    work: a function of one job; it must be pure but for writes to shared matrices. count: processes; with 1 the jobs run
-    here, one thread as well, so results are the same bits.
+    Attributes:
+        work: A function of one job. It must be pure except for writes to shared matrices.
+        count: Number of processes. With 1 the jobs run in this process, also with one thread, so the results have the same
+            bits.
     """
 
     def __init__(self, work: Callable[[Any], Any], count: int) -> None:
@@ -95,11 +109,11 @@ class Workers:
             self.pipes.append(ours)
 
     def _serve(self, pipe: Connection, parents: list[Connection]) -> None:
-        """A worker's life: lists of jobs, until it is told to end or the parent is gone."""
-        for other in parents:  # with these open, the pipe would not notice the parent's death
+        """Main loop of a worker: take lists of jobs until the parent sends None or has ended."""
+        for other in parents:  # if these stayed open, the pipe would not show that the parent has ended
             other.close()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not by a handler of the parent's
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no handler of the parent
         torch.set_num_threads(1)
         _keep_memory()
         with suppress(EOFError, OSError):
@@ -107,13 +121,13 @@ class Workers:
                 pipe.send(self._share(jobs))
 
     def _share(self, jobs: Sequence[Any]) -> tuple[list[tuple[int, Any]], tuple[str, str] | None]:
-        """Do the next job of the list until none is left; ((position, result)s, None), or what went wrong."""
+        """Run the next job of the list until none is left; return ([(position, result), ...], None) or ([], error)."""
         results = []
         try:
             while os.getppid() == self.owner and (i := self._take()) < len(jobs):
                 results.append((i, self.work(jobs[i])))
         except Exception as error:
-            self.next.value = len(jobs)  # the others need not go on
+            self.next.value = len(jobs)  # the other workers can stop
             return [], (sentence(error), traceback.format_exc())
         return results, None
 
@@ -123,7 +137,17 @@ class Workers:
             return self.next.value - 1
 
     def run(self, jobs: Sequence[Any]) -> list[Any]:
-        """Results of all jobs, in order. Raises :class:`EngineError` if one fails or a worker dies."""
+        """Run all jobs.
+
+        Args:
+            jobs: The jobs.
+
+        Returns:
+            Their results, in order.
+
+        Raises:
+            EngineError: A job failed or a worker process ended.
+        """
         if self.count == 1:
             return self._run_here(jobs)
         self.next.value = 0
@@ -161,8 +185,8 @@ class Workers:
             torch.set_num_threads(threads)
 
     def close(self) -> None:
-        """End the processes; one that is busy is killed."""
-        if os.getpid() != self.owner:  # a copy of this object in a process that was forked later
+        """End the processes; a busy one is killed."""
+        if os.getpid() != self.owner:  # this is a copy of the object, in a process forked later
             return
         for pipe in self.pipes:
             with suppress(OSError):
@@ -178,19 +202,20 @@ class Workers:
 
 
 def _keep_memory() -> None:
-    """Have this process keep freed memory: activations and gradients of the next step take it again.
+    """Make this process keep freed memory, so that activations and gradients of the next step can use it again.
 
-    What the C library gives back to the system at every step has to be cleared and mapped anew, a tenth of some steps.
+    Memory that the C library returns to the system at every step must be cleared and mapped again. This took a tenth of the
+    time of some steps.
     """
-    trim, map_from = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's mallopt; elsewhere there is no such thing
+    trim, map_from = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's mallopt; other libraries have none
     with suppress(AttributeError, OSError, TypeError):
         library = ctypes.CDLL(None)
         library.mallopt(trim, 2**31 - 1)
-        library.mallopt(map_from, 2**30) or library.mallopt(map_from, 2**25)  # what older ones allow
+        library.mallopt(map_from, 2**30) or library.mallopt(map_from, 2**25)  # the limit of older versions
 
 
 def sentence(error: Exception) -> str:
-    """What an error says; with its kind, unless it is one made for people."""
+    """The message of an error; with its class name unless it is an :class:`EngineError`, which is written for users."""
     return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
 
 
@@ -201,30 +226,37 @@ def _death(process: multiprocessing.process.BaseProcess) -> EngineError:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a run computes with: processes, blocks of clients, a device, a precision.
+# Hardware settings of a run: processes, blocks of clients, device, precision.
 
 
 BLOCK_BYTES = 1 << 21
-"""Of the models in a block on a CPU: they should fit a core's cache together with their gradients and examples."""
+"""Bytes of the models in a block on a CPU. They should fit a core's cache together with their gradients and examples."""
 
 WIDEST = 16
-"""Clients in a block on a CPU; in wider ones the workers share the work less evenly, and little is gained."""
+"""Most clients in a block on a CPU. Wider blocks gain little, and the workers share the work less evenly."""
 
 WIDEST_ON_A_GPU = 64
 STEP = 40e6
-"""Operations of a step on a CPU above which it pays a client alone: calling torch is then a small part of its time."""
+"""Operations of a step on a CPU above which clients train alone: the cost of the calls to torch is then small."""
 
 _ONE_BY_ONE = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU)
-"""Modules known to be fast in blocks on a CPU, and to treat every example alone."""
+"""Modules that are fast in blocks on a CPU and compute every example independently of the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """workers: processes that train, None for one per core; width: clients trained in one block, None for what suits the
-    model and the device; device: a torch device; precision: ``"fp32"`` or ``"bf16"``.
+    """The hardware settings of a run.
 
-    The number of workers changes no bit of a result. The width and the device change rounding, bf16 a little more.
-    Raises :class:`~coterie.settings.SettingError`.
+    The number of workers changes no bit of a result. The width and the device change rounding; bf16 changes a little more.
+
+    Attributes:
+        workers: Processes that train. None means one per core.
+        width: Clients trained in one block. None chooses a width for the model and the device.
+        device: A torch device.
+        precision: ``"fp32"`` or ``"bf16"``.
+
+    Raises:
+        SettingError: A setting is not allowed.
     """
 
     workers: int | None = None
@@ -251,7 +283,14 @@ class Hardware:
             raise SettingError(f"device must be cpu, cuda, cuda:1 or the like, got {self.device!r}") from None
 
     def check(self, world: World) -> None:
-        """Raises :class:`~coterie.settings.SettingError` if this machine has no such device or the model is not for it."""
+        """Check that this machine has the device and that the model can be trained with these settings.
+
+        Args:
+            world: The clients and their model.
+
+        Raises:
+            SettingError: The device is missing, or the model does not allow this width.
+        """
         if self._kind() == "cuda" and not torch.cuda.is_available():
             raise SettingError(f"device {self.device!r} cannot be used: this PyTorch finds no CUDA GPU; cpu always works")
         count = torch.cuda.device_count()
@@ -261,11 +300,24 @@ class Hardware:
             self.block(world.model(), world)
 
     def processes(self, clients: int) -> int:
-        """Worker processes for so many clients."""
+        """Return the number of worker processes for a number of clients."""
         return 1 if self._kind() != "cpu" else min(self.workers or default_workers(), clients)
 
     def block(self, module: nn.Module, world: World) -> int:
-        """Clients in a block: ``width``, or what suits; 1 trains each alone. Never depends on the number of workers."""
+        """Return the number of clients in a block: ``width``, or a suitable number.
+
+        It does not depend on the number of workers.
+
+        Args:
+            module: The model.
+            world: The clients, their data and their objective.
+
+        Returns:
+            The number of clients in a block. With 1 each client trains alone.
+
+        Raises:
+            SettingError: ``width`` is greater than 1, and the model cannot be trained in blocks.
+        """
         obstacle = next((why for part in module.modules() for why in _obstacles(part)), None)
         if self.width is not None:
             if self.width > 1 and obstacle:
@@ -282,7 +334,7 @@ class Hardware:
 
 
 def _obstacles(part: nn.Module) -> Iterator[str]:
-    """Why a module with this part cannot be computed for several models at once."""
+    """Reasons why a module with this part cannot be computed for several models at once."""
     if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
         yield "dropout, whose draws are a client's own"
     if isinstance(part, nn.RNNBase):
@@ -293,6 +345,6 @@ def _obstacles(part: nn.Module) -> Iterator[str]:
 
 
 def _work(parameters: int, world: World) -> float:
-    """Operations of one step of a dense net, of the client with most examples: two per weight and example, three times."""
+    """Operations of one step of a dense net at the client with most examples: 3 passes of 2 per weight and example."""
     most = max(len(data.train) for data in world.clients.values())
     return 6.0 * parameters * (min(world.training.batch, most) or most)

@@ -24,11 +24,18 @@ METHODS: dict[str, type[Any]] = {
     method.name: method
     for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf)
 }
-"""Name -> class, in the order of lists and tables."""
+"""Name -> class, in the order used in lists and tables."""
 
 
 def method_class(name: str) -> type[Any]:
-    """The method called ``name``; raises :class:`~coterie.settings.UserError` with the nearest known name."""
+    """Return the class of the method called ``name``.
+
+    Args:
+        name: a method's name.
+
+    Raises:
+        UserError: there is no such method; the message suggests the nearest known name.
+    """
     if name not in METHODS:
         raise UserError(f"there is no method {name!r}{nearest(name, METHODS)} (known: {', '.join(METHODS)})")
     return METHODS[name]

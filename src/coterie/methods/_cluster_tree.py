@@ -1,8 +1,8 @@
 """The parameter tree: who was together, with which model, until when, and how newcomers find their place in it.
 
-CFL, arXiv 1910.01991, section III-D and figure 4: "every node keeps its clients and its stationary solution", every edge
-the updates that its clients sent just before the split. Algorithm 4 sends a newcomer from the root to a leaf: at each node
-it trains from that node's model, and follows the edge that holds the update most like its own.
+CFL, arXiv 1910.01991, section III-D and figure 4: "every node keeps its clients and its stationary solution". Every edge
+keeps the updates that its clients sent just before the split. Algorithm 4 moves a newcomer from the root to a leaf: at each
+node it trains from that node's model, then follows the edge that holds the update most similar to its own.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ from coterie.clustering import closeness, sketch
 from coterie.core import Assignment, Client, Groups, Note, Replies, Task, as_groups, state, without
 
 Closeness = Callable[[Tensor, Tensor], Tensor]
-"""(update ``(d,)``, stored updates ``(m, d)``) -> how close each is, ``(m,)``; greater is closer."""
+"""(update ``(d,)``, stored updates ``(m, d)``) -> closeness of each, ``(m,)``; a greater value is closer."""
 
 
 @state("tree.node")
 class Node:
-    """A group of the tree; what is on its edge never changes.
+    """A group of the tree. The data on its edge never changes.
 
-    id: its place in ``Tree.nodes``. parent: the id it came from, or None at the root. clients: those who have come here
-    and are still in the federation. model ``(d,)``: the model its clients were offered in the exchange that split it (θ*),
-    None in a leaf. round: completed when it was split. losses: each member's validation loss of that model, where it was
-    measured. heard, updates ``(m, p)``: on the edge into it, the parameters of these clients' updates from the parent's
-    model, or their sketches.
+    Attributes:
+        id: position in ``Tree.nodes``.
+        parent: id of the parent node; None at the root.
+        clients: clients that have reached this node and are still in the federation.
+        model: ``(d,)``, the model that its clients were offered in the exchange that split the node (θ*); None in a leaf.
+        round: number of rounds completed when the node was split.
+        losses: each member's validation loss with ``model``, where it was measured.
+        heard: clients whose updates are on the edge into the node.
+        updates: ``(m, p)``, the parameters of these clients' updates from the parent's model, or sketches of them.
     """
 
     id: int
@@ -46,8 +50,13 @@ class Node:
 
 @state("tree")
 class Tree:
-    """Nodes by id; the root is node 0. parameters: how many columns of an update similarity sees (p). sketch: numbers
-    kept of each update on an edge, None for all."""
+    """The parameter tree.
+
+    Attributes:
+        nodes: nodes by id; the root is node 0.
+        parameters: number of columns of an update that similarities use (p); None for all.
+        sketch: number of values kept of each update on an edge; None for all.
+    """
 
     nodes: tuple[Node, ...]
     parameters: int | None = None
@@ -62,10 +71,23 @@ class Tree:
         replies: Replies | None = None,
         round: int | None = None,
     ) -> tuple[Tree, tuple[int, ...]]:
-        """The tree in which node ``id`` has become ``parts``, and their ids.
+        """Split a leaf into parts.
 
-        replies: of its clients, whose updates the edges keep. Clients in no part are at node ``id`` still, and may walk on.
-        ValueError if a part is empty, or a client is in two of them or not of this node.
+        Clients that are in no part stay at node ``id`` and may walk down from there.
+
+        Args:
+            id: the leaf to split.
+            parts: clients of each child.
+            model: ``(d,)``, the model that the clients were offered.
+            losses: validation losses with ``model``, by client.
+            replies: replies of the node's clients; the edges keep their updates.
+            round: number of rounds completed.
+
+        Returns:
+            The new tree, and the ids of the children.
+
+        Raises:
+            ValueError: the node is already split, a part is empty, or a client is in two parts or not of this node.
         """
         parent, parts = self.nodes[id], tuple(parts)
         if parent.model is not None:
@@ -87,28 +109,37 @@ class Tree:
         return own.clients, self.short(own.updates)
 
     def short(self, updates: Tensor) -> Tensor:
-        """What is kept of updates ``(n, d)`` on an edge: a copy of their parameters ``(n, p)``, or sketches of these."""
+        """Return the form of updates ``(n, d)`` that an edge keeps: a copy of their parameters ``(n, p)``, or sketches."""
         rows = updates[:, : self.parameters]
         made = sketch(rows, self.sketch) if self.sketch is not None else rows
         return made.clone() if made is rows else made
 
     def children(self, id: int) -> tuple[Node, ...]:
+        """Return the children of node ``id``."""
         return tuple(node for node in self.nodes if node.parent == id)
 
     def is_leaf(self, id: int) -> bool:
+        """Return whether node ``id`` has not been split."""
         return self.nodes[id].model is None
 
     def path(self, id: int) -> tuple[Node, ...]:
-        """The nodes from the root down to ``id``."""
+        """Return the nodes from the root down to ``id``."""
         nodes = [self.nodes[id]]
         while nodes[-1].parent is not None:
             nodes.append(self.nodes[nodes[-1].parent])
         return tuple(reversed(nodes))
 
     def nearest(self, id: int, update: Tensor, closeness: Closeness) -> tuple[int, dict[int, float]]:
-        """Algorithm 4's step at node ``id``: the child whose edge holds the update closest to ``update`` ``(d,)``.
+        """Find the child whose edge holds the update closest to a given one (one step of Algorithm 4).
 
-        Also, per child, how close its closest is. Of equals the last child is taken, as in the paper.
+        Args:
+            id: the inner node.
+            update: ``(d,)``, the given update.
+            closeness: closeness of two updates; a greater value is closer.
+
+        Returns:
+            The child's id (of equally close children the last, as in the paper), and the closeness of the closest update
+            of each child.
         """
         own = self.short(update[None])[0]
         close = {
@@ -117,7 +148,7 @@ class Tree:
         return max(close, key=lambda child: (close[child], child)), close
 
     def place(self, client: Client, id: int) -> Tree:
-        """The tree in which ``client`` has come as far as node ``id``, and is nowhere else."""
+        """Return the tree in which ``client`` is at node ``id``: on the path from the root to it, and in no other node."""
         path = {node.id for node in self.path(id)}
         nodes = list(self.nodes)
         for node in nodes:
@@ -127,7 +158,7 @@ class Tree:
         return replace(self, nodes=tuple(nodes))
 
     def remove(self, clients: Iterable[Client]) -> Tree:
-        """The tree without these clients; their updates stay on the edges."""
+        """Return the tree without these clients; their updates stay on the edges."""
         gone = set(clients)
         return replace(
             self,
@@ -135,30 +166,37 @@ class Tree:
         )
 
     def grow(self, id: int, client: Client, update: Tensor) -> tuple[Tree, int]:
-        """The tree in which ``client``, alone, is a further child of node ``id``, and the child's id."""
+        """Add to node ``id`` a child that holds ``client`` alone; return the new tree and the child's id."""
         child = Node(id=len(self.nodes), parent=id, clients=(), heard=(client,), updates=self.short(update[None]))
         return replace(self, nodes=(*self.nodes, child)).place(client, child.id), child.id
 
 
 def root(clients: tuple[Client, ...], parameters: int | None = None, sketch: int | None = None) -> Tree:
-    """A tree of one node."""
+    """Return a tree of one node."""
     return Tree(nodes=(Node(id=0, parent=None, clients=clients),), parameters=parameters, sketch=sketch)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Newcomers on their way down the parameter tree: CFL's Algorithm 4, one level per exchange, for every method with a tree.
+# Placement of newcomers in the parameter tree: CFL's Algorithm 4, one level per exchange, for every method with a tree.
 #
-# A walker stands at an inner node. It trains from that node's model, with the learning rate of the round in which the node
-# was split, and goes on to the child whose edge holds the update closest to its own. At a leaf it has arrived.
+# A walker is a client at an inner node. It trains from that node's model, with the learning rate of the round in which the
+# node was split, and moves to the child whose edge holds the update closest to its own. It is placed when it reaches a leaf.
 
 
 Walkers = Mapping[Client, int]
-"""Client -> the inner node where it stands."""
+"""Client -> the inner node where it is."""
 
 
 @dataclass(frozen=True)
 class Walked:
-    """After a step: the tree, who is still under way, who has arrived at which leaf, and why."""
+    """Result of a step of the walkers.
+
+    Attributes:
+        tree: the new tree.
+        walkers: clients that have not reached a leaf, and their nodes.
+        arrived: clients that have reached a leaf, and their leaves.
+        notes: reasons.
+    """
 
     tree: Tree
     walkers: dict[Client, int]
@@ -169,7 +207,18 @@ class Walked:
 def tasks(
     tree: Tree, walkers: Walkers, present: tuple[Client, ...], first: int, **task: Any
 ) -> tuple[list[Tensor], dict[Client, Task]]:
-    """The models that walkers train from, to be rows ``first``, ``first + 1``, ... of a plan, and their tasks."""
+    """Plan the training of the walkers.
+
+    Args:
+        tree: the parameter tree.
+        walkers: clients at inner nodes.
+        present: clients that are present.
+        first: row of the plan's models at which the returned models begin.
+        **task: further fields of the tasks.
+
+    Returns:
+        The models that walkers train from, for rows ``first``, ``first + 1``, ... of a plan, and the tasks.
+    """
     asked = {c: id for c, id in walkers.items() if c in set(present)}
     ids = sorted(set(asked.values()))
     models = [model for id in ids if (model := tree.nodes[id].model) is not None]
@@ -178,10 +227,17 @@ def tasks(
 
 
 def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, least: float | None = None) -> Walked:
-    """Every walker that was heard goes down one level.
+    """Move every walker that answered down one level.
 
-    metric: of :func:`coterie.clustering.closeness`. least: a walker that is no closer than this to anybody becomes a
-    leaf of its own; None: nobody does.
+    Args:
+        tree: the parameter tree.
+        walkers: clients at inner nodes.
+        replies: replies of the exchange.
+        metric: metric of :func:`coterie.clustering.closeness`.
+        least: a walker that is not closer than this to any client becomes a leaf of its own; None: no walker does.
+
+    Returns:
+        The new tree, the walkers that remain, the clients that arrived, and the reasons.
     """
     still, arrived, notes = dict(walkers), {}, []
     own = replies.of(walkers)
@@ -203,7 +259,7 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, least: flo
 
 
 def _note(tree: Tree, client: Client, at: int, child: int, close: Mapping[int, float], metric: str) -> Note:
-    """A step in words."""
+    """Describe one walker's step."""
     sign, measure = (1, "greatest cosine") if metric == "cosine" else (-1, f"least {metric} distance")
     compared = ", ".join(f"{sign * value:.3g} to node {id}" for id, value in sorted(close.items()))
     where = "joins" if tree.is_leaf(child) else "goes on from"
@@ -216,7 +272,7 @@ def _note(tree: Tree, client: Client, at: int, child: int, close: Mapping[int, f
 
 
 def with_losses(tree: Tree, walkers: Walkers, replies: Replies) -> Tree:
-    """The tree with the validation losses that ``walkers`` had at the nodes where they stood."""
+    """Return the tree with the validation losses that ``walkers`` measured at the nodes where they were."""
     nodes = list(tree.nodes)
     own = replies.of(walkers)
     for client, losses in zip(own.clients, own.losses, strict=True):
@@ -226,12 +282,12 @@ def with_losses(tree: Tree, walkers: Walkers, replies: Replies) -> Tree:
 
 
 def waiting(walkers: Walkers) -> Groups:
-    """Walkers as groups: those who stand at the same node, whose model serves them meanwhile."""
+    """Group walkers by node; until they reach a leaf, that node's model serves them."""
     return as_groups([c for c, at in walkers.items() if at == id] for id in set(walkers.values()))
 
 
 # ----------------------------------------------------------------------------------------------------
-# CFL's groups of now: the leaves of its parameter tree, how they split, grow and go on.
+# CFL's current groups: the leaves of its parameter tree.
 
 
 S = TypeVar("S")
@@ -239,9 +295,18 @@ S = TypeVar("S")
 
 @state("cfl.leaf")
 class Leaf:
-    """A group of now. node: its place in the tree. model ``(d,)``. peak: the greatest norm of a client's update so far, on
-    the path from the root. ask_all: hear everyone next time. gradients: ask for gradients next time. held: for how
-    many rounds in a row it was about to split. losses: each client's validation loss of the model it was last offered."""
+    """A current group.
+
+    Attributes:
+        node: id of its node in the tree.
+        clients: its members.
+        model: ``(d,)``, its model.
+        peak: greatest norm of a client's update so far, on the path from the root.
+        ask_all: ask all members in the next exchange.
+        gradients: ask for gradients in the next exchange.
+        held: number of rounds in a row in which the group met the criteria for a split.
+        losses: each client's validation loss with the model that it was last offered.
+    """
 
     node: int
     clients: tuple[Client, ...]
@@ -255,8 +320,15 @@ class Leaf:
 
 @state("cfl")
 class CFLState:
-    """round: completed. leaves: the groups, by their places in the tree; one that all clients have left is kept for those
-    who come back. walkers: client -> the inner node where it stands, on its way to a leaf. notes: of the last exchange."""
+    """State of CFL.
+
+    Attributes:
+        round: number of rounds completed.
+        leaves: the groups; an empty group is kept for clients that come back.
+        tree: the parameter tree.
+        walkers: client -> the inner node where it is, on its way to a leaf.
+        notes: notes of the last exchange.
+    """
 
     round: int
     leaves: tuple[Leaf, ...]
@@ -266,11 +338,18 @@ class CFLState:
 
 
 def ordered(leaves: Iterable[Leaf]) -> tuple[Leaf, ...]:
+    """Sort leaves by their clients, with empty leaves last."""
     return tuple(sorted(leaves, key=lambda leaf: (not leaf.clients, leaf.clients, leaf.node)))
 
 
 def stays(leaf: Leaf, mean: Tensor, verdict: str) -> Leaf:
-    """A leaf that does not split: its model moved, and what to ask of it next."""
+    """Apply an update to a leaf that does not split, and set the request for its next exchange.
+
+    Args:
+        leaf: the leaf.
+        mean: ``(d,)``, the update of its model.
+        verdict: kind of the leaf's note: ``keep``, ``ask``, ``hold`` or ``gradients``.
+    """
     return replace(
         leaf, model=leaf.model + mean, ask_all=verdict in ("ask", "hold"), gradients=verdict == "gradients",
         held=leaf.held + 1 if verdict == "hold" else 0,
@@ -280,9 +359,19 @@ def stays(leaf: Leaf, mean: Tensor, verdict: str) -> Leaf:
 def split(
     tree: Tree, leaf: Leaf, means: Mapping[tuple[Client, ...], Tensor], replies: Replies, round: int
 ) -> tuple[Tree, list[Leaf]]:
-    """The tree with a split leaf, and its children: part -> what it adds to the leaf's model. Peaks are inherited.
+    """Split a leaf.
 
-    Members that were silent are in no part: they stand at the split node, and walk from there.
+    Silent members are in no part. They stay at the split node and walk down from there.
+
+    Args:
+        tree: the parameter tree.
+        leaf: the leaf to split.
+        means: part -> update ``(d,)`` that the child applies to the leaf's model.
+        replies: replies of the exchange; the edges keep their updates.
+        round: number of rounds completed.
+
+    Returns:
+        The new tree, and the children, which inherit the leaf's peak.
     """
     tree, ids = tree.split(leaf.node, tuple(means), leaf.model, leaf.losses, replies, round)
     children = [
@@ -293,13 +382,17 @@ def split(
 
 
 def placed(note: Note, leaf: Leaf, children: Iterable[Leaf]) -> Note:
-    """The note of a split, with the numbers of the nodes in the tree: that which was split, and its first part's; the other
-    parts' follow."""
+    """Add the ids of the split node and of its first child to the note of a split; the ids of the other children follow."""
     return replace(note, numbers={**note.numbers, "node": float(leaf.node), "first_part": float(min(c.node for c in children))})
 
 
 def join(leaves: Iterable[Leaf], arrived: Mapping[Client, int]) -> list[Leaf]:
-    """The leaves with newcomers in them: client -> the leaf's node."""
+    """Add clients to leaves.
+
+    Args:
+        leaves: the leaves.
+        arrived: client -> node of the leaf that it joins.
+    """
     new: dict[int, list[Client]] = {}
     for client, node in arrived.items():
         new.setdefault(node, []).append(client)
@@ -309,8 +402,13 @@ def join(leaves: Iterable[Leaf], arrived: Mapping[Client, int]) -> list[Leaf]:
 
 
 def served(state: Any, best: Mapping[Client, int] = MappingProxyType({}), ensemble: bool = False) -> Assignment:
-    """Who is served by which model of a state with ``leaves``, a ``tree`` and ``walkers``: a member by its leaf's, a walker by
-    that of the node where it stands. best: client -> node whose model serves it in their place."""
+    """Assign models to clients: the leaf's model to a member, the model of its node to a walker.
+
+    Args:
+        state: a state with ``leaves``, a ``tree`` and ``walkers``.
+        best: client -> node whose model serves it instead.
+        ensemble: value of ``Assignment.ensemble``.
+    """
     inner = [(node.id, node.model) for node in state.tree.nodes if node.model is not None]
     place = {leaf.node: i for i, leaf in enumerate(state.leaves)}
     place |= {id: len(state.leaves) + i for i, (id, _) in enumerate(inner)}
@@ -325,7 +423,7 @@ def served(state: Any, best: Mapping[Client, int] = MappingProxyType({}), ensemb
 
 
 def admitted(state: S, clients: tuple[Client, ...]) -> S:
-    """The same with newcomers, and those who come back, at the root; where it is a leaf yet, they are members at once."""
+    """Put new and returning clients at the root of a state's tree; if the root is still a leaf, they are members at once."""
     known: Any = state
     tree = known.tree
     for client in clients:
@@ -337,7 +435,7 @@ def admitted(state: S, clients: tuple[Client, ...]) -> S:
 
 
 def retired(state: S, clients: tuple[Client, ...]) -> S:
-    """The same without these clients."""
+    """Return the state without these clients."""
     known: Any = state
     gone = set(clients)
     leaves = [replace(leaf, clients=without(leaf.clients, gone)) for leaf in known.leaves]
@@ -347,10 +445,15 @@ def retired(state: S, clients: tuple[Client, ...]) -> S:
 
 
 def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:
-    """(client, node) of each client that an ancestor's model served better than the model it was last offered, by its
-    validation losses.
+    """Find the clients that an ancestor's model serves better than the model they were last offered.
 
-    The losses come with the replies; a leaf's is of the model it had one round ago.
+    The comparison uses the validation losses in the replies. A leaf's loss is that of its model one round ago.
+
+    Args:
+        state: the state of CFL.
+
+    Yields:
+        (client, node) of each such client and of the ancestor with the smallest loss.
     """
     for leaf in state.leaves:
         for client in leaf.clients:

@@ -11,11 +11,17 @@ from coterie.core import Training
 
 
 def of_equal_steps(training: Training, sizes: Iterable[int]) -> Training | None:
-    """How everybody trains on a half, so that no update differs by the work in it: half the steps that a client of median
-    size makes by ``training``.
+    """Set the number of steps on each half to half the steps that a client of median size makes.
 
-    sizes: numbers of training examples, of those clients who have told theirs. None where they say nothing, as before the
-    first round, or under noise, where everybody counts as one: a half then makes the passes of ``training``.
+    So no two updates differ because of unequal work.
+
+    Args:
+        training: the experiment's training settings.
+        sizes: numbers of training examples, of the clients that have reported them.
+
+    Returns:
+        The settings for every half. None if the sizes are unknown: before the first round, or with noise added for privacy,
+        where every client counts as one example. A half then makes the passes of ``training``.
     """
     if training.steps is not None:
         return replace(training, steps=max(1, training.steps // 2))

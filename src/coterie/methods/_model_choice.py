@@ -1,13 +1,14 @@
 """What IFCA and FLSC share: k models from which every client chooses by its training loss, and how they come to be.
 
-A *start* is k first models and what became of them. With ``restarts`` above 1 several starts are trained for
-``restart_rounds`` rounds each, one after the other. Then all their models are measured by the same clients in one
-exchange, and the start goes on whose clients have the smallest mean of least training losses: of the model that they would
-take, or the mean of those that they would take. Until then every client is served by the first start. Learning rates decay
-with the rounds of the start itself, so that all starts are trained alike. Rounds of all starts are communication rounds
-like any other; the exchanges that only measure, and those of k-means++, belong to the round that they come before.
+A *start* is a set of k first models and the models trained from them. With ``restarts`` above 1, several starts are trained
+for ``restart_rounds`` rounds each, one after the other. Then the same clients measure all their models in one exchange.
+Each client's loss with a start is its training loss with the model that it would choose, or the mean loss with the models
+that it would choose. The start with the smallest mean of these losses is kept. Until then the first start serves every
+client. Learning rates decay with the rounds of the start itself, so that all starts are trained in the same way. Rounds of
+all starts count as communication rounds. Exchanges that only measure, and those of k-means++, belong to the round that
+follows them.
 
-Whoever sums up a method's costs sees all of this: there is no exchange but those that ``plan`` asks for.
+All of this is in the costs of a method: there are no exchanges except those that ``plan`` asks for.
 """
 
 from __future__ import annotations
@@ -42,30 +43,36 @@ from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, check, setting
 
 # ----------------------------------------------------------------------------------------------------
-# k-means++ among clients: k first models, each trained by one client that the models so far serve badly.
+# Initialisation by k-means++: k first models, each trained by one client that the models so far serve badly.
 #
 # After D. Arthur, S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, with a client's training loss
-# in place of the squared distance; ours. All models of a start are trained from the same draw, so that they differ by their
-# clients' data alone. Two kinds of exchange take turns:
+# instead of the squared distance; ours. All models of a start are trained from the same draw, so that they differ only by
+# their clients' data. Two kinds of exchange alternate:
 #
 # - one client trains the next model;
 # - the clients asked measure the models that they have not measured yet.
 #
-# The next client is drawn with probability proportional to its least loss less the smallest such loss: what is left of a
-# loss that every client has costs no model. The first is drawn uniformly.
+# The first client is drawn uniformly. Each next client is drawn with probability proportional to its least loss minus the
+# smallest such loss of all clients, so that a loss that all clients have in common does not count.
 
 
 MOST_CENTRES = 50
-"""An engine ends a round that has too many exchanges."""
+"""The largest k for k-means++: an engine stops a round that has too many exchanges."""
 
 ATTEMPTS = 5
-"""Drawn clients silent in a row after which a model stays untrained: a federation that is silent must not wait for ever."""
+"""Number of drawn clients in a row without an answer after which a model stays untrained, so that no run waits for ever."""
 
 
 @state("model-choice.centres")
 class Centres:
-    """k-means++ under way. made: models trained so far. measuring: what the next exchange does. losses: client -> its
-    training losses of the first models, in their order, as many as it has measured. missed: silent in a row."""
+    """State of k-means++.
+
+    Attributes:
+        made: number of models trained so far.
+        measuring: whether clients measure in the next exchange; else one client trains.
+        losses: client -> its training losses with the first models, in their order, as many as it has measured.
+        missed: number of drawn clients in a row that did not answer.
+    """
 
     made: int = 0
     measuring: bool = False
@@ -76,8 +83,16 @@ class Centres:
 def plan_centre(
     centres: Centres, models: Tensor, clients: tuple[Client, ...], asked: tuple[Client, ...], cohort: Cohort, epochs: int
 ) -> Plan:
-    """The next exchange. models ``(k, d)``: those made, and the draw in the rows that are left. clients: among whom the
-    next is drawn; asked: those who measure."""
+    """Plan the next exchange of k-means++.
+
+    Args:
+        centres: the state of k-means++.
+        models: ``(k, d)``, the models trained so far; the other rows hold the draw.
+        clients: clients among which the next one is drawn.
+        asked: clients that measure.
+        cohort: the clients that are present, and the seed.
+        epochs: local epochs of a client that trains a first model.
+    """
     if centres.measuring:
         tasks = {c: _measure(len(centres.losses.get(c, ())), centres.made) for c in asked}
     else:
@@ -91,7 +106,7 @@ def _measure(first: int, stop: int) -> Task:
 
 
 def _draw(centres: Centres, present: list[Client], cohort: Cohort) -> tuple[Client, ...]:
-    """The client that trains next, of those who have measured every model; anyone where nobody has."""
+    """Draw the client that trains next, from those that have measured every model, or from all if none has."""
     rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange)
     known = [c for c in present if centres.made and len(centres.losses.get(c, ())) == centres.made]
     if not known:
@@ -102,16 +117,29 @@ def _draw(centres: Centres, present: list[Client], cohort: Cohort) -> tuple[Clie
 
 
 def capped(values: np.ndarray) -> np.ndarray:
-    """Numbers >= 0 that n clients report, ``(n, ...)``, none above twice the second greatest: no client decides alone.
+    """Limit each of n clients' numbers to twice the second greatest, so that no client decides alone.
 
-    >>> capped(np.array([1.0, 2.0, 3e38]))
-    array([1., 2., 4.])
+    Args:
+        values: ``(n, ...)``, numbers >= 0.
+
+    Example:
+        >>> capped(np.array([1.0, 2.0, 3e38]))
+        array([1., 2., 4.])
     """
     return values if len(values) < 3 else np.minimum(values, 2 * np.partition(values, -2, axis=0)[-2])
 
 
 def step_centre(centres: Centres, models: Tensor, replies: Replies) -> tuple[Centres | None, Tensor]:
-    """What stands after the exchange: None for the first where all k models are made, and the models ``(k, d)``."""
+    """Process the replies of an exchange of k-means++.
+
+    Args:
+        centres: the state before the exchange.
+        models: ``(k, d)``, the models before the exchange.
+        replies: replies of the exchange.
+
+    Returns:
+        The new state, or None when all k models are trained; and the models ``(k, d)``.
+    """
     if centres.measuring:
         measured = zip(replies.clients, replies.losses, strict=True)
         new = {c: (*centres.losses.get(c, ()), *losses) for c, losses in measured if np.isfinite(losses).all()}
@@ -119,7 +147,7 @@ def step_centre(centres: Centres, models: Tensor, replies: Replies) -> tuple[Cen
     missed = 0 if replies.clients else centres.missed + 1
     if replies.clients:
         assert replies.means is not None
-        models = models + replies.means  # zero but in the row that was trained
+        models = models + replies.means  # zero except in the row that was trained
     elif missed < ATTEMPTS:
         return replace(centres, missed=missed), models
     made = centres.made + 1
@@ -127,17 +155,23 @@ def step_centre(centres: Centres, models: Tensor, replies: Replies) -> tuple[Cen
 
 
 # ----------------------------------------------------------------------------------------------------
-# Starts of methods whose clients choose among models: what is kept of them, who chose what, and the reasons told.
+# Starts and choices: state, groups and notes of methods whose clients choose among models.
 
 
 Choice = tuple[int, ...]
-"""The models that a client took: rows, that of least loss first."""
+"""The models that a client chose: rows, the one of least loss first."""
 
 
 @state("restarts.start")
 class Start:
-    """models ``(k, d)``. round: rounds trained. chosen: client -> its last choice, of those that were heard. centres:
-    k-means++ under way, None once the models are made."""
+    """A start.
+
+    Attributes:
+        models: ``(k, d)``, its models.
+        round: number of rounds trained.
+        chosen: client -> its last choice, for clients that have answered.
+        centres: state of k-means++; None when the first models are complete.
+    """
 
     models: Tensor
     round: int = 0
@@ -147,8 +181,14 @@ class Start:
 
 @state("model-choice")
 class ChoosingState:
-    """starts: all of them until they are compared, then the best alone. at: the one that is trained; ``len(starts)``
-    where they are to be compared. notes: of the last exchange."""
+    """State of a method whose clients choose among models.
+
+    Attributes:
+        clients: all ids.
+        starts: all starts until they are compared, then only the best.
+        at: index of the start in training; ``len(starts)`` when the starts are to be compared.
+        notes: notes of the last exchange.
+    """
 
     clients: tuple[Client, ...]
     starts: tuple[Start, ...]
@@ -157,14 +197,22 @@ class ChoosingState:
 
     @property
     def compares(self) -> bool:
+        """Whether the next exchange compares the starts."""
         return self.at == len(self.starts)
 
 
 def of_all(clients: tuple[Client, ...], chosen: Mapping[Client, Choice]) -> dict[Client, Choice]:
-    """Every client's choice; for those never heard the most frequent one, of equally frequent ones the first, else row 0.
+    """Return every client's choice; clients that never answered get the most frequent one.
 
-    >>> of_all((1, 4, 5, 9), {4: (2,), 5: (0,), 9: (2,)})
-    {1: (2,), 4: (2,), 5: (0,), 9: (2,)}
+    Of equally frequent choices, the first counts; without any choice, row 0.
+
+    Args:
+        clients: all clients.
+        chosen: client -> its choice, for clients that have answered.
+
+    Example:
+        >>> of_all((1, 4, 5, 9), {4: (2,), 5: (0,), 9: (2,)})
+        {1: (2,), 4: (2,), 5: (0,), 9: (2,)}
     """
     counts = Counter(chosen.values())
     common = min(counts, key=lambda choice: (-counts[choice], choice), default=(0,))
@@ -172,7 +220,7 @@ def of_all(clients: tuple[Client, ...], chosen: Mapping[Client, Choice]) -> dict
 
 
 def groups_of(choices: Mapping[Client, Choice]) -> Groups:
-    """Clients by their first choice, the model of least loss."""
+    """Group clients by their first choice, the model of least loss."""
     members: dict[int, list[Client]] = {}
     for client, choice in choices.items():
         members.setdefault(choice[0], []).append(client)
@@ -180,28 +228,37 @@ def groups_of(choices: Mapping[Client, Choice]) -> Groups:
 
 
 def least(losses: Sequence[float], count: int) -> Choice:
-    """The rows of the ``count`` smallest losses, the smallest first; of equal ones the first.
+    """Return the rows of the ``count`` smallest losses, the smallest first; of equal losses the first.
 
-    >>> least((0.5, 0.2, 0.9, 0.2), 3)
-    (1, 3, 0)
+    Example:
+        >>> least((0.5, 0.2, 0.9, 0.2), 3)
+        (1, 3, 0)
     """
     return tuple(sorted(range(len(losses)), key=lambda row: losses[row])[:count])
 
 
 def no_number_last(loss: float) -> tuple[bool, float]:
-    """Sorts losses so that one that is no number is as bad as any, as clients have it.
+    """Return a sort key that puts NaN after all other losses, as clients do.
 
-    >>> min((float("nan"), 0.5), key=no_number_last)
-    0.5
+    Example:
+        >>> min((float("nan"), 0.5), key=no_number_last)
+        0.5
     """
     return math.isnan(loss), loss
 
 
 def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
-    """``(starts,)`` means over clients of the ``taken`` least losses among each start's models; zeros where nobody measured.
+    """Return for each start the mean over clients of their ``taken`` least losses with its models.
 
-    A loss that is no number is as bad as any; clients that have no finite value at all are left out. One that is far above
-    all others is :func:`capped`.
+    NaN counts as infinite. Clients without any finite value are left out. A value far above all others is :func:`capped`.
+
+    Args:
+        replies: replies of the exchange that measured all models.
+        starts: number of starts.
+        taken: number of models that a client chooses.
+
+    Returns:
+        ``(starts,)``, the means; zeros where no client measured.
     """
     if not replies.clients:
         return np.zeros(starts)
@@ -211,11 +268,18 @@ def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
     return capped(told).mean(axis=0) if len(told) else np.zeros(starts)
 
 
-# -- reasons ------------------------------------------------------------------------------------------------------------
+# -- notes --------------------------------------------------------------------------------------------------------------
 
 
 def round_note(state: ChoosingState, before: Start, after: Start, replies: Replies) -> Note:
-    """Who chose what; with the groups, where they changed and clients are served by this start."""
+    """Describe the choices of a round, with the groups if they changed and this start serves the clients.
+
+    Args:
+        state: the state before the round.
+        before: the start before the round.
+        after: the start after the round.
+        replies: replies of the round.
+    """
     old, new = (of_all(state.clients, start.chosen) for start in (before, after))
     moved = sum(1 for c, choice in after.chosen.items() if before.chosen.get(c, choice) != choice)
     taken = Counter(row for choice in after.chosen.values() for row in choice)
@@ -237,14 +301,22 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
 
 
 def losses_of(replies: Replies) -> dict[str, dict[Client, float]]:
-    """``loss j`` -> client -> its training loss with model j, of those that measured all k."""
+    """Return ``loss j`` -> client -> its training loss with model j, for clients that measured all k models."""
     told = [(client, losses) for client, losses in zip(replies.clients, replies.losses, strict=True) if losses]
     count = max((len(losses) for _, losses in told), default=0)
     return {f"loss {j}": {client: losses[j] for client, losses in told if len(losses) == count} for j in range(count)}
 
 
 def restart_note(state: ChoosingState, start: Start, best: int, losses: np.ndarray, heard: int) -> Note:
-    """The means compared."""
+    """Describe the comparison of the starts.
+
+    Args:
+        state: the state before the comparison.
+        start: the start that is kept.
+        best: its index.
+        losses: mean loss of each start.
+        heard: number of clients that measured.
+    """
     shown = ", ".join(f"{loss:.3g}" for loss in losses)
     text = f"start {best + 1} of {len(losses)} goes on; mean least training losses by {heard} clients: {shown}"
     parts = groups_of(of_all(state.clients, start.chosen))
@@ -254,9 +326,9 @@ def restart_note(state: ChoosingState, start: Start, best: int, losses: np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class Choosing(ABC):
-    """Settings and start-up of methods whose clients choose among k models; a subclass says what a round is."""
+    """Settings and initialisation of methods whose clients choose among k models; a subclass defines a round."""
 
-    measures: ClassVar[bool] = True  # losses leave the clients, if not in the first exchange
+    measures: ClassVar[bool] = True  # clients send losses, even if not in the first exchange
 
     models: int = setting(4, "number of models (k)", ge=1)
     fraction: float = setting(1.0, "share of the clients asked in each exchange, at least one", gt=0, le=1)
@@ -276,24 +348,24 @@ class Choosing(ABC):
                 "takes two exchanges of the first round"
             )
 
-    # -- what a subclass says -------------------------------------------------------------------------------------------
+    # -- to be defined by a subclass ------------------------------------------------------------------------------------
 
     @property
     def taken(self) -> int:
-        """How many models a client takes."""
+        """The number of models that a client chooses."""
         return 1
 
     @abstractmethod
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
-        """One round of a start."""
+        """Plan one round of a start for the clients ``asked``."""
 
     @abstractmethod
     def aggregate(self, models: Tensor, replies: Replies) -> Tensor:
-        """The models ``(k, d)`` after a round."""
+        """Return the models ``(k, d)`` after a round."""
 
     @abstractmethod
     def served(self, models: Tensor, choices: Mapping[Client, Choice]) -> tuple[Tensor, dict[Client, int]]:
-        """The models that serve clients, and client -> row."""
+        """Return the models that serve the clients, and client -> row."""
 
     # -- the contract ---------------------------------------------------------------------------------------------------
 
@@ -337,9 +409,9 @@ class Choosing(ABC):
         return replace(state, starts=starts, at=state.at if at is None else at, notes=notes)
 
     def _keep_best(self, state: ChoosingState, replies: Replies) -> ChoosingState:
-        """The start with the smallest mean of least losses over the clients that measured; the first where none did.
+        """Keep the start with the smallest mean of least losses over the clients that measured, or the first if none did.
 
-        Whoever measured has told its choice with it.
+        The losses also give the choices of these clients.
         """
         losses = mean_losses(replies, len(state.starts), self.taken)
         best = int(np.argmin(losses))
@@ -359,14 +431,14 @@ class Choosing(ABC):
     def explain(self, state: ChoosingState) -> tuple[Note, ...]:
         return state.notes
 
-    # -- comings and goings ---------------------------------------------------------------------------------------------
+    # -- clients that join or leave -------------------------------------------------------------------------------------
 
     def admit(self, state: ChoosingState, clients: tuple[Client, ...]) -> ChoosingState:
-        """They choose by their losses when first asked; until then the most frequent choice serves them."""
+        """Admit clients; the most frequent choice serves them until they are asked and choose by their losses."""
         return replace(state, clients=joined(state.clients, clients), notes=())
 
     def retire(self, state: ChoosingState, clients: tuple[Client, ...]) -> ChoosingState:
-        """Their choices are forgotten; what the models learned from them stays."""
+        """Delete the clients' choices; what the models learned from them stays."""
         gone = set(clients)
         starts = tuple(_without(start, gone) for start in state.starts)
         return replace(state, clients=without(state.clients, clients), starts=starts, notes=())

@@ -3,22 +3,24 @@
 A. Filippakopoulos, D. Kastaniotis, C. Theocharatos, V. Vassalos, "Personalization in Distributed tinyML Applications via
 Adaptive Clustered Federated Learning", Irida Labs, HETiA, https://conference.hetia.org/?p=6893; its one algorithm.
 
-Every client k trains E epochs from h⁰; hierarchical clustering of cosine similarities; each cluster c starts from
-``h_c = Σ (|D_k| / |D_c|) h_k``. Then, in each round, every client trains from its own served model to ``h_k``; ``h_c`` is
-the same mean again; and the client is served ``λ h_k + (1 - λ) h_c``.
+Every client k trains E epochs from h⁰. The models are clustered hierarchically by cosine similarity, and each cluster c
+starts from ``h_c = Σ (|D_k| / |D_c|) h_k``. Then, in each round, every client trains from the model that serves it to
+``h_k``; ``h_c`` becomes the same mean of the new models; and the client is served ``λ h_k + (1 - λ) h_c``.
 
 Deviations
-- The paper prints neither linkage, E, λ nor the other numbers of training. ``linkage`` average, ``pretrain_epochs`` 2 (its
-  figure 3: two suffice) and ``mixing`` 0.25 are ours.
-- Its threshold 0.9 is a similarity: groups are merged while their distance ``1 - cos`` is below ``1 - t``.
-- ``similarity`` updates (ours) compares what training added. Weights share the first model, so how alike they look depends
-  on how far training went, and a threshold found on one task need not fit another.
+- The paper does not give the linkage, E, λ or the other settings of training. ``linkage`` average, ``pretrain_epochs`` 2
+  (its figure 3: two suffice) and ``mixing`` 0.25 are ours.
+- The paper's threshold 0.9 is a similarity: groups are merged while their distance ``1 - cos`` is below ``1 - t``.
+- ``similarity`` updates (ours) compares the changes made by training. Weights share the first model, so their similarity
+  depends on the amount of training, and a threshold found on one task may not suit another.
 - Partial participation, which the paper does not treat: weights are renormalised over the clients that answered. An absent
-  client's h_k stays, and its served model follows h_c, so that λ = 0 is FedAvg in every cluster then too.
-- Fewer than ``quorum`` of the clients in the clustering exchange: one more round with one group of all, then asked again.
-- Clients silent in the clustering exchange, and newcomers, train E epochs from the model that was clustered from, with the
-  learning rate of that round, when they are next there. Each joins the group of the client most like it if that similarity
-  is above the threshold (with ``groups``: always), else it is a group of its own. Until then they have that first model.
+  client's h_k stays, and the model that serves it follows h_c, so that λ = 0 is FedAvg in every cluster in this case too.
+- If fewer than ``quorum`` of the clients answer in the clustering exchange, there is one more round with one group of all
+  clients; then they are asked again.
+- Clients silent in the clustering exchange, and newcomers, train E epochs from the first model of that exchange, with the
+  learning rate of that round, when they are next present. Each joins the group of the most similar client if that
+  similarity is above the threshold (with ``groups``: always); else it forms a new group. Until then the first model of the
+  exchange serves them.
 """
 
 from __future__ import annotations
@@ -50,13 +52,20 @@ from coterie.core import (
 from coterie.settings import SettingError, check, nearest, setting
 
 # ----------------------------------------------------------------------------------------------------
-# ACFL's clustering: groups of similar clients, and where one that comes later belongs. The source is in ``acfl.py``.
+# ACFL's clustering: groups of similar clients, and placement of late clients.
 
 
 @state("acfl.references")
 class ClusterReferences:
-    """What those who come later are compared with. vectors ``(m, p)``: the compared columns of ``clients``, as they were
-    trained in the clustering exchange of ``round``, from the model ``first`` ``(d,)``. home: the group each went to."""
+    """Data that late clients are compared with.
+
+    Attributes:
+        round: number of rounds completed before the clustering exchange.
+        first: ``(d,)``, the model that clients trained from in it.
+        clients: m clients.
+        home: number of each client's group.
+        vectors: ``(m, p)``, the compared columns of the clients' trained models or updates.
+    """
 
     round: int
     first: Tensor
@@ -67,9 +76,15 @@ class ClusterReferences:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """How groups are made, as ACFL's settings have it, and what they are made of.
+    """Rule of the clustering, from ACFL's settings.
 
-    columns: of every layer; compared: the layers that count; updates: compare these in place of weights.
+    Attributes:
+        threshold: merge while the cosine similarity is above this; None with ``groups``.
+        groups: number of groups; None with ``threshold``.
+        linkage: linkage of the clustering.
+        updates: whether updates are compared instead of weights.
+        columns: columns of every layer.
+        compared: the layers that are compared.
     """
 
     threshold: float | None
@@ -80,26 +95,33 @@ class Rule:
     compared: tuple[str, ...]
 
     def seen(self, first: Tensor, updates: Tensor) -> Tensor:
-        """``(n, d)``: what is compared of clients that trained from ``first``."""
+        """Return the compared updates or weights ``(n, d)`` of clients that trained from ``first``."""
         return updates if self.updates else first + updates
 
     def vectors(self, first: Tensor, updates: Tensor) -> Tensor:
-        """``(n, p)``: the same in the compared layers; a copy."""
+        """Return the updates or weights in the compared layers, ``(n, p)``; a copy."""
         spans = [self.columns[layer] for layer in self.compared]
         return torch.cat([self.seen(first, updates)[:, start:stop] for start, stop in spans], dim=1)
 
     def alike(self, similarity: float) -> bool:
-        """Whether a client is so like another that they belong together, as for the dendrogram: above the threshold."""
+        """Return whether clients of this similarity belong together: if it is above the threshold, as in the dendrogram."""
         return self.threshold is None or similarity > self.threshold
 
     def words(self) -> str:
+        """Return the rule as text for notes."""
         return f"threshold {self.threshold:g}" if self.threshold is not None else f"{self.groups} groups asked for"
 
 
 def layers_compared(federation: Federation, named: tuple[str, ...], needed: bool) -> tuple[str, ...]:
-    """The layers ``named``, or else the fully-connected ones, in the model's order.
+    """Return the layers to compare, in the model's order.
 
-    Raises :class:`SettingError` for a layer that the model does not have, and where there is none though it is ``needed``.
+    Args:
+        federation: the layers of the model.
+        named: names of layers; empty for the fully-connected layers.
+        needed: whether there must be at least one layer.
+
+    Raises:
+        SettingError: the model does not have a named layer, or there is no layer though one is needed.
     """
     known = ", ".join(federation.columns)
     for layer in named:
@@ -116,7 +138,18 @@ def layers_compared(federation: Federation, named: tuple[str, ...], needed: bool
 def clustered(
     rule: Rule, round: int, first: Tensor, replies: Replies, late: tuple[Client, ...]
 ) -> tuple[ClusterReferences, Tensor, Note]:
-    """The groups of those heard: their seats, the model ``(k, d)`` of each (line 9 of the algorithm), and why."""
+    """Cluster the clients that answered.
+
+    Args:
+        rule: the rule of the clustering.
+        round: number of rounds completed.
+        first: ``(d,)``, the model that the clients trained from.
+        replies: replies of the exchange.
+        late: clients that were silent.
+
+    Returns:
+        The data for placing late clients, the models ``(k, d)`` of the groups (line 9 of the algorithm), and the reasons.
+    """
     assert replies.updates is not None
     grams = layer_grams(rule.seen(first, replies.updates), rule.columns)
     compared = cosine(np.sum([grams[layer] for layer in rule.compared], axis=0))
@@ -135,7 +168,7 @@ def clustered(
 
 
 def _labels(rule: Rule, similar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(label per client, numbered by first member; heights of the merges), from similarities ``(n, n)``."""
+    """(label of each client, numbered by first member; heights of the merges), from similarities ``(n, n)``."""
     merges = dendrogram(1 - similar, rule.linkage)
     threshold = None if rule.threshold is None else 1 - rule.threshold
     groups = None if rule.groups is None else min(rule.groups, len(similar))
@@ -143,14 +176,14 @@ def _labels(rule: Rule, similar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _mean(first: Tensor, replies: Replies, clients: list[Client]) -> Tensor:
-    """The data-weighted mean of what ``clients`` trained ``first`` to."""
+    """The data-weighted mean of the models that ``clients`` trained from ``first``."""
     heard = replies.of(clients)
     assert heard.updates is not None
     return heard.averaging.around(first, first + heard.updates, weights(heard, "data"))
 
 
 def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple[Client, ...]) -> Note:
-    """The cut in words. merged: similarity of each merge, the most alike first."""
+    """Describe the cut, given the similarity of each merge, the greatest first."""
     count = len(found)
     made, open_ = np.split(merged, [len(merged) - (count - 1)])
     numbers = {"groups": float(count)}
@@ -174,10 +207,18 @@ def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple
 def placed(
     rule: Rule, seats: ClusterReferences, groups: int, replies: Replies
 ) -> tuple[ClusterReferences, Tensor, tuple[Note, ...]]:
-    """Late clients that trained from ``seats.first``: the seats with theirs, models ``(j, d)`` of new groups, and why.
+    """Place late clients that trained from ``seats.first``.
 
-    groups: how many there are; new ones are numbered from there. A client of whom an older vector is known is compared
-    with that too, which is then replaced.
+    A client with an older vector is compared with that vector too; then the new one replaces it.
+
+    Args:
+        rule: the rule of the clustering.
+        seats: data of the clients placed so far.
+        groups: number of groups; new groups are numbered from there.
+        replies: replies of the late clients.
+
+    Returns:
+        The data with these clients, models ``(j, d)`` of the new groups, and the reasons.
     """
     assert replies.updates is not None
     mine = rule.vectors(seats.first, replies.updates)
@@ -210,10 +251,22 @@ def _joined(rule: Rule, client: Client, like: Client, similarity: float, joins: 
 
 @state("acfl")
 class ACFLState:
-    """round: completed. centres ``(k, d)``: h_c of every group, also of one whose members are gone. home: client -> its
-    group. waiting: clients that have none yet. trained and own ``(m, d)``: h_k of those who trained in their group and mix.
-    columns: of every layer; compared: the layers that are clustered by; seats: what came of that. missed: the last round in
-    which too few answered that exchange."""
+    """State of ACFL.
+
+    Attributes:
+        round: number of rounds completed.
+        centres: ``(k, d)``, h_c of every group, including groups without members.
+        home: client -> its group.
+        own: ``(m, d)``, h_k of the clients in ``trained``.
+        trained: clients that have trained in their group and have λ > 0.
+        waiting: clients without a group.
+        mixing: client -> λ, where it is set per client.
+        columns: columns of every layer.
+        compared: layers that are compared in the clustering.
+        seats: result of the clustering, for placing late clients; None before it.
+        missed: the last round in which too few clients answered the clustering exchange.
+        notes: notes of the last exchange.
+    """
 
     round: int
     centres: Tensor
@@ -317,7 +370,7 @@ class ACFL:
         return replace(state, waiting=tuple(sorted(new.union(state.waiting))))
 
     def retire(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
-        """Their places in ``seats`` stay, so that on return they are likely to find their group."""
+        """Remove clients; their data in ``seats`` stay, so that on return they are likely to find their group."""
         gone = set(clients)
         trained, own = rows_without(state.trained, state.own, gone)
         return replace(
@@ -331,7 +384,7 @@ class ACFL:
         return state.mixing.get(client, self.mixing)
 
     def _served(self, state: ACFLState) -> tuple[Tensor, dict[Client, int]]:
-        """The groups' models, then the mixed ones, then what waiting clients have; and client -> row."""
+        """The groups' models, then the mixed models, then the model of waiting clients; and client -> row."""
         share = torch.tensor([self._mixing(state, client) for client in state.trained]).to(state.own)[:, None]
         centre = state.centres[[state.home[client] for client in state.trained]]
         mixed = share * state.own + (1 - share) * centre
@@ -341,7 +394,7 @@ class ACFL:
         return models, {**state.home, **own, **dict.fromkeys(state.waiting, len(models) - 1)}
 
     def _train(self, state: ACFLState, replies: Replies) -> ACFLState:
-        """A round of those who have a group: h_c is the mean of the h_k heard, and h_k is kept where it is mixed in."""
+        """A round of clients with a group: h_c is the mean of the h_k received, and h_k is kept where λ > 0."""
         state = replace(state, notes=())
         if replies.updates is None:  # λ = 0
             means = 0.0 if replies.means is None else replies.means[: len(state.centres)]
@@ -387,7 +440,7 @@ class ACFL:
         )
 
     def _place(self, state: ACFLState, replies: Replies) -> ACFLState:
-        """Clients that waited and were heard now have a group."""
+        """Place the waiting clients that answered."""
         late = replies.of(state.waiting)
         if not late.clients or late.updates is None or state.seats is None:
             return state

@@ -3,28 +3,30 @@
 F. Sattler, K.-R. Müller, W. Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization under
 Privacy Constraints", IEEE TNNLS 2020, arXiv 1910.01991: Algorithms 1 (bipartition), 2 (FL), 3 (recursion) and 5 (protocol).
 
-A group splits when all of these hold, for the updates ``Δ_i`` of an exchange in which its members were heard:
+A group splits when all of these criteria hold for the updates ``Δ_i`` of the members that answered in an exchange:
 - stationary: ``‖Σ w_i Δ_i‖ < eps1`` (the norm of the averaged update, not the average of norms);
 - at odds: ``max_i ‖Δ_i‖ >= eps2``;
-- separable: ``gamma_max < sqrt((1 - α_cross) / 2)``, with ``α_cross`` the greatest similarity across the optimal bipartition.
+- separable: ``gamma_max < sqrt((1 - α_cross) / 2)``, where ``α_cross`` is the greatest similarity across the optimal
+  bipartition.
 
 Deviations
-- eps1 and eps2 are relative by default (``scale``): absolute norms grow with the learning rate, the local steps and the
-  model. eps1 is then a share of ``max_i ‖Δ_i‖`` in the same exchange, eps2 a share of the greatest ``‖Δ_i‖`` so far on the
-  group's path from the root: the updates of clients that agree shrink, those of clients at odds do not. And gamma_max is
-  compared with ``α_cross`` corrected for the number of clients (``Heard.alpha``): few updates that sum to zero point away
-  from each other even where clients agree.
-- All criteria must hold ``persistence`` rounds in a row: the greatest of many client norms is a noisy number, and a split
-  is for ever.
-- Algorithm 5 does not say what the children apply in the round of the split. ``child-mean`` (default, as the authors' code):
-  each child the mean of its own members' updates; ``parent-mean`` (Algorithm 3): both the parent's.
-- Members that are silent in the exchange of a split stand at the split node, and walk down from there like newcomers
-  (Algorithm 4, see :mod:`coterie.methods._cluster_tree`), as do clients that join, or come back after long.
-- With ``fraction < 1`` (the paper has no partial participation) a group that looks stationary is asked in full next time,
-  and only then may split.
-- With ``gamma_max`` none, a group that looks stationary and at odds is asked for updates of both halves of its members' data,
-  which tell γ_i, noise over signal, of each (:func:`coterie.clustering.reliability`); the greatest counts.
-- With gradients, the criteria stay on updates; the gradients are asked for in an exchange of their own, after them.
+- eps1 and eps2 are relative by default (``scale``), because absolute norms grow with the learning rate, the number of local
+  steps and the model. eps1 is then a share of ``max_i ‖Δ_i‖`` in the same exchange. eps2 is a share of the greatest
+  ``‖Δ_i‖`` so far on the group's path from the root: the updates of clients that agree shrink, those of clients at odds do
+  not. gamma_max is compared with ``α_cross`` corrected for the number of clients (``GroupUpdates.alpha``): a few updates
+  that sum to zero have negative cosines even where clients agree.
+- All criteria must hold for ``persistence`` rounds in a row: the greatest of many client norms is noisy, and a split is
+  permanent.
+- Algorithm 5 does not define the children's update in the round of the split. With ``child-mean`` (default, as in the
+  authors' code) each child applies the mean of its own members' updates; with ``parent-mean`` (Algorithm 3) both apply the
+  parent's.
+- Members that are silent in the exchange of a split stay at the split node and walk down from there like newcomers
+  (Algorithm 4, see :mod:`coterie.methods._cluster_tree`). So do clients that join, or come back after a long absence.
+- With ``fraction < 1`` (the paper has no partial participation) all members of a group that looks stationary are asked in
+  the next exchange, and only then may the group split.
+- With ``gamma_max`` none, the members of a group that looks stationary and at odds are asked for updates of both halves of
+  their data. These give γ_i, noise over signal, of each (:func:`coterie.clustering.reliability`); the greatest counts.
+- With gradients, the criteria still use updates; the gradients are asked for afterwards, in a separate exchange.
 """
 
 from __future__ import annotations
@@ -71,11 +73,18 @@ from coterie.settings import SettingError, check, setting
 
 @dataclass(frozen=True)
 class GroupUpdates:
-    """What a group said in an exchange. leaf: with peaks and losses brought up to date. clients (n,): who answered.
+    """Replies of a group in an exchange.
 
-    mean ``(d,)``: the weighted mean update. mean_norm, client_norm: ‖Σ w_i Δ_i‖ and max_i ‖Δ_i‖, of the parameters.
-    cosines ``(n, n)``: of their updates. sides: the optimal bipartition of those who answered, None of fewer than two.
-    complete: all were asked. sketched: numbers of the sketches that stand for the updates, None where nothing does.
+    Attributes:
+        leaf: the group, with updated peak and losses.
+        replies: replies of the n members that answered.
+        mean: ``(d,)``, their weighted mean update.
+        mean_norm: ‖Σ w_i Δ_i‖ over the parameters.
+        client_norm: max_i ‖Δ_i‖ over the parameters.
+        cosines: ``(n, n)``, cosines of the updates.
+        sides: the optimal bipartition of these members; None if there are fewer than two.
+        complete: whether all members were asked.
+        sketched: size of the sketches that replace the updates; None without sketches.
     """
 
     leaf: Leaf
@@ -90,36 +99,44 @@ class GroupUpdates:
 
     @property
     def clients(self) -> tuple[Client, ...]:
+        """The members that answered."""
         return self.replies.clients
 
     def enough(self, quorum: float) -> bool:
-        """Whether so many answered that the group may split."""
+        """Return whether enough members answered for a split: at least two, and at least the share ``quorum``."""
         return len(self.clients) >= max(2.0, quorum * len(self.leaf.clients))
 
     @property
     def alpha(self) -> float:
-        """α_cross without the bias of few clients."""
+        """α_cross, corrected for the number of clients."""
         return without_bias(self.sides.cross, len(self.clients)) if self.sides else 1.0
 
     @property
     def smallest(self) -> int:
-        """Clients on the smaller side."""
+        """The number of clients on the smaller side."""
         return min(len(self.sides.left), len(self.sides.right)) if self.sides else 0
 
     @property
     def unsure(self) -> str:
-        """What a note of a split says where the sketches' error could have changed the sides."""
+        """The text that a split's note adds where the error of the sketches may have changed the sides; else empty."""
         if self.sketched is None or bipartition_margin(self.cosines) > 2 * sketch_error(self.sketched, len(self.clients)):
             return ""
         return f"; unsure: sketches of {self.sketched} numbers may have changed the sides"
 
     def parts(self) -> Groups:
-        """The sides as groups of client ids."""
+        """Return the sides as groups of client ids."""
         sides = (self.sides.left, self.sides.right) if self.sides else ()
         return as_groups([self.clients[i] for i in side] for side in sides)
 
     def note(self, kind: str, text: str, parts: Groups = (), numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
-        """A note about a group, with its norms and α_cross among the numbers; of a split, with the cosines too."""
+        """Make a note about the group, with its norms and α_cross among the numbers; with the cosines if it splits.
+
+        Args:
+            kind: kind of the note.
+            text: its text.
+            parts: the groups that a split makes.
+            numbers: further numbers.
+        """
         leaf = self.leaf
         known = {
             "node": float(leaf.node), "heard": float(len(self.clients)), "peak": leaf.peak,
@@ -133,7 +150,7 @@ class GroupUpdates:
         )  # fmt: skip
 
     def by_schedule(self, chosen: int) -> Note:
-        """Split the node ``chosen`` for this round; keep every other."""
+        """Split the group if its node is the one ``chosen`` for this round; else keep it."""
         if self.leaf.node != chosen or self.sides is None:
             return self.note("keep", "not chosen by split_rounds")
         test = f"alpha_cross {self.sides.cross:.3f} ({self.alpha:.3f} corrected for {len(self.clients)} clients)"
@@ -196,7 +213,7 @@ class CFL:
 
     @property
     def asks(self) -> tuple[Task, ...]:
-        """What a group is asked for once it is about to split."""
+        """Tasks of a group that is about to split."""
         gradients, halves = self.similarity == "gradients", self.gamma_max is None
         return (Task(offered=(0,), gradient=gradients, halves=halves),)
 
@@ -256,13 +273,13 @@ class CFL:
     def _split(
         self, state: CFLState, heard: GroupUpdates, means: Mapping[tuple[Client, ...], Tensor]
     ) -> tuple[CFLState, list[Leaf]]:
-        """The state with a split in its tree, and the children; silent members are walkers now."""
+        """Split a leaf in the state's tree, and return the state and the children; silent members become walkers."""
         tree, children = _cluster_tree.split(state.tree, heard.leaf, means, heard.replies, state.round)
         late = set(heard.leaf.clients) - set(heard.clients)
         return replace(state, tree=tree, walkers={**state.walkers, **dict.fromkeys(late, heard.leaf.node)}), children
 
     def _walk(self, state: CFLState, before: Mapping[Client, int], replies: Replies) -> CFLState:
-        """Those who walked in this exchange go down one level; leaves that split in it are inner nodes already."""
+        """Move the walkers of this exchange down one level; leaves that split in it are inner nodes now."""
         walked = _cluster_tree.step(state.tree, state.walkers, replies.of(before), "cosine")
         tree = walked.tree
         if self.fallback:
@@ -284,10 +301,10 @@ class CFL:
         return state.notes
 
     def _scheduled(self, state: CFLState, said: Mapping[int, GroupUpdates | None]) -> int | None:
-        """With ``split_rounds``: the node to split now, that of least alpha_cross, or -1 for none. None: criteria decide.
+        """With ``split_rounds``: the node of least alpha_cross, to split now, or -1 for none; None if the criteria decide.
 
-        Corrected for the number of clients: else few who agree, with cosines of -1/(n - 1), would look less alike than many
-        who do not.
+        alpha_cross is corrected for the number of clients. Otherwise a few clients that agree, with cosines of -1/(n - 1),
+        would look less similar than many that do not.
         """
         if self.split_rounds is None:
             return None
@@ -299,26 +316,26 @@ class CFL:
         return min(alphas, key=lambda node: (alphas[node], node), default=-1)
 
     def _child_mean(self, heard: GroupUpdates, part: tuple[Client, ...]) -> Tensor:
-        """What a part applies in the round of the split."""
+        """The update that a part applies in the round of the split."""
         own = heard.replies.of(part)
         if self.post_split == "parent-mean":
             return heard.mean
         return own.mean(weights(own, self.weighting))
 
     def _step_gradients(self, state: CFLState, replies: Replies) -> CFLState:
-        """The exchange after stationarity: bipartition of the gradients at the model as it is (Algorithm 3)."""
+        """The exchange after stationarity: bipartition of the gradients at the current model (Algorithm 3)."""
         new, leaves, notes = state, [], []
         for row, leaf in enumerate(state.leaves):
             heard = self.listen(state, row, replies) if leaf.gradients else None
             if heard is None or not heard.enough(self.quorum):
-                # Too few gradients: asked again once the criteria hold in the next round as well.
+                # Too few gradients: ask again if the criteria also hold in the next round.
                 leaves.append(replace(leaf, gradients=False, held=self.persistence - 1 if leaf.gradients else leaf.held))
                 continue
             leaf = replace(leaf, gradients=False, losses=heard.leaf.losses)
             note = self.separate(heard, "by gradients at the stationary point")
             if note.kind == "split":
                 still = dict.fromkeys(note.parts, torch.zeros_like(leaf.model))
-                new, children = self._split(new, replace(heard, leaf=leaf), still)  # peaks are of updates
+                new, children = self._split(new, replace(heard, leaf=leaf), still)  # a peak is a norm of updates
                 leaves += children
                 note = _cluster_tree.placed(note, leaf, children)
             else:
@@ -327,7 +344,16 @@ class CFL:
         return replace(new, leaves=ordered(leaves), notes=tuple(notes))
 
     def listen(self, state: CFLState, row: int, replies: Replies) -> GroupUpdates | None:
-        """What the leaf at ``row`` of the plan's models said, or None if nobody of it answered."""
+        """Collect the replies of a leaf's members.
+
+        Args:
+            state: the state before the exchange.
+            row: row of the leaf in the plan's models.
+            replies: replies of the exchange.
+
+        Returns:
+            The leaf's replies; None if no member answered.
+        """
         leaf = state.leaves[row]
         part = replies.of(leaf.clients)
         if not part.clients or part.updates is None:
@@ -336,7 +362,7 @@ class CFL:
         matrix = gram(part.updates, columns=parameters)
         w = weights(part, self.weighting)
         mean = part.mean(w) if replies.means is None else replies.means[row]
-        # The norm of the step that the group takes: of a robust mean the Gram matrix does not give it.
+        # The norm of the group's step. For a robust mean, the Gram matrix does not give it.
         robust = part.averaging.needs_all
         mean_norm = float(mean[: state.tree.parameters].double().norm()) if robust else norm_of_mean(matrix, w)
         client_norm = float(norms(matrix).max())
@@ -353,7 +379,15 @@ class CFL:
         return GroupUpdates(leaf, part, mean, mean_norm, client_norm, cosines, sides, complete, sketched)
 
     def decide(self, heard: GroupUpdates, round: int) -> Note:
-        """Split, keep, or ask: the criteria in turn. round: the one being decided, from 1."""
+        """Test the criteria in turn and decide whether the group splits, stays or is asked again.
+
+        Args:
+            heard: the group's replies.
+            round: the current round, from 1.
+
+        Returns:
+            The note of the decision; its kind is ``split``, ``keep``, ``ask``, ``gradients`` or ``hold``.
+        """
         leaf = heard.leaf
         relative = self.scale == "relative"
         eps1 = self.eps1 * (heard.client_norm if relative else 1.0)
@@ -364,7 +398,7 @@ class CFL:
             return heard.note("keep", f"round {round} is within the warm-up of {self.warmup}")
         numbers = {"eps1": eps1, "eps2": eps2}
         if self.gamma_max is None and leaf.ask_all and heard.replies.halves is not None and heard.enough(self.quorum):
-            # The updates of halves are of half the steps, and no norms to compare; the last whole ones passed.
+            # Updates of halves have half the steps, so their norms cannot be compared. The last whole updates passed.
             return self._held(leaf, self.separate(heard, "stationary and at odds before", numbers))
         mean, most = f"mean update {heard.mean_norm:.3g}", f"greatest update {heard.client_norm:.3g}"
         if not heard.mean_norm < eps1:
@@ -385,7 +419,7 @@ class CFL:
         return self._held(leaf, found)
 
     def _held(self, leaf: Leaf, found: Note) -> Note:
-        """The verdict, once it has been the same for long enough."""
+        """Return the decision if it has been the same for ``persistence`` rounds; else hold it."""
         if found.kind in ("keep", "ask") or self.persistence == 1:
             return found
         text = f"{found.text}; round {leaf.held + 1} of {self.persistence} in a row"
@@ -393,7 +427,16 @@ class CFL:
         return found if leaf.held + 1 >= self.persistence else replace(found, kind="hold", parts=(), similarity={})
 
     def separate(self, heard: GroupUpdates, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
-        """Algorithm 1's sides of the members heard, and the test of gamma_max."""
+        """Test the sides that Algorithm 1 finds against gamma_max.
+
+        Args:
+            heard: the group's replies, of two members or more.
+            said: text about the criteria tested so far.
+            numbers: their numbers.
+
+        Returns:
+            The note of the decision; its kind is ``split``, ``keep`` or ``ask``.
+        """
         assert heard.sides is not None
         cross, test = heard.sides.cross, f"alpha_cross {heard.sides.cross:.3f}"
         if self.scale == "relative":
@@ -418,16 +461,16 @@ class CFL:
 
 
 def without_bias(cross: float, n: int) -> float:
-    """α_cross of n clients without the bias of few.
+    """Return α_cross of n clients, corrected for the bias of a small n.
 
-    At a stationary point the updates of n clients sum to zero, so even of clients who agree the cosines average
-    -1/(n - 1): -0.05 of 20 clients, but -0.25 of five. ``((n - 1) α + 1) / n`` is 0 there, and 1 where α is.
+    At a stationary point the updates of n clients sum to zero. So the mean cosine is -1/(n - 1) even for clients that
+    agree: -0.05 for 20 clients, but -0.25 for five. ``((n - 1) α + 1) / n`` is 0 at that value, and 1 where α is 1.
     """
     return ((n - 1) * cross + 1) / n
 
 
 def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
-    """The members' latest validation losses, brought up to date."""
+    """The members' latest validation losses, including those of this exchange."""
     new = {client: losses[0] for client, losses in zip(part.clients, part.losses, strict=True)}
     if any(np.isnan(loss) for loss in new.values()):
         raise SettingError("CFL.fallback true needs validation data of every client, and this scenario has none for some")
@@ -435,8 +478,11 @@ def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
 
 
 def measured_gamma(replies: Replies) -> float | None:
-    """γ_max as the halves of those who sent them tell it: the greatest noise over signal, ``sqrt(1/ρ_i - 1)``; infinite where
-    one shows nothing but noise, None of fewer than two."""
+    """Measure γ_max from the updates of halves: the greatest noise over signal, ``sqrt(1/ρ_i - 1)``.
+
+    Returns:
+        γ_max; infinite if the halves of a client share no signal, None if fewer than two clients sent halves.
+    """
     halves = replies.of(replies.halved).halves
     if halves is None or len(halves) < 4:
         return None

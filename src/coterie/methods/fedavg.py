@@ -20,7 +20,12 @@ from coterie.settings import check, setting
 
 @state("fedavg")
 class FedAvgState:
-    """clients: all ids. model ``(d,)``."""
+    """State of FedAvg.
+
+    Attributes:
+        clients: all ids.
+        model: ``(d,)``, the model of all clients.
+    """
 
     clients: tuple[Client, ...]
     model: Tensor

@@ -1,17 +1,17 @@
 """FedFA: one model for all, in which the clients that it serves badly weigh more.
 
-W. Huang, T. Li, D. Wang, S. Du, J. Zhang, "Fairness and accuracy in federated learning", arXiv 2012.10069, in the form in
-which Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate" (HCCT), arXiv 2401.13236, section VII, has it as a baseline:
+W. Huang, T. Li, D. Wang, S. Du, J. Zhang, "Fairness and accuracy in federated learning", arXiv 2012.10069, in the form of
+the baseline in Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate" (HCCT), arXiv 2401.13236, section VII:
 
     p_n = -log2(Acc_n) / Σ_m -log2(Acc_m),    Acc_n: accuracy of the current model on client n's training data
 
 Deviations
 - From the original: no momentum, neither at clients nor at the server, and no term for how often a client took part. HCCT
-  leaves them out so that all its baselines train alike; the formula is that of the code published with it.
-- An accuracy of 0 counts as 1e-7, as in that code. Where every accuracy is 1 the weights are 0 / 0; they are then those of
-  FedAvg (ours).
+  leaves them out so that all its baselines train in the same way; the formula is that of the code published with it.
+- An accuracy of 0 counts as 1e-7, as in that code. If every accuracy is 1 the weights are 0 / 0; then FedAvg's weights are
+  used (ours).
 - Weights are renormalised over the clients that answered.
-- No client weighs more than ``robust.share`` (ours): a client whose labels are wrong would get the greatest weight of all.
+- No client's weight exceeds ``robust.share`` (ours): a client with wrong labels would get the greatest weight of all.
 - A client that reports an accuracy below 0 or above 1 is left out (ours).
 """
 
@@ -42,12 +42,18 @@ from coterie.core import (
 from coterie.settings import SettingError, check, setting
 
 NONE_RIGHT = 1e-7
-"""What an accuracy of zero counts as."""
+"""Value that replaces an accuracy of zero."""
 
 
 @state("fedfa")
 class FedFAState:
-    """clients: all ids. model ``(d,)``. notes: the weights of the last exchange."""
+    """State of FedFA.
+
+    Attributes:
+        clients: all ids.
+        model: ``(d,)``, the model of all clients.
+        notes: notes of the last exchange, with its weights.
+    """
 
     clients: tuple[Client, ...]
     model: Tensor
@@ -73,8 +79,16 @@ class FedFA:
         return Plan(models=state.model[None], tasks=dict.fromkeys(cohort.sample(state.clients, self.fraction), task))
 
     def step(self, state: FedFAState, replies: Replies) -> FedFAState:
-        """A client whose accuracy is not 0 to 1 is left out. Raises :class:`SettingError` where that is so of all who answered,
-        and they are most of the federation: it is the objective that has no such accuracy then."""
+        """Average the updates; a client whose accuracy is not 0 to 1 is left out.
+
+        Args:
+            state: the state before the exchange.
+            replies: replies of the exchange.
+
+        Raises:
+            SettingError: the accuracy is not 0 to 1 for all clients that answered, and they are more than half of the
+                federation; then the objective has no such accuracy.
+        """
         if replies.updates is None or not replies.clients:
             return replace(state, notes=())
         told = {client: found[0] for client, found in zip(replies.clients, replies.accuracies, strict=True)}
@@ -108,13 +122,13 @@ class FedFA:
 
 
 def fair_weights(replies: Replies) -> np.ndarray:
-    """``(n,)`` weights p_n of the clients that answered, from the accuracies they measured, 0 to 1; they sum to one."""
+    """Return the weights p_n ``(n,)`` of the clients that answered, from their accuracies, 0 to 1; they sum to one."""
     bits = np.array([0.0 - math.log2(max(found[0], NONE_RIGHT)) for found in replies.accuracies])
     return bits / bits.sum() if bits.sum() > 0 else weights(replies, "data")
 
 
 def _left_out(odd: Mapping[Client, float]) -> tuple[Note, ...]:
-    """Who has no weight, and why."""
+    """Describe the clients that are left out, and why."""
     if not odd:
         return ()
     told = ", ".join(f"client {client} ({accuracy:.3g})" for client, accuracy in list(odd.items())[:3])

@@ -1,13 +1,13 @@
 """FedPer: FedAvg of the first layers; the last ones stay at their client for ever.
 
 M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary, "Federated Learning with Personalization Layers", arXiv
-1912.00818, Algorithms 1 and 2. What HCCT-P does in each of its groups, done with one group.
+1912.00818, Algorithms 1 and 2. FedPer is HCCT-P with one group.
 
 Deviations
-- Every client's own layers begin with the same values, those of the first model, as in HCCT's experiments. The paper leaves
-  them to the client.
-- A share of the clients can be asked; the paper has all of them in every round. Weights are then those of the clients that
-  answered, and the others keep their own layers as they are.
+- Every client's own layers start with the same values, those of the first model, as in HCCT's experiments. In the paper the
+  client chooses them.
+- A share of the clients can be asked; in the paper all clients take part in every round. Weights are then those of the
+  clients that answered, and the other clients' own layers do not change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from coterie.settings import SettingError, check, setting
 
 @state("fedper")
 class FedPerState:
-    """clients: all ids. model ``(d,)``: in the columns of the layers ``keep``, which stay at the clients, the first draw."""
+    """State of FedPer.
+
+    Attributes:
+        clients: all ids.
+        model: ``(d,)``, the shared model; the columns of the layers ``keep`` hold the values of the first draw.
+        keep: layers that stay at the clients.
+    """
 
     clients: tuple[Client, ...]
     model: Tensor

@@ -6,15 +6,15 @@ non-IID data", IJCNN 2020, arXiv 2004.11791, Algorithm 1.
 Deviations
 - Weights are renormalised over the clients that answered; the paper's ``n_k / n`` over all samples does not sum to one
   under a client fraction.
-- The feature is the update (Algorithm 1), not the local parameters (section I-C): with cosine, parameters share the global
-  model and all look alike. L1, L2 and Ward do not tell the two apart.
-- Average linkage is the mean pairwise distance (UPGMA), which is monotone as the paper demands; the centroid linkage that
+- The feature is the update (Algorithm 1), not the local parameters (section I-C): parameters share the global model, so
+  with cosine all clients look alike. With L1, L2 and Ward the two features give the same result.
+- Average linkage is the mean pairwise distance (UPGMA), which is monotone as the paper requires; the centroid linkage that
   its text describes is not.
-- Where fewer than ``quorum`` of the clients answer the clustering exchange, the round is one more of FedAvg and they are
-  asked again in the next. Those silent in the exchange that clusters, and clients that join later, are placed like CFL's
-  newcomers (:mod:`coterie.methods._cluster_tree`): when they next answer, they train from the model of the clustering exchange,
-  and join the cluster that holds the nearest update by ``metric``; if that is not nearer than the threshold, they are a
-  cluster of their own.
+- If fewer than ``quorum`` of the clients answer the clustering exchange, the round is one more of FedAvg and they are
+  asked again in the next. Clients that are silent in the exchange that clusters, and clients that join later, are placed
+  like CFL's newcomers (:mod:`coterie.methods._cluster_tree`): when they next answer, they train from the model of the
+  clustering exchange and join the cluster that holds the nearest update by ``metric``. If that update is not nearer than
+  the threshold, they form a new cluster.
 """
 
 from __future__ import annotations
@@ -50,9 +50,17 @@ from coterie.settings import SettingError, check, setting
 
 @state("flhc")
 class FLHCState:
-    """round: completed. tree: one level; its root's model is that of the clustering exchange. leaves: node of the tree per
-    row of ``models (k, d)``; the root, until the clients have been clustered. walkers: those yet to be placed, at node 0.
-    missed: the last round in which too few answered the clustering exchange."""
+    """State of FL+HC.
+
+    Attributes:
+        round: number of rounds completed.
+        tree: a tree of one level; its root's model is that of the clustering exchange.
+        leaves: node of the tree for each row of ``models``; the root until the clients have been clustered.
+        models: ``(k, d)``, the models of the leaves.
+        walkers: clients that are not placed yet, at node 0.
+        missed: the last round in which too few clients answered the clustering exchange.
+        notes: notes of the last exchange.
+    """
 
     round: int
     tree: Tree
@@ -64,11 +72,12 @@ class FLHCState:
 
     @property
     def clustered(self) -> bool:
+        """Whether the clients have been clustered."""
         return not self.tree.is_leaf(0)
 
     @property
     def groups(self) -> Groups:
-        """In the order of the models; a group that all have left is empty."""
+        """The groups, in the order of the models; a group that all clients have left is empty."""
         return tuple(self.tree.nodes[node].clients for node in self.leaves)
 
 
@@ -107,7 +116,7 @@ class FLHC:
     def init(self, federation: Federation) -> FLHCState:
         if self.groups is not None and self.groups > len(federation.clients):
             raise SettingError(f"FLHC.groups must be at most the {len(federation.clients)} clients, got {self.groups}")
-        # A sketch keeps inner products, not L1 distances.
+        # A sketch preserves inner products, not L1 distances.
         sketch = None if self.metric == "l1" else self.sketch or self.edge_sketch
         tree = root(federation.clients, federation.parameters.stop, sketch)
         return FLHCState(round=0, tree=tree, leaves=(0,), models=federation.draw(0)[None])
@@ -116,7 +125,7 @@ class FLHC:
         return not state.clustered and state.round >= self.warmup and state.missed != state.round
 
     def plan(self, state: FLHCState, cohort: Cohort) -> Plan:
-        if self._clusters_now(state):  # everyone, whatever the fraction; nothing is aggregated: an exchange, no round
+        if self._clusters_now(state):  # all clients, regardless of fraction; no aggregation, so not a round
             return train_from(state.models, dict.fromkeys(cohort.present, 0), **self._rows(state), ends_round=False)
         row = {c: i for i, group in enumerate(state.groups) if group for c in cohort.sample(group, self.fraction)}
         plan = train_from(state.models, row, **(self._rows(state) if state.walkers else {"need": "mean"}))
@@ -124,7 +133,7 @@ class FLHC:
         return replace(plan, models=torch.stack([*state.models, *models]), tasks={**plan.tasks, **walks}) if walks else plan
 
     def _rows(self, state: FLHCState) -> dict[str, Any]:
-        """What a plan needs to see the updates, or their sketches."""
+        """Arguments of a plan that collects updates, or their sketches."""
         if self.sketch is None:
             return {"need": "rows"}
         return {"need": "rows", "sketch": self.sketch, "columns": slice(0, state.tree.parameters)}
@@ -133,13 +142,13 @@ class FLHC:
         if self._clusters_now(state):
             return self._cluster(state, replies)
         means = None if replies.means is None else replies.means[: len(state.models)]
-        if means is None and replies.updates is not None:  # of walkers too
+        if means is None and replies.updates is not None:  # these include updates of walkers
             means, _ = group_means(replies, state.groups)
         models = state.models if means is None else state.models + means
         return self._place(replace(state, models=models, round=state.round + 1, notes=()), replies)
 
     def _place(self, state: FLHCState, replies: Replies) -> FLHCState:
-        """Walkers that answered join a group, or are one of their own."""
+        """Place the walkers that answered in a group, or in new groups."""
         if not state.walkers:
             return state
         least = None if self.threshold is None else 1 - self.threshold if self.metric == "cosine" else -self.threshold
@@ -175,23 +184,23 @@ class FLHC:
         )  # fmt: skip
 
     def _apart(self, updates: Tensor) -> np.ndarray:
-        """``(n, n)`` distances of the updates heard."""
+        """``(n, n)`` distances between the received updates."""
         return manhattan(updates) if self.metric == "l1" else distances(gram(updates), metric=self.metric)
 
     def _labels(self, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(label per reply, the merges)."""
+        """(label of each reply, the merges)."""
         merges = dendrogram(apart, self.linkage)
         groups = None if self.groups is None else min(self.groups, len(apart))
         return cut_dendrogram(merges, threshold=self.threshold, groups=groups), merges
 
     def _doubt(self, apart: np.ndarray, labels: np.ndarray, merges: np.ndarray) -> str | None:
-        """Why the updates' own groups might be others than their sketches'."""
+        """Why whole updates might give other groups than their sketches; None if they would not."""
         assert self.sketch is not None
         ends = borders(apart, labels, merges, self.linkage)
         return doubt(ends, linkage=self.linkage, metric=self.metric, threshold=self.threshold, size=self.sketch, n=len(labels))
 
     def _note(self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]) -> Note:
-        """The cut in words: the highest merge that was made and the lowest that was not tell how clear it is."""
+        """Describe the cut; the highest merge made and the lowest merge not made show how clear it is."""
         count = len(groups)
         made, open_ = np.split(np.sort(heights), [len(heights) - (count - 1)])
         numbers = {"groups": float(count), "node": 0.0, "first_part": 1.0}
@@ -222,7 +231,7 @@ class FLHC:
         return Assignment(models=torch.cat([state.models, first[None]]), row=row, groups=groups, path=path)
 
     def admit(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:
-        """Newcomers are members at once before the clustering, and are placed after it."""
+        """Admit clients: before the clustering they are members at once, after it they are placed."""
         tree = state.tree
         for client in clients:
             tree = tree.place(client, 0)

@@ -1,17 +1,18 @@
 """FLSC: IFCA with overlap; every client trains the mean of its n_s best models, and each of them learns from it.
 
-C. Li, G. Li, P. K. Varshney, "Federated Learning With Soft Clustering", IEEE Internet of Things Journal 9(10), 2022. Client i
-takes the n_s models of least training loss, J_i, trains from their plain mean and sends one model w_i; then
-``θ_j <- Σ N_i w_i / Σ N_i`` over the clients with j in J_i, unchanged where there are none.
+C. Li, G. Li, P. K. Varshney, "Federated Learning With Soft Clustering", IEEE Internet of Things Journal 9(10), 2022. Client
+i chooses the n_s models of least training loss, J_i, trains from their unweighted mean and sends one model w_i. Then
+``θ_j <- Σ N_i w_i / Σ N_i`` over the clients with j in J_i; θ_j is unchanged if there are none.
 
 Deviations
-- A client is served by the mean of its models J_i after the aggregation. The code published with HCCT (arXiv 2401.13236)
-  tests the model that the client has just trained, which is one exchange ahead and seen by nobody else.
-- ``first="loss"`` (default) lets clients choose by loss from the first round on; in the original their first J_i are random.
-- Learning rates decay as everybody's; in HCCT's code those of FLSC's clients do not. With restarts, see there.
+- The mean of a client's models J_i after the aggregation serves it. The code published with HCCT (arXiv 2401.13236) tests
+  the model that the client has just trained, which is one exchange ahead and which no other client has.
+- With ``first="loss"`` (default) clients choose by loss from the first round on; in the original their first J_i are random.
+- Learning rates decay as in all methods; in HCCT's code those of FLSC's clients do not. With restarts, they decay with
+  the rounds of the start.
 - Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`.
-- A group is the clients with one first choice, the model of least loss; the paper speaks of no groups.
-- ``overlap`` equal to ``models`` is refused: all models would be one.
+- A group consists of the clients with the same first choice, the model of least loss; the paper has no groups.
+- ``overlap`` equal to ``models`` is an error: all models would be the same.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ class FLSC(Choosing):
 
     @property
     def taken(self) -> int:
+        """The number of models that a client chooses."""
         return self.overlap
 
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
+        """Plan one round of a start for the clients ``asked``."""
         if self.first == "random" and start.round == 0:
             tasks = {c: Task(offered=self._drawn(c, cohort), choose=self.overlap, lr_round=0) for c in asked}
         else:
@@ -64,8 +67,15 @@ class FLSC(Choosing):
         return tuple(int(row) for row in rng.permutation(self.models)[: self.overlap])
 
     def aggregate(self, models: Tensor, replies: Replies) -> Tensor:
-        """The trained w_i is the mean of the client's models and its update: the one is a mean of rows of ``models``, and
-        means of the other are all that has to be seen."""
+        """Return the models ``(k, d)`` after a round.
+
+        The trained w_i is the mean of the client's models plus its update. The first is a mean of rows of ``models``, so
+        only means of the updates are needed.
+
+        Args:
+            models: ``(k, d)``, the models before the round.
+            replies: replies of the round, with mean updates.
+        """
         assert replies.means is not None
         assert replies.heard is not None
         took = _membership(replies.chosen, len(models)) * replies.examples[:, None]  # (n, k): N_i where j in J_i
@@ -75,6 +85,7 @@ class FLSC(Choosing):
         return torch.where(heard, torch.as_tensor(blend, dtype=models.dtype) @ models + replies.means, models)
 
     def served(self, models: Tensor, choices: Mapping[Client, Choice]) -> tuple[Tensor, dict[Client, int]]:
+        """Return the mean model of each set of models chosen, and client -> row."""
         sets = sorted({tuple(sorted(choice)) for choice in choices.values()})
         place = {rows: i for i, rows in enumerate(sets)}
         means = torch.stack([models[list(rows)].mean(0) for rows in sets]) if sets else models
@@ -82,7 +93,7 @@ class FLSC(Choosing):
 
 
 def _membership(chosen: tuple[Choice, ...], k: int) -> np.ndarray:
-    """``(n, k)``: 1 where a client took a model, else 0."""
+    """``(n, k)``: 1 where a client chose a model, else 0."""
     member = np.zeros((len(chosen), k))
     for i, rows in enumerate(chosen):
         member[i, list(rows)] = 1.0

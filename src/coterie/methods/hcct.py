@@ -8,29 +8,31 @@ Arivazhagan et al., arXiv 1912.00818).
 The utility of client n in group G is ``U_n(G) = cos(g_n, ḡ_G) - λ_n / N_G``; see :mod:`coterie.clustering.utility`.
 
 Deviations
-- λ is a share of the mean training-set size by default (``scale``), for it lives on the scale of these sizes: the paper
-  has one absolute number per data set. Its constant Γ cancels in every merge and is left out.
-- The cosine sees trainable parameters alone, and the running statistics of BatchNorm are averaged like parameters. In the
-  code published with the paper, counters of batches drown the similarity, and a group has the statistics of client 0.
-- HCCT-E takes the relative variance across clients of whole layers (``robust``). The published code's variance is over
-  clients and coordinates together, and divided by a signed mean near zero (``paper-code``). The layer is found in the
-  first epoch, which counts; the published code throws a round of probing away. Normalisation layers do not compete.
-- HCCT-P compares the layers that travel, and heads never leave their client. The published code averages the heads of a
+- λ is a share of the mean training-set size by default (``scale``), because its scale is that of these sizes; the paper
+  has one absolute number per data set. The paper's constant Γ cancels in every merge and is left out.
+- Cosines use trainable parameters only, and the running statistics of BatchNorm are averaged like parameters. In the code
+  published with the paper, counters of batches dominate the similarity, and a group has the statistics of client 0.
+- HCCT-E uses the relative variance across clients of whole layers (``robust``). The published code's variance is over
+  clients and coordinates together, and divided by a signed mean near zero (``paper-code``). The layer is chosen in the
+  first epoch, which counts; the published code discards a round of probing. Normalisation layers are not candidates.
+- HCCT-P compares the layers that are sent; heads never leave their client. The published code averages the heads of a
   group's members before each epoch.
-- The utility that is told is that of the merge. The published code's report counts a client's own data twice in a group.
-- The cosines are means over epochs (``memory``), for near an optimum those of one epoch are noise, and a newcomer's first
-  update is compared with the others' first ones. 0 is the paper.
-- ``cosines="signals"`` asks for updates of two halves of everybody's data, and takes the noise that they tell out of the
-  squared norms (:mod:`coterie.methods.hcct`). These epochs cost twice the upload and train half as far, so groups
-  are made in every fourth only (``partition_every``), while a newcomer waits, and until everybody has been heard once; in
-  the others means suffice. HCCT-E chooses its layer by whole updates, and the cosines of that epoch are theirs.
-- The paper has every client in every epoch. Here those that answered are partitioned, with those silent ones whose cosines
-  with all of them are remembered. The others go with the new group that has most data of those they were with. Silent
-  clients have the model of their group whenever it moves, and keep their weight in the start of their next group.
-- With ``one_shot`` all clients are asked in the first epoch, and those silent in it find their group like newcomers.
-- ``newcomers="benefit"`` follows the paper's text (equations 15 and 16); ``partition`` is what the published code does.
-  Where a number of ``groups`` is asked for and reached, a newcomer joins the best of them also where it gains nothing.
-- With a memory, a newcomer trains its first epoch with the learning rate of the first epoch of all.
+- The reported utility is that of the merge. The published code's report counts a client's own data twice in a group.
+- Cosines are means over epochs (``memory``), because near an optimum those of one epoch are noise. A newcomer's first
+  update is compared with the first updates of the others. 0 is the paper's method.
+- ``cosines="signals"`` asks for updates of two halves of every client's data, and removes the noise that they show from the
+  squared norms (see :func:`noise_in`). These epochs cost twice the upload and make half the training steps. So
+  groups are made only in every fourth epoch (``partition_every``), while a newcomer waits, and until all clients have
+  answered once; in the other epochs means suffice. HCCT-E chooses its layer by whole updates, and the cosines of that epoch
+  are those of whole updates.
+- In the paper all clients take part in every epoch. Here the clients that answered are partitioned, together with those
+  silent clients whose cosines with all of them are remembered. Each other client goes to the new group that has most of the
+  data of its former group. Silent clients have the model of their group whenever it moves, and keep their weight in the
+  first model of their next group.
+- With ``one_shot`` all clients are asked in the first epoch. Clients that are silent in it are placed like newcomers.
+- ``newcomers="benefit"`` follows the paper's text (equations 15 and 16); ``partition`` follows the published code.
+  If a number of ``groups`` is set and reached, a newcomer joins the best of them even where nothing is gained.
+- With a memory, a newcomer trains its first epoch with the learning rate of the federation's first epoch.
 """
 
 from __future__ import annotations
@@ -68,17 +70,22 @@ from coterie.methods._half_steps import of_equal_steps
 from coterie.settings import SettingError, check, setting
 
 # ----------------------------------------------------------------------------------------------------
-# HCCT-E: which layer to compare, that of the largest relative variance (arXiv 2401.13236, section V, equation 19).
+# HCCT-E: choice of the layer to compare, by the largest relative variance (arXiv 2401.13236, section V, equation 19).
 
 
 Layers = Mapping[str, tuple[tuple[int, int], ...]]
-"""layer -> the columns of each of its tensors, one after the other."""
+"""Layer -> the columns of each of its tensors, one after the other."""
 
 
 def comparable(federation: Federation, keep: tuple[str, ...]) -> Layers:
-    """The layers that compete: those that travel, less normalisation layers, unless there are no others.
+    """Return the layers that may be compared: those that are sent, without normalisation layers unless there are no others.
 
-    What is told of a layer is the sizes of its tensors. One scale and one shift per channel are of equal size.
+    Only the sizes of a layer's tensors are known. A layer of several tensors, all of one size (one scale and one shift per
+    channel), counts as a normalisation layer.
+
+    Args:
+        federation: the columns of the model's layers and tensors.
+        keep: layers that stay at the client.
     """
     layers = {}
     for layer, (start, stop) in federation.columns.items():
@@ -90,10 +97,18 @@ def comparable(federation: Federation, keep: tuple[str, ...]) -> Layers:
 
 
 def relative_variances(updates: Tensor, layers: Layers) -> dict[str, float]:
-    """layer -> ``mean_n ‖g_n - ḡ‖² / ‖ḡ‖²`` of the clients' updates ``(n, d)`` in that layer, ḡ their plain mean.
+    """Return the relative variance of the updates in each layer.
 
-    Both follow from the layer's Gram matrix: the mean of its diagonal less its mean, and its mean. A mean that cancels
-    counts as 1e-12 of the squared norms, so that no unit matters; 0 where nothing moved.
+    It is ``mean_n ‖g_n - ḡ‖² / ‖ḡ‖²``, with ḡ the unweighted mean of the updates. Both terms follow from the layer's Gram
+    matrix: the mean of its diagonal minus its mean, and its mean. A mean that cancels counts as 1e-12 of the squared norms,
+    so that the result does not depend on units.
+
+    Args:
+        updates: ``(n, d)``, the clients' updates.
+        layers: the layers.
+
+    Returns:
+        Layer -> relative variance; 0 where no update moved.
     """
     ratios = {}
     for layer, spans in layers.items():
@@ -104,10 +119,18 @@ def relative_variances(updates: Tensor, layers: Layers) -> dict[str, float]:
 
 
 def paper_code_ratios(updates: Tensor, layers: Layers) -> dict[str, float]:
-    """layer -> variance / mean of its accumulated gradients, weight and bias apart and added, as in the published code.
+    """Return variance / mean of the accumulated gradients in each layer, as in the published code.
 
-    Over all entries of all clients together. The mean is signed, so a layer may rank last for being negative; -inf where
-    a ratio is undefined. Gradients point against updates, and the learning rate scales all ratios alike.
+    Both are over all entries of all clients together. The ratios of weight and bias are computed separately and added. The
+    mean is signed, so a layer may rank last because its mean is negative. Gradients are the negative updates; the learning
+    rate scales all ratios by the same factor.
+
+    Args:
+        updates: ``(n, d)``, the clients' updates.
+        layers: the layers.
+
+    Returns:
+        Layer -> ratio; -inf where it is undefined.
     """
     ratios = {}
     for layer, spans in layers.items():
@@ -118,7 +141,13 @@ def paper_code_ratios(updates: Tensor, layers: Layers) -> dict[str, float]:
 
 
 def layer_note(clients: tuple[Client, ...], ratios: Mapping[str, float], how: str) -> Note:
-    """Which layer is compared from now on; of equal ratios the first in the forward pass."""
+    """Describe the choice of the layer to compare; of equal ratios the first layer in the forward pass.
+
+    Args:
+        clients: all clients.
+        ratios: layer -> ratio.
+        how: the rule, ``robust`` or ``paper-code``.
+    """
     ranked = sorted(ratios, key=lambda layer: -ratios[layer])
     text = f"clients are compared by layer {ranked[0]!r} from now on, of relative variance {ratios[ranked[0]]:.3g} ({how})"
     if len(ranked) > 1:
@@ -127,33 +156,38 @@ def layer_note(clients: tuple[Client, ...], ratios: Mapping[str, float], how: st
 
 
 # ----------------------------------------------------------------------------------------------------
-# HCCT's memory (ours): cosines of updates over epochs, so that the noise of one epoch breaks no group.
+# HCCT's memory (ours): means of cosines over epochs, so that the noise of one epoch does not split a group.
 #
-# Near a group's optimum its mean update vanishes: members' updates are then noise or point away from each other, and the
+# Near a group's optimum its mean update vanishes: the members' updates are then noise or have negative cosines, and the
 # definition dissolves a group that should stay. The cosine of two clients is therefore the mean of their cosines in the
-# epochs in which both were heard, each weighted by the norms of the two updates, and by β for every later one of them.
-# What clients said while they were far from their optimum counts most.
+# epochs in which both answered, each weighted by the norms of the two updates, and by β for every later such epoch.
+# So updates from epochs far from the optimum count most.
 #
-# Of signals (:mod:`~coterie.methods.hcct`) that mean is divided by the share of signal in the squared norms of all who
-# are compared, over all their epochs: the correction of a correlation for noise. One client's share, or one epoch's, is too
-# noisy itself: with 40 examples a client, it came out below zero for a quarter of the clients.
+# For signals, that mean is divided by the share of signal in the squared norms of all clients that are compared, over all
+# their epochs: the correction of a correlation for noise. The share of one client, or of one epoch, is too noisy: with 40
+# examples per client, it was below zero for a quarter of the clients.
 #
-# First updates, from the first model, are remembered as well, shortened to :data:`SKETCH` numbers: those of the first epoch
-# and of newcomers. A newcomer's first update is compared with them, and not with what these clients say of a model that it has
-# never seen. Who was not heard in the first epoch has none.
+# First updates, from the first model, are remembered as well, as sketches of :data:`SKETCH` numbers: those of the first
+# epoch and of newcomers. A newcomer's first update is compared with them, not with the other clients' updates of a model
+# that the newcomer has never had. Clients that did not answer in the first epoch have no first update.
 
 
 SKETCH = 4096
-"""Numbers kept of a first update: its cosines are off by 0.022 at most (a standard deviation)."""
+"""Numbers kept of a first update; the standard deviation of its cosines' error is 0.022 at most."""
 
 
 @state("hcct.memory")
 class Memory:
-    """clients (n,): ids. products ``(n, n)``: ``Σ β^age <g_i, g_j>`` over the epochs in which both were heard; weights
-    ``(n, n)``: ``Σ β^age ‖g_i‖ ‖g_j‖`` over the same, 0 for clients never compared; lengths (n,): ``Σ β^age ‖g_i‖``. noise
-    (n,): ``Σ β^age`` of what noise adds to ``‖g_i‖²``, 0 in epochs in which that is not known.
+    """Cosines of updates over epochs.
 
-    began: ids of those whose first updates, from the first model, are the rows of firsts, at most ``SKETCH`` wide.
+    Attributes:
+        clients: n ids.
+        products: ``(n, n)``, ``Σ β^age <g_i, g_j>`` over the epochs in which both clients answered.
+        weights: ``(n, n)``, ``Σ β^age ‖g_i‖ ‖g_j‖`` over the same epochs; 0 for clients never compared.
+        lengths: ``(n,)``, ``Σ β^age ‖g_i‖``.
+        noise: ``(n,)``, ``Σ β^age`` times the part of ``‖g_i‖²`` that is noise; 0 in epochs in which it is unknown.
+        began: ids of the clients whose first updates, from the first model, are the rows of ``firsts``.
+        firsts: ``(m, p)``, first updates, with p at most ``SKETCH``; None before there are any.
     """
 
     clients: tuple[Client, ...]
@@ -168,9 +202,14 @@ class Memory:
 def remember(
     memory: Memory | None, clients: tuple[Client, ...], gram: np.ndarray, share: float, noise: np.ndarray | None = None
 ) -> Memory:
-    """The memory after an epoch in which ``clients`` were heard, with the Gram matrix ``(n, n)``; ``share`` is β.
+    """Return the memory after an epoch.
 
-    noise ``(n,)``: what of the diagonal is noise; none of it where ``None``.
+    Args:
+        memory: the memory before it; None before the first epoch.
+        clients: the n clients that answered.
+        gram: ``(n, n)``, the Gram matrix of their updates.
+        share: weight of an epoch in each later one (β).
+        noise: ``(n,)``, the part of the diagonal that is noise; None for zero.
     """
     old = memory.clients if memory is not None else ()
     ids = tuple(sorted({*old, *clients}))
@@ -195,9 +234,14 @@ def remember(
 
 
 def begin(memory: Memory, clients: tuple[Client, ...], updates: Tensor) -> Memory:
-    """The memory that knows the first updates ``(m, p)`` of ``clients``, who have just been heard for the first time.
+    """Add first updates to the memory.
 
-    Their cosines with those who began before them are those of the first updates.
+    The cosines of these clients with those that began before them are the cosines of the first updates.
+
+    Args:
+        memory: the memory, with this epoch in it.
+        clients: m clients that have just answered for the first time.
+        updates: ``(m, p)``, their updates.
     """
     short = sketch(updates, SKETCH).clone()
     if memory.firsts is None:
@@ -215,10 +259,17 @@ def begin(memory: Memory, clients: tuple[Client, ...], updates: Tensor) -> Memor
 
 
 def recall(memory: Memory, heard: Collection[Client]) -> tuple[tuple[Client, ...], np.ndarray]:
-    """Clients, sorted, and the Gram matrix ``(n, n)`` of their remembered cosines and mean norms.
+    """Return the clients that can be compared, and the Gram matrix of their remembered cosines and mean norms.
 
-    They are those just heard, and of the silent those whose cosine with all others taken is known. A mean norm is weighted
-    by the norms themselves. After one epoch this is that epoch's Gram matrix.
+    These are the clients that have just answered, and the silent clients whose cosines with all others in the result are
+    known. A mean norm is weighted by the norms themselves. After one epoch the result is that epoch's Gram matrix.
+
+    Args:
+        memory: the memory.
+        heard: clients that have just answered.
+
+    Returns:
+        The n clients, sorted, and the Gram matrix ``(n, n)``.
     """
     products, weights, lengths = memory.products.numpy(), memory.weights.numpy(), memory.lengths.numpy()
     known, spoke = weights > 0, set(heard)
@@ -234,21 +285,28 @@ def recall(memory: Memory, heard: Collection[Client]) -> tuple[tuple[Client, ...
 
 
 def signal_in(memory: Memory, clients: Collection[Client]) -> float:
-    """The share of signal in what ``clients`` have said in all their epochs."""
+    """Return the share of signal in the squared norms of the clients' updates, over all their epochs."""
     at = [i for i, client in enumerate(memory.clients) if client in clients]
     return share_of_signal(memory.products.numpy().diagonal()[at], memory.noise.numpy()[at])
 
 
 def share_of_signal(squares: np.ndarray, noise: np.ndarray) -> float:
-    """Of squared norms ``(n,)``, of which ``noise`` ``(n,)`` is noise: what is left of their sum. 1 where that is nothing, as
-    cosines can then be of nothing but whole updates."""
+    """Return the share of a sum of squared norms that is not noise.
+
+    Args:
+        squares: ``(n,)``, squared norms.
+        noise: ``(n,)``, the part of each that is noise.
+
+    Returns:
+        The share; 1 if no signal is left, because then only cosines of whole updates can be used.
+    """
     total = float(squares.sum())
     share = 1.0 - float(noise.sum()) / total if total > 0 else 1.0
     return share if share > 0 else 1.0
 
 
 def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
-    """The memory without clients that have left."""
+    """Return the memory without clients that have left."""
     if memory is None:
         return None
     stay = [i for i, client in enumerate(memory.clients) if client not in gone]
@@ -262,11 +320,11 @@ def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What HCCT's partitions rest on: the inner products of updates as they were heard, or of what is signal in them.
+# Inner products for HCCT's partitions: of whole updates, or of the signals in them.
 #
-# Noise makes cosines smaller: ``‖g_i‖²`` holds all of a client's own, and ``<g_i, g_j>`` none, as two clients share no noise.
-# From updates a_i, b_i of two halves of its data, whose mean is g_i, noise adds ``‖(a_i - b_i) / 2‖² = ‖g_i‖² - a_i · b_i``,
-# as the halves share none either.
+# Noise makes cosines smaller: ``‖g_i‖²`` contains the client's noise, but ``<g_i, g_j>`` does not, because the noise of two
+# clients is independent. Let a_i and b_i be updates of two halves of the client's data, and g_i their mean. Their noise is
+# independent too, so noise adds ``‖(a_i - b_i) / 2‖² = ‖g_i‖² - a_i · b_i`` to ``‖g_i‖²``.
 
 
 def _products(replies: Replies, columns: slice) -> np.ndarray:
@@ -277,8 +335,17 @@ def _products(replies: Replies, columns: slice) -> np.ndarray:
 
 
 def noise_in(matrix: np.ndarray, halves: np.ndarray | None) -> np.ndarray:
-    """What noise adds to each squared norm of a Gram matrix ``(n, n)`` of updates, ``(n,)``, by that of their ``halves``
-    ``(2n, 2n)``: for who has none the same share as of all others together, and 0 where nobody has."""
+    """Estimate the noise in the squared norms of updates.
+
+    A client without halves gets the same share of noise as all others together.
+
+    Args:
+        matrix: ``(n, n)``, the Gram matrix of the updates.
+        halves: ``(2n, 2n)``, the Gram matrix of the updates of halves; NaN for clients without, None if there are none.
+
+    Returns:
+        ``(n,)``, the part of each squared norm that is noise; 0 if no client has halves.
+    """
     if halves is None or np.isnan(halves.diagonal()).all():
         return np.zeros(len(matrix))
     square, shared = matrix.diagonal(), halves.diagonal(len(matrix))  # a_i · b_i
@@ -289,11 +356,18 @@ def noise_in(matrix: np.ndarray, halves: np.ndarray | None) -> np.ndarray:
 
 
 def without_noise(matrix: np.ndarray, signal: float) -> np.ndarray:
-    """A Gram matrix ``(n, n)`` of updates with the share ``signal`` of its diagonal, of the vectors that come near it.
+    """Remove the noise from the diagonal of a Gram matrix.
 
-    What is left need be no vectors' Gram matrix: in a group at its optimum it would have means shorter than nothing, and
-    utilities without bound. So cosines are cut to [-1, 1], and directions of negative squares, which are noise, left out.
-    Where there is no noise but float32's, nothing changes.
+    The remaining matrix may have negative eigenvalues. In a group at its optimum this would give means with a negative
+    squared norm, and unbounded utilities. So cosines are limited to [-1, 1], and directions of negative eigenvalues, which
+    are noise, are left out. If there is no noise except that of float32, the matrix does not change.
+
+    Args:
+        matrix: ``(n, n)``, the Gram matrix of the updates.
+        signal: the share of signal in its diagonal.
+
+    Returns:
+        ``(n, n)``, a Gram matrix of vectors close to the signals.
     """
     if signal > 1.0 - 1e-6:
         return matrix
@@ -303,12 +377,12 @@ def without_noise(matrix: np.ndarray, signal: float) -> np.ndarray:
     np.fill_diagonal(cosines, 1.0)
     squares, axes = np.linalg.eigh(cosines)
     rows = axes * np.sqrt(np.maximum(squares, 0.0))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)  # of unit length again; none is zero, as each square was 1 or more
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)  # unit length again; none is zero, as each square was 1 or more
     return np.asarray(rows @ rows.T * lengths)
 
 
 def _with_firsts(memory: Memory, first: Replies, columns: slice, size: int | None) -> Memory:
-    """size: of the sketches to be made, where the rows are none yet, as HCCT-E had to see all layers."""
+    """Add first updates to the memory; with ``size``, as sketches of that size (HCCT-E first needs all layers)."""
     if not first.clients:
         return memory
     assert first.updates is not None
@@ -317,7 +391,7 @@ def _with_firsts(memory: Memory, first: Replies, columns: slice, size: int | Non
 
 
 # ----------------------------------------------------------------------------------------------------
-# HCCT's groups from one epoch to the next: who merges, where silent clients and newcomers go, and the reasons in words.
+# HCCT's groups from one epoch to the next: merges, placement of silent clients and newcomers, and notes.
 
 
 Group = list[Client]
@@ -325,13 +399,26 @@ Group = list[Client]
 
 @state("hcct")
 class HCCTState:
-    """first ``(d,)``: the model that everyone starts from. models ``(k, d)`` and row: who has which model now. groups: who
-    trained together last; next: who does in the coming epoch. sizes: training-set sizes of all that were ever heard.
+    """State of HCCT.
 
-    layers: those that may be compared; layer: the one that is, None for all; keep: those that stay at the client.
-    partitioned: whether there has been a partition. waiting: who finds its group when it is next heard: newcomers, and with
-    ``one_shot`` those silent in the partition. memory: of cosines, where the method has one. epoch: those completed in which
-    anybody was heard. training: the experiment's.
+    Attributes:
+        clients: all ids.
+        first: ``(d,)``, the model that all clients start from.
+        models: ``(k, d)``, the current models.
+        row: client -> row of its current model.
+        groups: groups of the last epoch.
+        next: groups of the next epoch.
+        parameters: number of trainable parameters, which are the first columns of a model.
+        keep: layers that stay at the client.
+        layers: layers that may be compared.
+        sizes: training-set sizes of all clients that have ever answered.
+        layer: the layer that is compared; None for all.
+        partitioned: whether there has been a partition.
+        waiting: clients to place when they next answer: newcomers, and with ``one_shot`` those silent in the partition.
+        memory: the memory of cosines, if the method has one.
+        epoch: number of completed epochs in which any client answered.
+        training: the experiment's training settings.
+        notes: notes of the last epoch.
     """
 
     clients: tuple[Client, ...]
@@ -354,7 +441,7 @@ class HCCTState:
 
     @property
     def columns(self) -> slice:
-        """What similarity sees; the columns of layers that stay at the client are zero in every update."""
+        """The columns that cosines use; columns of layers that stay at the client are zero in every update."""
         if self.layer is None:
             return slice(0, self.parameters)
         spans = self.layers[self.layer]
@@ -363,10 +450,15 @@ class HCCTState:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a partition rests on. spoke: who answered. clients: they, and silent ones whose cosines are remembered.
+    """Data for a partition.
 
-    gram ``(n, n)`` of their updates, None where λ is infinite. sizes ``(n,)``: training-set sizes. price ``(n,)``: λ of
-    each. signal: the share of their squared norms that is no noise, as far as noise is known.
+    Attributes:
+        spoke: clients that answered.
+        clients: these, and the silent clients whose cosines are remembered; n in all.
+        gram: ``(n, n)``, the Gram matrix of their updates; None if λ is infinite.
+        sizes: ``(n,)``, training-set sizes.
+        price: ``(n,)``, λ of each client.
+        signal: share of signal in their squared norms, as far as noise is known.
     """
 
     spoke: tuple[Client, ...]
@@ -378,14 +470,20 @@ class Comparison:
 
     @cached_property
     def place(self) -> Mapping[Client, int]:
+        """Client -> its position."""
         return {client: i for i, client in enumerate(self.clients)}
 
     def at(self, group: Iterable[Client]) -> list[int]:
-        """Positions of those of a group that can be compared."""
+        """Return the positions of the clients of a group that can be compared."""
         return [self.place[c] for c in group if c in self.place]
 
     def merged(self, among: Sequence[Client], groups: int | None) -> list[Group]:
-        """Algorithm 2 on some of the clients."""
+        """Partition some of the clients by Algorithm 2.
+
+        Args:
+            among: the clients to partition.
+            groups: the number of groups; None to merge while there is a gain.
+        """
         if self.gram is None or not among:
             return [list(among)] if among else []
         at = self.at(among)
@@ -394,7 +492,7 @@ class Comparison:
         return [[among[i] for i in part] for part in parts]
 
     def best(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
-        """The group that gains most by a newcomer (eq. 15, 16), and how much; None: no group can be compared with it."""
+        """Return the group that gains most by a newcomer (eq. 15, 16), and the gain; None if no group can be compared."""
         known = [i for i, group in enumerate(groups) if self.at(group)]
         if not known:
             return None
@@ -407,15 +505,21 @@ class Comparison:
 
 
 def _from_the_first(state: HCCTState, clients: Iterable[Client]) -> HCCTState:
-    """``clients`` have the first model, as newcomers do."""
+    """Give the first model to ``clients``, as to newcomers."""
     row = {**state.row, **dict.fromkeys(clients, len(state.models))}
     return replace(state, models=torch.cat([state.models, state.first[None]]), row=row)
 
 
 def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]) -> list[Group]:
-    """``parts`` and those of the old groups that are in none: each goes where most data of its old group went.
+    """Add to new groups the clients of old groups that are in none of them.
 
-    Where a whole group is in none, it stays together. Of equal shares, the part with the smallest first member counts.
+    Each goes to the new group that has most of the data of its old group. Of equal shares, the group with the smallest first
+    member counts. If no client of an old group is in a new group, the old group stays together.
+
+    Args:
+        parts: the new groups.
+        old: the old groups.
+        sizes: training-set sizes.
     """
     place = {client: i for i, part in enumerate(parts) for client in part}
     after = [list(part) for part in parts]
@@ -432,7 +536,7 @@ def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]
     return after
 
 
-# -- reasons ----------------------------------------------------------------------------------------------------------
+# -- notes ------------------------------------------------------------------------------------------------------------
 
 
 def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | None, joins: bool) -> Note:
@@ -452,11 +556,11 @@ def _count(number: int, noun: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# HCCT's models: what a group starts from, and what became of it (arXiv 2401.13236, Algorithm 1, equations 3 and 6).
+# HCCT's models: a group's first model, and its training (arXiv 2401.13236, Algorithm 1, equations 3 and 6).
 
 
 def starts(state: HCCTState) -> Tensor:
-    """What each coming group trains from, ``(k, d)``: the mean of its members' models, by their training data."""
+    """Return the first models of the next epoch's groups, ``(k, d)``: means of the members' models, weighted by data."""
     return torch.stack([_start(state, group) for group in state.next]) if state.next else state.first[None]
 
 
@@ -464,21 +568,21 @@ def _start(state: HCCTState, group: tuple[Client, ...]) -> Tensor:
     data = dict.fromkeys((state.row[c] for c in group), 0)
     for client in group:
         data[state.row[client]] += state.sizes.get(client, 0)
-    known = {row: n for row, n in data.items() if n} or dict.fromkeys(data, 1)  # never heard: of no weight
+    known = {row: n for row, n in data.items() if n} or dict.fromkeys(data, 1)  # weight 0 if never heard
     if len(known) == 1:
         return state.models[next(iter(known))]
     return average(state.models[list(known)], np.array(list(known.values())) / sum(known.values()))
 
 
 def beginners(state: HCCTState) -> tuple[Client, ...]:
-    """Who trains from the first model in the coming epoch: everyone in the first, newcomers later."""
+    """Return the clients that train from the first model in the next epoch: all in the first epoch, newcomers later."""
     may = state.waiting if state.sizes else state.clients
     fresh = {row: torch.equal(state.models[row], state.first) for row in {state.row[c] for c in may}}
     return tuple(c for c in may if fresh[state.row[c]])
 
 
 def trained(state: HCCTState, replies: Replies) -> HCCTState:
-    """Each group that was heard has moved by its mean update, silent members too; the models of the others stay."""
+    """Apply the mean update of each group that answered, also for its silent members; the other groups' models stay."""
     if replies.means is not None and replies.heard is not None:
         means, heard = replies.means, replies.heard
     else:
@@ -541,12 +645,12 @@ class HCCT:
 
     @property
     def asks(self) -> tuple[Task, ...]:
-        """What clients are asked for in an epoch whose groups are compared, if not in the first."""
+        """Tasks of an epoch after the first whose updates are compared."""
         return (Task(offered=(0,), halves=self.cosines == "signals" and not np.isinf(self.tradeoff)),)
 
     @property
     def invariant(self) -> str:
-        """Under which maps of updates its groups stay what they are: the published code's layer looks at their signs."""
+        """The maps of updates that do not change the groups; the published code's choice of a layer depends on signs."""
         return "permutation" if self.layer == "paper-code" else "rotation"
 
     # -- the contract ---------------------------------------------------------------------------------------------------
@@ -574,7 +678,7 @@ class HCCT:
             usual = replace(usual, halves=True, training=of_equal_steps(state.training, state.sizes.values()))
         tasks = {}
         for row, group in enumerate(state.next):
-            # A first update is compared with those of the first epoch, so it has that epoch's learning rate.
+            # A first update is compared with those of the first epoch, so it needs that epoch's learning rate.
             task = replace(usual, offered=(row,), lr_round=0 if new.issuperset(group) else None)
             tasks.update(dict.fromkeys(cohort.sample(group, share), task))
         if opens:
@@ -602,7 +706,7 @@ class HCCT:
         return state.notes
 
     def admit(self, state: HCCTState, clients: tuple[Client, ...]) -> HCCTState:
-        """Each newcomer trains from the first model, in a group of its own."""
+        """Admit clients; each newcomer trains from the first model, alone in its group."""
         new = tuple(sorted(set(clients) - set(state.clients)))
         alone = [(c,) for c in new]
         return replace(
@@ -624,20 +728,21 @@ class HCCT:
     # -- in one step ----------------------------------------------------------------------------------------------------
 
     def settled(self, state: HCCTState) -> bool:
-        """Whether the one partition has been made; it is made anew where all of its clients have gone."""
+        """Return whether the only partition has been made; it is made again if all of its clients have left."""
         return self.one_shot and state.partitioned and state.waiting != state.clients
 
     def _rests(self, state: HCCTState) -> bool:
-        """Whether groups stay what they are in the coming epoch: it is no turn of theirs, nobody waits, all have been heard."""
+        """Whether the next epoch keeps its groups: no partition is due, no client waits, and all have answered once."""
         every = self.partition_every or (1 if self.cosines == "updates" else 4)
         due = not state.partitioned or state.epoch % every == 0 or not state.sizes.keys() >= set(state.clients)
         return not state.waiting and (self.settled(state) or not due)
 
     def layer_open(self, state: HCCTState) -> bool:
+        """Return whether the layer to compare is yet to be chosen."""
         return self.layer != "all" and state.layer is None and bool(state.layers) and not np.isinf(self.tradeoff)
 
     def _with_layer(self, state: HCCTState, replies: Replies) -> tuple[HCCTState, tuple[Note, ...]]:
-        """HCCT-E: the layer whose updates differ most between clients, once two or more have been heard (eq. 19)."""
+        """HCCT-E: choose the layer whose updates differ most between clients, once two or more have answered (eq. 19)."""
         if not self.layer_open(state) or len(replies.clients) < 2:
             return state, ()
         assert replies.updates is not None
@@ -647,11 +752,20 @@ class HCCT:
         return replace(state, layer=max(ratios, key=lambda layer: ratios[layer])), (note,)
 
     def _remembered_firsts(self, state: HCCTState) -> tuple[Client, ...]:
-        """Whose coming update will be remembered as its first."""
+        """The clients whose next update will be remembered as their first."""
         return beginners(state) if self.memory and not np.isinf(self.tradeoff) else ()
 
     def hear(self, state: HCCTState, replies: Replies, new: tuple[Client, ...]) -> tuple[HCCTState, Comparison]:
-        """What the next partition rests on, and the state that remembers it. new: whose update was its first."""
+        """Prepare the data for the next partition.
+
+        Args:
+            state: the state after training.
+            replies: replies of the epoch.
+            new: clients whose update was their first.
+
+        Returns:
+            The state with an updated memory, and the data for the partition.
+        """
         clients, matrix, signal = replies.clients, None, 1.0
         if not np.isinf(self.tradeoff):
             columns = state.columns
@@ -660,7 +774,7 @@ class HCCT:
             matrix = _products(replies, columns)
             noise = noise_in(matrix, replies.halves)
             signal = share_of_signal(matrix.diagonal(), noise)
-            if self.memory and not self.layer_open(state):  # what was seen of other columns compares with nothing later
+            if self.memory and not self.layer_open(state):  # products of other columns are not comparable with later ones
                 memory = remember(state.memory, clients, matrix, self.memory, noise)
                 memory = _with_firsts(memory, replies.of(new), columns, self.sketch if replies.means is None else None)
                 state = replace(state, memory=memory)
@@ -675,7 +789,13 @@ class HCCT:
         return state, Comparison(replies.clients, clients, matrix, sizes, self.tradeoff * unit, signal)
 
     def regroup(self, state: HCCTState, heard: Comparison, notes: tuple[Note, ...]) -> HCCTState:
-        """The groups of the next epoch: a partition of those who were heard, the others, then newcomers one by one."""
+        """Make the groups of the next epoch: partition the clients that can be compared, add the others, then newcomers.
+
+        Args:
+            state: the state after training.
+            heard: the data for the partition.
+            notes: notes of the epoch so far.
+        """
         settled, spoke = self.settled(state), set(heard.spoke)
         one_by_one = (settled or self.newcomers == "benefit") and state.waiting != state.clients
         apart = state.waiting if one_by_one else ()
@@ -703,7 +823,12 @@ class HCCT:
         return replace(state, notes=(*notes, *joined, self.partition_note(state, heard)))
 
     def partition_note(self, state: HCCTState, heard: Comparison) -> Note:
-        """The next groups and what they are worth; their parts and the cosines where they are not those that trained."""
+        """Describe the next groups and their utility; with parts and cosines if they are not the groups that trained.
+
+        Args:
+            state: the state with the next groups.
+            heard: the data for the partition.
+        """
         groups = [group for group in state.next if heard.at(group)]
         changed = state.next != state.groups
         absent = len(state.clients) - len(heard.clients)
@@ -727,7 +852,7 @@ class HCCT:
         if self.cosines == "signals":
             numbers["signal"] = heard.signal
             said = f", of {heard.signal:.0%} signal" if heard.signal < 1 else ", of whole updates"
-        if changed:  # all that the utility of any client in any group is made of
+        if changed:  # everything that determines the utility of any client in any group
             norms_, ids = norms(heard.gram), heard.clients
             values |= {
                 name: dict(zip(ids, map(float, row), strict=True))

@@ -4,14 +4,15 @@ A. Ghosh, J. Chung, D. Yin, K. Ramchandran, "An Efficient Framework for Clustere
 2006.04088, Algorithm 1, with either of its options:
 
 - model averaging: ``θ_j <- mean of θ~_i`` over the clients i that chose j, each trained from θ_j;
-- gradient averaging: ``θ_j <- θ_j - γ / |M_t| · Σ g_i``, the sum over those that chose j, divided by all participants.
+- gradient averaging: ``θ_j <- θ_j - γ / |M_t| · Σ g_i``, with the sum over the clients that chose j, divided by the number
+  of all participants.
 
 Deviations
-- Weights are renormalised over the clients that answered, and |M_t| counts those: the paper has no silent clients.
-- ``weighting="data"`` weighs by training examples, as the code published for FEMNIST does; the paper's mean is plain.
-- Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`; the paper asks for a start near the optima and
-  the published code for CIFAR-10 draws anew until every model attracts clients. ``initial="same"`` is the start of the code
-  published with HCCT (arXiv 2401.13236), in which all clients crowd into the first model.
+- Weights are renormalised over the clients that answered, and |M_t| is their number: the paper has no silent clients.
+- ``weighting="data"`` weights by training examples, as in the code published for FEMNIST; the paper's mean is unweighted.
+- Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`. The paper requires a start near the optima, and
+  the published code for CIFAR-10 draws again until clients choose every model. ``initial="same"`` is the start of the code
+  published with HCCT (arXiv 2401.13236), in which all clients choose the first model.
 - A client that was not asked keeps its last choice; the paper assigns none.
 """
 
@@ -42,6 +43,7 @@ class IFCA(Choosing):
                              choices=("uniform", "data"))  # fmt: skip
 
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
+        """Plan one round of a start for the clients ``asked``."""
         task = Task(
             offered=tuple(range(self.models)), measure="train", gradient=self.averaging == "gradients", lr_round=start.round
         )
@@ -49,13 +51,15 @@ class IFCA(Choosing):
         return Plan(models=start.models, tasks=dict.fromkeys(asked, task), need="mean", weighting=weighting)
 
     def aggregate(self, models: Tensor, replies: Replies) -> Tensor:
+        """Return the models ``(k, d)`` after a round."""
         assert replies.means is not None
         if self.averaging == "models":
             return models + replies.means
-        # means[j] is over those that chose j alone: their share of all participants makes it the paper's sum over |M_t|.
+        # means[j] is over the clients that chose j; times their share of all participants, it is the paper's sum over |M_t|.
         rows = [row for (row,) in replies.chosen]
         share = np.bincount(rows, weights(replies, self.weighting), minlength=len(models))
         return models - self.step_size * torch.as_tensor(share, dtype=models.dtype)[:, None] * replies.means
 
     def served(self, models: Tensor, choices: Mapping[Client, Choice]) -> tuple[Tensor, dict[Client, int]]:
+        """Return the models, and client -> the row of its choice."""
         return models, {client: row for client, (row,) in choices.items()}

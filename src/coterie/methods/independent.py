@@ -2,7 +2,7 @@
 
 The "Independent" baseline of Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate: Towards Maximizing the Generalization
 Performance in Cross-Silo Federated Learning" (HCCT), arXiv 2401.13236. Every layer stays at its client, so a round costs no
-bytes. The code published with the paper starts it with one round of FedAvg; this one does not communicate.
+bytes. The code published with the paper starts with one round of FedAvg; here there is no communication at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from coterie.settings import check
 
 @state("independent")
 class IndependentState:
-    """clients: all ids. model ``(d,)``: the first model; what became of it is known to the clients alone."""
+    """State of independent training.
+
+    Attributes:
+        clients: all ids.
+        model: ``(d,)``, the first model; only the clients know the models trained from it.
+        layers: all layers of the model.
+    """
 
     clients: tuple[Client, ...]
     model: Tensor

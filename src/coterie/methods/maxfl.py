@@ -1,27 +1,28 @@
 """MAXFL: clients take part in the global model only if they find it appealing, against a model they trained alone.
 
 Y. J. Cho, D. Jhunjhunwala, T. Li, V. Smith, G. Joshi, "Maximizing Global Model Appeal in Federated Learning", arXiv
-2205.14840 (``rule`` cho); and the form in which Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate" (HCCT), arXiv
-2401.13236, section VII, has it as a baseline (``rule`` distance). F_n is client n's mean training loss, w the global model,
-ŵ_n what client n makes of the first model alone, before the first round, and ρ_n = F_n(ŵ_n).
+2205.14840 (``rule`` cho); and the form of the baseline in Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate" (HCCT),
+arXiv 2401.13236, section VII (``rule`` distance). F_n is client n's mean training loss, w the global model, ŵ_n the model
+that client n trains alone from the first model, before the first round, and ρ_n = F_n(ŵ_n).
 
 - distance: client n takes part iff ``F_n(w) < ‖ŵ_n - w‖²``. Participants start from the data-weighted mean of their current
-  models and are averaged as in FedAvg; the others train on from their own current models. The first round is FedAvg of all.
+  models and are averaged as in FedAvg; the others continue from their own current models. The first round is FedAvg of all.
 - local-loss: the same, with ``F_n(w) < ρ_n``.
 - cho: all train from w; ``w ← w + η_g / (Σ q_k + ε) · Σ q_k Δ_k`` with ``q_k = σ(z)(1 - σ(z))``, ``z = F_k(w) - ρ_k``.
 
 Deviations
-- The distance compares a loss with a squared length. Text and published code of HCCT both say so; local-loss, which compares
-  two losses, is ours.
-- HCCT trains ŵ_n for as many epochs as the whole run. A method does not know how long a run is: ``pretrain_epochs``, at the
-  learning rate of the first round.
+- ``rule`` distance compares a loss with a squared length, as both the text and the published code of HCCT do; local-loss,
+  which compares two losses, is ours.
+- HCCT trains ŵ_n for as many epochs as the whole run. Here a method does not know the length of a run, so ŵ_n is trained
+  for ``pretrain_epochs``, with the learning rate of the first round.
 - The distance is over trainable parameters; the published code includes BatchNorm's statistics and counters.
-- cho: η_g is of trainable parameters; BatchNorm's statistics move by their weighted mean alone.
-- Where nobody takes part w stays as it is; the published code stops with a KeyError.
-- q_k is the derivative of the relaxed objective, as Cho et al. have it; a published port leaves out the factor 1 - σ(z).
-- Silent clients: who was not heard when losses were measured is not asked to train; who was not heard training stays where
-  it was. A client without ŵ_n, or in its place ρ_n, gets it in the first exchange of the next round it is asked in, and has no
-  say in that round (cho: in the next two, one for each). Newcomers are such clients; until then they have w.
+- cho: η_g applies to trainable parameters; BatchNorm's statistics move by their weighted mean alone.
+- If no client takes part, w does not change; the published code stops with a KeyError.
+- q_k is the derivative of the relaxed objective, as in Cho et al.; a published port leaves out the factor 1 - σ(z).
+- Silent clients: a client that did not answer when losses were measured is not asked to train; the model of a client that
+  did not answer in training does not change. A client without ŵ_n, or the ρ_n that replaces it, gets it in the first
+  exchange of the next round in which it is asked, and does not take part in that round (cho: in the next two rounds, one
+  for each). Newcomers are such clients; until then they have w.
 """
 
 from __future__ import annotations
@@ -55,10 +56,25 @@ from coterie.settings import check, setting
 
 @state("maxfl")
 class MAXFLState:
-    """round: completed. stage: the exchange that is next. first, model, start ``(d,)``: the first model, w, and what this
-    round's participants train from. apart: clients that train on their own, and own ``(m, d)``: their models; all others
-    have w. alone, prior ``(m, d)``: clients whose ŵ_n is kept, and ŵ_n. bars: client -> ρ_n. joins, rests: who takes part in
-    this round and who does not."""
+    """State of MAXFL.
+
+    Attributes:
+        clients: all ids.
+        parameters: number of trainable parameters, which are the first columns of a model.
+        round: number of rounds completed.
+        stage: the next exchange: ``alone``, ``bars``, ``measure`` or ``train``.
+        first: ``(d,)``, the first model.
+        model: ``(d,)``, the global model w.
+        start: ``(d,)``, the model that this round's participants train from.
+        own: ``(m, d)``, models of the clients in ``apart``; all other clients have w.
+        prior: ``(m, d)``, ŵ_n of the clients in ``alone``.
+        apart: clients that train alone.
+        alone: clients whose ŵ_n is kept.
+        bars: client -> ρ_n.
+        joins: clients that take part in this round.
+        rests: clients that do not take part in this round.
+        notes: notes of the last exchange.
+    """
 
     clients: tuple[Client, ...]
     parameters: int
@@ -82,7 +98,7 @@ class MAXFL:
     """A global model of those who find it appealing; the others train alone."""
 
     name: ClassVar[str] = "maxfl"
-    measures: ClassVar[bool] = True  # if not in its first exchange
+    measures: ClassVar[bool] = True  # even if not in its first exchange
 
     rule: str = setting("distance", "who takes part: distance (HCCT), local-loss (ours), or cho (weights, for all)",
                         choices=("distance", "local-loss", "cho"))  # fmt: skip
@@ -146,11 +162,11 @@ class MAXFL:
         return replace(state, clients=joined(state.clients, clients))
 
     def retire(self, state: MAXFLState, clients: tuple[Client, ...]) -> MAXFLState:
-        """Their ŵ_n or ρ_n stay known: on return they need no second training alone."""
+        """Remove clients; their ŵ_n or ρ_n are kept, so that on return they need not train alone again."""
         apart, own = rows_without(state.apart, state.own, clients)
         return replace(state, clients=without(state.clients, clients), apart=apart, own=own)
 
-    # -- what a client does in an exchange ------------------------------------------------------------------------------
+    # -- a client's task in an exchange ---------------------------------------------------------------------------------
 
     def _part(self, state: MAXFLState, client: Client) -> str | None:
         """alone: train ŵ_n; bar: measure it; measure: measure w; both: these two; train: train; None: rest."""
@@ -179,7 +195,7 @@ class MAXFL:
         return None
 
     def _learn(self, state: MAXFLState, replies: Replies, parts: Mapping[Client, str | None]) -> MAXFLState:
-        """Take in every ŵ_n and ρ_n among the replies; where ρ_n is known and enough, ŵ_n is let go."""
+        """Store every ŵ_n and ρ_n in the replies; where ρ_n is known and sufficient, delete ŵ_n."""
         told = replies.of(c for c, part in parts.items() if part in ("bar", "both"))
         bars = {**state.bars, **{c: losses[-1] for c, losses in zip(told.clients, told.losses, strict=True)}}
         alone, prior = rows_without(state.alone, state.prior, told.clients)
@@ -188,16 +204,16 @@ class MAXFL:
             alone, prior = (*alone, *new.clients), torch.cat([prior, state.first + new.updates])
         return replace(state, bars=bars, alone=alone, prior=prior)
 
-    # -- distance and local-loss: some take part, the others train on alone ---------------------------------------------
+    # -- distance and local-loss: some clients take part, the others train alone ----------------------------------------
 
     def _decide(self, state: MAXFLState, replies: Replies) -> MAXFLState:
-        """Who takes part, from the losses of w; and the model they start from."""
+        """Choose the participants by their losses with w, and the model that they start from."""
         losses = {client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)}
         bars = {client: self._bar(state, client) for client in losses}
         joins = tuple(client for client in losses if losses[client] < bars[client])
         rests = tuple(client for client in losses if client not in set(joins))
         start, place = state.model, {client: i for i, client in enumerate(state.apart)}
-        if joins:  # the data-weighted mean of their current models: w and what those from apart differ by
+        if joins:  # the data-weighted mean of their current models: w plus the mean difference of the models in own
             moves = torch.stack([
                 state.own[place[client]] - state.model if client in place else torch.zeros_like(start) for client in joins
             ])  # fmt: skip
@@ -206,14 +222,14 @@ class MAXFL:
         return replace(state, start=start, joins=joins, rests=rests, notes=(note,) if losses else ())
 
     def _bar(self, state: MAXFLState, client: Client) -> float:
-        """ρ_n, or the squared distance of ŵ_n from w, over what is trained."""
+        """ρ_n, or the squared distance of ŵ_n from w over trainable parameters."""
         if self.rule == "local-loss":
             return state.bars[client]
         apart = (state.prior[state.alone.index(client)] - state.model)[: state.parameters]
         return float(apart.double().square().sum())
 
     def _plan_round(self, state: MAXFLState, cohort: Cohort) -> Plan:
-        """Participants train from their mean, row 0; the others from what they have."""
+        """Participants train from their mean, row 0; the others from their current models."""
         present = set(cohort.present)
         models = torch.cat([state.start[None], state.model[None], state.own])
         row = {client: 2 + i for i, client in enumerate(state.apart)}
@@ -222,7 +238,7 @@ class MAXFL:
         return Plan(models=models, tasks=tasks)
 
     def _train(self, state: MAXFLState, replies: Replies) -> MAXFLState:
-        """Those who rest keep what they made; the others' models are averaged. In the first round nobody rests."""
+        """Clients that rest keep their trained models; the others' are averaged. In the first round no client rests."""
         if replies.updates is None or not replies.clients:
             return state
         current = dict(zip(state.apart, state.own, strict=True))
@@ -237,7 +253,7 @@ class MAXFL:
             model = state.start + others.mean(weights(others, "data"))
         return replace(state, model=model, apart=apart, own=own)
 
-    # -- cho: all take part, with weights -------------------------------------------------------------------------------
+    # -- cho: all clients take part, with weights -----------------------------------------------------------------------
 
     def _cho(self, state: MAXFLState, replies: Replies) -> MAXFLState:
         if replies.updates is None or not replies.clients:
@@ -246,7 +262,7 @@ class MAXFL:
         bars = {client: state.bars[client] for client in losses}
         q = appeal(np.array([*losses.values()]) - np.array([*bars.values()]))
         moved = replies.mean(q / (q.sum() + self.epsilon))
-        moved[: state.parameters] *= self.server_lr  # a variance that BatchNorm keeps must not be stepped over
+        moved[: state.parameters] *= self.server_lr  # not BatchNorm's: a long step could make a variance negative
         model = state.model + moved
         met = sum(losses[client] < bars[client] for client in losses)
         text = f"the global model is better than their own for {met} of {len(losses)} clients; weights sum to {q.sum():.3g}"
@@ -266,10 +282,17 @@ class MAXFL:
 
 
 def appeal(z: np.ndarray) -> np.ndarray:
-    """``σ(z)(1 - σ(z))`` ``(n,)``, without overflow; 0 where z is no number: how much a client's loss counts (Cho et al.).
+    """Return the weight of each client's loss, ``σ(z)(1 - σ(z))`` (Cho et al.), without overflow.
 
-    >>> appeal(np.array([0.0, 1e4]))
-    array([0.25, 0.  ])
+    Args:
+        z: ``(n,)``, the difference of each client's losses with the global model and with its own.
+
+    Returns:
+        ``(n,)``, the weights; 0 where z is NaN.
+
+    Example:
+        >>> appeal(np.array([0.0, 1e4]))
+        array([0.25, 0.  ])
     """
     small = np.exp(-np.abs(z))
     return np.nan_to_num(small / (1 + small) ** 2, nan=0.0)

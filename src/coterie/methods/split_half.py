@@ -1,22 +1,22 @@
 """Split-half: federated averaging that splits a group where two halves of every client's data say that it is two.
 
-Coterie's own, after an idea that is old in statistics: what two halves of a client's data agree on is signal, what they
-differ in is noise. Every ``probe_every`` rounds a group *probes*: each member trains twice, on two disjoint random halves,
-and sends both updates. Their mean serves as the round's update, so a round is not lost. The server takes their Gram matrix
-and tests whether the members are congruent (:func:`coterie.clustering.congruence`); the only threshold is ``level``, the
-probability of splitting clients who are alike.
+Coterie's own, after an old idea in statistics: two halves of a client's data agree in the signal and differ in the noise.
+Every ``probe_every`` rounds a group *probes*: each member trains twice, on two disjoint random halves of its data, and sends
+both updates. Their mean is the member's update for the round, so no round is lost. From the Gram matrix of the updates, the
+server tests whether the members are congruent, that is, have the same signal (:func:`coterie.clustering.congruence`). The
+only threshold is ``level``, the probability of splitting clients that are alike.
 
-- A group whose probe finds it incongruent probes again in the next round. It splits if both together are below ``level``
-  (:func:`coterie.clustering.repeated_p`), and goes on splitting as long as its parts are incongruent in both
-  (:func:`.split_half_groups.confirmed`). Clients on whose side the two disagree walk down from there like newcomers. A group
-  whose probes show nothing waits longer for the next, twice as long each time, up to four times ``probe_every``.
-- Newcomers, and members that were silent when their group split, walk down the parameter tree with halves
-  (:mod:`.split_half_walk`).
-- ``review_every`` rounds after the groups last changed, everybody trains on halves from one model, the median of all, in an
-  exchange of its own. Two groups that are one by the evidence merge, and a client that belongs to another group moves. A
-  review that changes nothing is followed by one twice as many rounds later.
+- A group that a probe finds incongruent probes again in the next round. It splits if the two probes together are below
+  ``level`` (:func:`coterie.clustering.repeated_p`), and its parts split further as long as they are incongruent in both
+  (:func:`confirmed`). Clients that the two probes put on different sides walk down the parameter tree from there like
+  newcomers. If probes show no difference, the time to the next probe doubles, up to four times ``probe_every``.
+- Newcomers, and members that were silent when their group split, walk down the parameter tree by updates of halves
+  (:func:`step`).
+- ``review_every`` rounds after the last change of the groups there is a *review*: in a separate exchange, all clients train
+  on halves from one model, the median of the groups' models. Two groups that do not differ by the evidence merge, and a
+  client that belongs to another group moves. After a review that changes nothing, the time to the next review doubles.
 
-All halves make the same number of steps, whoever's they are: unequal work makes updates differ.
+All halves of all clients make the same number of steps, because unequal work makes updates differ.
 """
 
 from __future__ import annotations
@@ -53,18 +53,34 @@ from coterie.methods._half_steps import of_equal_steps
 from coterie.settings import check, setting
 
 # ----------------------------------------------------------------------------------------------------
-# What split-half's notes tell of a probe besides its p-value: cosines of the clients' signals, distances to the parts, and
-# how near the nearest groups of a review are to being one.
+# Contents of split-half's notes besides p-values: cosines of the clients' signals, distances to the parts of a split, and
+# the two groups of a review that are most likely to be one.
 
 
 def with_cosines(note: Note, clients: tuple[Client, ...], products: np.ndarray) -> Note:
-    """The note with the cosines of the clients' signals, without noise, from the Gram matrix ``(2n, 2n)`` of their halves."""
+    """Add to a note the cosines of the clients' signals, without noise.
+
+    Args:
+        note: the note.
+        clients: n clients.
+        products: ``(2n, 2n)``, the Gram matrix of their halves.
+    """
     return replace(note, heard=clients, similarity={"all": torch.from_numpy(signal_cosine(products)).float()})
 
 
 def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) -> dict[str, dict[Client, float]]:
-    """``distance j`` -> client -> the squared distance of its signal from the mean signal of part j, without the bias of
-    noise, so it may be below zero; a client's own share in that mean is left out. Of parts that are the client alone, none."""
+    """Return the squared distances of the clients' signals from the mean signal of each part.
+
+    The bias of noise is removed, so a distance may be below zero. A client's own share in a mean is left out.
+
+    Args:
+        clients: n clients.
+        products: ``(2n, 2n)``, the Gram matrix of their halves.
+        parts: groups of clients.
+
+    Returns:
+        ``distance j`` -> client -> its squared distance from part j; no value where the client is alone in the part.
+    """
     signal, place = signal_gram(products), {client: i for i, client in enumerate(clients)}
     own = np.diagonal(signal)
     found: dict[str, dict[Client, float]] = {}
@@ -83,7 +99,7 @@ def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) ->
 
 
 def nearest(pairs: Iterable[tuple[Leaf, Leaf, Contrast]]) -> Mapping[str, float]:
-    """Of the pairs of groups that a review has compared, the numbers of that most likely to be one; none of no pairs."""
+    """Return the numbers of the pair of groups that is most likely to be one group; empty if there are no pairs."""
     one, other, found = max(pairs, key=lambda pair: pair[2].p, default=(None, None, None))
     if one is None or other is None or found is None:
         return {}
@@ -91,18 +107,23 @@ def nearest(pairs: Iterable[tuple[Leaf, Leaf, Contrast]]) -> Mapping[str, float]
 
 
 # ----------------------------------------------------------------------------------------------------
-# What split-half makes of its probes: whether a group is two, and why, in words.
+# Evaluation of probes: whether a group splits, and the reasons.
 
 
 @state("split-half.evidence")
 class Evidence:
-    """One probe of a group: the Gram matrix ``(2n, 2n)`` of the halves of the ``clients`` that answered."""
+    """Result of one probe of a group.
+
+    Attributes:
+        clients: the n clients that answered.
+        products: ``(2n, 2n)``, the Gram matrix of their halves.
+    """
 
     clients: tuple[Client, ...]
     products: Tensor
 
     def of(self, clients: Sequence[Client]) -> Evidence:
-        """The same of some of them."""
+        """Return the evidence of some of the clients."""
         place = {client: i for i, client in enumerate(self.clients)}
         at = [half * len(self.clients) + place[client] for half in (0, 1) for client in clients]
         return Evidence(clients=tuple(clients), products=self.products[at][:, at])
@@ -110,19 +131,24 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Found:
-    """What a probe found; ``note.kind`` is ``keep``, ``hold`` (probe again) or ``split``."""
+    """Conclusion from a probe.
+
+    Attributes:
+        note: the decision and its reasons; its kind is ``keep``, ``hold`` (probe again) or ``split``.
+        evidence: the result of the probe.
+    """
 
     note: Note
     evidence: Evidence
 
 
 def enough(asked: Sequence[Client], heard: Sequence[Client]) -> bool:
-    """Whether half of them answered: fewer do not speak for a group."""
+    """Return whether at least half of the clients asked answered; fewer do not represent a group."""
     return 2 * len(set(asked) & set(heard)) >= len(asked)
 
 
 def evidence_of(own: Replies) -> Evidence | None:
-    """The halves of those who sent them; None of fewer than two."""
+    """Return the evidence of the clients that sent halves; None if there are fewer than two."""
     seen = own.of(own.halved)
     if seen.halves is None or len(seen.clients) < 2:
         return None
@@ -130,7 +156,17 @@ def evidence_of(own: Replies) -> Evidence | None:
 
 
 def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -> Found | None:
-    """What a group's probe says, alone or with the one ``before`` it; None where too few answered."""
+    """Evaluate a group's probe.
+
+    Args:
+        level: probability of splitting clients that are alike.
+        leaf: the group.
+        own: its replies.
+        before: evidence of the probe before, if this one is to confirm it.
+
+    Returns:
+        The conclusion; None if too few members answered.
+    """
     now = evidence_of(own)
     if now is None:
         return None
@@ -165,7 +201,7 @@ def _group_note(leaf: Leaf, kind: str, text: str, test: Congruence, **more: floa
 
 
 def _told(note: Note, first: Evidence, second: Evidence) -> Note:
-    """A split with what its parts rest on: both probes' mean, as far as that speaks for the group; else the second's."""
+    """Add cosines and distances to a split's note: of both probes' mean if it represents the group; else of the second."""
     both = tuple(sorted(set(first.clients) & set(second.clients)))
     one = enough(second.clients, both)
     clients = both if one else second.clients
@@ -176,17 +212,22 @@ def _told(note: Note, first: Evidence, second: Evidence) -> Note:
 
 
 def together(first: Evidence, second: Evidence) -> float:
-    """The p-value of two probes of a group that its clients are congruent; not all need to be in both."""
+    """Return the p-value of two probes of a group for its clients being congruent; not all need to be in both."""
     one, other = (congruence(evidence.products.numpy()).p for evidence in (first, second))
     return repeated_p(one, other, clients=min(len(first.clients), len(second.clients)))
 
 
 def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
-    """The groups that two probes confirm: both find the whole incongruent, and the two sides of one cut apart; and so on
-    with the sides.
+    """Return the groups that two probes confirm.
 
-    Clients who are not in both probes, or on different sides, are in none of the groups. Where fewer than half of those of
-    the second probe are in the first, the groups are those of the second alone.
+    A group splits if both probes find it incongruent, and both find that the two sides of one cut differ. Then the sides are
+    tested in the same way. Clients that are not in both probes, or that the probes put on different sides, are in no group.
+    If fewer than half of the clients of the second probe are in the first, the groups are those of the second alone.
+
+    Args:
+        level: probability of splitting clients that are alike.
+        first: evidence of the first probe.
+        second: evidence of the second probe.
     """
     both = sorted(set(first.clients) & set(second.clients))
     if not enough(second.clients, both):
@@ -205,10 +246,10 @@ def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
 
 
 def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evidence) -> list[tuple[Client, ...]]:
-    """The two sides of a group, or none where it stays whole.
+    """The two sides of a group, or none if it stays whole.
 
-    The cut is that of both probes' mean: where several groups are equally far apart many cuts are as good as each other,
-    and each probe alone would take another. Both have to say that the sides differ, and who is on which.
+    The cut is that of both probes' mean: if several groups are equally far apart, many cuts are equally good, and each probe
+    alone would choose a different one. Both probes must find that the sides differ, and agree on the side of each client.
     """
     if len(group) < 2 or not together(first.of(group), second.of(group)) < level:
         return []
@@ -230,34 +271,40 @@ def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evi
 def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int], alone: bool) -> np.ndarray:
     """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others.
 
-    Their own part in these means is left out, lest chance keep a client where chance has put it; but where clients all
-    differ, everybody is then nearer to the other side. alone: left in.
+    A client's own share in these means is left out, so that its noise does not keep it on its side. But where all clients
+    differ from each other, every client is then nearer to the other side. With ``alone`` the client's share is included.
     """
     out = np.zeros(len(signal))
     for i in range(len(signal)):
         away = []
         for side in (left, right):
             rest = [j for j in side if alone or j != i]
-            # Of a side that is this client alone nothing is left, and it is at distance zero.
+            # A side with only this client is empty without it: distance zero.
             away.append(signal[np.ix_(rest, rest)].mean() - 2 * signal[i, rest].mean() if rest else -signal[i, i])
         out[i] = 1 if away[0] < away[1] else -1
     return out
 
 
 # ----------------------------------------------------------------------------------------------------
-# How newcomers find their group under split-half: down the parameter tree, with halves, by the distance to every branch.
+# Placement of newcomers: down the parameter tree, by updates of halves and the distance to every branch.
 #
-# Coterie's own, after CFL's Algorithm 4, which follows the edge with the one update of greatest cosine. Here a walker trains
-# on halves from the model of the node where it stands, as that node's clients did in the probe that split it. So its update
-# can be held against theirs: for every branch, the squared distance of the mean signals, without the bias of either's noise,
-# and the probability of such a distance if the walker is of that branch. It goes on to the nearest branch; where it differs
-# from all of them it becomes a leaf of its own.
+# Coterie's own, after CFL's Algorithm 4, which follows the edge with the single update of greatest cosine. Here a walker
+# trains on halves from the model of its node, as that node's clients did in the probe that split it. So its update can be
+# compared with theirs. For every branch, this gives the squared distance of the mean signals, without the bias of noise, and
+# the p-value of the walker being of that branch. The walker moves to the nearest branch; if it differs from all branches, it
+# becomes a new leaf.
 
 
 @state("split-half.probed")
 class Probed:
-    """How the members of a node were probed when it was split. steps: of each half. levels: client -> noise of its whole
-    update, ``‖D‖²``. share, df: how noise is spread over directions, as in :class:`~coterie.clustering.congruence.Noise`."""
+    """The probe that split a node.
+
+    Attributes:
+        steps: mini-batch steps of each half.
+        levels: client -> noise of its whole update, ``‖D‖²``.
+        share: ``1/r``, with r the effective dimension of the noise.
+        df: degrees of freedom of that estimate.
+    """
 
     steps: int
     levels: Mapping[Client, float]
@@ -266,8 +313,16 @@ class Probed:
 
 
 def probed(steps: int, evidence: Evidence, parts: Groups) -> Probed:
-    """What a split keeps of its probe. The noise's directions are seen within the parts, whose members are alike: what sets
-    the parts apart has directions of its own."""
+    """Summarise the probe of a split.
+
+    The directions of noise are estimated within the parts, whose members are alike, because the difference of the parts has
+    other directions.
+
+    Args:
+        steps: mini-batch steps of each half.
+        evidence: result of the probe.
+        parts: the parts of the split.
+    """
     h = halves(evidence.products.numpy())
     within = [noise_of(halves(evidence.of(part).products.numpy())) for part in parts if len(part) > 1]
     seen = [noise for noise in within if np.isfinite(noise.df)] or [noise_of(h)]
@@ -278,7 +333,15 @@ def probed(steps: int, evidence: Evidence, parts: Groups) -> Probed:
 
 @dataclass(frozen=True)
 class Step:
-    """Where one walker has come: the tree, its node there, what is known of the split, and why. alone: it grew that node."""
+    """Result of one walker's step.
+
+    Attributes:
+        tree: the new tree.
+        at: the walker's node.
+        probe: the probe of the split that the walker passed, with the walker's noise if it became a new leaf.
+        note: the reasons.
+        alone: whether the walker became a new leaf.
+    """
 
     tree: Tree
     at: int
@@ -288,7 +351,16 @@ class Step:
 
 
 def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, level: float) -> Step:
-    """One level down from node ``at``, by what the walker replied."""
+    """Move a walker one level down.
+
+    Args:
+        tree: the parameter tree.
+        at: the walker's node.
+        client: the walker.
+        probe: the probe that split this node.
+        replies: replies of the exchange, with the walker's.
+        level: a walker whose p-values are all below this becomes a new leaf.
+    """
     own = replies.of([client])
     assert own.updates is not None
     update, noise = tree.short(own.updates), _noise(own)
@@ -307,13 +379,13 @@ def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, l
 
 
 def _noise(own: Replies) -> float | None:
-    """Of the walker's whole update; None where it was too small to be halved."""
+    """The noise of the walker's whole update; None if its data were too few to be halved."""
     seen = None if own.halves is None or np.isnan(own.halves).any() else halves(own.halves)
     return None if seen is None else float(seen.noise[0, 0])
 
 
 def _apart(update: Tensor, noise: float | None, branch: Node, probe: Probed) -> Excess:
-    """How far a walker's signal is from a branch's mean."""
+    """The distance of a walker's signal from the mean signal of a branch."""
     assert branch.updates is not None
     members = [i for i, client in enumerate(branch.heard) if client in probe.levels]
     levels = [0.0 if noise is None else noise, *(probe.levels[branch.heard[i]] for i in members)]
@@ -324,7 +396,7 @@ def _apart(update: Tensor, noise: float | None, branch: Node, probe: Probed) -> 
 
 
 def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[int, Excess], known: bool, alone: bool) -> Note:
-    """A step in words; p only where the walker's noise is known."""
+    """Describe a walker's step; with p-values only if the walker's noise is known."""
     by = ", ".join(
         f"{seen.value:.3g} to node {id}" + (f" (p {seen.p:.2g})" if known else "") for id, seen in sorted(found.items())
     )
@@ -339,17 +411,22 @@ def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[i
 
 
 # ----------------------------------------------------------------------------------------------------
-# What split-half remembers from round to round.
+# State of split-half.
 
 
 CALM = 0.1
-"""A probe whose p is above this shows nothing."""
+"""A probe with p above this shows no difference."""
 
 
 @state("split-half.watch")
 class Watch:
-    """Of a leaf: the round in which its next probe is due, how many in a row showed nothing, and the last one where it is to
-    be confirmed."""
+    """Schedule of a leaf's probes.
+
+    Attributes:
+        due: round of the next probe.
+        calm: number of probes in a row that showed no difference.
+        evidence: result of the last probe, if the next one is to confirm it.
+    """
 
     due: int
     calm: int = 0
@@ -357,7 +434,7 @@ class Watch:
 
 
 def forget(watch: Watch, gone: set[Client]) -> Watch:
-    """The same without these clients."""
+    """Return the schedule without the evidence of these clients."""
     if watch.evidence is None or not gone & set(watch.evidence.clients):
         return watch
     stay = [client for client in watch.evidence.clients if client not in gone]
@@ -366,10 +443,22 @@ def forget(watch: Watch, gone: set[Client]) -> Watch:
 
 @state("split-half")
 class SplitHalfState:
-    """round: completed. leaves, tree, walkers: as in :class:`.cfl_leaves.CFLState`. watched: leaf's node -> its probes.
-    probed: inner node -> the probe that split it. examples: client -> how many it has. merged: node of a leaf that was merged
-    -> that of the one it became part of. review: the round after which the next review comes, and how many there are from it
-    to another. reviewing: the next exchange is a review. notes: of the last exchange."""
+    """State of split-half.
+
+    Attributes:
+        round: number of rounds completed.
+        leaves: the groups, as in :class:`~coterie.methods._cluster_tree.CFLState`.
+        tree: the parameter tree.
+        walkers: client -> the inner node where it is.
+        watched: leaf's node -> schedule of its probes.
+        probed: inner node -> the probe that split it.
+        examples: client -> its number of training examples.
+        merged: node of a merged leaf -> node of the leaf that it became part of.
+        review: the round after which the next review comes, and the current interval between reviews, in rounds.
+        reviewing: whether the next exchange is a review.
+        training: the experiment's training settings.
+        notes: notes of the last exchange.
+    """
 
     round: int
     leaves: tuple[Leaf, ...]
@@ -386,32 +475,32 @@ class SplitHalfState:
 
 
 def several(state: SplitHalfState) -> bool:
-    """Whether there are groups that might be one."""
+    """Return whether there are at least two groups with clients."""
     return sum(bool(leaf.clients) for leaf in state.leaves) > 1
 
 
 def members_of(state: SplitHalfState) -> dict[int, tuple[Client, ...]]:
-    """Leaf's node -> its clients, of those that have any."""
+    """Return the leaf's node -> its clients, for leaves that have any."""
     return {leaf.node: leaf.clients for leaf in state.leaves if leaf.clients}
 
 
 # ----------------------------------------------------------------------------------------------------
-# What split-half makes of its reviews: which groups are one, who belongs elsewhere, and why, in words.
+# Evaluation of reviews: which groups merge, which clients move, and the reasons.
 
 
 ALIKE = 0.01
-"""Two groups are one, and a client may be of a group, unless p of their being so is below this."""
+"""Two groups may be one, and a client may belong to a group, unless the p-value of that is below this."""
 
 ITERATIONS = 100
-"""In which a geometric median is found."""
+"""Number of iterations for a geometric median."""
 
 
 def middle(leaves: Iterable[Leaf]) -> Tensor:
-    """The model ``(d,)`` from which all are reviewed: the geometric median of the leaves' models, each as often as it has
-    clients; where that is no single point, the one nearest to their mean.
+    """Return the model ``(d,)`` from which all clients train in a review: the geometric median of the leaves' models.
 
-    A mean would follow one group whose model has gone astray, as that of adversaries does. By Weiszfeld's iteration; an
-    orthonormal map of the models maps the median.
+    Each model counts once per client. If the median is not a single point, it is the one nearest to the mean. A mean would
+    follow a single group with an outlying model, such as one of adversaries. The median is found by Weiszfeld's iteration;
+    it is equivariant under orthonormal maps of the models.
     """
     seen = [leaf for leaf in leaves if leaf.clients]
     models = torch.stack([leaf.model for leaf in seen]).double()
@@ -426,7 +515,17 @@ def middle(leaves: Iterable[Leaf]) -> Tensor:
 def reviewed(
     level: float, leaves: Sequence[Leaf], replies: Replies, examples: Mapping[Client, int]
 ) -> tuple[list[Leaf], dict[int, int], list[Note]]:
-    """The leaves after a review, in which all trained from one model; node -> node it was merged into; and why."""
+    """Evaluate a review, in which all clients trained from one model.
+
+    Args:
+        level: probability of moving any client by mistake.
+        leaves: the groups.
+        replies: replies of the review.
+        examples: client -> number of training examples, the weights of merged models; clients without a number count as 1.
+
+    Returns:
+        The groups after the review; node -> the node it was merged into; and the reasons.
+    """
     seen = evidence_of(replies)
     if seen is None:
         return list(leaves), {}, []
@@ -443,7 +542,7 @@ def reviewed(
 
 
 def closest(leaves: Sequence[Leaf], replies: Replies) -> Mapping[str, float]:
-    """Of the groups after a review that changed nothing, the numbers of the two most likely to be one."""
+    """Return the numbers of the two groups that are most likely to be one, after a review that changed nothing."""
     seen = evidence_of(replies)
     return nearest(_pairs(leaves, seen)) if seen is not None else {}
 
@@ -453,7 +552,7 @@ def _heard(leaf: Leaf, seen: Evidence) -> list[int]:
 
 
 def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[Leaf], list[Note]]:
-    """Clients that differ from their own group and not from another one go there."""
+    """Move clients that differ from their own group, but not from another one, to that group."""
     matrix, notes = seen.products.numpy(), []
     there = {leaf.node: _heard(leaf, seen) for leaf in leaves}
     goes: dict[Client, int] = {}
@@ -483,7 +582,7 @@ def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
 
 
 def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] | None:
-    """Of the pairs of groups whose signals do not differ, the nearest. None where there are none."""
+    """The nearest two groups of those whose signals do not differ; None if there are none."""
     alike = [pair for pair in _pairs(leaves, seen) if pair[2].p > ALIKE]
     if not alike:
         return None
@@ -496,7 +595,7 @@ def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] 
 
 
 def _pairs(leaves: Iterable[Leaf], seen: Evidence) -> list[tuple[Leaf, Leaf, Contrast]]:
-    """Every two groups of which enough were heard, and how far apart they are."""
+    """All pairs of groups of which enough clients answered, and the contrast between them."""
     there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and enough(leaf.clients, seen.clients)]
     return [
         (one, other, contrast(seen.products.numpy(), at, also))
@@ -505,7 +604,7 @@ def _pairs(leaves: Iterable[Leaf], seen: Evidence) -> list[tuple[Leaf, Leaf, Con
 
 
 def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
-    """Both groups as the first, with the mean of their models by examples."""
+    """Merge two groups into the first, with the mean of their models, weighted by examples."""
     n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (one, other))
     model = (n * one.model + m * other.model) / (n + m)
     return replace(one, clients=tuple(sorted((*one.clients, *other.clients))), model=model)
@@ -534,7 +633,7 @@ class SplitHalf:
 
     @property
     def asks(self) -> tuple[Task, ...]:
-        """What a later round asks of clients, and the first may not."""
+        """Tasks of later rounds that the first round may not have."""
         return (Task(offered=(0,), halves=True),)
 
     # -- the contract ---------------------------------------------------------------------------------------------------
@@ -556,30 +655,30 @@ class SplitHalf:
         models, tasks = [leaf.model for leaf in state.leaves], {}
         for row, leaf in enumerate(state.leaves):
             if leaf.clients:
-                probes = self.probes(state, leaf)  # everybody: of a few, no group can be told from another
+                probes = self.probes(state, leaf)  # asks all members: too few would not separate groups
                 task = replace(probe, offered=(row,)) if probes else Task(offered=(row,))
                 tasks.update(dict.fromkeys(cohort.sample(leaf.clients, 1.0 if probes else self.fraction), task))
         more, walks = _cluster_tree.tasks(state.tree, state.walkers, cohort.present, len(models), halves=True)
-        for client, task in walks.items():  # as long as those did who were there when the node was split
+        for client, task in walks.items():  # as many steps as the node's clients made when it was split
             steps = state.probed[state.walkers[client]].steps
             tasks[client] = replace(task, training=replace(state.training, steps=steps))
         return Plan(models=torch.stack([*models, *more]), tasks=tasks, need="rows", columns=columns, weighting=weighting)
 
     def probes(self, state: SplitHalfState, leaf: Leaf) -> bool:
-        """Whether a leaf probes in the round that comes."""
+        """Return whether a leaf probes in the next round."""
         return len(leaf.clients) > 1 and state.round + 1 >= state.watched[leaf.node].due
 
     def _probing(self, state: SplitHalfState) -> Training:
-        """How every half is trained."""
+        """The training settings of every half."""
         usual = state.training
         if self.steps is not None:
             return replace(usual, steps=self.steps)
-        # Under noise clients do not tell how many examples they have.
+        # With noise added for privacy, clients do not report their number of examples.
         return of_equal_steps(usual, state.examples.values()) or replace(usual, steps=max(1, usual.epochs))
 
     def step(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         counts = dict(zip(replies.clients, map(int, replies.examples), strict=True))
-        steps = self._probing(state).steps or 1  # as was asked, before this round's sizes were known
+        steps = self._probing(state).steps or 1  # as planned, before this round's sizes were known
         state = replace(state, examples={**state.examples, **counts}, notes=())
         if state.reviewing:
             return self._review(state, replies)
@@ -598,7 +697,7 @@ class SplitHalf:
     # -- in one step ----------------------------------------------------------------------------------------------------
 
     def _look(self, new: SplitHalfState, leaf: Leaf, own: Replies, steps: int) -> SplitHalfState:
-        """The state after a leaf's probe of so many steps: the leaf, or its parts."""
+        """The state after a leaf's probe with ``steps`` steps per half, with the leaf or its parts."""
         watch = new.watched[leaf.node]
         found = looked_at(self.level, leaf, own, watch.evidence)
         if found is None or found.note.kind != "split":
@@ -618,8 +717,10 @@ class SplitHalf:
         )  # fmt: skip
 
     def _watch(self, watch: Watch, found: Found | None, round: int) -> Watch:
-        """When a leaf that stays whole probes again: in the next round if what was found is to be confirmed, later the more
-        often nothing was."""
+        """Schedule the next probe of a leaf that stays whole.
+
+        It is in the next round if a finding is to be confirmed; else later, the more probes showed no difference.
+        """
         if found is None:
             return replace(watch, due=self._turn(round) if watch.evidence is None else round + 1)
         if found.note.kind == "hold":
@@ -628,7 +729,7 @@ class SplitHalf:
         return Watch(due=self._turn(round + self.probe_every * (min(2 ** max(calm - 1, 0), 4) - 1)), calm=calm)
 
     def _turn(self, round: int) -> int:
-        """The first round after this one in which it is time for a probe."""
+        """The first round after this one in which a probe is due."""
         return round + 1 + (self.first_probe - round - 1) % self.probe_every if round >= self.first_probe else self.first_probe
 
     def _mean(self, own: Replies) -> Tensor:
@@ -638,10 +739,10 @@ class SplitHalf:
         return replace(leaf, model=leaf.model + self._mean(own))
 
     def _walk(self, state: SplitHalfState, before: Mapping[Client, int], replies: Replies) -> SplitHalfState:
-        """Those who walked in this exchange go down one level; leaves that split in it are inner nodes already."""
+        """Move the walkers of this exchange down one level; leaves that split in it are inner nodes now."""
         for client in replies.of(before).clients:
             went = step(state.tree, before[client], client, state.probed[before[client]], replies, self.level)
-            at = state.merged.get(went.at, went.at)  # a leaf that was merged leads to the one it became part of
+            at = state.merged.get(went.at, went.at)  # a merged leaf leads to the leaf that it became part of
             state = replace(
                 state, tree=went.tree.place(client, at), notes=(*state.notes, went.note),
                 probed={**state.probed, before[client]: went.probe},
@@ -660,8 +761,7 @@ class SplitHalf:
         return state
 
     def _ended(self, new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
-        """The round has ended: if groups have changed the next review is some rounds away, and where one is due it comes
-        next."""
+        """End a round: after a change of the groups postpone the next review; if a review is due, make it next."""
         if not self.review_every:
             return new
         if {leaf.node for leaf in new.leaves} != {leaf.node for leaf in before.leaves}:

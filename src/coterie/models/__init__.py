@@ -1,1 +1,1 @@
-"""Networks by name, and how a module becomes a row of numbers."""
+"""Networks by name, and the conversion between a module and a flat row of numbers."""

@@ -1,4 +1,4 @@
-"""A model as a row: what lies where. The only place that knows both ``nn.Module`` and flat rows."""
+"""The layout of a model as a flat row. This is the only file that knows both ``nn.Module`` and flat rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Piece:
-    """One tensor of a model: its ``state_dict`` name, shape and place in the row."""
+    """One tensor of a model and its position in the row.
+
+    Attributes:
+        name: Name in the ``state_dict``.
+        shape: Shape of the tensor.
+        start: First position in the row.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -20,19 +26,34 @@ class Piece:
 
     @property
     def stop(self) -> int:
+        """Position after the last one."""
         return self.start + math.prod(self.shape)
 
 
 class Layout:
-    """Maps a model's float tensors to a row ``(d,)`` and back.
+    """Converts the float tensors of a model to a row ``(d,)`` and back.
 
-    Trainable parameters come first, in ``named_parameters`` order; parameters that are frozen and float buffers
-    (BatchNorm's running statistics) follow: they travel and are averaged, but similarity does not see them. Integer
-    buffers have no place in a row; :meth:`load` leaves them alone.
+    Trainable parameters come first, in ``named_parameters`` order. Frozen parameters and float buffers (BatchNorm's running
+    statistics) follow: they are sent and averaged, but similarities do not use them. Integer buffers are not part of a row;
+    :meth:`load` does not change them.
 
-    >>> layout = Layout(nn.Linear(3, 2, device="meta"))
-    >>> layout.size, dict(layout.columns)
-    (8, {'': (0, 8)})
+    Args:
+        module: The model. A complex parameter, or no trainable parameter, raises ``ValueError``.
+
+    Attributes:
+        pieces: The tensors, in the order of the row.
+        size: Length d of a row.
+        trainable: Number of entries of trainable parameters, which come first.
+        statistics: Names of the float buffers.
+        variances: Positions of BatchNorm's running variances.
+        columns: Layer -> first column and column after the last one of its trainable parameters.
+        tensors: Trainable parameter -> first column and column after the last one.
+        dense: Names of the layers that are ``nn.Linear``.
+
+    Example:
+        >>> layout = Layout(nn.Linear(3, 2, device="meta"))
+        >>> layout.size, dict(layout.columns)
+        (8, {'': (0, 8)})
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -64,7 +85,7 @@ class Layout:
         )
 
     def _layers(self, trainable: set[str]) -> dict[str, tuple[int, int]]:
-        """Layer (the module that owns the parameters; weight and bias together) -> columns."""
+        """Layer -> columns; a layer is the module that owns the parameters, so weight and bias are together."""
         layers: dict[str, tuple[int, int]] = {}
         for piece in self.pieces:
             if piece.name in trainable:
@@ -74,7 +95,17 @@ class Layout:
         return layers
 
     def mask(self, layers: Iterable[str]) -> Tensor:
-        """``(d,)`` bool: the columns of these layers, their buffers included; of everything if all layers are named."""
+        """Return the mask of the columns of some layers, with their buffers; all columns if all layers are named.
+
+        Args:
+            layers: Names of the layers.
+
+        Returns:
+            The mask ``(d,)`` bool.
+
+        Raises:
+            ValueError: The model has no such layer.
+        """
         named = set(layers)
         unknown = sorted(named - set(self.columns))
         if unknown:
@@ -88,7 +119,17 @@ class Layout:
         return mask
 
     def row(self, source: nn.Module | Mapping[str, Tensor]) -> Tensor:
-        """A copy of a module's or state dict's tensors as one float32 row ``(d,)``."""
+        """Copy the tensors of a module or state dict to one row.
+
+        Args:
+            source: The module or state dict.
+
+        Returns:
+            The row ``(d,)`` float32.
+
+        Raises:
+            ValueError: The state dict lacks a tensor, or a tensor has another shape.
+        """
         tensors = source.state_dict() if isinstance(source, nn.Module) else source
         missing = [p.name for p in self.pieces if p.name not in tensors]
         if missing:
@@ -99,18 +140,28 @@ class Layout:
         return torch.cat([tensors[p.name].detach().reshape(-1).to(torch.float32) for p in self.pieces])
 
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:
-        """Views of ``row`` by name: what ``load_state_dict(..., strict=False)`` takes."""
+        """Return views of a row by name, for ``load_state_dict(..., strict=False)``.
+
+        Args:
+            row: The row ``(d,)``.
+
+        Returns:
+            Name -> view.
+
+        Raises:
+            ValueError: The row has another shape.
+        """
         if row.shape != (self.size,):
             raise ValueError(f"a row of this model has shape ({self.size},), got {tuple(row.shape)}")
         return {p.name: row[p.start : p.stop].view(p.shape) for p in self.pieces}
 
     def raise_variances(self, row: Tensor) -> None:
-        """Running variances of a row below zero, which no training makes and whose roots would be NaN, become zero."""
+        """Set negative running variances of a row to zero, in place: no training makes them, and their roots are NaN."""
         for part in self.variances:
             row[part].clamp_(min=0.0)
 
     def load(self, module: nn.Module, row: Tensor) -> None:
-        """Copy a row into a module's tensors, in place."""
+        """Copy a row into the tensors of a module, in place."""
         own = module.state_dict(keep_vars=True)
         with torch.no_grad():
             for name, value in self.state_dict(row).items():
@@ -118,5 +169,13 @@ class Layout:
 
 
 def own_layers(row: Tensor, kept: Tensor | None) -> Tensor:
-    """A model ``(d,)`` with a client's own values in it; ``kept`` is NaN wherever the model's value counts."""
+    """Put a client's own values into a model.
+
+    Args:
+        row: The model ``(d,)``.
+        kept: The client's own values ``(d,)``, with NaN where the model's value is used; None for no own values.
+
+    Returns:
+        The model of the client ``(d,)``.
+    """
     return row if kept is None else torch.where(kept.isnan(), row, kept)

@@ -1,9 +1,8 @@
-"""The papers' nets by name, and any ``nn.Module`` of the user's.
+"""The networks of the papers by name, and any ``nn.Module`` of the user.
 
-A builder takes the shape of one input and the number of classes and makes a module with fresh parameters from torch's
-global generator; engines call it in a seeded scope. Layers are called ``conv1``, ``conv2``, ... and ``fc1``, ``fc2``, ...
-(``fc`` where there is one dense layer): the names that methods which look at single layers go by. No net ends in a
-softmax.
+A builder takes the shape of one input and the number of classes. It makes a module with fresh parameters from torch's global
+generator, and engines call it in a seeded scope. Layers are called ``conv1``, ``conv2``, ... and ``fc1``, ``fc2``, ...
+(``fc`` for a single dense layer); methods that use single layers refer to these names. No network ends in a softmax.
 """
 
 from __future__ import annotations
@@ -31,7 +30,17 @@ Builder = Callable[[Shape, int], nn.Module]
 
 
 def dense(shape: Shape, classes: int, hidden: Sequence[int] = (64,), dropout: float = 0.0) -> nn.Module:
-    """Fully connected: the input flattened, ReLU after each hidden layer; logits ``(b, classes)``."""
+    """Make a fully connected network with ReLU after each hidden layer.
+
+    Args:
+        shape: Shape of one input, which is flattened.
+        classes: Number of outputs.
+        hidden: Widths of the hidden layers.
+        dropout: Probability of dropout before the last layer.
+
+    Returns:
+        A module with logits ``(b, classes)``.
+    """
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     _dense_layers(layers, math.prod(shape), hidden, classes, dropout)
     return nn.Sequential(layers)
@@ -39,7 +48,14 @@ def dense(shape: Shape, classes: int, hidden: Sequence[int] = (64,), dropout: fl
 
 @dataclass(frozen=True)
 class Conv:
-    """One convolution: output channels, kernel size, zero padding at each side, max-pooling by 2 after it or not."""
+    """One convolution.
+
+    Attributes:
+        out: Output channels.
+        kernel: Kernel size.
+        padding: Zero padding at each side.
+        pool: Whether max-pooling by 2 follows.
+    """
 
     out: int
     kernel: int
@@ -57,11 +73,22 @@ def convolutional(
     norm: bool = False,
     average: bool = False,
 ) -> nn.Module:
-    """Convolutions with ReLU, then dense layers; logits ``(b, classes)``.
+    """Make a network of convolutions with ReLU, then dense layers.
 
-    dropout: before the last dense layer. norm: BatchNorm after every layer but the last. average: the mean over the
-    remaining map takes the place of flattening it. Raises :class:`~coterie.settings.UserError` for inputs that are no
-    or too small images.
+    Args:
+        shape: Shape of one input, (channels, height, width).
+        classes: Number of outputs.
+        convs: The convolutions.
+        hidden: Widths of the hidden dense layers.
+        dropout: Probability of dropout before the last dense layer.
+        norm: Whether BatchNorm follows each layer except the last.
+        average: Whether the last feature map is averaged and not flattened.
+
+    Returns:
+        A module with logits ``(b, classes)``.
+
+    Raises:
+        UserError: The inputs are not images, or they are too small.
     """
     if len(shape) != 3:
         raise UserError(f"a convolutional net needs images (channels, height, width), got inputs of shape {shape}")
@@ -71,7 +98,7 @@ def convolutional(
         layers[f"conv{i}"] = nn.Conv2d(channels, conv.out, conv.kernel, padding=conv.padding)
         if norm:
             layers[f"norm{i}"] = nn.BatchNorm2d(conv.out)
-        if conv.pool:  # the greatest of four, then ReLU, is ReLU of four, then the greatest, with a quarter of the work
+        if conv.pool:  # before ReLU: the same result, and a quarter of the work for ReLU
             layers[f"pool{i}"] = nn.MaxPool2d(2)
         layers[f"relu{i}"] = nn.ReLU()
         channels, size = conv.out, [(s + 2 * conv.padding - conv.kernel + 1) // (2 if conv.pool else 1) for s in size]
@@ -110,6 +137,7 @@ class NextWord(nn.Module):
         self.fc = nn.Linear(hidden, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits ``(b, t, words)`` of tokens ``(b, t)``."""
         states, _ = self.lstm(self.embedding(tokens))
         return self.fc(states)
 
@@ -133,29 +161,29 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
         "mlp": dense,
         # IFCA's MNIST net, 784-200-10: 159,010.
         "ifca-mlp": partial(dense, hidden=(200,)),
-        # HCCT's FMNIST net, 784-64-10 with the published code's dropout: 50,890. That code's softmax before the cross
-        # entropy, which takes one itself, is left out.
+        # HCCT's FMNIST net, 784-64-10 with the published code's dropout: 50,890. That code has a softmax before the cross
+        # entropy; it is left out, because the cross entropy already includes one.
         "hcct-mlp": partial(dense, hidden=(64,), dropout=0.5),
         # HCCT's CIFAR-10 net CNN_4: 1,126,950.
         "hcct-cnn": partial(convolutional, convs=_CNN4, hidden=(500,), dropout=0.25),
-        # The same in small, for studies on a few cores; ours: 41,834, pooling earlier.
+        # A smaller version, for studies on a few cores; ours: 41,834. It pools earlier.
         "hcct-cnn-narrow": partial(convolutional, convs=_CNN4_NARROW, hidden=(64,), dropout=0.25),
         # HCCT's Digit net, from FedBN (Li et al. 2021), BatchNorm throughout: 14,219,210 trainable on 3 x 28 x 28.
         "fedbn-cnn": partial(convolutional, convs=_FEDBN, hidden=(2048, 512), norm=True),
-        # The same in small, for studies on a few cores; ours: 56,514.
+        # A smaller version, for studies on a few cores; ours: 56,514.
         "fedbn-cnn-narrow": partial(convolutional, convs=_FEDBN_NARROW, hidden=(64,), norm=True),
         # FL+HC's CNN with the padding of McMahan et al.'s: 1,663,370 on MNIST; without padding: 582,026.
         "flhc-cnn": partial(convolutional, convs=_MCMAHAN, hidden=(512,)),
         "flhc-cnn-valid": partial(convolutional, convs=_VALID, hidden=(512,)),
         # The ConvNet of CFL's published notebook: 18,506 with EMNIST's 62 classes.
         "cfl-convnet": partial(convolutional, convs=_NOTEBOOK),
-        # CFL's "multi-layer CNN" for MNIST, whose sizes the paper leaves open; ours: 29,066.
+        # CFL's "multi-layer CNN" for MNIST, whose sizes the paper does not give; ours: 29,066.
         "cfl-cnn": partial(convolutional, convs=_SMALL, hidden=(96,)),
         # CFL's "5-layer CNN" for CIFAR-10, sizes ours: 2,193,226.
         "cfl-cifar-cnn": partial(convolutional, convs=_CIFAR, hidden=(256,)),
         # CFL's two-layer LSTM for AG News, sizes ours: 4,771,600 with 10,000 words.
         "cfl-lstm": NextWord,
-        # ACFL's five convolutions and one dense layer, 511 KB: 130,826. Where it pools is ours.
+        # ACFL's five convolutions and one dense layer, 511 KB: 130,826. The positions of the pooling are ours.
         "acfl-cnn": partial(convolutional, convs=_ACFL, average=True),
     }
 )
@@ -163,26 +191,52 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
 
 
 def takes_tokens(name: str) -> bool:
-    """Whether a model may be meant for whole numbers: a next-word model, or one that is not known here."""
+    """Whether a model may take whole numbers: a next-word model, or a model of the user."""
     return name == "cfl-lstm" or name not in MODELS
 
 
 def make(name: str, shape: Shape, classes: int) -> nn.Module:
-    """A fresh module: ``name`` is one of :data:`MODELS`, or ``package.module:Name`` of anything that takes
-    ``(shape, classes)`` and returns an ``nn.Module``.
+    """Make a fresh module.
 
-    >>> from coterie.randomness import seeded
-    >>> with seeded(0):
-    ...     sum(p.numel() for p in make("mlp", (1, 8, 8), 10).parameters())
-    4810
+    Args:
+        name: One of :data:`MODELS`, or ``package.module:Name`` of a callable that takes ``(shape, classes)`` and returns an
+            ``nn.Module``.
+        shape: Shape of one input.
+        classes: Number of classes.
+
+    Returns:
+        The module.
+
+    Raises:
+        UserError: The name is unknown.
+
+    Example:
+        >>> from coterie.randomness import seeded
+        >>> with seeded(0):
+        ...     sum(p.numel() for p in make("mlp", (1, 8, 8), 10).parameters())
+        4810
     """
     return builder(name)(shape, classes)
 
 
 def factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.Module]:
-    """A function that makes a fresh module, after a trial of the shapes; it can be sent to worker processes."""
+    """Check that a model can be made, and return a function that makes it.
+
+    The function can be sent to worker processes.
+
+    Args:
+        name: As for :func:`make`.
+        shape: Shape of one input.
+        classes: Number of classes.
+
+    Returns:
+        A function that makes a fresh module.
+
+    Raises:
+        UserError: The name is unknown, or the model does not fit the shape.
+    """
     if name in MODELS:
-        with torch.device("meta"):  # no memory, no random number
+        with torch.device("meta"):  # needs no memory and draws no random number
             make(name, shape, classes)
     else:
         _try(name, shape, classes)
@@ -190,14 +244,14 @@ def factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.Module]:
 
 
 def described(maker: Callable[[], nn.Module]) -> dict[str, Any] | None:
-    """name, shape and classes of what :func:`factory` made; None of any other function."""
+    """The name, shape and classes of a function that :func:`factory` returned; None for any other function."""
     if not isinstance(maker, partial) or maker.func is not make:
         return None
     return dict(zip(("name", "shape", "classes"), (maker.args[0], list(maker.args[1]), maker.args[2]), strict=True))
 
 
 def _try(name: str, shape: Shape, classes: int) -> None:
-    """Make a user's model once; raises :class:`~coterie.settings.UserError` if it is none that can be trained."""
+    """Make a user's model once; raises :class:`~coterie.settings.UserError` if it cannot be made or trained."""
     build = builder(name)
     try:
         with seeded(0):
@@ -211,7 +265,15 @@ def _try(name: str, shape: Shape, classes: int) -> None:
 
 
 def check_consent(name: str, file: str) -> None:
-    """Raises :class:`~coterie.settings.UserError` if the model that ``file`` names is code, saying where that is."""
+    """Check that a file does not name a model that is code.
+
+    Args:
+        name: Name of the model.
+        file: The file that names it.
+
+    Raises:
+        UserError: The model is code; the message has the place of the code.
+    """
     module, colon, _ = name.partition(":")
     if name in MODELS or not colon:
         return
@@ -226,17 +288,27 @@ def check_consent(name: str, file: str) -> None:
 
 
 def builder(name: str) -> Builder:
-    """The builder called ``name``; raises :class:`~coterie.settings.UserError` for an unknown one."""
+    """Return the builder called ``name``.
+
+    Args:
+        name: As for :func:`make`.
+
+    Returns:
+        The builder.
+
+    Raises:
+        UserError: The name is unknown or cannot be imported.
+    """
     if name in MODELS:
         return MODELS[name]
     module, colon, attribute = name.partition(":")
     if not colon:
         known = f"{', '.join(MODELS)}, or package.module:Name"
         raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {known})")
-    if "" not in sys.path and os.getcwd() not in sys.path:  # an installed command does not look in its own folder
+    if "" not in sys.path and os.getcwd() not in sys.path:  # an installed command does not search the current folder
         sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever the user's module does
+    except Exception as error:  # the user's module can raise anything
         raise UserError(f"the model {name!r} cannot be imported: {error}") from error
     return found

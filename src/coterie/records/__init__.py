@@ -1,1 +1,1 @@
-"""Records of runs: values as files, checkpoints, run directories, and whether they are what was written."""
+"""Records of runs: values as files, checkpoints, run directories, and the checks that they are intact."""

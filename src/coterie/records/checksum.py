@@ -1,7 +1,8 @@
-"""Checksums that files carry inside themselves, so that damage and edits are noticed.
+"""Checksums inside files, by which damage and edits are noticed.
 
-A JSON object has it as its last entry, ``"checksum"``, over all bytes before it; a TOML file as a comment in its last line.
-They protect from damage and from careless edits. They are no signature: who can write a file can write its checksum too.
+A JSON object has its checksum as the last entry, ``"checksum"``, over all bytes before it. A TOML file has it as a comment
+in its last line. Checksums protect from damage and careless edits. They are not signatures: a person who can write a file
+can also write its checksum.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ _TOML = re.compile(rb"^# checksum ([0-9a-f]{32})\s*\Z", re.MULTILINE)
 def digest(*parts: bytes) -> str:
     """The checksum of bytes.
 
-    >>> len(digest(b"a", b"b")), digest(b"ab") == digest(b"a", b"b")
-    (32, True)
+    Args:
+        *parts: The bytes, in one or more parts.
+
+    Returns:
+        :data:`LENGTH` hexadecimal digits of their SHA-256 hash.
+
+    Example:
+        >>> len(digest(b"a", b"b")), digest(b"ab") == digest(b"a", b"b")
+        (32, True)
     """
     state = hashlib.sha256()
     for part in parts:
@@ -32,7 +40,7 @@ def digest(*parts: bytes) -> str:
 
 
 def of_json(data: bytes) -> tuple[bytes, str | None]:
-    """(what the checksum of a JSON object is over, the checksum that it carries or None)."""
+    """(the bytes that the checksum of a JSON object covers, the checksum in the object or None)."""
     found = _JSON.search(data[-256:])
     if found is None:
         return data, None
@@ -40,23 +48,49 @@ def of_json(data: bytes) -> tuple[bytes, str | None]:
 
 
 def sealed_json(data: bytes, before: str = "") -> bytes:
-    """The text of a JSON object, which has entries, with its checksum. before: a checksum on which it is to depend.
+    """Add the checksum to a JSON object.
 
-    >>> sealed_json(b'{"a": 1}')[:24]
-    b'{"a": 1, "checksum": "79'
+    Args:
+        data: The text of the object, which has at least one entry.
+        before: A checksum on which the new one depends.
+
+    Returns:
+        The text with the checksum.
+
+    Example:
+        >>> sealed_json(b'{"a": 1}')[:24]
+        b'{"a": 1, "checksum": "79'
     """
     body = data.rstrip()[:-1].rstrip()
     return body + f', "checksum": "{digest(before.encode(), body)}"}}'.encode()
 
 
 def check_json(data: bytes, path: Path, needed: bool) -> None:
-    """Raises :class:`DamagedError` if a JSON object is not what was written, or lacks a checksum it needs."""
+    """Check a JSON object.
+
+    Args:
+        data: The text of the object.
+        path: Its file, for error messages.
+        needed: Whether it must have a checksum.
+
+    Raises:
+        DamagedError: The object has been changed or damaged, or lacks a checksum that it needs.
+    """
     body, found = of_json(data)
     _compare(path, found, digest(body), needed)
 
 
 def check(data: bytes, path: Path, known: str | None) -> None:
-    """Raises :class:`DamagedError` if a file is not what it is known by elsewhere; None: nothing is known."""
+    """Check a file whose checksum is recorded in another file.
+
+    Args:
+        data: The bytes of the file.
+        path: The file, for error messages.
+        known: The recorded checksum; None if there is none.
+
+    Raises:
+        DamagedError: The checksum differs.
+    """
     _compare(path, known, digest(data), needed=False)
 
 
@@ -67,13 +101,23 @@ def sealed_toml(text: str) -> bytes:
 
 
 def of_toml(data: bytes) -> tuple[bytes, str | None]:
-    """(what the checksum of a TOML file is over, the checksum that it carries or None)."""
+    """(the bytes that the checksum of a TOML file covers, the checksum in the file or None)."""
     found = _TOML.search(data)
     return (data, None) if found is None else (data[: found.start()], found[1].decode())
 
 
 def check_toml(data: bytes, path: Path, needed: bool, hint: str = "") -> None:
-    """Raises :class:`DamagedError` if a TOML file is not what was written, or lacks a checksum it needs."""
+    """Check a TOML file.
+
+    Args:
+        data: The bytes of the file.
+        path: The file, for error messages.
+        needed: Whether it must have a checksum.
+        hint: A hint that is added to the error message.
+
+    Raises:
+        DamagedError: The file has been changed or damaged, or lacks a checksum that it needs.
+    """
     body, found = of_toml(data)
     _compare(path, found, digest(body), needed, hint)
 

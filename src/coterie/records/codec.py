@@ -1,9 +1,9 @@
-"""Values as JSON and safetensors, and back, bit for bit; nothing is ever unpickled.
+"""Conversion of values to JSON and safetensors, and back, bit for bit; nothing is ever unpickled.
 
-What a :func:`coterie.core` class may hold: tensors, NumPy arrays, numbers, strings, ``None``, tuples,
-frozensets, mappings, and other such classes. Numbers, strings, booleans and ``None`` stand for themselves in JSON, a
-tuple is a JSON list, everything else is an object whose ``"is"`` says what. Arrays are blobs, named by the hash of their
-bytes, so equal ones are stored once.
+A class marked with :func:`coterie.core.state` may hold tensors, NumPy arrays, numbers, strings, ``None``, tuples,
+frozensets, mappings, and other such classes. Numbers, strings, booleans and ``None`` stand for themselves in JSON, and a
+tuple is a JSON list. Every other value is an object whose entry ``"is"`` names its kind. Arrays are blobs, named by the hash
+of their bytes, so equal arrays are stored once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from coterie import core
 from coterie.settings import UserError
 
 Json = Any
-"""What ``json.dumps`` takes: dicts, lists, texts, numbers, booleans, None."""
+"""A value that ``json.dumps`` accepts: dicts, lists, strings, numbers, booleans, None."""
 
 VALUES: Mapping[str, type[Any]] = {
     "assignment": core.Assignment, "note": core.Note, "plan": core.Plan, "replies": core.Replies, "task": core.Task,
     "training": core.Training,
 }  # fmt: skip
-"""Tag -> the contract's own value classes, which a state may hold as well."""
+"""Tag -> value class of the contract. A state may hold these classes too."""
 
 _TAGS = {cls: tag for tag, cls in VALUES.items()}
 
@@ -45,21 +45,33 @@ _DAMAGE = (
     LookupError, ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError, struct.error,
     safetensors.SafetensorError,
 )  # fmt: skip
-"""What building a value from other JSON than was written may end in, and using it."""
+"""Exceptions that may occur when a value is built from changed JSON, or when such a value is used."""
 
 
 class DamagedError(UserError):
-    """What was read is not what was written."""
+    """A file has been changed or damaged since it was written."""
 
 
 class UnknownClassError(UserError):
-    """A stored class that this version of Coterie does not know, or knows with other fields."""
+    """A stored class is unknown to this version of Coterie, or has other fields in it."""
 
 
 @contextmanager
 def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """For what is done with the value stored in ``what``, which may fit together as no method leaves it: errors in here become
-    a :class:`DamagedError`, all ``but`` these."""
+    """Turn errors in the body into a :class:`DamagedError`, for code that uses a stored value.
+
+    A stored value may be inconsistent in ways in which no method leaves it.
+
+    Args:
+        what: The file in which the value is stored, for the error message.
+        but: Exceptions that stay as they are.
+
+    Yields:
+        None.
+
+    Raises:
+        DamagedError: The body raised an error.
+    """
     try:
         yield
     except _DAMAGE as error:
@@ -72,16 +84,31 @@ def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator
 def blob(data: bytes) -> str:
     """The name of a blob: the hash of its bytes.
 
-    >>> len(blob(b""))
-    40
+    Args:
+        data: The bytes.
+
+    Returns:
+        40 hexadecimal digits of their SHA-256 hash.
+
+    Example:
+        >>> len(blob(b""))
+        40
     """
     return hashlib.sha256(data).hexdigest()[:40]
 
 
 def encode(value: Any, put: Callable[[bytes], str]) -> Json:
-    """``value`` as JSON; ``put`` stores an array's bytes and returns their name.
+    """Convert a value to JSON.
 
-    Raises ``TypeError`` for a value that a state may not hold.
+    Args:
+        value: The value.
+        put: Stores an array's bytes and returns their name.
+
+    Returns:
+        The value as JSON.
+
+    Raises:
+        TypeError: A state may not hold the value.
     """
     if isinstance(value, np.generic):
         array = _plain(np.asarray(value))
@@ -110,10 +137,18 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
 
 
 def decode(value: Json, get: Callable[[str], bytes]) -> Any:
-    """The inverse of :func:`encode`; ``get`` returns a blob's bytes by name.
+    """Convert JSON back to a value: the inverse of :func:`encode`.
 
-    Mappings come back as dicts in their order. Raises :class:`UnknownClassError` for a class that is not in
-    :data:`coterie.core.STATES`, :class:`DamagedError` for JSON that :func:`encode` does not write.
+    Args:
+        value: The JSON.
+        get: Returns a blob's bytes by name.
+
+    Returns:
+        The value. Mappings come back as dicts, in the same order.
+
+    Raises:
+        UnknownClassError: A class is not in :data:`coterie.core.STATES`.
+        DamagedError: :func:`encode` does not write such JSON.
     """
     if isinstance(value, list):
         return tuple(decode(v, get) for v in value)
@@ -156,13 +191,13 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
 
 @cache
 def _hints(tag: str) -> Mapping[str, Any]:
-    """The annotations of a class of Coterie's own; those of somebody's method may say what they like."""
+    """The annotations of a class of Coterie. Those of custom methods are not checked, since they may be arbitrary."""
     cls = _known(tag)
     return typing.get_type_hints(cls) if cls is not None and cls.__module__.startswith("coterie.") else {}
 
 
 def blobs(value: Json) -> Iterator[str]:
-    """The names of all blobs that an encoded value refers to."""
+    """The names of all blobs to which an encoded value refers."""
     if isinstance(value, list):
         for item in value:
             yield from blobs(item)
@@ -185,23 +220,31 @@ def _known(tag: str) -> type[Any] | None:
 
 
 def _tag(cls: type[Any]) -> str | None:
-    """What stored states call a class; None of one that may not be stored."""
+    """The tag of a class in stored states; None for a class that may not be stored."""
     tag = _TAGS.get(cls) or cls.__dict__.get("__state_tag__")
     return tag if tag is not None and _known(tag) is cls else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a value is what an annotation says, as far as it can be told: for values that were read from a file.
+# Type checks: whether a value that was read from a file agrees with an annotation, as far as this can be decided.
 
 
 _NUMBERS: Mapping[Any, Any] = {int: Integral, float: Real, bool: (bool, np.bool_), str: str}
 
 
 def agrees(value: Any, hint: Any) -> bool:
-    """Whether ``value`` may stand where ``hint`` does; true of hints that are not known here.
+    """Whether a value agrees with an annotation.
 
-    >>> agrees((1, 2), tuple[int, ...]), agrees((1, "x"), tuple[int, ...]), agrees(None, int | None), agrees(True, int)
-    (True, False, True, False)
+    Args:
+        value: The value.
+        hint: The annotation.
+
+    Returns:
+        The result; True for kinds of annotations that this function does not know.
+
+    Example:
+        >>> agrees((1, 2), tuple[int, ...]), agrees((1, "x"), tuple[int, ...]), agrees(None, int | None), agrees(True, int)
+        (True, False, True, False)
     """
     if hint is Any:
         return True
@@ -222,7 +265,7 @@ def agrees(value: Any, hint: Any) -> bool:
 
 
 def _all_agree(values: tuple[Any, ...], hints: tuple[Any, ...]) -> bool:
-    """Whether the entries of a tuple are those of ``tuple[hints]``; a tuple without hints has any."""
+    """Whether the entries of a tuple agree with ``tuple[hints]``; without hints, all entries agree."""
     if not hints:
         return True
     if hints[1:] == (...,):

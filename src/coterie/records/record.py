@@ -1,14 +1,16 @@
-"""A run directory: what was run (``run.toml``), what happened (``rounds.jsonl``, with the matrices of its notes in
-``similarity/``), where it stands (``state/``).
+"""The files of a run directory: description, records and checkpoints.
 
-A round is recorded before its checkpoint is stored, and both survive a killed process. So a run goes on from its newest
-checkpoint: records past it are cut off and made again, the same but for the seconds.
+``run.toml`` describes the run. ``rounds.jsonl`` records its rounds, with the matrices of their notes in ``similarity/``.
+``state/`` holds its checkpoints.
 
-The checksum of a line is over itself and the checksum of the line before, that of the first over what ``run.toml`` says was
-run; a line has the checksums of its matrices, and a checkpoint that of the newest line. So whatever was changed, left out,
-put in another order or taken from another run does not fit to the rest.
+A round is recorded before its checkpoint is stored, and both survive a killed process. So a run continues from its newest
+checkpoint: later records are removed and made again, with the same content except for the seconds.
 
-Numbers that are not finite are ``null`` in every JSON that Coterie writes.
+The checksum of a line covers the line and the checksum of the line before; that of the first line covers the line and the
+description of the run in ``run.toml``. A line holds the checksums of its matrices, and a checkpoint holds the checksum of
+the newest line. So anything that was changed, left out, reordered or taken from another run does not match the rest.
+
+Numbers that are not finite are ``null`` in all JSON that Coterie writes.
 """
 
 from __future__ import annotations
@@ -46,23 +48,24 @@ ROUNDS = "rounds.jsonl"
 SIMILARITY = "similarity"
 
 NODES = "nodes.json"
-"""What the server of a federation knows of its nodes, besides the position."""
+"""File with the information that the server of a federation has about its nodes, besides the position."""
 
 OTHERS = "others.safetensors"
-"""Tensors of a federation's net that have no place in a row, as the server has them."""
+"""File with the tensors of a federation's net that have no place in a row, as the server has them."""
 
 WRITTEN = ("methods", "scenario", "seeds", "rounds", "training")
-"""What every ``run.toml`` and ``experiment.toml`` has; nothing of it is ever taken from a default."""
+"""Entries that every ``run.toml`` and ``experiment.toml`` has. They are never taken from defaults."""
 
 HIDDEN = "hidden"
-"""Stands for the secret of a boundary wherever a record is shown."""
+"""Word that replaces the secret of a boundary wherever a record is shown."""
 
 EDITABLE = ("rounds", "target", "eval_every", "checkpoint_every", "checkpoints_kept", "workers", "data")
-"""What may be edited in a ``run.toml``: when a run ends, how often it is tested and stored, and where it is made. All else is
-what was run."""
+"""Entries of a ``run.toml`` that may be edited: the end of the run, how often it is tested and stored, and where it is made.
+
+All other entries describe the run."""
 
 _OF_RUN = ("scenario", "methods", "seeds", "training", "boundary")
-"""What the records of a run of an earlier schema depend on, with its clients and data."""
+"""Entries on which the records of a run of an earlier schema depend, besides its clients and data."""
 
 _MATRICES = re.compile(r"similarity/[\w-]+\.safetensors", re.ASCII)
 
@@ -72,7 +75,14 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """A whole line of the records: what it says, where it ends, its checksum, and what is wrong with it."""
+    """A complete line of the records.
+
+    Attributes:
+        line: The recorded round.
+        end: The position in the file where the line ends, in bytes.
+        checksum: The checksum of the line.
+        problem: The reason why the line is damaged, or None.
+    """
 
     line: Line
     end: int
@@ -89,6 +99,7 @@ class Record:
 
     @property
     def begun(self) -> bool:
+        """Whether the run has a ``run.toml``."""
         return (self.folder / RUN).is_file()
 
     def describe(self, document: Mapping[str, Any]) -> None:
@@ -96,10 +107,13 @@ class Record:
         write_whole(self.folder / RUN, checksum.sealed_toml(to_toml({"schema": SCHEMA, **document})))
 
     def description(self) -> dict[str, Any]:
-        """What ``run.toml`` says; a boundary's secret is left out, and told by the word ``hidden``.
+        """Read ``run.toml``.
+
+        Returns:
+            The document, in which the word ``hidden`` replaces a boundary's secret.
 
         Raises:
-            UserError: there is none, it is of a newer Coterie, or is not what was written.
+            UserError: There is no ``run.toml``, it is of a newer Coterie, or it has been changed or damaged.
         """
         if not self.begun:
             raise UserError(f"{self.folder} is no run directory: it has no {RUN}")
@@ -114,15 +128,25 @@ class Record:
         return document
 
     def lines(self) -> list[Line]:
-        """The recorded rounds in order; a last line that was cut short by a killed process is left out.
+        """Read the recorded rounds.
+
+        Returns:
+            The rounds in order, without an incomplete last line that a killed process has left.
 
         Raises:
-            DamagedError: they are not what was written, or end before the newest checkpoint.
+            DamagedError: The records have been changed or damaged, or end before the newest checkpoint.
         """
         return [entry.line for entry in self._sound()]
 
     def keep(self, done: Round) -> Line:
-        """Record a round, its matrices first, so that every file that a line names is there; returns its line."""
+        """Record a round. Its matrices are written first, so that every file that a line names exists.
+
+        Args:
+            done: The completed round.
+
+        Returns:
+            The recorded line.
+        """
         recorded, files = line(done), {}
         for name, note in matrices(done).items():
             path = within(self.folder, name)
@@ -138,7 +162,7 @@ class Record:
         return recorded
 
     def append(self, line: Line) -> None:
-        """Record a round; it is on the disk when this returns."""
+        """Append a round to the records; it is on the disk when this method returns."""
         new = not self._path.exists()
         data = checksum.sealed_json(to_json(line).encode(), before=self._newest()) + b"\n"
         handle = descriptor(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -150,17 +174,31 @@ class Record:
             sync_folder(self.folder)
 
     def store(self, round: int, position: Any, kept: int = KEPT) -> None:
-        """Store a checkpoint after the round that was recorded last."""
+        """Store a checkpoint after the last recorded round.
+
+        Args:
+            round: The number of that round.
+            position: The position of the run.
+            kept: Newest checkpoints to keep.
+        """
         self.checkpoints.save(round, position, kept, record=self._newest())
 
     def stored(self, kind: type[T], fallback: bool = True) -> tuple[int, T] | None:
-        """The newest checkpoint of these records, see ``coterie.records.store.Checkpoints.load``.
+        """The newest checkpoint of these records, see :meth:`.Checkpoints.load`.
+
+        Args:
+            kind: The class of the values in checkpoints.
+            fallback: Whether to use the checkpoint before, if one is damaged.
+
+        Returns:
+            (round, value); None if there is no checkpoint.
 
         Raises:
-            DamagedError: There is none that is whole, or it holds no ``kind``.
+            DamagedError: No checkpoint is intact, or it holds a value of another class.
+            BusyError: The run advances so fast that its checkpoints are removed while they are read.
         """
         for _ in range(LOOKS):
-            rounds = self.checkpoints.rounds()  # before the records: a round is recorded before its checkpoint is stored
+            rounds = self.checkpoints.rounds()  # read first: a round is recorded before its checkpoint is stored
             try:
                 found = self.checkpoints.load(self.fits(), fallback, rounds)
             except DamagedError:
@@ -174,14 +212,18 @@ class Record:
         raise BusyError(f"{self.folder} goes on too fast: its checkpoints are dropped while they are read")
 
     def go_on(self, kind: type[T], every: int) -> tuple[int, T] | None:
-        """The newest checkpoint, with what was recorded after it cut off; None if a run was stopped before its first.
+        """Prepare to resume: load the newest checkpoint and remove the records after it.
 
         Args:
-            kind: What a checkpoint holds.
+            kind: The class of the values in checkpoints.
             every: Rounds from one checkpoint to the next.
 
+        Returns:
+            (round, value); None if the run was stopped before its first checkpoint.
+
         Raises:
-            DamagedError: There are more records than a run leaves that was stopped before its first checkpoint.
+            DamagedError: No checkpoint is intact, or there is none although there are more records than a run can have
+                before its first checkpoint.
         """
         found = self.stored(kind)
         if found is None and (made := len(self.lines())) > every:
@@ -193,7 +235,14 @@ class Record:
         return found
 
     def fits(self) -> Fits:
-        """Whether a checkpoint is of these records. Raises :class:`DamagedError` if they are not sound."""
+        """The function that decides whether a checkpoint belongs to these records.
+
+        Returns:
+            The function.
+
+        Raises:
+            DamagedError: The records have been changed or damaged.
+        """
         known = {0: self._start()[0], **{entry.line["round"]: entry.checksum for entry in self._sound()}}
         checked = self._start()[1]
 
@@ -205,7 +254,14 @@ class Record:
         return why_not
 
     def rewind(self, round: int) -> None:
-        """Cut off what was recorded after ``round``. Raises ``DamagedError`` if the records do not reach it."""
+        """Remove the records after a round.
+
+        Args:
+            round: The round.
+
+        Raises:
+            DamagedError: The records end before this round, or are damaged.
+        """
         end = reached = 0
         for entry in self.entries():
             _refuse(entry)
@@ -220,7 +276,7 @@ class Record:
                 os.fsync(file.fileno())
 
     def entries(self) -> Iterator[Entry]:
-        """Every whole line, sound or not; of a last line that a killed process has left no line is made."""
+        """Every complete line, intact or not; a last line that a killed process left incomplete is skipped."""
         previous, checked = self._start()
         end = 0
         for number, (raw, last) in enumerate(self._raw(), start=1):
@@ -232,7 +288,7 @@ class Record:
                 parsed = json.loads(raw)
                 problem = None if parsed["round"] == number else f"{name} is of round {parsed['round']!r:.20}"
             except (ValueError, TypeError, KeyError, RecursionError) as error:
-                if last:  # torn: the length reached the disk before the words
+                if last:  # incomplete: the length of the file reached the disk before the text
                     return
                 parsed, problem = {}, f"{name} is damaged ({error})"
             if problem is None and found is not None and found != previous_:
@@ -251,8 +307,7 @@ class Record:
         return self.folder / ROUNDS
 
     def _raw(self) -> Iterator[tuple[bytes, bool]]:
-        """Every whole line, and whether nothing comes after it. A file may be made to fill the memory: lines are read one by
-        one, as long as each is used up."""
+        """Every complete line, and whether it is the last; read one by one, since a hostile file could fill the memory."""
         if not within(self.folder, ROUNDS).exists():
             return
         with open_regular(self._path, follow=False, limit=available_memory() / 4) as file:
@@ -265,7 +320,7 @@ class Record:
             raise DamagedError(f"{self._path} has a line of more than {LONGEST:,} bytes; it is damaged")
 
     def _sound(self) -> list[Entry]:
-        # Looked at first: a run that goes on records a round before it stores its checkpoint.
+        # Read first: a running process records a round before it stores its checkpoint.
         newest = max(self.checkpoints.rounds(), default=0)
         found = []
         for entry in self.entries():
@@ -276,7 +331,7 @@ class Record:
         return found
 
     def _start(self) -> tuple[str, bool]:
-        """(the checksum on which that of the first line depends, whether every line has to have one)."""
+        """(the checksum on which that of the first line depends, whether every line must have a checksum)."""
         if not self.begun:
             return checksum.digest(b""), False
         document = self.description()
@@ -290,7 +345,7 @@ class Record:
         return checksum.digest(json.dumps(about, sort_keys=True, default=str).encode()), checked
 
     def _newest(self) -> str:
-        """The checksum of the last line; it is read from the end of the file where it can be."""
+        """The checksum of the last line, read from the end of the file if possible."""
         path = within(self.folder, ROUNDS)
         if not path.exists() or not path.stat().st_size:
             return self._start()[0]
@@ -306,7 +361,7 @@ def _refuse(entry: Entry) -> None:
 
 
 def versions() -> Mapping[str, str]:
-    """Of what the numbers may depend on."""
+    """The versions of all software on which the results may depend."""
     return {
         "coterie": version("coterie"),
         "torch": str(torch.__version__),
@@ -318,9 +373,16 @@ def versions() -> Mapping[str, str]:
 def line(done: Round) -> Line:
     """A round as one JSON object.
 
-    round, exchange: how many are completed. clients: id -> ``group`` (its place in ``groups``) and, where the round was
-    tested, ``loss``, ``accuracy`` and the other metrics on its test data; ``adversary`` of those that are hostile. notes: why
-    the method did or did not act; ``similarity`` names the file of a note's matrices, or is None.
+    ``round`` and ``exchange`` are the numbers of completed rounds and exchanges. ``clients`` maps each id to ``group`` (its
+    place in ``groups``) and, in a tested round, ``loss``, ``accuracy`` and the other metrics on its test data; hostile
+    clients have ``adversary``. ``notes`` hold the reasons why the method did or did not act; ``similarity`` is the file of a
+    note's matrices, or None.
+
+    Args:
+        done: The completed round.
+
+    Returns:
+        The object.
     """
     groups = [list(group) for group in done.assignment.groups]
     clients: dict[str, dict[str, Any]] = {
@@ -328,7 +390,7 @@ def line(done: Round) -> Line:
         for client, number in sorted((c, i) for i, group in enumerate(groups) for c in group)
     }
     for client in done.adversaries:
-        if str(client) in clients:  # it may not have come yet
+        if str(client) in clients:  # it may not have joined yet
             clients[str(client)]["adversary"] = True
     files = {id(note): name for name, note in matrices(done).items()}
     notes = [
@@ -372,16 +434,24 @@ def line(done: Round) -> Line:
 
 
 def matrices(done: Round) -> dict[str, Note]:
-    """File, in the run directory -> the note whose matrices it holds."""
+    """File in the run directory -> the note whose matrices it holds."""
     notes = [note for note in done.notes if note.similarity]
     name = f"{SIMILARITY}/round-{done.number}"
     return {f"{name}{f'-{i}' if i > 1 else ''}.safetensors": note for i, note in enumerate(notes, start=1)}
 
 
 def matrix_file(note: Note, round: int) -> bytes:
-    """A note's matrices ``(n, n)`` by name, as float32 in safetensors; the metadata's ``note`` says whose rows they are.
+    """The file of a note's matrices.
 
-    All of it under one key: safetensors writes several in no certain order, and a file made again must be the same.
+    The metadata has one key, ``note``, which names the clients of the rows. There is only one key because safetensors writes
+    several in no fixed order, and a file that is made again must be the same.
+
+    Args:
+        note: The note, with matrices ``(n, n)`` by name.
+        round: The number of the round.
+
+    Returns:
+        The matrices as float32 in safetensors.
     """
     about = {"round": round, "kind": note.kind, "clients": list(note.order)}
     tensors = {name: matrix.detach().to("cpu", torch.float32).contiguous() for name, matrix in note.similarity.items()}
@@ -389,11 +459,19 @@ def matrix_file(note: Note, round: int) -> bytes:
 
 
 def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[int], dict[str, np.ndarray]]:
-    """The clients of the rows of a note's matrices, and these ``(n, n)`` by name.
+    """Read the matrices of a note.
+
+    Args:
+        folder: The run directory.
+        line: The record of the round.
+        note: The note in this record.
+
+    Returns:
+        The clients of the rows, and the matrices ``(n, n)`` by name.
 
     Raises:
-        DamagedError: the file is missing, or not what was written.
-        UserError: it is a link.
+        DamagedError: The file is missing, or has been changed or damaged.
+        UserError: The file is a link.
     """
     name = note["similarity"]
     if not _MATRICES.fullmatch(name):
@@ -412,8 +490,16 @@ def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[li
 
 
 def spread(line: Line, metric: str = "accuracy") -> dict[str, Any]:
-    """mean, std (of these clients, not an estimate), min of a metric over honest clients, and per_client of all, in a
-    tested round."""
+    """Statistics of a metric in a tested round.
+
+    Args:
+        line: The record of the round.
+        metric: The name of the metric.
+
+    Returns:
+        ``mean``, ``std`` (the standard deviation of exactly these clients, not an estimate) and ``min`` over honest clients,
+        and ``per_client``: client -> value, for all clients.
+    """
     values = {client: entry.get(metric) for client, entry in line["clients"].items()}
     honest = [values[client] for client, entry in line["clients"].items() if not entry.get("adversary")] or [None]
     row = np.array([np.nan if value is None else value for value in honest], dtype=np.float64)
@@ -421,16 +507,32 @@ def spread(line: Line, metric: str = "accuracy") -> dict[str, Any]:
 
 
 def ends(line: Line, rounds: int, target: float | None) -> bool:
-    """Whether a run ends with this round: it is the last, or its mean accuracy has reached the target."""
+    """Whether a run ends with a round.
+
+    Args:
+        line: The record of the round.
+        rounds: Rounds of the run.
+        target: The target of the mean accuracy; None for none.
+
+    Returns:
+        Whether the round is the last, or its mean accuracy has reached the target.
+    """
     reached = target is not None and line["tested"] and spread(line)["mean"] >= target
     return bool(line["round"] >= rounds or reached)
 
 
 def finite(value: Any) -> Any:
-    """``value`` for JSON: numbers that are not finite become None, NumPy's numbers Python's, tuples lists.
+    """Convert a value for JSON.
 
-    >>> finite({"loss": float("nan"), "groups": ((0, 1),)})
-    {'loss': None, 'groups': [[0, 1]]}
+    Args:
+        value: The value.
+
+    Returns:
+        The value, in which numbers that are not finite are None, NumPy's numbers are Python's, and tuples are lists.
+
+    Example:
+        >>> finite({"loss": float("nan"), "groups": ((0, 1),)})
+        {'loss': None, 'groups': [[0, 1]]}
     """
     if isinstance(value, Mapping):
         return {str(k): finite(v) for k, v in value.items()}
@@ -442,7 +544,7 @@ def finite(value: Any) -> Any:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Strict JSON text, which a terminal may show: see :func:`finite` and ``coterie.printable.printable``."""
+    """Strict JSON text that is safe to show in a terminal, see :func:`finite` and ``coterie.printable.printable``."""
     return printable(json.dumps(finite(value), allow_nan=False, indent=indent, ensure_ascii=False), keep="\n")
 
 
@@ -454,39 +556,55 @@ def to_toml(document: Mapping[str, Any]) -> str:
 
 
 LONGEST = 1 << 28
-"""Bytes of a line of the records: that of a million clients has fewer."""
+"""Most bytes of a line of the records; the line of a million clients has fewer."""
 
 LOOKS = 20
-"""So often the newest checkpoint of a run that goes on is looked for: it may be dropped while it is read."""
+"""Number of attempts to read the newest checkpoint of a run in progress, since it may be removed while it is read."""
 
 LARGEST_TOML = 1 << 26
-"""Bytes of a TOML file: the ``run.toml`` of a hundred thousand clients has fewer."""
+"""Most bytes of a TOML file; the ``run.toml`` of a hundred thousand clients has fewer."""
 
 
 LARGEST_OWN = 1 << 20
-"""Bytes of one that a user has written, which has no schema: small keys in many bytes take long to parse."""
+"""Most bytes of a TOML file without a schema, which a user has written: many short keys take long to parse."""
 
 _SCHEMA = re.compile(rb"^schema\s*=", re.MULTILINE)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The document in a TOML file. Raises :class:`~coterie.settings.UserError` if it cannot be read."""
+    """Read a TOML file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The document.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
     return _parsed_toml(_bytes_of(path), path)
 
 
 def read_any(path: Path) -> dict[str, Any]:
-    """The document in a TOML file: as :func:`read_recorded` where it says that Coterie has written it, by its schema."""
+    """The document in a TOML file; if it has a schema, so that Coterie wrote it, it is read by :func:`read_recorded`."""
     data = _bytes_of(path)
     document = _parsed_toml(data, path)
     return _checked(document, data, path) if "schema" in document else document
 
 
 def read_recorded(path: Path) -> dict[str, Any]:
-    """The document in a TOML file that Coterie has written.
+    """Read a TOML file that Coterie has written.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The document.
 
     Raises:
-        UserError: it cannot be read, or is of a newer Coterie.
-        DamagedError: it is not what was written.
+        UserError: The file cannot be read, or is of a newer Coterie.
+        DamagedError: The file has been changed or damaged.
     """
     data = _bytes_of(path)
     return _checked(_parsed_toml(data, path), data, path)
@@ -515,5 +633,5 @@ def _parsed_toml(data: bytes, path: Path) -> dict[str, Any]:
         raise UserError(f"{path} has {len(data):,} bytes, more than the {LARGEST_OWN:,} that such a file may have")
     try:
         return toml(data.decode("utf-8-sig"))
-    except ValueError as error:  # of TOML, or of UTF-8
+    except ValueError as error:  # from TOML or from UTF-8
         raise UserError(f"{path} is no TOML file that can be read: {error}") from error

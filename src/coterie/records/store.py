@@ -1,8 +1,8 @@
-"""Files that survive a killed process: written whole or not at all; checkpoints; one process per run directory.
+"""Crash-safe files: atomic writes, checkpoints, and a lock that allows one process per run directory.
 
-A checkpoint is ``state/<round>.json``, whose arrays are ``state/blobs/<hash>.safetensors``. The newest
-ones are kept, with their blobs; what does not change from one to the next is stored once. Files with other names are never
-removed.
+A checkpoint is ``state/<round>.json``; its arrays are ``state/blobs/<hash>.safetensors``. The newest checkpoints are kept
+with their blobs. An array that does not change from one checkpoint to the next is stored once. Files with other names are
+never removed.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ except ImportError:
     raise UserError("Coterie locks run directories by fcntl, which Windows has not: install it in WSL 2") from None
 
 SCHEMA = 2
-"""Version of a run directory's files. A greater one was written by a newer Coterie and is refused."""
+"""Version of a run directory's files. A greater version was written by a newer Coterie and is refused."""
 
 CHECKED = 2
-"""From this version on every file has a checksum, so one that lacks it is damaged; and a secret is not written."""
+"""From this version on, every file has a checksum (a file without one is damaged), and secrets are not written."""
 
 KEPT = 2
-"""Checkpoints kept where nothing else is said: the newest, and one to fall back on if it cannot be read."""
+"""Checkpoints kept by default: the newest, and one to fall back on if the newest cannot be read."""
 
 PART = ".part"
-"""What the name of a file ends in while it is being written."""
+"""Suffix of a file's name while it is being written."""
 
 _CHECKPOINT = re.compile(r"(\d{6,})\.json", re.ASCII)
 _BLOB = re.compile(r"([0-9a-f]{40})\.safetensors")
 
 Fits = Callable[[int, str | None], str | None]
-"""(round, the checksum of the records that a checkpoint names) -> why it is not of this run, or None."""
+"""(round, the checksum of records in a checkpoint) -> the reason why it does not belong to this run, or None."""
 
 LOCK = "lock"
-"""File in a run directory that is there while a process writes it."""
+"""File that exists in a run directory while a process writes there."""
 
 
 class BusyError(UserError):
@@ -53,7 +53,16 @@ class BusyError(UserError):
 
 
 def check_schema(found: object, path: Path) -> None:
-    """Refuse a file of a newer (or no) schema version with a :class:`~coterie.settings.UserError`."""
+    """Check the schema version of a file.
+
+    Args:
+        found: The version in the file.
+        path: The file, for error messages.
+
+    Raises:
+        DamagedError: The file has no version.
+        UserError: The version is newer than :data:`SCHEMA`.
+    """
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         raise DamagedError(f"{path} has no schema version; it is no file of Coterie's, or damaged")
     if found > SCHEMA:
@@ -61,9 +70,17 @@ def check_schema(found: object, path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that, whenever the process or the machine stops, it is there whole or as before.
+    """Write a file atomically: if the process or the machine stops, the file is either complete or as before.
 
-    A link at ``path`` is replaced, and what it leads to is left as it is.
+    If there is a link at ``path``, the link is replaced, and its target stays as it is.
+
+    Args:
+        path: The file.
+        data: Its bytes.
+
+    Raises:
+        OSError: The file cannot be written, for example because the disk is full.
+        UserError: A link or a special file is at the place of the partial file.
     """
     part = path.with_name(path.name + PART)
     try:
@@ -74,17 +91,17 @@ def write_whole(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except OSError as error:  # a full disk, say
+    except OSError as error:  # for example, a full disk
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        error.filename = str(path)  # the one that was asked for
+        error.filename = str(path)  # the file that the caller named
         error.filename2 = None
         raise
     sync_folder(path.parent)
 
 
 def _make_way(part: Path) -> None:
-    """Remove what a killed process has left of a file; raises :class:`~coterie.settings.UserError` for anything else."""
+    """Remove the partial file of a killed process; raise :class:`~coterie.settings.UserError` for anything else."""
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(part.lstat().st_mode):
             raise UserError(f"{part} is in the way: it is a link or no regular file")
@@ -92,7 +109,7 @@ def _make_way(part: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in ``folder`` last."""
+    """Flush the directory ``folder`` to disk, so that renames in it are durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -101,16 +118,20 @@ def sync_folder(folder: Path) -> None:
 
 
 class Checkpoints:
-    """The checkpoints of one run, in ``folder``, made when the first is saved."""
+    """The checkpoints of one run, in ``folder``, which is created when the first one is saved."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = folder / "blobs"
 
     def save(self, round: int, value: Any, kept: int = KEPT, record: str = "") -> None:
-        """Store ``value`` as the checkpoint after ``round``, then drop all but the newest ``kept``.
+        """Store a checkpoint, then remove all but the newest ones.
 
-        record: the checksum of the records up to this round, by which the checkpoint is known to be of this run.
+        Args:
+            round: The round after which it is made.
+            value: The value to store.
+            kept: Newest checkpoints to keep.
+            record: The checksum of the records up to this round, which shows that the checkpoint belongs to this run.
         """
         self._check_links()
         self.blobs.mkdir(parents=True, exist_ok=True)
@@ -120,14 +141,20 @@ class Checkpoints:
         self.prune(kept)
 
     def load(self, fits: Fits | None = None, fallback: bool = True, rounds: list[int] | None = None) -> tuple[int, Any] | None:
-        """(round, value) of the newest checkpoint that can be read, of those after ``rounds``; None where there is none.
+        """The newest checkpoint that can be read.
 
-        A damaged checkpoint is passed over for the one before: going on from there gives the same result, later. Without
-        ``fallback`` it is an error.
+        Args:
+            fits: Decides whether a checkpoint belongs to this run.
+            fallback: Whether to use the checkpoint before, if one is damaged. A run that continues from there gives the same
+                result, only later.
+            rounds: The rounds whose checkpoints are considered, ascending; None for all.
+
+        Returns:
+            (round, value); None if there is no checkpoint.
 
         Raises:
-            DamagedError: none can be read, or without ``fallback`` not the newest.
-            UserError: one is of a newer schema, or has an unknown class.
+            DamagedError: No checkpoint can be read; without ``fallback``, the newest cannot be read.
+            UserError: A checkpoint is of a newer schema, or has an unknown class.
         """
         damaged: DamagedError | None = None
         for round in reversed(self.rounds() if rounds is None else rounds):
@@ -142,8 +169,18 @@ class Checkpoints:
         return None
 
     def check(self, round: int, fits: Fits | None = None) -> list[str]:
-        """The blobs of a checkpoint. Raises :class:`~coterie.settings.UserError` if it or one of them is not what was
-        written."""
+        """Check a checkpoint and its blobs.
+
+        Args:
+            round: The round of the checkpoint.
+            fits: Decides whether the checkpoint belongs to this run.
+
+        Returns:
+            The names of its blobs.
+
+        Raises:
+            UserError: The checkpoint or one of its blobs has been changed or damaged.
+        """
         names = sorted(set(codec.blobs(self.document(round, fits)["value"])))
         for name in names:
             self.blob(name)
@@ -158,10 +195,22 @@ class Checkpoints:
         return sorted(int(match[1]) for match in found if match and self.path(int(match[1])).name == match[0])
 
     def path(self, round: int) -> Path:
+        """The file of a round's checkpoint."""
         return self.folder / f"{round:06d}.json"
 
     def document(self, round: int, fits: Fits | None = None) -> dict[str, Any]:
-        """A checkpoint as it is stored. Raises :class:`~coterie.records.codec.DamagedError` if it is not what was written."""
+        """Read a checkpoint without decoding its value.
+
+        Args:
+            round: The round of the checkpoint.
+            fits: Decides whether the checkpoint belongs to this run.
+
+        Returns:
+            The entries ``round``, ``record`` and ``value``.
+
+        Raises:
+            DamagedError: The checkpoint has been changed or damaged, or belongs to another run.
+        """
         path = self.path(round)
         try:
             data = read_within(self.folder, path.name)
@@ -184,13 +233,23 @@ class Checkpoints:
         return name
 
     def _has(self, path: Path, data: bytes) -> bool:
-        """Whether a file has just these bytes: one that was damaged since is to be written again."""
+        """Whether a file has exactly these bytes; if it was damaged since, it must be written again."""
         if path.is_symlink() or not path.is_file() or path.stat().st_size != len(data):
             return False
         return read_within(self.blobs, path.name) == data
 
     def blob(self, name: str) -> bytes:
-        """The bytes of a blob. Raises :class:`~coterie.records.codec.DamagedError` if they are not what was written."""
+        """Read a blob.
+
+        Args:
+            name: The name of the blob.
+
+        Returns:
+            Its bytes.
+
+        Raises:
+            DamagedError: The blob is missing, or has been changed or damaged.
+        """
         path = self._blob(name)
         try:
             data = read_within(self.blobs, path.name)
@@ -207,13 +266,13 @@ class Checkpoints:
         return path
 
     def prune(self, kept: int = KEPT) -> None:
-        """Drop all but the newest ``kept`` checkpoints, and blobs that none of them refers to."""
+        """Remove all but the newest ``kept`` checkpoints, and the blobs to which none of these refers."""
         rounds = self.rounds()
         for round in rounds[:-kept]:
             self.path(round).unlink()
         used: set[str] = set()
         for round in rounds[-kept:]:
-            # A damaged one has no use for blobs.
+            # A damaged checkpoint needs no blobs.
             with suppress(DamagedError):
                 used.update(codec.blobs(self.document(round)["value"]))
         for path in self.blobs.iterdir() if self.blobs.is_dir() else ():
@@ -222,7 +281,7 @@ class Checkpoints:
                 path.unlink()
 
     def drop_after(self, round: int) -> None:
-        """Remove the checkpoints of later rounds, which cannot be read and are made again, and the blobs that are damaged."""
+        """Remove unreadable checkpoints of later rounds, and damaged blobs; these rounds are made again."""
         later = [one for one in self.rounds() if one > round]
         for one in later:
             self.path(one).unlink()
@@ -243,26 +302,38 @@ _HELD: set[str] = set()
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this process alone; raises :class:`BusyError` where another holds it.
+    """Lock a folder for this process.
 
-    The lock is the operating system's and goes with the process, however it ends.
+    The operating system holds the lock and releases it when the process ends for any reason.
+
+    Args:
+        folder: The folder.
+
+    Yields:
+        None, while the folder is locked.
+
+    Raises:
+        BusyError: Another process holds the lock, or this process holds it already.
     """
     path = folder / LOCK
     key = str(folder.resolve())
-    if key in _HELD:  # a process does not shut itself out by lockf
+    if key in _HELD:  # lockf does not exclude the process that holds the lock
         raise BusyError(f"{folder} is being written by this process already")
     handle = _lock(path)
     _HELD.add(key)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held, so that nobody else's lock is removed
+        path.unlink(missing_ok=True)  # while it is held, so that no other process's lock is removed
         _HELD.discard(key)
         os.close(handle)
 
 
 def _lock(path: Path) -> int:
-    """An open, locked file at ``path``. ``lockf``, unlike ``flock``, is not inherited by forked worker processes."""
+    """An open, locked file at ``path``.
+
+    It uses ``lockf`` since forked worker processes do not inherit this lock, unlike that of ``flock``.
+    """
     while True:
         handle = descriptor(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -277,4 +348,4 @@ def _lock(path: Path) -> int:
                 os.ftruncate(handle, 0)
                 os.write(handle, f"{os.getpid()}\n".encode())
                 return handle
-        os.close(handle)  # its owner removed it in between
+        os.close(handle)  # the owner removed the file in the meantime

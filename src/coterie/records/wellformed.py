@@ -1,6 +1,6 @@
-"""Whether records are of the form that readers rely on: a file may be damaged, or from somebody who is hostile.
+"""Checks that records have the form on which readers rely: a file may be damaged or come from a hostile person.
 
-What older versions did not write may be missing.
+Entries that older versions did not write may be missing.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _LATER: Mapping[str, Test] = {
     "evaluations": _whole, "silent": _ids, "released": _table(_whole, _id), "files": _table(_text),
     "claimed": _table(_whole, _id), "scaled": _table(_number, _id),
 }  # fmt: skip
-"""What only newer lines have, or those to which it applies."""
+"""Entries that only newer lines have, or only lines to which they apply."""
 LINE = {**_ALWAYS, **_LATER}
 REQUIRED = tuple(_ALWAYS)
 
@@ -109,14 +109,22 @@ def _flaw(value: Mapping[str, Any], tests: Mapping[str, Test], needed: tuple[str
 
 
 def flaw_of_line(line: Any, whole: bool = True) -> str | None:
-    """What keeps a line of the records from being one, or None. whole: nothing may be missing."""
+    """The reason why a value is not a line of the records.
+
+    Args:
+        line: The value.
+        whole: Whether all required entries must be present.
+
+    Returns:
+        The reason, or None if the value is a line.
+    """
     if not isinstance(line, Mapping):
         return "it is no object"
     return _flaw(line, LINE, REQUIRED if whole else ()) or (_flaw_of_groups(line) if whole else None)
 
 
 def _flaw_of_groups(line: Mapping[str, Any]) -> str | None:
-    """Every client is in one group, and says in which."""
+    """The reason if not every client is in one group and has this group's number in its entry, or None."""
     there = {str(client): number for number, group in enumerate(line["groups"]) for client in group}
     if len(there) != sum(map(len, line["groups"])):
         return "'groups' are no groups of clients"
@@ -125,13 +133,16 @@ def _flaw_of_groups(line: Mapping[str, Any]) -> str | None:
 
 
 def flaw_of_description(document: Mapping[str, Any]) -> str | None:
-    """What keeps a document from being a ``run.toml``, or None."""
+    """The reason why a document is not a ``run.toml``, or None."""
     return _flaw(document, DESCRIPTION, ()) or _flaw_of_settings(document)
 
 
 def _flaw_of_settings(document: Mapping[str, Any]) -> str | None:
-    """Settings are such as would be taken now, as far as they are known: earlier versions had others, and a federation may
-    have a method of its own. A secret is not there to be looked at."""
+    """The reason if a setting would not be accepted now, or None.
+
+    Only known settings are checked: earlier versions had others, and a federation may have a custom method. The secret is
+    not in the document, so it is not checked.
+    """
     method = document.get("methods", [{}])[0]
     tables = [(cls, document.get(cls.__name__.lower(), {})) for cls in (Training, Boundary, Robust)]
     if (cls := METHODS.get(method.get("name"))) is not None:

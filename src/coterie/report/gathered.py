@@ -1,6 +1,6 @@
-"""A run read for showing: its records, its groups followed over the rounds, its clients in an order that keeps groups together.
+"""A run prepared for display: its records, its groups followed over the rounds, and its clients ordered by group.
 
-What a page and printed figures both start from.
+Pages and printed figures both start from it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ from coterie.records.record import Line, Record
 from coterie.settings import UserError
 
 PlacedNotes = Sequence[tuple[int, int, Mapping[str, Any]]]
-"""(round, node, note) of each note of a run; the node is the group it was about, -1 where it was about none."""
+"""(round, node, note) of each note of a run; node is the group that the note is about, or -1."""
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """description: ``run.toml``. lines: the rounds. nodes: groups by id. clients: ids, in the order of
-    :func:`~coterie.report.gathered.ordered`. members: per client, in this order, the id of its node in each round, or -1.
-    places: per round, the ids of its groups in their order. told: the notes."""
+    """A run prepared for display.
+
+    Attributes:
+        folder: The run directory.
+        description: The content of ``run.toml``.
+        lines: The completed rounds.
+        nodes: The groups, by id.
+        clients: The client ids, in the order of :func:`~coterie.report.gathered.ordered`.
+        members: Per client, in this order, the id of its node in each round, or -1.
+        places: Per round, the ids of its groups in their order.
+        told: The notes.
+    """
 
     folder: Path
     description: Mapping[str, Any]
@@ -41,16 +50,24 @@ class Gathered:
 
     @property
     def truth(self) -> dict[int, int]:
-        """client -> number of its true group, where these are known."""
+        """The number of each client's true group, if the true groups are known."""
         return true_groups(self.facts)
 
 
 def true_groups(facts: Mapping[str, Any]) -> dict[int, int]:
+    """Return client -> number of its true group, from the world's table of ``run.toml``; empty if not known."""
     return {client: i for i, group in enumerate(facts.get("true_groups") or ()) for client in group}
 
 
 def gather(folder: Path) -> Gathered:
-    """Read the run in ``folder``. Raises :class:`~coterie.settings.UserError` if there is none, or no completed round."""
+    """Read the run in ``folder``.
+
+    Args:
+        folder: The run directory.
+
+    Raises:
+        UserError: If there is no run, or it has no completed round.
+    """
     record = Record(folder)
     description, lines = record.description(), record.lines()
     if not lines:
@@ -59,7 +76,13 @@ def gather(folder: Path) -> Gathered:
 
 
 def gathered(folder: Path, description: Mapping[str, Any], lines: Sequence[Line]) -> Gathered:
-    """:func:`gather` of a run whose records have been read."""
+    """Prepare a run, as :func:`gather` does, from records that have been read.
+
+    Args:
+        folder: The run directory.
+        description: The content of ``run.toml``.
+        lines: The completed rounds.
+    """
     nodes, places = follow(lines)
     known = sorted({client for line in lines for group in line["groups"] for client in group})
     members = memberships(lines, places, known)
@@ -71,7 +94,12 @@ def gathered(folder: Path, description: Mapping[str, Any], lines: Sequence[Line]
 
 
 def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> PlacedNotes:
-    """Every note; one is about groups as they were before it."""
+    """Return every note with its group; a note is about the groups as they were before it.
+
+    Args:
+        lines: The completed rounds.
+        places: Per round, the ids of its groups in their order.
+    """
     out = []
     before: dict[int, int] = {}
     for line, row in zip(lines, places, strict=True):
@@ -82,37 +110,49 @@ def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> PlacedNotes
 
 
 def mostly(clients: Sequence[int], at: Mapping[int, int]) -> int:
-    """The group that has more than half of these clients, and they are more than half of it; -1 where none is."""
+    """Return the group that contains more than half of these clients and consists of them by more than half, or -1.
+
+    Args:
+        clients: The clients.
+        at: client -> its group.
+    """
     inside = Counter(at[client] for client in clients if client in at)
     id, count = inside.most_common(1)[0] if inside else (-1, 0)
     return id if 2 * count > max(len(clients), sum(other == id for other in at.values())) else -1
 
 
 # ----------------------------------------------------------------------------------------------------
-# Groups followed through the rounds of a run: from when to when each was there, what it came from, and why.
+# Groups followed over the rounds of a run: first and last round, parent groups and reason of each.
 #
-# :mod:`coterie.report.terminal` draws the same as a tree of who was together until when; here a group that keeps most of its
-# members stays itself, so that methods which make their groups anew in every round can be followed too.
+# :mod:`coterie.report.terminal` draws the same as a tree of splits. Here a group that keeps most of its members remains the
+# same group, so methods that make new groups in every round can be followed too.
 
 
 KEEPS = ("keep", "hold", "ask", "gradients", "join", "wait", "walk", "leave", "node")
-"""Notes of these kinds tell of no new group, but for that of a newcomer on its own."""
+"""Notes of these kinds create no new group, except for that of a single new client."""
 
 
 FEW = 40
-"""So many groups are told one by one."""
+"""Up to this many groups are ordered by the tree of groups."""
 
 
 WAITS: Mapping[str, Any] = {"kind": "wait", "text": "in none of the parts: waits to be placed when heard", "numbers": {}}
-"""The reason of those who were not heard when their group was divided."""
+"""The reason for clients that did not answer when their group was divided."""
 
 
 @dataclass
 class TreeNode:
-    """A group from the round ``first``, after which it was there, to the round ``last``.
+    """A group that exists after each round from ``first`` to ``last``.
 
-    parents: the groups that its members came from, who gave most of them first; none of the first groups. clients: its
-    members in its last round. kind, why, numbers: the note that it came with, if there was one.
+    Attributes:
+        id: Its id.
+        first: Its first round.
+        last: Its last round.
+        clients: Its members in its last round.
+        parents: The groups that its members came from, the one with the most of them first; empty for the first groups.
+        kind: The kind of the note that created it, or empty.
+        why: The text of that note.
+        numbers: The numbers of that note.
     """
 
     id: int
@@ -126,10 +166,16 @@ class TreeNode:
 
 
 def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
-    """The groups of a run by id, and per round the ids of ``line["groups"]`` in their order.
+    """Follow the groups of a run over the rounds.
 
-    A group goes on where it has more than half of the members of a group of the round before, who are more than half of its
-    own members that were there, unless a note says that this group was divided.
+    A group remains the same in the next round if one new group contains more than half of its members, and these are more
+    than half of the new group's members that were present before. It does not if a note records that it was divided.
+
+    Args:
+        lines: The completed rounds.
+
+    Returns:
+        The groups by id, and per round the ids of ``line["groups"]`` in their order.
     """
     nodes: list[TreeNode] = []
     places: list[list[int]] = []
@@ -138,7 +184,7 @@ def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
         notes = line["notes"]
         sizes = Counter(before.values())
         divided = {_node_of(note["clients"], before, sizes) for note in notes if len(note["parts"]) > 1}
-        reasons = Reasons(notes) if before else None  # the first groups need none
+        reasons = Reasons(notes) if before else None  # the first groups have no reason
         row = []
         for group in line["groups"]:
             came = Counter(before[client] for client in group if client in before)
@@ -157,14 +203,18 @@ def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
 
 
 def _node_of(clients: Sequence[int], before: Mapping[int, int], sizes: Mapping[int, int]) -> int | None:
-    """The node that has just these clients; some of them may not have been there."""
+    """Return the node with exactly these clients, apart from those that were not present."""
     ids = {before[client] for client in clients if client in before}
     here = sum(client in before for client in clients)
     return ids.pop() if len(ids) == 1 and sizes[next(iter(ids))] == here else None
 
 
 class Reasons:
-    """The notes of a round, asked for the one that a group came with."""
+    """The notes of a round, to find the one that explains a new group.
+
+    Args:
+        notes: The notes of the round.
+    """
 
     def __init__(self, notes: Sequence[Mapping[str, Any]]) -> None:
         self.notes = [note for note in notes if note["kind"] not in KEEPS or len(note["clients"]) == 1]
@@ -177,7 +227,15 @@ class Reasons:
                 self.of.setdefault(client, []).append(i)
 
     def why(self, group: Sequence[int]) -> Mapping[str, Any] | None:
-        """The note that has most of this group as a part, else one about all of its clients."""
+        """Return the note that explains a group.
+
+        Args:
+            group: The clients of the group.
+
+        Returns:
+            The note that has most of this group as a part, else one about all of its clients, else None. If the latter note
+            divided its clients, :data:`WAITS` replaces it.
+        """
         inside = Counter(i for client in group for i in self.of.get(client, ()))
         for i, count in sorted(inside.items()):
             note, size = self.parts[i]
@@ -199,7 +257,13 @@ def _new(id: int, round: int, group: Sequence[int], came: Counter[int], reasons:
 
 
 def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients: Sequence[int]) -> list[list[int]]:
-    """Per client, the id of its node in each round; -1 where it was not there."""
+    """Return, per client, the id of its node in each round, or -1 if it was not present.
+
+    Args:
+        lines: The completed rounds.
+        places: Per round, the ids of its groups in their order.
+        clients: The client ids.
+    """
     out = [[-1] * len(lines) for _ in clients]
     at = {client: i for i, client in enumerate(clients)}
     for column, (line, row) in enumerate(zip(lines, places, strict=True)):
@@ -212,10 +276,19 @@ def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients:
 def ordered(
     clients: Sequence[int], members: Sequence[Sequence[int]], nodes: Sequence[TreeNode], truth: Mapping[int, int] | None = None
 ) -> list[int]:
-    """The positions of clients such that those who are together now are side by side.
+    """Return the positions of clients in an order that puts the members of each present group side by side.
 
-    Groups of now stand as the tree of the groups has them; of more than :data:`FEW` those with the same true group (truth:
-    client -> its number) side by side, the largest first. In a group, clients with one true group are side by side.
+    The present groups follow the tree of groups. If there are more than :data:`FEW`, those with the same true group are side
+    by side, the largest first. In a group, clients of one true group are side by side.
+
+    Args:
+        clients: The client ids.
+        members: Per client, the id of its node in each round, or -1.
+        nodes: The groups, by id.
+        truth: client -> number of its true group.
+
+    Returns:
+        Positions in ``clients``.
     """
     truth = truth or {}
     last = [row[-1] for row in members]
@@ -231,7 +304,7 @@ def ordered(
 
 
 def _chain(node: int, nodes: Sequence[TreeNode]) -> tuple[int, ...]:
-    """The groups from the first one down to this, by who gave most of the members."""
+    """Return the groups from the first one down to this one, each the parent that gave the most members."""
     chain = [node]
     while chain[-1] >= 0 and nodes[chain[-1]].parents:
         chain.append(nodes[chain[-1]].parents[0])

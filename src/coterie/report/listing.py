@@ -1,4 +1,4 @@
-"""What there is to choose from: names with a sentence, settings with their values and limits. As rich tables."""
+"""Lists of what a user can choose: names with a sentence, and settings with values and limits, as rich tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.settings import SYMBOLS, documented
 
 
 def names(about: Mapping[str, str]) -> Table:
-    """One row per name and its sentence."""
+    """Return a table with one row per name and its sentence."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, text in about.items():
         table.add_row(Text(name, style="bold"), Text(text))
@@ -21,7 +21,12 @@ def names(about: Mapping[str, str]) -> Table:
 
 
 def settings(source: Any, hidden: Sequence[str] = ()) -> Table:
-    """One row per setting: value (an instance's, or the class's default), what is allowed, what it means."""
+    """Return a table with one row per setting: its value, the allowed values, and its meaning.
+
+    Args:
+        source: An instance, whose values are shown, or a class, whose defaults are shown.
+        hidden: Settings to leave out.
+    """
     cls = source if isinstance(source, type) else type(source)
     limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -35,10 +40,11 @@ def settings(source: Any, hidden: Sequence[str] = ()) -> Table:
 
 
 def allowed(words: str, limits: Mapping[str, Any]) -> str:
-    """A setting's type and limits in words.
+    """Return a setting's type and limits in words.
 
-    >>> allowed("a number", {"ge": 0, "lt": 1}), allowed("a text", {"choices": ("l1", "l2")})
-    ('a number >= 0, < 1', 'l1, l2')
+    Example:
+        >>> allowed("a number", {"ge": 0, "lt": 1}), allowed("a text", {"choices": ("l1", "l2")})
+        ('a number >= 0, < 1', 'l1, l2')
     """
     if "choices" in limits:
         return ", ".join(limits["choices"])
@@ -47,10 +53,11 @@ def allowed(words: str, limits: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> str:
-    """A value as a TOML file or --set takes it.
+    """Return a value in the form that a TOML file or --set accepts.
 
-    >>> plain(None), plain(True), plain(((1, 7),))
-    ('none', 'true', '[[1, 7]]')
+    Example:
+        >>> plain(None), plain(True), plain(((1, 7),))
+        ('none', 'true', '[[1, 7]]')
     """
     if isinstance(value, tuple):
         return f"[{', '.join(plain(v) for v in value)}]"
@@ -60,5 +67,5 @@ def plain(value: Any) -> str:
 
 
 def first_line(cls: type[Any]) -> str:
-    """The first line of a class's docstring."""
+    """Return the first line of a class's docstring."""
     return (cls.__doc__ or "").strip().partition("\n")[0]

@@ -1,7 +1,7 @@
-"""What goes on, in a terminal: lines for what has happened, and below them a few that are written anew.
+"""The progress of runs in a terminal: lines about past events, and below them a few lines that are updated.
 
-Everything is refreshed by calls alone: an engine forks its workers, and a process that forks must have no other threads.
-Without a console nothing is shown.
+All updates happen in calls, never in a thread: an engine forks its workers, and a process that forks must have no other
+threads. Without a console nothing is shown.
 """
 
 from __future__ import annotations
@@ -26,23 +26,27 @@ from coterie.records.record import Line, spread
 from coterie.report import terminal
 
 OFTEN = 0.1
-"""Seconds: nothing is written anew more often."""
+"""The least time between two updates, in seconds."""
 
 EDGE = 3
-"""Columns left free at the right: ``^C`` is shown there, and would else begin a line that is not taken away."""
+"""Columns left free on the right: ``^C`` is shown there, and would otherwise start a line that is not removed."""
 
 SIZES = 8
-"""Groups are told with their sizes up to so many."""
+"""Sizes of groups are shown if there are at most this many groups."""
 
 
 def watched(quiet: bool = False) -> Console | None:
-    """The console of stderr where somebody looks at it and at the output; else None. quiet: as with ``--json``."""
+    """Return the console of stderr if stderr and stdout are terminals, else None.
+
+    Args:
+        quiet: Whether to return None in any case, as with ``--json``.
+    """
     looking = sys.stderr.isatty() and sys.stdout.isatty()
     return terminal.console(sys.stderr) if looking and not quiet else None
 
 
 class Screen:
-    """Lines that are written anew, below those that stay; a context manager, which leaves none of the former behind."""
+    """Lines that are updated, below lines that stay; a context manager, which removes the former at its end."""
 
     def __init__(self, console: Console | None) -> None:
         self.display = console and Display(console=console, auto_refresh=False, transient=True)
@@ -58,20 +62,32 @@ class Screen:
             self.display.stop()
 
     def write(self, lines: Callable[[], Iterable[RenderableType]], at_once: bool = False) -> None:
-        """These lines in place of those there are; but not where they are still new, unless ``at_once``."""
+        """Replace the updated lines.
+
+        Args:
+            lines: A function that returns the new lines.
+            at_once: Whether to replace them even if less than :data:`OFTEN` seconds have passed since the last update.
+        """
         now = time.monotonic()
         if self.display and (at_once or now - self.shown >= OFTEN):
             self.shown = now
             self.display.update(Constrain(Group(*lines()), self.display.console.width - EDGE), refresh=True)
 
     def keep(self, line: Text) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self.display:
             self.display.console.print(line, no_wrap=True, overflow="ellipsis")
 
 
 def bar(name: str, done: float, total: float, after: str) -> Table:
-    """``name``, a bar, and what is told after it, on one line of any width."""
+    """Return one line of any width with a progress bar.
+
+    Args:
+        name: The text before the bar.
+        done: The progress, in the unit of ``total``.
+        total: The progress at the end.
+        after: The text after the bar.
+    """
     row = Table.grid(padding=(0, 1), expand=True)
     row.add_column(no_wrap=True, max_width=28)
     row.add_column(ratio=1, min_width=8)
@@ -81,14 +97,17 @@ def bar(name: str, done: float, total: float, after: str) -> Table:
 
 
 def line_of(text: str) -> Text:
-    """One line, cut where the terminal ends."""
+    """Return a text as one line, cut at the terminal's edge."""
     return Text(f"  {text}", style="cyan", no_wrap=True, overflow="ellipsis")
 
 
 class Live:
-    """The runs of an experiment: how far the present one is and all are, what the last round gave, and what happened.
+    """The progress of an experiment: of the present run and of all runs, the results of the last round, and past events.
 
-    names: one per run, the method first and ``-seed`` after it where there are several. rounds: of each run, at most.
+    Args:
+        console: Where to show it, or None to show nothing.
+        names: One per run, the method first, followed by ``-seed`` if there are several seeds.
+        rounds: The greatest number of rounds of each run.
     """
 
     def __init__(self, console: Console | None, names: Iterable[str], rounds: int) -> None:
@@ -106,17 +125,17 @@ class Live:
         self.screen.__exit__(kind, error, trace)
 
     def begin(self, number: int, done: int) -> None:
-        """The run with this ``number`` starts, or goes on after ``done`` rounds."""
+        """Show that the run with this ``number`` starts, or continues after ``done`` rounds."""
         self.number, self.last, self.tested = number, None, ""
         self.pace.begin(number, done)
         self.screen.write(self._lines, at_once=True)
 
     def show(self, number: int, line: Line) -> None:
-        """A round of the run with this ``number`` has been recorded as ``line``."""
+        """Show that a round of the run with this ``number`` has been recorded as ``line``."""
         self.pace.ended(line["round"])
         self.last = line
         if line["tested"]:
-            mean = spread(line)["mean"]  # not a number where it was not measured, or the models diverged
+            mean = spread(line)["mean"]  # not a number if it was not measured or the models diverged
             self.tested = f"accuracy {terminal.number(mean if math.isfinite(mean) else None)}"
         for note in line["notes"]:
             text = terminal.event(note, line["round"])
@@ -125,7 +144,7 @@ class Live:
         self.screen.write(self._lines)
 
     def end(self, number: int) -> None:
-        """The run with this ``number`` has ended."""
+        """Show that the run with this ``number`` has ended."""
         self.finished += 1
         self.pace.finish()
         if self.last is not None:
@@ -133,14 +152,14 @@ class Live:
             self.screen.keep(Text.assemble((self.names[number], "bold"), f": {', '.join(filter(None, parts))}"))
 
     def tell(self, text: str) -> None:
-        """One sentence that stays, on stderr whether or not somebody looks."""
+        """Print a sentence that stays, on stderr even without a console."""
         if self.screen.display:
             self.screen.keep(Text(f"coterie: {text}", style="yellow"))
         else:
             say(f"coterie: {text}", sys.stderr)
 
     def note(self, text: str) -> None:
-        """What goes on besides, where somebody looks."""
+        """Show, on a console only, a further activity."""
         self.screen.write(lambda: [*self._lines(), line_of(text)], at_once=True)
 
     def _lines(self) -> Iterable[RenderableType]:
@@ -157,19 +176,24 @@ class Live:
 
 
 def groups(found: Sequence[Sequence[int]]) -> str:
-    """How many groups there are and, where they are few, of how many clients.
+    """Return the number of groups in words and, if there are few, their sizes.
 
-    >>> groups([[0, 1], [2]]), groups([[0, 1, 2]])
-    ('2 groups of 2, 1', '1 group of 3')
+    Example:
+        >>> groups([[0, 1], [2]]), groups([[0, 1, 2]])
+        ('2 groups of 2, 1', '1 group of 3')
     """
     count = f"{len(found)} group{'' if len(found) == 1 else 's'}"
     return f"{count} of {', '.join(str(len(group)) for group in found)}" if len(found) <= SIZES else count
 
 
 class Steps:
-    """Something that takes a number of steps, each of about the same length; a context manager.
+    """The progress of a task of several steps, each of about the same length; a context manager.
 
-    name: of what is done. total: how many steps there are, of which ``done`` are already.
+    Args:
+        console: Where to show it, or None to show nothing.
+        name: The name of the task.
+        total: The number of steps.
+        done: The number of steps that are done already.
     """
 
     def __init__(self, console: Console | None, name: str, total: int, done: int = 0) -> None:
@@ -185,13 +209,13 @@ class Steps:
         self.screen.__exit__(kind, error, trace)
 
     def step(self) -> None:
-        """One is done."""
+        """Show that one more step is done."""
         self.done, self.now = self.done + 1, ""
         self.total = max(self.total, self.done)
         self.screen.write(self._lines, at_once=True)
 
     def tell(self, text: str) -> None:
-        """What goes on within a step."""
+        """Show the activity within the present step."""
         self.now = text
         self.screen.write(self._lines)
 
@@ -205,18 +229,19 @@ class Steps:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How long it will take: from the rounds that have been and the rounds that are left.
+# The remaining time, from the durations of past rounds and the number of rounds left.
 
 
 RECENT = 10
-"""Rounds of the present run whose median is what a round takes."""
+"""The number of past rounds of the present run; their median is the expected duration of a round."""
 
 
 def duration(seconds: float) -> str:
-    """About how long.
+    """Return an approximate duration in words.
 
-    >>> duration(40), duration(150), duration(5400), duration(400_000)
-    ('40 s', '2 min', '1.5 h', '4.6 days')
+    Example:
+        >>> duration(40), duration(150), duration(5400), duration(400_000)
+        ('40 s', '2 min', '1.5 h', '4.6 days')
     """
     for unit, length, digits in (("days", 86_400, 1), ("h", 3_600, 1), ("min", 60, 0)):
         if seconds >= 1.5 * length:
@@ -225,8 +250,12 @@ def duration(seconds: float) -> str:
 
 
 class Pace:
-    """Of the runs of an experiment, one after the other. kinds: what each is, such as its method: those of one kind take
-    about as long. rounds: of each, at most."""
+    """The speed of the runs of an experiment, which follow each other.
+
+    Args:
+        kinds: The kind of each run, such as its method; runs of one kind take about the same time.
+        rounds: The greatest number of rounds of each run.
+    """
 
     def __init__(self, kinds: Sequence[str], rounds: int) -> None:
         self.kinds, self.rounds = kinds, rounds
@@ -237,14 +266,14 @@ class Pace:
         self.began = self.at = time.monotonic()
 
     def begin(self, number: int, done: int) -> None:
-        """The run with this ``number`` begins, after ``done`` rounds."""
+        """Start the run with this ``number``, after ``done`` rounds."""
         self.number, self.done = number, done
         self.recent.clear()
-        self.first = True  # it has the making of data and workers in it, and counts until there is another
+        self.first = True  # it includes the start of data and workers, and counts until there is another
         self.began = self.at = time.monotonic()
 
     def ended(self, round: int) -> None:
-        """So has a round of it."""
+        """Record that a round of the present run has ended."""
         now = time.monotonic()
         if self.first and self.recent:
             self.recent.clear()
@@ -254,20 +283,23 @@ class Pace:
         self.at, self.done = now, round
 
     def finish(self) -> None:
-        """So has the run."""
+        """Record that the present run has ended."""
         self.ended_runs.add(self.number)
 
     def taken(self) -> str:
-        """How long the present run has taken by now."""
+        """Return the time that the present run has taken so far, in words."""
         return duration(self.at - self.began)
 
     def left(self) -> str:
-        """How long the present run will take, to be put after other words; nothing where that cannot be told."""
+        """Return the remaining time of the present run, as a continuation of a sentence; empty if it is not known."""
         rounds = self.rounds - self.done
         return f", {duration(median(self.recent) * rounds)} left" if self.recent and rounds else ""
 
     def left_of_all(self) -> str:
-        """The same of all runs. One of a kind not seen yet is taken to be as the mean of those seen."""
+        """Return the remaining time of all runs, as :meth:`left` does.
+
+        A kind of run without past rounds is assumed to take the mean time of the other kinds.
+        """
         if not self.known:
             return ""
         waiting = [kind for i, kind in enumerate(self.kinds) if i != self.number and i not in self.ended_runs]
@@ -278,6 +310,6 @@ class Pace:
         return f", {duration(seconds)} left" if seconds else ""
 
     def share(self) -> float:
-        """Of all rounds, those that are done."""
+        """Return the share of all rounds that are done."""
         here = 0 if self.number in self.ended_runs else self.done / self.rounds
         return (len(self.ended_runs) + here) / len(self.kinds)

@@ -1,4 +1,4 @@
-"""A suggestion for the eye: what was found, what every method would need, and why to trust it less."""
+"""A suggestion in a terminal: the result of the probes, the settings that each method needs, and reasons for caution."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from coterie.runs.suggest import Advice, Finding, Range, Suggestion
 
 STYLES = {"clear": "green", "narrow": "yellow", "none": "red"}
 MOST = 12
-"""Groups are listed up to so many."""
+"""The greatest number of groups listed."""
 
 
 def screen(said: Suggestion) -> Together:
-    """All of a suggestion."""
+    """Return all of a suggestion as a rich object."""
     head = Text(f"{said.scenario}, {said.method}, seed {said.seed}", style="bold")
     head.append(f": probed from {said.start}, after round {said.round}", style="not bold")
     parts: list[RenderableType] = [head, *_finding(said.finding), Text(""), _table(said), Text("")]
@@ -45,7 +45,7 @@ def _finding(found: Finding) -> Iterator[Text]:
 
 
 def _table(said: Suggestion) -> Table:
-    """A row per range; of what a method cannot do, how near it comes (adjusted Rand index)."""
+    """Return a table with a row per range; if a method cannot find the groups, how near it comes (adjusted Rand index)."""
     out = Table(box=None, pad_edge=False, header_style="bold")
     words = ("method", "compared", "setting", "sure")
     for name in ("method", "compared", "setting", "above", "below", "suggested", "room", "nearest", "sure"):
@@ -61,7 +61,10 @@ def _table(said: Suggestion) -> Table:
 
 
 def _ends(each: Range) -> tuple[str, str]:
-    """Both ends; nothing for one that is none: of one group, distances have no upper one, and similarities no lower."""
+    """Return both ends of a range; empty for an end that does not exist.
+
+    With one group, distances have no upper end, and similarities no lower one.
+    """
     open_ = math.isinf(each.margin)
     low = "" if open_ and not math.isinf(each.high) and each.low <= 0 else f"{each.low:.3g}"
     return low, "" if math.isinf(each.high) else f"{each.high:.3g}"
@@ -76,7 +79,7 @@ def _room(margin: float) -> str:
 
 
 def _options(advice: Advice) -> Text:
-    """What to add to ``coterie run``, but for what a method does by itself."""
+    """Return the options for ``coterie run``, without those that are a method's defaults."""
     if not advice.settings:
         return Text(f"{advice.method}: nothing to suggest")
     usual = METHODS[advice.method]()

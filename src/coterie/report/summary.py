@@ -1,4 +1,4 @@
-"""What came out of a run, and of several with other seeds: from run directories alone."""
+"""Results of one run, and of several runs with different seeds, computed from run directories alone."""
 
 from __future__ import annotations
 
@@ -21,23 +21,51 @@ Summary = dict[str, Any]
 
 
 def summary(run: Path | str) -> Summary:
-    """What came out of the run in directory ``run``, after as many rounds as it has.
+    """Summarize the run in directory ``run``, after all rounds completed so far.
 
-    method, scenario, seed, rounds (completed); settings (of the method), scenario_settings, training, limits (when the
-    run is to end) and whether it has finished; groups and true_groups (lists of lists of client ids; or None); ari,
-    their adjusted Rand index (or None), over the clients that are there; adversaries, and the share of them that is
-    isolated (or None); accuracy: mean, std, min over clients and per_client, in the last tested round; loss and each other
-    metric: mean over clients; bytes_up, bytes_down, exchanges, evaluations (of a model on a client's data, as the
-    method asked; None of a record that does not tell), seconds: of all rounds; boundary (its settings) and privacy (see
-    ``privacy``); run_dir. Where there are adversaries, ari, means, std and min are those of the honest clients.
-    Numbers that are not finite are None. Raises :class:`~coterie.settings.UserError` if there is no round yet.
+    If the run has adversaries, ``ari`` and the means, ``std`` and ``min`` cover the honest clients only. Numbers that are
+    not finite are None.
+
+    Args:
+        run: A run directory.
+
+    Returns:
+        A dict with these keys:
+
+        - method, scenario, seed, rounds (completed)
+        - settings (of the method), scenario_settings, training
+        - limits (when the run ends) and finished (whether it has ended)
+        - groups and true_groups: lists of lists of client ids; true_groups is None if not known
+        - ari: the adjusted Rand index of groups and true_groups over the clients that are present, or None
+        - adversaries, and isolated: the share of them that is isolated, or None
+        - accuracy: mean, std and min over clients, and per_client, in the last tested round
+        - loss and each other metric: the mean over clients
+        - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An evaluation is that of a model
+          on a client's data, requested by the method; evaluations is None if the record does not contain them.
+        - boundary (its settings) and privacy (see ``privacy``)
+        - run_dir
+
+    Raises:
+        UserError: If no round is completed yet.
     """
     record = Record(run)
     return summarised(run, record.description(), record.lines())
 
 
 def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]) -> Summary:
-    """:func:`summary` of a run whose records have been read."""
+    """Summarize a run, as :func:`summary` does, from records that have been read.
+
+    Args:
+        run: The run directory.
+        description: The content of ``run.toml``.
+        lines: The completed rounds.
+
+    Returns:
+        The summary, with the keys of :func:`summary`.
+
+    Raises:
+        UserError: If ``lines`` is empty.
+    """
     if not lines:
         raise UserError(f"{run} has no completed round yet; coterie resume {run} goes on with it")
     method, scenario = dict(description["methods"][0]), dict(description["scenario"])
@@ -72,20 +100,33 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
 
 
 def without(groups: Sequence[Sequence[int]], clients: Sequence[int]) -> list[list[int]]:
-    """The groups with these clients left out.
+    """Return the groups without these clients; groups that become empty are left out.
 
-    >>> without([[0, 1], [2]], [2])
-    [[0, 1]]
+    Args:
+        groups: The client ids of each group.
+        clients: The clients to leave out.
+
+    Example:
+        >>> without([[0, 1], [2]], [2])
+        [[0, 1]]
     """
     left = [[client for client in group if client not in clients] for group in groups]
     return [group for group in left if group]
 
 
 def isolated(groups: Sequence[Sequence[int]], adversaries: Sequence[int]) -> float | None:
-    """The share of the adversaries that are in no group with an honest client; None where there are none of them.
+    """Return the share of the adversaries that are in no group with an honest client.
 
-    >>> isolated([[0, 1, 7], [8, 9]], adversaries=[7, 8, 9])
-    0.6666666666666666
+    Args:
+        groups: The client ids of each group.
+        adversaries: The ids of the hostile clients.
+
+    Returns:
+        A number from 0 to 1, or None if no adversary is in a group.
+
+    Example:
+        >>> isolated([[0, 1, 7], [8, 9]], adversaries=[7, 8, 9])
+        0.6666666666666666
     """
     alone = [len(group) for group in groups if all(client in adversaries for client in group)]
     there = sum(client in adversaries for group in groups for client in group)
@@ -93,14 +134,21 @@ def isolated(groups: Sequence[Sequence[int]], adversaries: Sequence[int]) -> flo
 
 
 def _total(lines: Sequence[Line], key: str) -> int | None:
-    """The sum over all rounds; None if one of them was recorded before this was counted."""
+    """Return the sum over all rounds, or None if a round was recorded before Coterie counted this number."""
     return sum(line[key] for line in lines) if all(key in line for line in lines) else None
 
 
 def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | None:
-    """What noise has left to be known of a client's data, or None without noise: epsilon at delta, after so many updates.
+    """Return the privacy loss of a client's data under noise.
 
-    It is that of the client that sent most; see :func:`coterie.boundary.spent`.
+    It is the loss of the client that sent the most updates; see :func:`coterie.boundary.spent`.
+
+    Args:
+        boundary: The settings of the boundary.
+        lines: The completed rounds.
+
+    Returns:
+        epsilon, delta and updates (the number of updates sent), or None without noise.
     """
     if not boundary.get("noise"):
         return None
@@ -113,7 +161,15 @@ def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | Non
 
 
 def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | None) -> float | None:
-    """The adjusted Rand index of two partitions of the same clients; None where there is no truth about them."""
+    """Return the adjusted Rand index of two partitions of the same clients.
+
+    Args:
+        groups: The client ids of each group.
+        truth: The client ids of each true group, or None if not known.
+
+    Returns:
+        The index, or None if ``truth`` is None or has other clients.
+    """
     if truth is None:
         return None
     mine = {client: i for i, group in enumerate(groups) for client in group}
@@ -124,7 +180,16 @@ def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | 
 
 
 def mean_of(line: Line, clients: Iterable[int], metric: str = "accuracy") -> float | None:
-    """The mean of a metric over these clients in a round, of the honest ones if there are any; None where none has it."""
+    """Return the mean of a metric over these clients in one round; over the honest ones only, if there are any.
+
+    Args:
+        line: The record of the round.
+        clients: The clients to average over.
+        metric: The name of the metric.
+
+    Returns:
+        The mean, or None if no client has a value.
+    """
     entries = [line["clients"][str(client)] for client in clients if str(client) in line["clients"]]
     honest = [entry for entry in entries if not entry.get("adversary")] or entries
     values = [value for entry in honest if (value := entry.get(metric)) is not None]
@@ -132,16 +197,23 @@ def mean_of(line: Line, clients: Iterable[int], metric: str = "accuracy") -> flo
 
 
 def silent(line: Line, client: int) -> bool:
-    """Whether a client was asked in a round and not heard; who was refused has been heard."""
+    """Return whether a client was asked in a round and did not answer.
+
+    A client whose reply was refused has answered.
+
+    Args:
+        line: The record of the round.
+        client: The client's id.
+    """
     return client in line.get("silent", ()) and str(client) not in line["refused"]
 
 
 ABOUT = ("group", "adversary")
-"""What a line tells of a client besides numbers measured."""
+"""Entries about a client in a round's record that are not metrics."""
 
 
 def scores(lines: Sequence[Line]) -> Summary:
-    """accuracy, loss and each other metric of the last tested round of ``lines``."""
+    """Return accuracy, loss and each other metric of the last tested round of ``lines``."""
     tested = next((line for line in reversed(lines) if line["tested"]), None)
     if tested is None:
         return {"accuracy": None, "loss": None}
@@ -153,7 +225,14 @@ def scores(lines: Sequence[Line]) -> Summary:
 
 
 def expand(folders: Iterable[Path | str]) -> list[Path]:
-    """The run directories among and directly inside ``folders``."""
+    """Return the run directories among ``folders`` and directly inside them, each once.
+
+    Args:
+        folders: Run directories, or folders that contain some.
+
+    Raises:
+        UserError: If one of ``folders`` is a file, or contains no run.
+    """
     out: list[Path] = []
     for folder in map(Path, folders):
         if folder.is_file():
@@ -169,29 +248,35 @@ def expand(folders: Iterable[Path | str]) -> list[Path]:
 
 
 ALIKE = ("method", "scenario", "settings", "scenario_settings", "training", "boundary", "limits")
-"""What runs have in common that differ in their seed alone."""
+"""Keys that are equal in runs that differ in their seed alone."""
 
 COMPARED = (
     "accuracy", "worst", "std", "loss", "ari", "isolated", "groups", "exchanges", "bytes_up", "bytes_down", "evaluations",
     "seconds",
 )  # fmt: skip
 PARTS = {"accuracy": "mean", "worst": "min", "std": "std"}
-"""Numbers compared that are parts of a summary's accuracy."""
+"""Compared numbers that are parts of a summary's accuracy."""
 
 
 def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
-    """Methods side by side, each over its seeds: one entry for all runs that differ in their seed alone.
+    """Compare methods, each over its seeds: one entry for all runs that differ in their seed alone.
 
-    Each of accuracy (mean over clients), worst (client's accuracy), std (of accuracy, over clients), loss, ari, isolated,
-    groups (how many), exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean, low, high}``, the mean over seeds
-    and its 95% interval by Student's t; low and high are None for one seed. Raises :class:`~coterie.settings.UserError` for
-    a folder without runs.
+    Args:
+        runs: Run directories, or folders that contain some.
+
+    Returns:
+        One dict per entry. Each of accuracy (mean over clients), worst (lowest accuracy of a client), std (of accuracy, over
+        clients), loss, ari, isolated, groups (their number), exchanges, bytes_up, bytes_down, evaluations and seconds is
+        ``{mean, low, high}``: the mean over seeds and its 95% interval by Student's t. low and high are None for one seed.
+
+    Raises:
+        UserError: If a folder has no runs.
     """
     return side_by_side(map(summary, expand(runs)))
 
 
 def side_by_side(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
-    """:func:`compare` of runs whose summaries are known."""
+    """Compare runs, as :func:`compare` does, from their summaries."""
     alike: list[tuple[Any, list[Summary]]] = []
     for one in summaries:
         key = [one[name] for name in ALIKE]
@@ -227,10 +312,18 @@ def _number(one: Summary, name: str) -> float | None:
 
 
 def interval(values: Sequence[float | None], confidence: float = 0.95) -> dict[str, float | None]:
-    """mean, low, high: the mean and its confidence interval by Student's t; None where it has no meaning.
+    """Return the mean of some values and its confidence interval by Student's t.
 
-    >>> interval([0.8, 0.9, 1.0])["low"].__round__(4)  # 0.9 - 4.3027 * 0.1 / sqrt(3)
-    0.6516
+    Args:
+        values: The values; None for one that is missing.
+        confidence: The level of the interval.
+
+    Returns:
+        mean, low, high. All are None if a value is missing or there are no values; low and high are None for one value.
+
+    Example:
+        >>> interval([0.8, 0.9, 1.0])["low"].__round__(4)  # 0.9 - 4.3027 * 0.1 / sqrt(3)
+        0.6516
     """
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):

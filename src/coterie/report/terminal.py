@@ -1,4 +1,4 @@
-"""Runs for the eye, in a terminal: the tree of groups, tables, one line per event. Functions of records, as rich values."""
+"""Runs in a terminal: the tree of groups, tables, and one line per event, as functions from records to rich objects."""
 
 from __future__ import annotations
 
@@ -21,18 +21,25 @@ from coterie.report.summary import Summary, mean_of
 
 
 class _Console(Console):
-    """What is shown on it is text: it has no markup, and nothing but rich's own styles reaches the terminal as a sequence."""
+    """A console that shows plain text: no markup, and no control sequences except those of rich's own styles."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text, keep="\n"), style, control)
 
     def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError  # rich would end the process, as failed
+        raise BrokenPipeError  # rich would end the process with an error
 
 
 def console(stream: IO[str]) -> Console:
-    """A console on ``stream``; where nobody looks at it, as wide as COLUMNS says, or so wide that rows stay on one line."""
+    """Return a console on ``stream``.
+
+    Its width is COLUMNS, if that is set. Otherwise it is the terminal's width, or 160 columns if ``stream`` is not a
+    terminal, so that rows stay on one line.
+
+    Args:
+        stream: The stream to write to.
+    """
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if re.fullmatch("[1-9][0-9]{0,4}", columns) else None if stream.isatty() else 160
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # rich trusts them
@@ -40,7 +47,7 @@ def console(stream: IO[str]) -> Console:
 
 
 def tree(lines: Sequence[Line]) -> Tree:
-    """The groups of a run as a tree of splits: members, mean accuracy, and in which round and why a group divided."""
+    """Return the groups of a run as a tree of splits: members, mean accuracy, and the round and reason of each split."""
     tested = next((line for line in reversed(lines) if line["tested"]), None)
     return _branch(history(lines), tested, None)
 
@@ -62,12 +69,17 @@ def _branch(group: Group, tested: Line | None, parent: Tree | None) -> Tree:
 
 
 def members(clients: Iterable[int], most: int = 12) -> str:
-    """A list of clients in words: runs of ids joined, long lists cut.
+    """Return a list of clients in words: consecutive ids are joined, and long lists are cut.
 
-    >>> members([0, 1, 2, 3, 4, 7, 9])
-    '0-4, 7, 9 (7 clients)'
-    >>> members(range(0, 100, 2), most=3)
-    '0, 2, 4, ... 98 (50 clients)'
+    Args:
+        clients: The client ids.
+        most: The greatest number of parts to show.
+
+    Example:
+        >>> members([0, 1, 2, 3, 4, 7, 9])
+        '0-4, 7, 9 (7 clients)'
+        >>> members(range(0, 100, 2), most=3)
+        '0, 2, 4, ... 98 (50 clients)'
     """
     ids = sorted(clients)
     spans: list[list[int]] = []
@@ -83,7 +95,15 @@ def members(clients: Iterable[int], most: int = 12) -> str:
 
 
 def event(note: Mapping[str, Any], round: int) -> Text | None:
-    """One line about a note under which groups changed; None for any other."""
+    """Return one line about a note that changed groups.
+
+    Args:
+        note: The note.
+        round: Its round.
+
+    Returns:
+        The line, or None if the note has fewer than two parts.
+    """
     if len(note["parts"]) < 2:
         return None
     became = " | ".join(members(part, most=4) for part in note["parts"][:4])
@@ -92,8 +112,14 @@ def event(note: Mapping[str, Any], round: int) -> Text | None:
 
 
 def table(summaries: Sequence[Summary]) -> Table:
-    """One row per run: accuracy over clients and of the worst, groups, agreement with the truth, traffic, time. It fits into 80
-    columns where there is one metric."""
+    """Return a table with one row per run.
+
+    The columns are the mean and worst accuracy over clients, the groups, their agreement with the true groups, traffic and
+    time. With one metric the table fits into 80 columns.
+
+    Args:
+        summaries: The summaries of the runs.
+    """
     out = Table(box=None, pad_edge=False, header_style="bold")
     seeds = len({one["seed"] for one in summaries}) > 1
     others = _other_metrics(summaries)
@@ -115,7 +141,7 @@ def table(summaries: Sequence[Summary]) -> Table:
 
 
 def _other_metrics(summaries: Sequence[Summary]) -> list[str]:
-    """Metrics of the scenario beside loss and accuracy: they follow loss in a summary, before the bytes."""
+    """Return the scenario's metrics besides loss and accuracy; in a summary they follow loss and precede the bytes."""
     names: dict[str, None] = {}
     for one in summaries:
         keys = list(one)
@@ -124,8 +150,14 @@ def _other_metrics(summaries: Sequence[Summary]) -> list[str]:
 
 
 def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
-    """A table per scenario, a row per method: means over seeds, and half the 95% interval of the accuracy's where there is
-    more than one. Entries of one method are numbered, and what sets them apart is told below."""
+    """Return a table per scenario, with one row per method.
+
+    A row shows means over seeds and, with more than one seed, half the 95% interval of the accuracy. Several entries of one
+    method are numbered, and the settings in which they differ are listed below the table.
+
+    Args:
+        compared: The entries of :func:`coterie.compare`.
+    """
     scenarios = list(dict.fromkeys(one["scenario"] for one in compared))
     parts: list[Text | Table] = []
     for name in scenarios:
@@ -139,16 +171,17 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """Names that occur more than once, with a number.
+    """Return the names, with a number added to each name that occurs more than once.
 
-    >>> numbered(["cfl", "fedavg", "cfl"])
-    ['cfl 1', 'fedavg', 'cfl 2']
+    Example:
+        >>> numbered(["cfl", "fedavg", "cfl"])
+        ['cfl 1', 'fedavg', 'cfl 2']
     """
     return [name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}" for i, name in enumerate(names)]
 
 
 def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Table:
-    """The table of one scenario: 116 columns at most, for labels of 11 letters."""
+    """Return the table of one scenario: at most 116 columns, for labels of 11 letters."""
     out = Table(box=None, pad_edge=False, header_style="bold")
     out.add_column("method", vertical="bottom", no_wrap=True)
     attacked = any(one["isolated"]["mean"] is not None for one in compared)
@@ -170,7 +203,7 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
 
 
 def differences(compared: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What sets entries of the same method and scenario apart: the settings in which they differ, in words."""
+    """Return the settings, in words, in which entries of the same method and scenario differ; one text per entry."""
     out = []
     for one in compared:
         alike = [c for c in compared if (c["method"], c["scenario"]) == (one["method"], one["scenario"])]
@@ -185,10 +218,15 @@ def differences(compared: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def plus_minus(value: Mapping[str, float | None], digits: int = 3) -> str:
-    """A mean with half its interval.
+    """Return a mean in words, with half its interval if that is known.
 
-    >>> plus_minus({"mean": 0.9, "low": 0.85, "high": 0.95}), plus_minus({"mean": 0.9, "low": None, "high": None})
-    ('0.900 ± 0.050', '0.900')
+    Args:
+        value: mean, low and high.
+        digits: The number of decimal places.
+
+    Example:
+        >>> plus_minus({"mean": 0.9, "low": 0.85, "high": 0.95}), plus_minus({"mean": 0.9, "low": None, "high": None})
+        ('0.900 ± 0.050', '0.900')
     """
     if value["mean"] is None or value["high"] is None:
         return number(value["mean"], digits)
@@ -196,15 +234,16 @@ def plus_minus(value: Mapping[str, float | None], digits: int = 3) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number, or a dash where there is none."""
+    """Return a number in words, or a dash for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def size(count: float | None) -> str:
-    """Bytes in words.
+    """Return a number of bytes in words, or a dash for None.
 
-    >>> size(999), size(1_234_567)
-    ('999 B', '1.2 MB')
+    Example:
+        >>> size(999), size(1_234_567)
+        ('999 B', '1.2 MB')
     """
     if count is None:
         return "-"
@@ -216,7 +255,7 @@ def size(count: float | None) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What became of the groups of a run: from its records, the tree of who was together until when.
+# The history of a run's groups: the tree of groups and their splits, computed from the records.
 
 
 Members = tuple[int, ...]
@@ -224,7 +263,14 @@ Members = tuple[int, ...]
 
 @dataclass
 class Group:
-    """A group as it once was: its members, and what became of it (when, why, which parts), if anything did."""
+    """A group at one time, and its split, if it was divided later.
+
+    Attributes:
+        clients: The ids of its members.
+        round: The round in which it was divided, or None.
+        why: The reason, in the words of the note.
+        parts: The groups that it was divided into.
+    """
 
     clients: Members
     round: int | None = None
@@ -232,13 +278,20 @@ class Group:
     parts: list[Group] = field(default_factory=list)
 
     def leaves(self) -> list[Group]:
+        """Return the groups at the leaves of the tree below this group."""
         return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
 
 
 def history(lines: Sequence[Line]) -> Group:
-    """The groups of the last round as the leaves of what was together before, by the notes of each round.
+    """Return the tree of groups whose leaves are the groups of the last round, built from the notes of each round.
 
-    Where the notes do not lead to these groups, they hang directly below all clients.
+    If the notes do not lead to these groups, they are placed directly below a group of all clients.
+
+    Args:
+        lines: The completed rounds.
+
+    Returns:
+        The root of the tree.
     """
     groups = sorted(tuple(group) for group in lines[-1]["groups"])
     root = Group(clients=tuple(sorted(c for group in lines[0]["groups"] for c in group)))
@@ -257,7 +310,7 @@ def history(lines: Sequence[Line]) -> Group:
 
 
 def _follow(root: Group, groups: Sequence[Members]) -> None:
-    """Let the leaves be ``groups``, where only clients came, went or moved; groups of newcomers hang below the root."""
+    """Set the leaves to ``groups`` if clients only came, left or moved; groups of new clients are added below the root."""
     leaves, homes = root.leaves(), []
     for group in groups:
         shared = [len(set(leaf.clients) & set(group)) for leaf in leaves]
@@ -276,7 +329,7 @@ def _follow(root: Group, groups: Sequence[Members]) -> None:
 
 
 def _gather(group: Group) -> None:
-    """Members of an inner group are those of its parts; empty parts go."""
+    """Set the members of an inner group to those of its parts, and remove empty parts."""
     if group.parts:
         for part in group.parts:
             _gather(part)
@@ -285,12 +338,12 @@ def _gather(group: Group) -> None:
 
 
 def _divide(group: Group, clients: Members, parts: list[Members], round: int, why: str) -> None:
-    """Hang ``parts`` below the group that has just these ``clients``."""
+    """Add ``parts`` below the group whose members are exactly ``clients``."""
     if group.clients != clients:
         for part in group.parts:
             _divide(part, clients, parts, round, why)
     elif len(parts) == 1:
         group.parts, group.round, group.why = [], None, why
-    elif sorted(part.clients for part in group.parts) != parts:  # made anew, not merely confirmed
+    elif sorted(part.clients for part in group.parts) != parts:  # a new division, not a confirmed one
         group.parts = [Group(clients=part) for part in parts]
         group.round, group.why = round, why

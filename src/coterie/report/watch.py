@@ -1,11 +1,12 @@
-"""The report of a run that goes on, served to this machine alone.
+"""The report of a running experiment, served to this machine alone.
 
-``/`` is the page, ``/document.json`` what it draws, which a page asks for every two seconds and gets when it has changed.
-Nothing of the file system is served. A request that names another host is refused: a page elsewhere whose name was made to
-lead to this machine could read the answers otherwise.
+``/`` is the page, and ``/document.json`` the document that it draws. The page requests the document every two seconds, and
+receives it if it has changed. Nothing of the file system is served. A request with another host name is refused: otherwise
+a page elsewhere, whose name was made to resolve to this machine, could read the answers.
 
-Other users of this machine can ask at 127.0.0.1 as well: who asks shows a token, drawn anew by each server. It is in the
-address that is printed, and stays there: a browser sends a cookie to every port of a machine, another user's server included.
+Other users of this machine can also send requests to 127.0.0.1. So a request must contain a token, which is new for each
+server. The token is in the printed address and stays there: a browser sends a cookie to every port of a machine, also
+to that of another user's server.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ GUARDS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Headers of every answer. What a page may load and run, it says itself."""
+"""Headers of every answer. The page itself states what it may load and run."""
 
 WAITING = """\
 <!doctype html>
@@ -60,23 +61,33 @@ WAITING = """\
 
 
 def hosts(port: int) -> set[str]:
-    """What a browser that asks this machine says it asks: with the port, but for HTTP's own, which it leaves out.
+    """Return the host names in requests of a browser on this machine.
 
-    >>> sorted(hosts(80))
-    ['127.0.0.1', '127.0.0.1:80', 'localhost', 'localhost:80']
+    A browser appends the port, but omits the default port of HTTP.
+
+    Args:
+        port: The port of the server.
+
+    Example:
+        >>> sorted(hosts(80))
+        ['127.0.0.1', '127.0.0.1:80', 'localhost', 'localhost:80']
     """
     return {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == HTTP_PORT else set())
 
 
 class Server(ThreadingHTTPServer):
-    """Serves what :class:`~coterie.report.watch.Following` shows, at 127.0.0.1.
+    """An HTTP server of :class:`~coterie.report.watch.Following`, at 127.0.0.1.
 
-    port: 0 for any that is free. Raises :class:`~coterie.settings.UserError` for a folder that is no run's, and a port that
-    cannot be had.
+    Args:
+        folder: The directory of a run or an experiment.
+        port: The port, or 0 for any that is free.
+
+    Raises:
+        UserError: If ``folder`` is not the directory of a run or an experiment, or the port is not available.
     """
 
     daemon_threads = True
-    allow_reuse_address = os.name != "nt"  # elsewhere it waits for a port that was just given back; there it takes others'
+    allow_reuse_address = os.name != "nt"  # frees a released port at once; on Windows it would take ports in use
 
     def __init__(self, folder: Path, port: int) -> None:
         if not 0 <= port <= 65535:
@@ -89,16 +100,17 @@ class Server(ThreadingHTTPServer):
             raise UserError(f"port {port} cannot be had ({why}); --port 0 takes one that is free") from error
 
     def server_bind(self) -> None:
-        """As :class:`http.server.HTTPServer` does, without asking the network for this machine's name."""
+        """Bind as :class:`http.server.HTTPServer` does, but without requesting this machine's name from the network."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, self.server_address[1]
 
     @property
     def address(self) -> str:
+        """The address of the page, with the token."""
         return f"http://{HOST}:{self.server_port}/?token={self.token}"
 
     def knows(self, query: str) -> bool:
-        """Whether a request's query has the token, and no other."""
+        """Return whether a request's query has the token, and no other."""
         try:
             said = parse_qs(query, max_num_fields=8).get("token", [])
         except ValueError:
@@ -106,7 +118,7 @@ class Server(ThreadingHTTPServer):
         return len(said) == 1 and hmac.compare_digest(said[0].encode(), self.token.encode())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader who left is no error; of any other, one line."""
+        """Ignore a reader that closed the connection; print one line for any other error."""
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
             say(f"coterie: a request was not answered: {type(error).__name__}: {error}", sys.stderr)
@@ -119,10 +131,11 @@ class RequestHandler(BaseHTTPRequestHandler):
     timeout = 10.0
 
     def do_GET(self) -> None:
+        """Answer with the page, the document, or a refusal."""
         if self.headers.get("Host", "").lower() not in hosts(self.server.server_port):
             return self._say(403, b"Only this machine is answered, by the address that coterie watch printed.\n")
         path, _, query = self.path.partition("?")
-        if path == "/favicon.ico":  # which browsers ask for by themselves
+        if path == "/favicon.ico":  # which browsers request on their own
             return self._say(204)
         if not self.server.knows(query):
             return self._say(403, b"The address that coterie watch printed has a token at its end: open it as a whole.\n")
@@ -158,31 +171,39 @@ class RequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def end_headers(self) -> None:
+        """Add the headers of :data:`GUARDS`."""
         for name, value in GUARDS.items():
             self.send_header(name, value)
         super().end_headers()
 
     def version_string(self) -> str:
+        """Return the server's name, without a version."""
         return "coterie"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The terminal is quiet: a page asks again and again."""
+        """Print nothing, because a page sends many requests."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# The page of runs that go on, made anew only when a record has grown.
+# The page of running experiments, which is made again only when a record has grown.
 
 
 REST = 4
-"""After a page was made, this many times as long passes before it is made again: of large runs that takes seconds."""
+"""The pause before a page is made again, as a multiple of the time that making it took: for large runs it takes seconds."""
 
 Stamp = tuple[tuple[int, int], ...]
-"""(time of change, bytes) of a run's records."""
+"""(time of change, bytes) of each file of a run's records."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """The page and its document as bytes, and the document's tag."""
+    """A page as served.
+
+    Attributes:
+        tag: The document's tag.
+        page: The page as bytes.
+        document: Its document as bytes.
+    """
 
     tag: str
     page: bytes
@@ -190,9 +211,10 @@ class Shown:
 
 
 class Following:
-    """What is to be shown of the runs in ``folder``; used by several threads at once.
+    """The page of the runs in ``folder``, kept up to date; used by several threads at the same time.
 
-    Raises :class:`~coterie.settings.UserError` for a folder that is neither a run's nor an experiment's.
+    Raises:
+        UserError: If ``folder`` is not the directory of a run or an experiment.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -204,12 +226,12 @@ class Following:
         self.runs()
 
     def runs(self) -> list[Path]:
-        """The run directories that are there by now."""
+        """Return the run directories that exist now."""
         begun = (self.folder / RUN).is_file() or any(self.folder.glob(f"*/{RUN}"))
         return [] if not begun and (self.folder / EXPERIMENT).is_file() else expand([self.folder])
 
     def shown(self) -> Shown | None:
-        """As of now, or of a moment ago; None while no round of any run is completed."""
+        """Return the present page, or one made a moment ago; None while no round of any run is completed."""
         with self._lock:
             stamps = {run: stamp for run in self.runs() if (stamp := stamped(run))}
             known = self._shown
@@ -223,7 +245,7 @@ class Following:
             return made
 
     def _made(self, stamps: dict[Path, Stamp]) -> Shown | None:
-        """Of runs that are as they were, what is known; the others are read."""
+        """Make the page; only runs whose records have changed are read again."""
         parts: dict[Path, tuple[Stamp, Any]] = {}
         for run, stamp in stamps.items():
             known = self._parts.get(run)
@@ -241,7 +263,7 @@ class Following:
 
 
 def stamped(run: Path) -> Stamp | None:
-    """When the run's records last changed; None before its first round is whole."""
+    """Return when the run's records last changed; None before its first round is complete."""
     try:
         with open(descriptor(within(run, ROUNDS), os.O_RDONLY), "rb") as file:
             if not file.readline().endswith(b"\n"):

@@ -1,7 +1,7 @@
-"""Whether the files of run directories and of exported models are as they were written: :func:`check`.
+"""Integrity checks for run directories and exported models: :func:`check`.
 
-What is found is damage and careless edits. It is no proof of who wrote the files: who can write one can write its checksum too.
-Who wants proof signs the digest, which is over the bytes of all files that were checked.
+A check finds damage and careless edits. It does not prove who wrote the files: a person who can write a file can also write
+its checksum. For a proof, sign the digest, which covers the bytes of all checked files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from coterie.runs.run import EXPERIMENT, reopen
 from coterie.settings import UserError
 
 LOOKS = 3
-"""A run that goes on is looked at so often before what does not fit counts as damage: a process may be changing it."""
+"""Number of looks at a run in progress before a mismatch counts as damage: a process may be changing the files."""
 
 WAIT = 0.3
 """Seconds between two looks."""
@@ -43,18 +43,22 @@ WAIT = 0.3
 WRITTEN = {
     RUN, ROUNDS, SIMILARITY, "state", NODES, OTHERS, EXPERIMENT, MODELS, LOCK, "failure.txt", "report.html", "track",
 }  # fmt: skip
-"""What commands write into a run directory."""
+"""Names that commands write into a run directory."""
 
 MOST_DAMAGED = 100
-"""So many damaged lines of one file are listed, and the rest is not read: it may be made to fill the memory."""
+"""Most damaged lines of one file that are listed. The rest is not read, since a hostile file could fill the memory."""
 
 
 @dataclass
 class Checked:
-    """What a check has found, in sentences.
+    """The findings of a check, as sentences.
 
-    folder: what was checked. intact: what is as it was written. damaged: what is not. unchecked: what has no checksum, or is
-    no file of Coterie's. digest: of the bytes of all files that were checked.
+    Attributes:
+        folder: The folder that was checked.
+        intact: Files that are unchanged since they were written.
+        damaged: Files that have been changed or damaged.
+        unchecked: Files that have no checksum, or that Coterie did not write.
+        digest: Digest of the bytes of all checked files.
     """
 
     folder: str
@@ -65,7 +69,13 @@ class Checked:
 
 
 def check(folder: Path | str) -> Checked:
-    """Read every file of a run directory, an experiment's folder or an export, and say what is wrong.
+    """Read every file of a run directory, an experiment's folder or an export, and report what is damaged.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The findings.
 
     Raises:
         UserError: ``folder`` is none of these.
@@ -81,7 +91,7 @@ def check(folder: Path | str) -> Checked:
 
 
 def _goes_on(folder: Path) -> bool:
-    """Whether a process writes here."""
+    """Whether a process is writing in this folder."""
     return folder.is_dir() and any(os.path.lexists(one / LOCK) for one in (folder, *folder.iterdir()))
 
 
@@ -106,10 +116,17 @@ def _look(folder: Path) -> Checked:
 
 
 def accept(folder: Path | str) -> list[Path]:
-    """Take ``run.toml`` and ``experiment.toml`` as the user has edited them: write their checksums anew; returns the files.
+    """Accept ``run.toml`` and ``experiment.toml`` as the user has edited them, and write new checksums for them.
+
+    Args:
+        folder: A run directory or an experiment's folder.
+
+    Returns:
+        The accepted files.
 
     Raises:
-        UserError: there is none, or the records of a run are not of what its file says now. Then no file is changed.
+        UserError: There is no such file, or the records of a run do not belong to what its file describes now. In these
+            cases no file is changed.
     """
     folder = Path(folder)
     inside = sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{RUN}"))
@@ -132,7 +149,7 @@ def accept(folder: Path | str) -> list[Path]:
 
 
 def _check_accepted(path: Path) -> None:
-    """Raises :class:`~coterie.settings.UserError` if the records are not of what a file says now."""
+    """Raise :class:`~coterie.settings.UserError` if the records do not belong to what a file describes now."""
     read_recorded(path)
     try:
         if path.name == RUN:
@@ -143,7 +160,7 @@ def _check_accepted(path: Path) -> None:
 
 
 class _Checking:
-    """A check that goes on after what is wrong. found: what has been found. files: those that were read -> checksum."""
+    """A check that continues after errors. ``found`` holds the findings, ``files`` the files that were read -> checksum."""
 
     def __init__(self, folder: Path, found: Checked) -> None:
         self.folder, self.found = folder, found
@@ -151,6 +168,7 @@ class _Checking:
 
     @contextmanager
     def step(self) -> Iterator[None]:
+        """A part of the check: an error in its body is recorded as damage."""
         try:
             yield
         except UserError as error:
@@ -159,15 +177,16 @@ class _Checking:
             self.found.damaged.append(f"{error.filename}: {reason(error)}")
 
     def digest(self) -> str:
+        """The digest of all files that were read."""
         rows = [f"{path.relative_to(self.folder)} {known}\n" for path, known in sorted(self.files.items())]
         return checksum.digest("".join(rows).encode())
 
     def keep(self, path: Path) -> None:
-        """A file that was read goes into the digest."""
+        """Include a file in the digest."""
         self.files[path] = checksum.digest(read_within(path.parent, path.name))
 
     def read(self, folder: Path, name: str) -> dict[str, object]:
-        """A TOML file that was recorded."""
+        """Check a recorded TOML file and return its document."""
         path = within(folder, name)
         document = read_recorded(path)
         self.keep(path)
@@ -178,12 +197,12 @@ class _Checking:
         return document
 
     def run(self, folder: Path) -> None:
-        """A run directory."""
+        """Check a run directory."""
         record, before = Record(folder), len(self.found.damaged)
         rounds: list[int] = []
         entries: list[Entry] = []
         with self.step():
-            rounds = record.checkpoints.rounds()  # before the records: a round is recorded before its checkpoint is stored
+            rounds = record.checkpoints.rounds()  # read first: a round is recorded before its checkpoint is stored
         with self.step():
             self.read(folder, RUN)
             record.description()
@@ -200,11 +219,11 @@ class _Checking:
             self.found.intact.append(f"{folder}: {RUN}, {len(entries)} rounds, {kept}")
 
     def records(self, record: Record) -> list[Entry]:
-        """The lines that are as they were written."""
+        """Check the records and return the lines that are intact."""
         entries: list[Entry] = []
         with self.step():
             path, damaged = within(record.folder, ROUNDS), 0
-            size = path.stat().st_size if path.exists() else 0  # before it is read: a run that goes on adds lines
+            size = path.stat().st_size if path.exists() else 0  # taken before the file is read: a running process adds lines
             for entry in record.entries():
                 entries.append(entry)
                 if entry.problem is not None:
@@ -221,7 +240,7 @@ class _Checking:
         return [entry for entry in entries if entry.problem is None]
 
     def rest(self, record: Record, entries: list[Entry]) -> None:
-        """What comes after the last whole line."""
+        """Report the bytes after the last complete line."""
         path, description = record.folder / ROUNDS, record.description()
         if entries and ends(entries[-1].line, description["rounds"], description.get("target")):
             text = "has something after the last round, which no command reads; it may be deleted"
@@ -232,7 +251,7 @@ class _Checking:
         self.found.unchecked.append(f"{path} {text}")
 
     def matrices(self, folder: Path, entry: Entry) -> list[str]:
-        """The files of a round's matrices."""
+        """Check the matrices of a round and return their files."""
         notes = [note for note in entry.line["notes"] if note["similarity"] is not None]
         for note in notes:
             with self.step():
@@ -241,7 +260,17 @@ class _Checking:
         return [note["similarity"] for note in notes]
 
     def checkpoints(self, record: Record, rounds: list[int], entries: list[Entry], sound: bool) -> list[str]:
-        """Those of ``rounds``; returns the blobs that they need. sound: nothing else of the run is damaged."""
+        """Check the checkpoints of some rounds.
+
+        Args:
+            record: The files of the run.
+            rounds: The rounds.
+            entries: The intact lines of the records.
+            sound: Whether nothing else of the run is damaged.
+
+        Returns:
+            The blobs that these checkpoints need.
+        """
         fits = record.fits() if sound else None
         blobs: list[str] = []
         whole = None
@@ -252,7 +281,7 @@ class _Checking:
                 self.keep(path)
                 whole = whole or round
             except (UserError, FileNotFoundError) as error:
-                if round in record.checkpoints.rounds():  # else a run that goes on has dropped it
+                if round in record.checkpoints.rounds():  # if not, a running process has removed it
                     more = f"; that of round {whole} is whole, so {path.name} is not needed and may be deleted" if whole else ""
                     self.found.damaged.append(f"{path} cannot be read: {error}{more}")
         if sound and entries:
@@ -260,7 +289,7 @@ class _Checking:
         return blobs
 
     def newest(self, record: Record, recorded: int) -> None:
-        """Whether there is a checkpoint of where the records end."""
+        """Check that there is a checkpoint for the end of the records."""
         rounds = record.checkpoints.rounds()
         if not rounds:
             lost = "has no checkpoint: it cannot be exported, and nobody would notice if its last rounds were missing"
@@ -270,7 +299,7 @@ class _Checking:
             self.found.damaged.append(lost)
 
     def planted(self, folder: Path, matrices: Collection[str], blobs: Collection[str]) -> list[str]:
-        """Files in a run's folders that nothing names: no command reads them."""
+        """Files in a run's folders that no other file refers to, so that no command reads them."""
         checkpoints = Checkpoints(folder / "state")
         known = {*matrices, "state/blobs", *(f"state/blobs/{name}.safetensors" for name in blobs)}
         known |= {f"state/{checkpoints.path(round).name}" for round in checkpoints.rounds()}
@@ -278,7 +307,7 @@ class _Checking:
         return [name for path in inside if (name := str(path.relative_to(folder)).removesuffix(PART)) not in known]
 
     def federation(self, record: Record) -> None:
-        """What a federation's server has written besides."""
+        """Check the files that only the server of a federation writes."""
         folder, document = record.folder, record.description()
         if os.path.lexists(folder / NODES):
             checksum.check_json(read_within(folder, NODES), folder / NODES, needed=document["schema"] >= CHECKED)
@@ -289,7 +318,7 @@ class _Checking:
             self.keep(folder / OTHERS)
 
     def export(self, folder: Path) -> None:
-        """A folder of exported models."""
+        """Check a folder of exported models."""
         document = read_document(folder)
         self.keep(folder / MODELS)
         if not document["files"]:
@@ -302,7 +331,7 @@ class _Checking:
         self.others(folder, {MODELS, *document["files"]})
 
     def others(self, folder: Path, known: Collection[str], more: Collection[str] = ()) -> None:
-        """Say what else is in a folder, and ``more`` that is inside of it."""
+        """Report the unknown files in a folder, and the files ``more`` inside its subfolders."""
         names = [name for path in _listed(folder) if (name := path.name.removesuffix(PART)) not in known]
         names = sorted(names) + sorted(more)
         if names:

@@ -1,7 +1,7 @@
-"""What an experiment will take, before it begins: time, memory and disk, of each method.
+"""Estimates of the time, memory and disk space that each method of an experiment will need, before it begins.
 
-The method's own plans are played through with made-up replies, which tells who trains how much and what is kept; a few real
-steps of training tell how fast this machine does it. No file is written, and no random number of the run is drawn.
+A simulation runs the method's own plans with artificial replies. It shows how much each client trains and how much data is
+kept. A few real training steps show the speed of this machine. No file is written, and no random number of the run is drawn.
 """
 
 from __future__ import annotations
@@ -33,17 +33,26 @@ from coterie.records.record import line, to_json
 from coterie.runs.experiment import Experiment
 
 PATIENCE, LEAST = 0.8, 0.05
-"""Seconds for playing, of all methods together, and of each at least."""
+"""Seconds of simulation for all methods together, and the least for each method."""
 
 PROCESS = 280e6
 WORKER = 40e6
-"""Bytes that Python and PyTorch take in the first process, and in each worker for itself."""
+"""Bytes that Python and PyTorch need in the first process, and in each worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Of one method with one seed. seconds: of the clock. memory, disk: bytes. exchanges, asked (tasks sent), evaluations (of a
-    model by a client): in all rounds."""
+    """The estimate for one method with one seed.
+
+    Attributes:
+        method: The name of the method.
+        seconds: Wall-clock time in seconds.
+        memory: Memory in bytes.
+        disk: Disk space in bytes.
+        exchanges: Exchanges in all rounds.
+        asked: Tasks sent in all rounds.
+        evaluations: Evaluations of a model by a client in all rounds.
+    """
 
     method: str
     seconds: float
@@ -55,7 +64,16 @@ class Estimate:
 
 
 def estimate(experiment: Experiment, world: World | None = None, patience: float = PATIENCE) -> tuple[Estimate, ...]:
-    """One estimate per method. world: that of the first seed, where it is at hand. patience: seconds to play for."""
+    """Estimate what an experiment will need.
+
+    Args:
+        experiment: The experiment.
+        world: The world of the first seed, if it is available; None to build it.
+        patience: Seconds of simulation, for all methods together.
+
+    Returns:
+        One estimate per method.
+    """
     seed, hardware = experiment.seeds[0], experiment.hardware()
     world = world or experiment.world(seed)
     wire, _ = inprocess.setup(experiment.methods[0], world, seed, experiment.boundary)
@@ -81,7 +99,17 @@ def estimate(experiment: Experiment, world: World | None = None, patience: float
 
 
 def seconds(played: Played, costs: Costs, rounds: int, workers: int) -> float:
-    """Of a run: training and tests shared among the workers, the server's arithmetic in one process."""
+    """The wall-clock time of a run: workers share training and tests, one process does the server's arithmetic.
+
+    Args:
+        played: The simulation of the run.
+        costs: The costs on this machine.
+        rounds: Rounds of the run.
+        workers: Processes that train.
+
+    Returns:
+        Seconds.
+    """
     total = {name: played.total(name, rounds) for name in played.work[0].__dataclass_fields__}
     blocks = math.ceil(total["tasks"] / max(total["exchanges"], 1) / costs.width)
     together = max(1, min(workers, blocks))
@@ -90,17 +118,17 @@ def seconds(played: Played, costs: Costs, rounds: int, workers: int) -> float:
 
 
 def rows_bytes(played: Played) -> float:
-    """Bytes of the models and replies in shared memory, of the largest exchange."""
+    """Bytes of the models and replies in shared memory, in the largest exchange."""
     return played.most("rows") * played.size * 4
 
 
 def disk(played: Played, rounds: int) -> float:
-    """Bytes of a run directory: records, matrices, the newest checkpoints."""
+    """Bytes of a run directory after ``rounds`` rounds: records, matrices and the newest checkpoints."""
     return played.total("text", rounds) + played.total("matrices", rounds) + played.kept
 
 
 def data_bytes(world: World) -> float:
-    """Bytes of all clients' examples; what several share is counted once."""
+    """Bytes of all clients' examples; examples that several clients share are counted once."""
     tensors: dict[int, Tensor] = {}
     for data in world.clients.values():
         for split in (data.train, data.validation, data.test):
@@ -109,33 +137,43 @@ def data_bytes(world: World) -> float:
 
 
 def together(estimates: Sequence[Estimate], seeds: int) -> Estimate:
-    """All runs of an experiment, one after the other."""
+    """The estimate for all runs of an experiment, one after the other, with ``seeds`` seeds."""
     added = ("seconds", "disk", "exchanges", "asked", "evaluations")
     sums = {name: seeds * sum(getattr(one, name) for one in estimates) for name in added}
     return Estimate(method="all", memory=max(one.memory for one in estimates), **sums)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Sums over what a run asks for and keeps, where some of its clients stand for all.
+# Sums over the work and the stored data of a run, if a sample of its clients represents all.
 
 
 NUMBER = 4
 HEADER = 180
-"""Bytes of an array's head in its file, and of its name in a checkpoint."""
+"""Bytes of an array's header in its file and of its name in a checkpoint."""
 
 PASS = 1e-9
-"""Seconds that the server takes, about, for a number of a model or reply: memory, and not arithmetic, is what limits it."""
+"""Approximate seconds of the server for one number of a model or reply: memory access, not arithmetic, is the limit."""
 
 SCORE = 0.123456789012345678
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one round asks for, of all clients.
+    """The work of one round, of all clients.
 
-    exchanges, asked, evaluations: as in records. tasks: trained, halves counted as two. passes: examples that go through
-    training. measured, tested: examples that a model is tried on. products: pairs of updates multiplied. rows: of the largest
-    exchange, models and replies in shared memory. text, matrices: bytes recorded. server: seconds of the method's own steps.
+    Attributes:
+        exchanges: As in records.
+        asked: As in records.
+        evaluations: As in records.
+        tasks: Tasks with training; a task with halves counts as two.
+        passes: Examples that go through training.
+        measured: Examples on which clients evaluate the offered models.
+        tested: Examples on which models are tested.
+        products: Pairs of updates that are multiplied.
+        rows: Models and replies in shared memory, in the largest exchange.
+        text: Bytes recorded as text.
+        matrices: Bytes recorded as matrices.
+        server: Seconds of the method's own steps.
     """
 
     exchanges: int
@@ -154,8 +192,15 @@ class Work:
 
 @dataclass
 class Counts:
-    """Of one round, exchange by exchange. share: clients there are for each in ``world``. left_out: numbers of a model that
-    the one played with has not."""
+    """The sums of one round, exchange by exchange.
+
+    Attributes:
+        world: The clients of the simulation.
+        share: Number of real clients for each client in ``world``.
+        left_out: Numbers of the real model that the simulated model does not have.
+        sums: Name of a field of :class:`Work` -> its sum so far.
+        rows: Models and replies in shared memory, in the largest exchange so far.
+    """
 
     world: World
     share: float
@@ -164,7 +209,13 @@ class Counts:
     rows: float = 0.0
 
     def add(self, plan: Plan, window: int, kept: Mapping[int, Tensor]) -> None:
-        """An exchange. window: replies held at a time. kept: who has layers of its own."""
+        """Add an exchange.
+
+        Args:
+            plan: The plan of the exchange.
+            window: Replies that are held at a time.
+            kept: Clients that keep own layers -> these layers.
+        """
         personal = 0
         for client, task in plan.tasks.items():
             data, own = self.world.clients[client], bool(task.keep) and client in kept
@@ -183,7 +234,15 @@ class Counts:
         self.rows = max(self.rows, models + (min(window, replies) if streamed else replies))
 
     def work(self, done: Round, tested: bool) -> Work:
-        """The round's, which has ended."""
+        """The work of the round.
+
+        Args:
+            done: The completed round.
+            tested: Whether the round is tested.
+
+        Returns:
+            The work.
+        """
         names = self.world.objective.names
         scores = dict.fromkeys(done.assignment.row, dict.fromkeys(names, SCORE)) if tested else None
         text = len(to_json(line(dataclasses.replace(done, scores=scores))).encode())
@@ -201,7 +260,7 @@ class Counts:
         )
 
     def _tested(self, done: Round) -> float:
-        """Examples that models are tested on: each distinct (models, examples) once, as the engine does."""
+        """Examples on which models are tested: each distinct pair (models, examples) once, as in the engine."""
         served: Assignment = done.assignment
         distinct: dict[Hashable, float] = {}
         for client, row in served.row.items():
@@ -213,10 +272,19 @@ class Counts:
 
 
 def passes(task: Task, training: Training, examples: int) -> float:
-    """Examples that go through training in a task, of a client that has so many; its halves together.
+    """Examples that go through training in a task, both halves together.
 
-    >>> passes(Task(offered=(0,)), Training(epochs=3), 100), passes(Task(offered=(0,)), Training(steps=5, batch=32), 100)
-    (300.0, 160.0)
+    Args:
+        task: The task.
+        training: Local training.
+        examples: Training examples of the client.
+
+    Returns:
+        The number of examples.
+
+    Example:
+        >>> passes(Task(offered=(0,)), Training(epochs=3), 100), passes(Task(offered=(0,)), Training(steps=5, batch=32), 100)
+        (300.0, 160.0)
     """
     if not task.trains:
         return 0.0
@@ -233,15 +301,24 @@ def _measured(task: Task, data: ClientData) -> int:
 
 
 class Sizes:
-    """Bytes that states take in checkpoints; what two of them share is stored once. Where some clients stand for
-    all, what has as many parts as clients play is ``share`` times as long, and so is an axis of more than ``models`` and not
-    more rows. longer: lengths of axes that stand for others -> those."""
+    """Bytes of states in checkpoints; an array that several states share is counted once.
+
+    If a sample of the clients represents all, a collection with one part per simulated client counts as ``share`` times as
+    long. So does an array axis longer than ``models`` and at most as long as the number of simulated clients.
+
+    Args:
+        clients: Simulated clients.
+        models: Models of the method.
+        share: Number of real clients for each simulated client.
+        longer: Length of an axis in the simulation -> its length in the real run.
+    """
 
     def __init__(self, clients: int, models: int, share: float, longer: Mapping[int, int] | None = None) -> None:
         self.clients, self.models, self.share, self.longer = clients, models, share, longer or {}
         self.seen: set[int] = set()
 
     def of(self, value: Any) -> float:
+        """Bytes of a value of a state."""
         if isinstance(value, Tensor | np.ndarray):
             return self._array(value)
         if isinstance(value, Mapping):
@@ -269,16 +346,25 @@ class Sizes:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A small model in the place of a large one, where nobody trains it: its tensors have the same names and fewer numbers.
+# A small model in place of a large one that no client trains: its tensors have the same names and fewer numbers.
 
 
 LARGE = 1 << 14
-"""Numbers of a model (d) from which on it is made smaller, and to about how many."""
+"""Parameters (d) from which on a model is made smaller, and about the number that remains."""
 
 
 def shrunk(world: World, numbers: int | None = None) -> World:
-    """``world`` with a model of about so many numbers, :data:`LARGE` if none: each tensor has its share, at least one. A
-    smaller model stays."""
+    """A world with a smaller model.
+
+    Each tensor keeps its share of the numbers, at least one. A model that is small already stays as it is.
+
+    Args:
+        world: The world.
+        numbers: About the number of numbers of the new model; None for :data:`LARGE`.
+
+    Returns:
+        The world with the new model.
+    """
     with seeded(0, Purpose.INIT):
         module = world.model()
         share = (numbers or LARGE) / Layout(module).size
@@ -286,23 +372,23 @@ def shrunk(world: World, numbers: int | None = None) -> World:
             return world
         for tensor in (*module.parameters(), *module.buffers()):
             flat = tensor.detach().flatten()
-            tensor.data = flat[: max(1, round(len(flat) * share))].clone()  # the same object: what is shared stays so
+            tensor.data = flat[: max(1, round(len(flat) * share))].clone()  # the same object: shared tensors stay shared
     return replace(world, model=_like(module))
 
 
 def layout_of(world: World) -> Layout:
-    """The layout of its model; no random number is drawn of anybody's."""
+    """The layout of a world's model; the random numbers of runs are not affected."""
     with seeded(0, Purpose.INIT):
         return Layout(world.model())
 
 
 def lengths(small: Layout, whole: Layout) -> Mapping[int, int]:
-    """Length of a row, and of its parameters, in the small model -> in the whole one."""
+    """Length of a row, and number of its parameters, in the small model -> in the full model."""
     return {small.trainable: whole.trainable, small.size: whole.size}
 
 
 def _like(module: nn.Module) -> Callable[[], nn.Module]:
-    """Makes modules whose tensors have numbers drawn from those of ``module``'s, by torch's global generator."""
+    """A function that makes modules with numbers drawn from the tensors of ``module`` by torch's global generator."""
 
     def make() -> nn.Module:
         made = copy.deepcopy(module)
@@ -318,21 +404,28 @@ def _drawn(tensor: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What training and testing cost here: a few real steps of one block of clients, timed. Nothing is kept of them.
+# The costs of training and tests on this machine: the time of a few real steps of one block of clients, which are discarded.
 
 
 LONG = 0.2
-"""Seconds that are enough to tell."""
+"""Seconds that are enough for a measurement."""
 TESTED = 64
-"""Examples of a client, at most, that a test is timed with."""
+"""Most examples of a client with which a test is timed."""
 MULTIPLIED = 1 << 22
-"""Numbers in the updates whose products are timed."""
+"""Numbers in the updates with which products are timed."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of one process: of a task besides its steps, of an example trained, of one tried; of the product of two updates.
-    width: clients trained in one block."""
+    """The costs of one process, in seconds.
+
+    Attributes:
+        task: Of a task besides its steps.
+        trained: Of training with one example.
+        tried: Of the evaluation of one example.
+        product: Of the product of two updates.
+        width: Clients trained in one block.
+    """
 
     task: float
     trained: float
@@ -342,7 +435,16 @@ class Costs:
 
 
 def probe(world: World, wire: Wire, hardware: Hardware) -> Costs:
-    """Measure, in this process, with clients of middling size."""
+    """Measure the costs in this process, with clients of medium size.
+
+    Args:
+        world: The world.
+        wire: The boundary with its map, for the layout of the model.
+        hardware: The hardware settings of the run.
+
+    Returns:
+        The costs.
+    """
     with seeded(0):
         width = hardware.block(world.model(), world)
     ordered = sorted(world.clients, key=lambda client: len(world.clients[client].train))
@@ -376,7 +478,7 @@ def _short(split: Split) -> Split:
 
 def _step(train: Callable[[int], None]) -> tuple[float, float]:
     """Seconds of a step, and of a call besides its steps."""
-    once = _timed(lambda: train(1))  # the first makes what others find
+    once = _timed(lambda: train(1))  # the first call fills caches that later calls use
     if once > LONG:
         return once, 0.0
     once = min(_timed(lambda: train(1)) for _ in range(2))
@@ -398,27 +500,34 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A run played through with made-up replies: the method's own plans tell who is asked for what, and what is kept.
+# Simulation of a run with artificial replies: the method's own plans show the clients' tasks and the data that is kept.
 #
-# Nobody trains. Each group of clients has an optimum of its own, and every reply is a step towards it, so that methods find
-# the groups and hold as many models as they would. Where replies are large, some of the clients stand for all, and a small
-# model for a large one.
+# No client trains. Each group of clients has its own optimum, and every reply is a step towards it. So methods find the
+# groups and hold as many models as in a real run. If replies are large, a sample of the clients represents all, and a small
+# model represents a large one.
 
 
 NUMBERS = 1 << 24
-"""In all made-up replies of an exchange, at most; and so many clients:"""
+"""Most numbers in all artificial replies of an exchange; :data:`CLIENTS`: most simulated clients."""
 CLIENTS = 200
 
 RATE, NOISE = 0.5, 0.1
-"""Share of the way to its optimum that a client goes; variance of its updates, as a share of their mean square."""
+"""The step of a client, as a share of the way to its optimum; the variance of updates, as a share of their mean square."""
 
 DIRECTIONS = 512
-"""That the noise of updates has."""
+"""Dimensions of the noise of updates."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """work: of each round played. kept: bytes of the newest checkpoints; state: of one of them. size: numbers of a row (d)."""
+    """A simulated run.
+
+    Attributes:
+        work: The work of each simulated round.
+        kept: Bytes of the newest checkpoints.
+        state: Bytes of one of them.
+        size: Numbers of a row (d).
+    """
 
     work: tuple[Work, ...]
     kept: float
@@ -426,18 +535,26 @@ class Played:
     size: int
 
     def total(self, name: str, rounds: int) -> float:
-        """Of a number of :class:`Work`, over so many rounds: those not played are as the later half of the others."""
+        """The total of a field over a run; rounds that were not simulated count as the mean of the later half of the others.
+
+        Args:
+            name: The name of a field of :class:`Work`.
+            rounds: Rounds of the run.
+
+        Returns:
+            The total.
+        """
         values = [getattr(work, name) for work in self.work]
         later = values[len(values) // 2 :]
         return float(sum(values) + (rounds - len(values)) * sum(later) / len(later))
 
     def most(self, name: str) -> float:
-        """The greatest in any round."""
+        """The greatest value of a field in any round."""
         return float(max(getattr(work, name) for work in self.work))
 
 
 def some(world: World, d: int) -> World:
-    """The world with as many of its clients as play."""
+    """The world with the sample of its clients that is simulated, for models of ``d`` parameters."""
     ids, groups = sorted(world.clients), len(world.truth or ((),))
     count = max(5 * groups, min(CLIENTS, NUMBERS // d))
     if count >= len(ids):
@@ -452,7 +569,21 @@ def play(
     method: Method[Any], world: World, seed: int, boundary: Boundary, *, rounds: int, eval_every: int = 1, kept: int = 2,
     patience: float = float("inf"),
 ) -> Played:  # fmt: skip
-    """Play a run's rounds, as many as ``patience`` seconds allow, at least one. kept: checkpoints."""
+    """Simulate the rounds of a run, as many as the time allows, at least one.
+
+    Args:
+        method: The method.
+        world: The world.
+        seed: The seed of the run.
+        boundary: The boundary of the run.
+        rounds: Rounds of the run.
+        eval_every: Rounds between tests.
+        kept: Newest checkpoints kept.
+        patience: Seconds that the simulation may take.
+
+    Returns:
+        The simulated run.
+    """
     layout = layout_of(world)
     played = shrunk(world) if boundary.rotation == "none" else world  # a map's blocks are of the model's own size
     played = some(played, layout_of(played).size)
@@ -471,15 +602,21 @@ def play(
         newest = [*newest, position][-kept:]
         work.append(counts.work(done, done.number % eval_every == 0 or done.number == rounds))
     held = len(done.assignment.models)
-    models = held if held < len(played.clients) else 1  # or one for each client
+    models = held if held < len(played.clients) else 1  # else there is one for each client
     longer = lengths(wire.layout, layout)
     kept_bytes, state = (Sizes(len(played.clients), models, share, longer).of(value) for value in (tuple(newest), position))
     return Played(tuple(work), kept_bytes, state, layout.size)
 
 
 class SimulatedClients:
-    """Everybody's replies. Of those of a group that started from the same models they are equal. size: numbers of a row (d)
-    of the model that is run, which may be larger than the one that is played with."""
+    """The replies of all clients. Clients of a group that start from the same models have equal replies.
+
+    Args:
+        world: The simulated world.
+        wire: The boundary with its map, for the layout of the model.
+        first: The first model, ``(d,)`` of the simulated model.
+        size: Numbers of a row (d) of the real model, which may be larger than the simulated one.
+    """
 
     def __init__(self, world: World, wire: Wire, first: Tensor, size: int) -> None:
         self.world, self.wire, self.size = world, wire, size
@@ -489,7 +626,16 @@ class SimulatedClients:
         self.optima = first + apart / len(first) ** 0.5 * (10 + first.norm())
 
     def answer(self, plan: Plan, position: Position, *, counts: Counts) -> tuple[Replies, Mapping[Client, Tensor]]:
-        """The replies to ``plan``, and what the clients keep."""
+        """Answer a plan.
+
+        Args:
+            plan: The plan.
+            position: The position of the run.
+            counts: The sums of the round, to which the exchange is added.
+
+        Returns:
+            The replies, and the layers that the clients keep.
+        """
         clients = tuple(sorted(plan.tasks))
         counts.add(plan, window(plan, self.size), position.kept)
         losses = tuple(self._losses(plan, client) for client in clients)
@@ -525,7 +671,7 @@ class SimulatedClients:
         return tuple(task.offered[i] for i in best)
 
     def _rows(self, plan: Plan, clients: Sequence[Client], chosen: Sequence[tuple[int, ...]]) -> tuple[Tensor, list[int]]:
-        """The distinct updates ``(p, d)``, and which of them each client sends."""
+        """The distinct updates ``(p, d)``, and for each client the row of the update that it sends."""
         place: dict[tuple[tuple[int, ...], int, bool], int] = {}
         keys = [(rows, self.group[c], plan.tasks[c].gradient) for c, rows in zip(clients, chosen, strict=True)]
         at = [place.setdefault(key, len(place)) for key in keys]
@@ -536,7 +682,7 @@ class SimulatedClients:
         return out, at
 
     def _needed(self, plan: Plan, replies: Replies, rows: Tensor, at: Sequence[int], exchange: int) -> Replies:
-        """What the plan says a method must see."""
+        """The replies with those quantities that the method needs according to the plan."""
         halves = any(plan.tasks[client].halves for client in replies.clients)
         shown = rows[:, plan.columns or slice(None)]
         shown = shown if plan.sketch is None else sketch(shown, plan.sketch)
@@ -560,9 +706,18 @@ class SimulatedClients:
 
 
 def noisy(products: np.ndarray, variance: float, rng: np.random.Generator) -> np.ndarray:
-    """A Gram matrix ``(n, n)`` of vectors, each with Gaussian noise of its own added, whose mean square is ``variance``.
+    """The Gram matrix of vectors to which independent Gaussian noise is added.
 
-    Drawn, and not only added to the diagonal: tests of whether vectors differ by more than noise go by its fluctuations.
+    The noise is drawn and not only added to the diagonal: tests of whether vectors differ by more than noise depend on its
+    fluctuations.
+
+    Args:
+        products: The Gram matrix ``(n, n)`` of the vectors without noise.
+        variance: The mean square of the noise of a vector.
+        rng: The random generator.
+
+    Returns:
+        The Gram matrix ``(n, n)`` with noise.
     """
     values, vectors = np.linalg.eigh(products)
     exact = vectors * np.sqrt(np.maximum(values, 0.0))  # vectors with these products

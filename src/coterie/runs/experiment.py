@@ -1,34 +1,33 @@
-"""An experiment as one value: which methods, in which scenario, with which seeds, for how long.
+"""An experiment as one value: the methods, the scenario, the seeds and the number of rounds.
 
-As TOML, everything but the name of the scenario may be left out::
+In TOML, everything except the name of the scenario may be left out::
 
     scenario = "digits/label-permutation"    # or a table: [scenario] name = "...", and settings of it
     methods = ["fedavg", "cfl"]              # or tables: [[methods]] name = "cfl", and settings of it
     rounds = 40
     seeds = [0, 1, 2]                        # or a number of seeds, 3; or seed = 0
-    target = 0.95                            # stop a run when its mean accuracy gets there
+    target = 0.95                            # stop a run when its mean accuracy reaches this
     eval_every = 1                           # rounds between tests
     checkpoint_every = 1                     # rounds between checkpoints
-    checkpoints_kept = 2                     # the newest so many; older ones are removed
-    workers = 2                              # processes that train; changes no result
-    width = 16                               # clients trained in one block; by itself what suits model and device
+    checkpoints_kept = 2                     # number of newest checkpoints kept; older ones are removed
+    workers = 2                              # processes that train; the results do not depend on it
+    width = 16                               # clients trained in one block; by default what suits model and device
     device = "cpu"                           # or cuda
     precision = "fp32"                       # or bf16
     engine = "inprocess"                     # or flower, for its simulation
     data = "data"                            # folder of the data set's files
 
-    [training]                               # local training; what is not said is the scenario's
+    [training]                               # local training; other settings are the scenario's
     lr = 0.05
 
-    [boundary]                               # what is done to updates on their way, see docs/boundary.md
+    [boundary]                               # changes to updates on their way, see docs/boundary.md
     rotation = "permute"
 
-    [robust]                                 # what one client can do to the others, see docs/adversaries.md
+    [robust]                                 # bounds on the influence of one client, see docs/adversaries.md
     mean = "trimmed-mean"
 
-The ``run.toml`` of a run directory is such a file too, with everything said. Two things are not taken from a file that was
-recorded, since it may be somebody else's: code, which a model ``package.module:Name`` is, and a boundary's secret, which is
-not in it.
+The ``run.toml`` of a run directory is such a file too, with all settings. A recorded file may come from another person, so
+two things are not taken from it: code (a model ``package.module:Name``), and a boundary's secret, which is not in it.
 """
 
 from __future__ import annotations
@@ -73,13 +72,18 @@ DEMO = "digits/label-permutation"
 DEMO_METHODS = ("fedavg", "split-half")
 
 Spec = dict[str, Any]
-"""An experiment as plain tables, in one form: ``scenario`` a table with ``name``, ``methods`` a list of such."""
+"""An experiment as plain tables in normal form: ``scenario`` is a table with ``name``, ``methods`` a list of such tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The recorded file that an experiment was read from. secret: what its boundary's secret is known by, if it has one.
-    trusted: whether the caller lets code be imported that it names."""
+    """The recorded file from which an experiment was read.
+
+    Attributes:
+        file: The path of the file.
+        secret: The text by which its boundary's secret can be recognized, if it has one.
+        trusted: Whether the caller allows that code named in the file is imported.
+    """
 
     file: str
     secret: str | None = None
@@ -88,9 +92,29 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Several methods and seeds in one scenario. ``setup`` holds the scenario's settings, ``methods`` the methods'.
+    """Several methods and seeds in one scenario.
 
-    origin: where it was read from, if that is a file that Coterie recorded."""
+    Attributes:
+        scenario: The name of the scenario.
+        setup: The scenario with its settings.
+        methods: The methods with their settings, at least one.
+        training: Local training.
+        boundary: Changes that are made to updates on their way.
+        robust: Bounds on the influence of one client on the others.
+        rounds: Communication rounds, at least 1.
+        seeds: One run of each method per seed; at least one seed, all different.
+        target: A run stops when its mean accuracy reaches this.
+        eval_every: Rounds between tests; the last is always tested.
+        checkpoint_every: Rounds between checkpoints; the last always has one.
+        checkpoints_kept: Newest checkpoints kept, during the run and after it.
+        workers: Processes that train; None for one per core.
+        width: Clients trained in one block; None for a number that suits model and device.
+        device: The device on which clients train: cpu, cuda, cuda:1, ...
+        precision: fp32, or bf16 (autocast) for training and tests.
+        engine: The engine that runs the clients: Coterie's own processes, or Flower's simulation.
+        data: Folder of the data set's files.
+        origin: The file from which it was read, if Coterie recorded that file.
+    """
 
     scenario: str
     setup: Scenario
@@ -123,8 +147,7 @@ class Experiment:
             self._check_flower()
 
     def _check_flower(self) -> None:
-        """Raises :class:`~coterie.settings.UserError` without Flower,
-        :class:`~coterie.settings.SettingError` for what its clients do not take part in."""
+        """Raise an error if Flower is not installed, or if a setting is one that its clients do not support."""
         if any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
             raise UserError("engine flower needs Flower and Ray: pip install 'coterie[flower]'")
         for name, only in (("width", None), ("device", "cpu"), ("precision", "fp32")):
@@ -136,12 +159,15 @@ class Experiment:
             )
 
     def hardware(self, workers: int | None = None) -> Hardware:
-        """What the runs compute with; ``workers`` in place of the experiment's."""
+        """The hardware settings of the runs, with ``workers`` in place of the experiment's if it is given."""
         return Hardware(workers=workers or self.workers, width=self.width, device=self.device, precision=self.precision)
 
     def check_calendar(self) -> None:
-        """Raises :class:`~coterie.settings.SettingError` for newcomers who would never come and leavers who would never
-        leave."""
+        """Check that newcomers join and leavers leave before the run ends.
+
+        Raises:
+            SettingError: The round in which clients join or leave is after the last round.
+        """
         setup, late = self.setup, f"is after the last round, {self.rounds}: nobody would"
         if setup.newcomers and setup.join_round > self.rounds:
             raise SettingError(f"Scenario.join_round {setup.join_round} {late} join")
@@ -149,12 +175,23 @@ class Experiment:
             raise SettingError(f"Scenario.leave {list(setup.leave)} {late} leave")
 
     def check_consent(self, model: str) -> None:
-        """Raises :class:`~coterie.settings.UserError` if a recorded file names code as the model and nobody has agreed."""
+        """Check that the caller allows the import of a model that a recorded file names.
+
+        Args:
+            model: The name of the model.
+
+        Raises:
+            UserError: The name stands for code, and the caller has not allowed its import.
+        """
         if self.origin is not None and not self.origin.trusted:
             nets.check_consent(model, self.origin.file)
 
     def check_secret(self) -> None:
-        """Raises :class:`~coterie.settings.UserError` unless the boundary has the secret with which the experiment began."""
+        """Check that the boundary has the secret with which the experiment began.
+
+        Raises:
+            UserError: The secret is missing or is another one.
+        """
         origin = self.origin
         if origin is None or origin.secret is None:
             return
@@ -162,12 +199,25 @@ class Experiment:
             raise UserError(f"{origin.file} was recorded with a secret of its boundary{why}")
 
     def world(self, seed: int) -> World:
-        """The scenario's clients and data for ``seed``. Raises :class:`~coterie.settings.UserError`, see ``check_consent``."""
+        """The scenario's clients and data.
+
+        Args:
+            seed: The seed of the world.
+
+        Returns:
+            The world.
+
+        Raises:
+            UserError: See :meth:`check_consent`.
+        """
         self.check_consent(self.setup.model)
         return replace(self.setup, training=self.training).build(seed, self.data)
 
     def spec(self) -> Spec:
-        """Everything said but a boundary's secret: :func:`make` of it is this experiment again, where that is none."""
+        """All settings as tables, except a boundary's secret.
+
+        If there is no secret, :func:`make` gives this experiment again.
+        """
         out: Spec = {"scenario": {"name": self.scenario, **plain(self.setup, without=("training",))}}
         out["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
         out |= {name: value for name in PLAIN if (value := getattr(self, name)) is not None}
@@ -186,22 +236,25 @@ KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training
 
 
 def read(path: Path | str, *, trust_code: bool = False, secret: int | None = None) -> Spec:
-    """The experiment in a TOML file, as tables: for :func:`make`, or to be changed first.
+    """Read an experiment from a TOML file.
 
     Args:
-        path: An experiment file, or the ``run.toml`` or ``experiment.toml`` that Coterie recorded.
-        trust_code: Lets a model that a recorded file names as ``package.module:Name`` be imported.
-        secret: The boundary's, where a recorded file had one; else the environment's COTERIE_SECRET.
+        path: An experiment file, or a ``run.toml`` or ``experiment.toml`` that Coterie recorded.
+        trust_code: Whether a model that a recorded file names as ``package.module:Name`` may be imported.
+        secret: The boundary's secret, if a recorded file had one; None for the environment's COTERIE_SECRET.
+
+    Returns:
+        The experiment as tables, for :func:`make`. They may be changed before.
 
     Raises:
-        UserError: The file cannot be read, or is a recorded one that is not what was written.
+        UserError: The file cannot be read, or is a recorded file that has been changed or damaged.
     """
     path = Path(path)
     document = read_any(path)
     if not document:
         raise UserError(f"{path} is empty: it says nothing of an experiment")
     recorded: dict[str, Any] = {}
-    if "schema" in document:  # a run's own file, with what else is known of it
+    if "schema" in document:  # a recorded file, which has other entries besides
         document = {key: value for key, value in document.items() if key not in ("schema", "world", "versions")}
         known = document.pop("secret", None)
         if known is not None:
@@ -209,7 +262,7 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
             given = secret_of_environment() if secret is None else secret
             document["boundary"] = {**boundary, "secret": given} if given is not None else boundary
         recorded = {"origin": Origin(file=str(path), secret=known, trusted=trust_code)}
-    elif path.name == RUN or (path.parent / ROUNDS).exists():  # it may be a stranger's, and is not to pass for the user's own
+    elif path.name == RUN or (path.parent / ROUNDS).exists():  # another person's file must not pass for the user's own
         hint = f"keep an experiment file of your own out of run directories, under another name than {RUN}"
         raise UserError(f"{path} has no schema version, so Coterie did not record it; {hint}")
     try:
@@ -219,9 +272,16 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
 
 
 def normal(document: Mapping[str, Any]) -> Spec:
-    """The one form of an experiment's tables.
+    """The normal form of an experiment's tables.
 
-    Raises :class:`~coterie.settings.SettingError` for an unknown key, naming the nearest.
+    Args:
+        document: The tables, in any form that an experiment file may have.
+
+    Returns:
+        The tables in the form :data:`Spec`.
+
+    Raises:
+        SettingError: A key is unknown (the message names the most similar key), or a value is of the wrong kind.
     """
     for key in document:
         if key not in KNOWN and not (key == "origin" and isinstance(document[key], Origin)):
@@ -260,7 +320,17 @@ def _named(key: str, value: Any) -> dict[str, Any]:
 
 
 def make(spec: Mapping[str, Any]) -> Experiment:
-    """The experiment of ``spec``, every setting checked; raises :class:`~coterie.settings.UserError`."""
+    """Make an experiment and check every setting.
+
+    Args:
+        spec: The experiment's tables.
+
+    Returns:
+        The experiment.
+
+    Raises:
+        UserError: A name is unknown or a setting is wrong.
+    """
     spec = normal(spec)
     name = spec["scenario"].pop("name")
     preset = find(name)
@@ -282,23 +352,30 @@ def make(spec: Mapping[str, Any]) -> Experiment:
 
 
 def data_folder(data: str | os.PathLike[str] | None) -> str | None:
-    """``data``, or the environment's COTERIE_DATA, as a whole path, so that a run can go on from another folder."""
+    """``data``, or the environment's COTERIE_DATA, as an absolute path: a run may be resumed from another folder."""
     data = data or os.environ.get("COTERIE_DATA")
     return str(expanded(data).absolute()) if data else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# ``--set key=value``: which setting a name means.
+# ``--set key=value``: the setting that a key refers to.
 
 
 _KEY = re.compile(r"[\w.-]+")
 
 DOTTED = ("boundary", "robust")
-"""Tables whose settings are named with the table."""
+"""Tables whose settings can only be named together with the table, as in ``boundary.KEY``."""
 
 
 class SettingPlace(NamedTuple):
-    """Where a setting is: ``kind`` of table, the ``table``'s own name, the ``key``, the ``values`` to write into."""
+    """The place of a setting in an experiment's tables.
+
+    Attributes:
+        kind: The kind of table.
+        table: The name of the table.
+        key: The key of the setting.
+        values: The table itself, into which the value is written.
+    """
 
     kind: str
     table: str
@@ -307,15 +384,24 @@ class SettingPlace(NamedTuple):
 
     @property
     def dotted(self) -> str:
+        """The name of the table and the key, with a dot between."""
         return f"{self.table}.{self.key}"
 
 
 def assign(spec: Spec, text: str) -> Spec:
-    """``spec`` with the setting of ``text``, ``key=value``, changed.
+    """Change one setting of an experiment.
 
-    key: ``method.KEY`` (of each method that has it), ``NAME.KEY`` of one method, ``training.KEY``, ``scenario.KEY``,
-    ``experiment.KEY``, ``boundary.KEY``, ``robust.KEY``; or a bare KEY where only one kind of the first four has it. Raises
-    :class:`~coterie.settings.SettingError` for an unknown key, naming the nearest, and for an ambiguous one.
+    Args:
+        spec: The experiment's tables; they stay as they are.
+        text: ``key=value``. The key is ``method.KEY`` (for each method that has it), ``NAME.KEY`` for one method,
+            ``training.KEY``, ``scenario.KEY``, ``experiment.KEY``, ``boundary.KEY`` or ``robust.KEY``; or KEY alone, if only
+            one of method, training, scenario and experiment has it.
+
+    Returns:
+        The changed tables.
+
+    Raises:
+        SettingError: The key is unknown (the message names the most similar key) or ambiguous, or the value cannot be read.
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not _KEY.fullmatch(key):
@@ -335,7 +421,7 @@ def assign(spec: Spec, text: str) -> Spec:
         if key.rpartition(".")[2] == "secret" and value.isdecimal():
             raise SettingError(f"--set {key}: a secret of more than 64 bits is given by --secret-file FILE") from None
         raise SettingError(f"--set {key}: the value cannot be read: {error}") from error
-    if parsed is None:  # a text may be called "none" (a shift), and an optional setting takes "none" for None
+    if parsed is None:  # a setting may have the text "none" (a shift), and an optional setting takes "none" for None
         parsed = "none"
     places = list(_places(spec))
     for place in _dotted(places, key) if "." in key else _bare(places, key):

@@ -1,6 +1,7 @@
-"""Models taken out of a run, as safetensors that need no Coterie; and loaded again.
+"""Export of a run's models to safetensors files, which can be read without Coterie, and loading them again.
 
-A folder has ``models.json`` and a file per model: the ``state_dict`` of the clients' module. Nothing is ever unpickled.
+An export is a folder with ``models.json`` and one file per model: the ``state_dict`` of the clients' module. Nothing is ever
+unpickled.
 """
 
 from __future__ import annotations
@@ -39,20 +40,26 @@ from coterie.runs.run import Run, reopen, world_facts
 from coterie.settings import UserError
 
 # ----------------------------------------------------------------------------------------------------
-# The net of a run: from a row of the server's to the tensors of a file.
+# The net of a run: from a row of the server's model matrix to the tensors of a file.
 
 
 LARGEST_INPUT = 2**28
-"""Numbers in an input, and classes; a net for more is none that fits into a memory."""
+"""Most numbers in an input, and most classes. A net for more would not fit into memory."""
 
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Net:
-    """A run's net. about: name, shape and classes; None of one that Coterie has no name for. sealed: the map, where the
-    clients alone know its secret. stays: layers that are at the clients, of which the server has nothing. layers: all that
-    train. named: row ``(d,)`` -> all tensors by name, a copy."""
+    """A run's net.
+
+    Attributes:
+        about: Its name, input shape and number of classes; None for a net that Coterie has no name for.
+        sealed: The map of the models, if only the clients know its secret.
+        stays: Layers that stay at the clients. The server does not have them.
+        layers: All layers that are trained.
+        named: Function from a row ``(d,)`` to all tensors by name, as copies.
+    """
 
     about: Mapping[str, Any] | None
     sealed: Mapping[str, Any] | None
@@ -61,16 +68,26 @@ class Net:
     named: Callable[[Tensor], Tensors]
 
     def tensors(self, row: Tensor) -> Tensors:
-        """What goes into a file of a model; nothing if all of it stays at the clients."""
+        """The tensors that go into the file of a model ``row`` ``(d,)``; empty if all layers stay at the clients."""
         if set(self.stays) == set(self.layers):
             return {}
         return {name: value for name, value in self.named(row).items() if name.rpartition(".")[0] not in self.stays}
 
 
 def net_of(run: Run, position: Position, numbers: int) -> Net:
-    """The net of ``run``, as it stands. numbers: in a row of its models.
+    """The net of a run at a position.
 
-    Raises :class:`~coterie.settings.UserError` if nobody knows it any more."""
+    Args:
+        run: The run.
+        position: The position of the run, from a checkpoint.
+        numbers: Numbers in a row of its models.
+
+    Returns:
+        The net.
+
+    Raises:
+        UserError: The net is no longer known, or cannot be made.
+    """
     world, boundary = run.record.description()["world"], run.experiment.boundary
     elsewhere = of_federation(run)
     sealed = {"rotation": boundary.rotation, "block": boundary.block} if elsewhere and boundary.rotation != "none" else None
@@ -92,19 +109,40 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
 
 
 def of_federation(run: Run) -> bool:
-    """Whether the clients were nodes of a federation: then their data were never here."""
+    """Whether the clients were nodes of a federation, whose data were never on this machine."""
     return "data" not in run.record.description()["world"]
 
 
 def plain_rows(run: Run, layout: Layout) -> Callable[[Tensor], Tensor]:
-    """From a row ``(d,)`` of the server's to the clients': the one place here where the boundary's map is undone."""
+    """The function from the server's row ``(d,)`` to the clients' row.
+
+    This is the only place in this module where the boundary's map is inverted.
+
+    Args:
+        run: The run.
+        layout: The layout of its net.
+
+    Returns:
+        The function.
+    """
     return Wire(run.experiment.boundary, layout, run.seed).open
 
 
 def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
-    """A new net by its name, shape and classes, as ``file`` has them; what no file holds is as engines have it.
+    """A new net from its name, input shape and number of classes.
 
-    numbers: those that are there for it. A larger net is refused before it takes memory.
+    Tensors that no file holds have the values that they have in engines.
+
+    Args:
+        about: The name, shape and classes.
+        file: The file in which they stand, for error messages.
+        numbers: The numbers that are available for the net. A larger net is refused before memory is allocated.
+
+    Returns:
+        The net.
+
+    Raises:
+        UserError: No net can be made from the description.
     """
     try:
         shape, classes = tuple(int(size) for size in about["shape"]), int(about["classes"])
@@ -123,16 +161,19 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
 
 
 def _stays(run: Run, position: Position) -> tuple[str, ...]:
-    """The layers that stay at the clients, by what the method would ask next."""
+    """The layers that stay at the clients, according to the plan that the method would make next."""
     with from_stored(run.record.checkpoints.path(position.round)):
         plan = run.method.plan(position.state, Cohort(present=position.members, exchange=position.exchange, seed=run.seed))
         return tuple(sorted({layer for task in plan.tasks.values() for layer in task.keep}))
 
 
 def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], Callable[[Tensor], Tensors]]:
-    """``layers`` and ``named``, by what the server of a federation has told of its net: ``tensors``, in the order of a row;
-    ``trainable``, how many of them are; ``tied``, the other names of those that have several; ``others``, the file of tensors
-    that have no place in a row. whole: keep all digits of a row."""
+    """The fields ``layers`` and ``named`` of a federation's net, from the description that its server has recorded.
+
+    ``tensors``: in the order of a row. ``trainable``: how many of them are trainable. ``tied``: the further names of tensors
+    that have several. ``others``: the file of the tensors that have no place in a row. With ``whole``, all tensors stay
+    float32, so that a row keeps all its digits.
+    """
     world = run.record.description()["world"]
     if "net" not in world:
         raise UserError(
@@ -177,30 +218,33 @@ def _dtype(name: str) -> torch.dtype:
 MODELS = "models.json"
 
 Key = tuple[int, Client | None]
-"""A model as it serves: its row in the assignment and, if the client keeps layers of its own, the client."""
+"""A model that serves clients: its row in the assignment and, if a client keeps own layers, the client."""
 
 
 def save(
     run: Path | str, to: Path | str, told: Callable[[], None] | None = None, *, trust_code: bool = False,
     secret: int | None = None, warn: Callable[[str], None] = warnings.warn,
 ) -> Path:  # fmt: skip
-    """Write every model that serves a client of ``run`` into the new folder ``to``; returns it.
+    """Write every model that serves a client of a run into a new folder.
 
-    Nothing is left behind where this fails. Models of which the server has a part alone, or sealed rows, are written as it has
-    them.
+    If this fails, no files are left. A model that the server has only in part, or only as a sealed row, is written in that
+    form.
 
     Args:
-        run: A run directory, as its newest checkpoint stands, or the folder of several, each of which gets a subfolder of its
-            name.
+        run: A run directory, whose newest checkpoint is exported, or a folder of several runs, each of which gets a
+            subfolder with its name.
         to: The new folder.
-        told: Is called after each run.
-        trust_code: Lets a model be imported that a run directory names as ``package.module:Name``.
-        secret: The boundary's, where the run had one; else the environment's COTERIE_SECRET.
-        warn: Takes a sentence where records go on after the newest checkpoint; a warning by default.
+        told: Called after each run.
+        trust_code: Whether a model that a run directory names as ``package.module:Name`` may be imported.
+        secret: The boundary's secret, if the run had one; None for the environment's COTERIE_SECRET.
+        warn: Called with a sentence if there are records after the newest checkpoint; issues a warning by default.
+
+    Returns:
+        The new folder, as an absolute path.
 
     Raises:
-        UserError: ``to`` has something in it, a run has no checkpoint yet or is damaged, all layers stay at the clients, or
-            code or a secret is needed and was not given.
+        UserError: ``to`` is not empty, a run has no checkpoint yet or is damaged, all layers stay at the clients, or code or
+            a secret is needed and was not given.
     """
     to = Path(to).absolute()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -221,7 +265,7 @@ def save(
         if part in made:
             shutil.rmtree(part, ignore_errors=True)
         for parent in made if not to.exists() else ():
-            with contextlib.suppress(OSError):  # never made, or somebody else has put something there
+            with contextlib.suppress(OSError):  # it was never made, or another process has written into it
                 parent.rmdir()
     return to
 
@@ -232,7 +276,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         hint = f"it was renamed, or it has not begun and coterie resume {run.folder.parent} begins it"
         raise UserError(f"{run.folder} has no run: {hint}")
     stored = run.record.stored(Position, fallback=False)
-    lines = run.record.lines()  # after that: a run that goes on records a round before it stores its checkpoint
+    lines = run.record.lines()  # read after the checkpoint: a process records a round before it stores its checkpoint
     if stored is None or not lines:
         on = "its ServerApp, started again," if of_federation(run) else f"coterie resume {run.folder}"
         raise UserError(f"{run.folder} has no completed round yet; {on} goes on with it")
@@ -281,9 +325,9 @@ def _limits(run: Run) -> dict[str, Any]:
 
 
 def _files(assignment: Assignment, position: Position) -> tuple[dict[Key, str], dict[str, dict[str, Any]]]:
-    """(model -> file, client -> its entry): each model once, named by its group, or else by a client or as part of a path.
+    """(model -> file, client -> its entry). Each model has one file, named by a group, a client or its number in a path.
 
-    A group's name is for the one model that serves all of it; layers that a client keeps make a model its own.
+    A file has a group's name only if its model serves the whole group. A client that keeps layers has a separate model.
     """
     keys = {c: (row, c if c in position.kept else None) for c, row in sorted(assignment.row.items())}
     files: dict[Key, str] = {}
@@ -310,17 +354,21 @@ def _files(assignment: Assignment, position: Position) -> tuple[dict[Key, str], 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Models that :mod:`coterie.runs.export` has written, as nets again.
+# Loading: nets from the models that :mod:`coterie.runs.export` has written.
 
 
 class Ensemble(nn.Module):
-    """Several nets as one: the logarithm of their mean class probabilities, which a softmax turns back into these."""
+    """Several nets as one, with the logarithm of their mean class probabilities as output.
+
+    A softmax of the output gives the mean probabilities.
+    """
 
     def __init__(self, nets: Sequence[nn.Module]) -> None:
         super().__init__()
         self.nets = nn.ModuleList(nets)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The logarithm of the nets' mean class probabilities for the inputs ``x``."""
         return mean_probability(torch.stack([net(x) for net in self.nets]))
 
 
@@ -328,19 +376,22 @@ def load(
     folder: Path | str, client: Client, *, model: Callable[[], nn.Module] | None = None, secret: int | None = None,
     trust_code: bool = False,
 ) -> nn.Module:  # fmt: skip
-    """The net that serves ``client``, as :func:`coterie.save` has written it, in evaluation mode.
+    """Load the net that serves a client, as :func:`coterie.save` has written it.
 
-    Where the method serves by ensembles, it is that of the models on the client's path.
+    If the method serves clients by ensembles, the net is the ensemble of the models on the client's path.
 
     Args:
-        folder: It may be from somebody else: nothing that it names is imported.
+        folder: The export. It may come from another person: no code that it names is imported.
         client: The client's id.
-        model: Makes the net, where Coterie has no name for it, as of a federation, or where the name is code.
-        secret: The clients', where the models are sealed by a boundary's rotation.
-        trust_code: Lets a model that the folder names as ``package.module:Name`` be imported.
+        model: Makes the net, if Coterie has no name for it (as in a federation), or if the name stands for code.
+        secret: The clients' secret, if the models are sealed by a boundary's rotation.
+        trust_code: Whether a model that the folder names as ``package.module:Name`` may be imported.
+
+    Returns:
+        The net, in evaluation mode.
 
     Raises:
-        UserError: The client has no model there, or the files are not what was written.
+        UserError: The client has no model in the folder, or the files have been changed or damaged.
     """
     folder = Path(folder)
     document = read_document(folder)
@@ -363,7 +414,17 @@ def load(
 
 
 def read_document(folder: Path) -> dict[str, Any]:
-    """What ``models.json`` says. Raises :class:`~coterie.settings.UserError` if there is none, or not what was written."""
+    """Read the ``models.json`` of an export.
+
+    Args:
+        folder: The export.
+
+    Returns:
+        The entries that loading needs.
+
+    Raises:
+        UserError: There is no such file, or it has been changed or damaged.
+    """
     path = folder / MODELS
     if not path.is_file():
         inside = sorted(found.parent.name for found in folder.glob(f"*/{MODELS}"))
@@ -390,7 +451,7 @@ def read_document(folder: Path) -> dict[str, Any]:
 _KINDS: dict[str, Any] = {
     "model": (dict, type(None)), "ensemble": bool, "clients": dict, "sealed": (dict, type(None)), "files": dict,
 }  # fmt: skip
-"""Entry of ``models.json`` -> what it is."""
+"""Entry of ``models.json`` -> its type."""
 
 
 def _listed_files(folder: Path, document: dict[str, Any], entry: Any) -> list[str]:
@@ -405,7 +466,19 @@ def _listed_files(folder: Path, document: dict[str, Any], entry: Any) -> list[st
 
 
 def read_model(folder: Path, name: str, document: dict[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a file of an export. Raises :class:`~coterie.settings.UserError` if it is not what was written."""
+    """Read the tensors of one file of an export.
+
+    Args:
+        folder: The export.
+        name: The name of the file.
+        document: The entries of ``models.json``, which hold the checksums.
+
+    Returns:
+        The tensors by name.
+
+    Raises:
+        UserError: The file cannot be read, or has been changed or damaged.
+    """
     try:
         data = read_within(folder, name)
         checksum.check(data, folder / name, document["files"].get(name))
@@ -425,7 +498,7 @@ def _check_secret(folder: Path, sealed: Any, secret: int | None) -> None:
 def _made(
     folder: Path, about: Any, model: Callable[[], nn.Module] | None, trust_code: bool, numbers: int
 ) -> tuple[nn.Module, str]:
-    """A new net, for so many numbers, and what to call it."""
+    """A new net, for ``numbers`` numbers, and its name."""
     if model is None:
         if about is None:
             raise UserError(
@@ -444,7 +517,7 @@ def _made(
 
 
 def _filled(net: nn.Module, called: str, path: Path, tensors: dict[str, Tensor], sealed: Any, secret: int | None) -> nn.Module:
-    """``net`` with the tensors of a file, opened if they are sealed."""
+    """``net`` with the tensors of a file, unsealed if they are sealed."""
     try:
         net.load_state_dict(tensors)
         if sealed is not None:

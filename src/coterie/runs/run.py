@@ -1,7 +1,7 @@
-"""Running: a method over a scenario as a generator of rounds, and whole experiments into folders that can be resumed.
+"""Runs: a method over a scenario as a generator of rounds, and whole experiments in folders that can be resumed.
 
-One run has its directory to itself. An experiment of several methods or seeds is a folder with ``experiment.toml`` and
-one run directory each, ``<method>-seed<N>``.
+A run has its own directory. An experiment of several methods or seeds is a folder with ``experiment.toml`` and one run
+directory for each method and seed, ``<method>-seed<N>``.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ from coterie.settings import SettingError, UserError
 EXPERIMENT = "experiment.toml"
 
 _LEFT = {LOCK, RUN + PART, EXPERIMENT + PART}
-"""Files of a process that was killed before there was anything to go on with."""
+"""Files that a process may leave if it is killed before there is anything to resume."""
 
 
 _SAME = ("scenario", "setup", "methods", "training", "robust", "seeds", "width", "device", "precision", "engine")
-"""What an experiment's file and that of a run of it agree on, with the boundary but for its secret."""
+"""Settings that must be equal in an experiment's file and in the file of each of its runs.
+
+So must be the boundary, except for its secret.
+"""
 
 
 def run(
@@ -61,16 +64,31 @@ def run(
     boundary: Boundary | None = None,
     robust: Robust | None = None,
 ) -> Iterator[Round]:
-    """Run a method over a scenario; yields each communication round as it ends.
+    """Run a method over a scenario.
 
-    method: a name of :data:`coterie.METHODS` or a method with its settings. scenario: a name of
-    :data:`coterie.SCENARIOS`, a scenario, or a world of your own. training: local training in place of the scenario's.
-    data: folder of the data set's files. workers, width, device, precision: what it computes with
-    (:class:`~coterie.engines.workers.Hardware`). start: the ``position`` of an earlier round, to go on from. boundary:
-    what is done to updates on their way. robust: bounds on what one client can do to the others.
+    No file is written. To stop early, use ``break``.
 
-    Nothing is written; early stopping is ``break``. Raises
-    :class:`~coterie.settings.UserError` for a wrong argument, before the first round.
+    Args:
+        method: A name of :data:`coterie.METHODS`, or a method with its settings.
+        scenario: A name of :data:`coterie.SCENARIOS`, a scenario, or a custom world.
+        rounds: Communication rounds, at least 1.
+        seed: Seed of all random numbers, at least 0.
+        workers: Processes that train, see :class:`~coterie.engines.workers.Hardware`.
+        width: Clients trained in one block, see :class:`~coterie.engines.workers.Hardware`.
+        device: The device that trains, see :class:`~coterie.engines.workers.Hardware`.
+        precision: The number format, see :class:`~coterie.engines.workers.Hardware`.
+        data: Folder of the data set's files.
+        training: Local training settings, in place of the scenario's.
+        eval_every: Rounds between tests, at least 1.
+        start: The ``position`` of an earlier round, from which the run continues.
+        boundary: Changes that are made to updates on their way to the server.
+        robust: Bounds on the influence of one client on the others.
+
+    Yields:
+        Each communication round when it ends.
+
+    Raises:
+        UserError: An argument is wrong. It is raised before the first round.
     """
     for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("eval_every", eval_every, 1)):
         if not isinstance(value, int) or value < least:
@@ -89,50 +107,65 @@ def run(
 
 @dataclass(frozen=True)
 class Run:
-    """One method with one seed, in the directory ``folder``; ``experiment`` has just these."""
+    """One method with one seed.
+
+    Attributes:
+        folder: The run directory.
+        experiment: The experiment of this one method and this one seed.
+    """
 
     folder: Path
     experiment: Experiment
 
     @property
     def record(self) -> Record:
+        """The files of the run."""
         return Record(self.folder)
 
     @property
     def method(self) -> Any:
+        """The method with its settings."""
         return self.experiment.methods[0]
 
     @property
     def seed(self) -> int:
+        """The seed of the run."""
         return self.experiment.seeds[0]
 
     def finished(self) -> bool:
-        """Whether the last round, or the target, is recorded and stored, and can be read."""
+        """Whether the last round (or the round that reached the target) is recorded, and its checkpoint can be read."""
         lines = self.record.lines()
         if not lines or not self._last(lines[-1]) or lines[-1]["round"] not in self.record.checkpoints.rounds():
             return False
         try:
             self.record.checkpoints.check(lines[-1]["round"], self.record.fits())
-        except DamagedError:  # it is made again, from the one before
+        except DamagedError:  # the round is made again, from the checkpoint before
             return False
         return True
 
     def rounds(self, workers: int | None = None) -> Iterator[Round]:
-        """Begin the run or go on where it stands; yields the rounds that were missing, each recorded before.
+        """Start or resume the run.
 
-        Raises :class:`~coterie.records.store.BusyError` if another process writes this run, and
-        :class:`~coterie.settings.UserError` if it cannot go on: files of a newer Coterie or that are damaged, data that have
-        changed, code or a secret that the caller has to give.
+        Args:
+            workers: Processes that train; None for the experiment's number.
+
+        Yields:
+            Each round that was missing, after it is recorded.
+
+        Raises:
+            BusyError: Another process writes this run.
+            UserError: The run cannot be resumed: a file is damaged or of a newer Coterie, the data have changed, or code or
+                a secret is needed and was not given.
         """
         if self.finished():
-            self.record.checkpoints.prune(self.experiment.checkpoints_kept)  # it may have been killed before it could
+            self.record.checkpoints.prune(self.experiment.checkpoints_kept)  # the process may have been killed before this
             return
         self.experiment.check_secret()
         world = self.experiment.world(self.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         with held(self.folder):
             stored = self._prepare(world)
-            if self.finished():  # another process may have been faster
+            if self.finished():  # another process may have finished it meanwhile
                 return
             with closing(self._engine(world, stored, workers)) as engine:  # type: ignore[type-var]
                 for done in self._going_on(engine, stored):
@@ -156,7 +189,7 @@ class Run:
         return inprocess.rounds(self.method, world, **common, **asdict(experiment.hardware(workers)))
 
     def _going_on(self, engine: Iterator[Round], start: Position | None) -> Iterator[Round]:
-        """What the engine makes. Its first round shows whether the checkpoint that it began with fits together."""
+        """The engine's rounds; an error in the first one means that the checkpoint at the start is damaged."""
         if start is not None:
             with from_stored(self.record.checkpoints.path(start.round), but=(EngineError,)):
                 first = next(engine, None)
@@ -165,7 +198,7 @@ class Run:
         yield from engine
 
     def _prepare(self, world: World) -> Position | None:
-        """Write ``run.toml``, or check it and cut off what was recorded after the checkpoint."""
+        """Write ``run.toml``, or check it and remove the records after the checkpoint."""
         record, facts = self.record, world_facts(world)
         if not record.begun:
             known = self.experiment.origin and self.experiment.origin.secret
@@ -180,7 +213,7 @@ class Run:
         return stored[1] if stored else None
 
     def _store(self, done: Round) -> bool:
-        """Record a round and store its checkpoint when one is due; returns whether the run ends here."""
+        """Record a round, store its checkpoint if one is due, and return whether the run ends here."""
         last = self._last(self.record.keep(done))
         if last or done.number % self.experiment.checkpoint_every == 0:
             self.record.store(done.number, done.position, self.experiment.checkpoints_kept)
@@ -191,19 +224,34 @@ class Run:
 
 
 def _secret_of(experiment: Experiment) -> dict[str, str]:
-    """What a record keeps of a boundary's secret."""
+    """The entry of a record about a boundary's secret."""
     secret = experiment.boundary.secret
     return {} if secret is None else {"secret": known_by(secret)}
 
 
 def world_of(spec: str, seed: int) -> World:
-    """The world of an experiment's tables, as JSON: for processes that make their own."""
+    """The world of an experiment, for processes that build their own.
+
+    Args:
+        spec: The experiment's tables, as JSON.
+        seed: The seed of the world.
+
+    Returns:
+        The scenario's clients and data.
+    """
     return make(json.loads(spec)).world(seed)
 
 
 def world_facts(world: World) -> dict[str, Any]:
-    """What ``run.toml`` keeps of a world: ids, training-set sizes in that order, a digest of all data, the true groups, who
-    is hostile, and what it takes to make a net like the clients'."""
+    """The entries of ``run.toml`` about a world.
+
+    Args:
+        world: The clients and their data.
+
+    Returns:
+        The client ids, the sizes of their training sets in that order, a digest of all data, and where they apply: the true
+        groups, the hostile clients, and a description from which a net like the clients' can be made.
+    """
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
         "clients": clients,
@@ -220,7 +268,7 @@ def world_facts(world: World) -> dict[str, Any]:
 
 
 def digest(world: World) -> str:
-    """A hash of every client's examples and targets; pools that clients share are read once."""
+    """A hash of the examples and targets of all clients; a pool that clients share is read once."""
     state = hashlib.blake2b(digest_size=16)
     seen: set[int] = set()
     for client in sorted(world.clients):
@@ -234,7 +282,7 @@ def digest(world: World) -> str:
 
 
 def changed_versions(run: Run) -> list[str]:
-    """What runs in another version now than when the run began, one sentence each."""
+    """One sentence for each package whose version is different now from the start of the run."""
     if not run.record.begun:
         return []
     now = versions()
@@ -244,11 +292,20 @@ def changed_versions(run: Run) -> list[str]:
 
 
 def begin(experiment: Experiment, folder: Path | str) -> tuple[Run, ...]:
-    """The runs of an experiment, in a new ``folder``; none has made a round yet.
+    """Create the runs of an experiment in a new folder.
 
-    The first seed's world is built, and each method's first plan made, before anything is written, so that a mistake leaves
-    nothing behind. Raises
-    :class:`~coterie.settings.UserError` if the folder has something in it.
+    Before any file is written, the world of the first seed is built and each method makes its first plan. So a mistake
+    leaves no files.
+
+    Args:
+        experiment: The experiment.
+        folder: The new folder.
+
+    Returns:
+        The runs, in which no round has been made yet.
+
+    Raises:
+        UserError: The folder is not empty.
     """
     folder = Path(folder)
     experiment = replace(experiment, data=data_folder(experiment.data))
@@ -272,7 +329,7 @@ def begin(experiment: Experiment, folder: Path | str) -> tuple[Run, ...]:
 
 
 def _runs(experiment: Experiment, folder: Path) -> tuple[Run, ...]:
-    """One run is the folder itself; of several, each has its own inside."""
+    """The runs: a single one is in the folder itself, several have a subfolder each."""
     if len(experiment.methods) == len(experiment.seeds) == 1:
         return (Run(folder, experiment),)
     names = [method.name for method in experiment.methods]
@@ -290,12 +347,17 @@ def reopen(folder: Path | str, *, trust_code: bool = False, secret: int | None =
     """The runs of a run directory or an experiment's folder, finished or not.
 
     Args:
-        folder: It may be from somebody else: nothing that it names is imported, no link in it is followed.
-        trust_code: Lets a model of it that is called ``package.module:Name`` be imported, where it is needed to go on.
-        secret: The boundary's, where it had one; else the environment's COTERIE_SECRET. A run cannot go on without it.
+        folder: The folder. It may come from another person: no code that it names is imported, no link in it is followed.
+        trust_code: Whether a model that it names as ``package.module:Name`` may be imported, if the run needs it.
+        secret: The boundary's secret, if there was one; None for the environment's COTERIE_SECRET. Without it, such a run
+            cannot continue.
+
+    Returns:
+        The runs.
 
     Raises:
-        UserError: It is neither, of a newer Coterie, or not what was written.
+        UserError: The folder is neither a run directory nor an experiment's folder, is of a newer Coterie, or has been
+            changed or damaged.
     """
     folder = Path(folder)
     for name in (EXPERIMENT, RUN):
@@ -317,7 +379,7 @@ def reopen(folder: Path | str, *, trust_code: bool = False, secret: int | None =
 
 
 def _check_place(one: Run, folder: Path) -> None:
-    """Raises :class:`~coterie.settings.UserError` if a run of an experiment is elsewhere, or is another one."""
+    """Raise :class:`~coterie.settings.UserError` if a run of an experiment is at another place, or is a different run."""
     within(folder, one.folder.name)
     if one.record.begun:
         one.record.description()

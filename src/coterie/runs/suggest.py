@@ -1,4 +1,4 @@
-"""What methods with thresholds would have to be set to: ``coterie suggest``, by the split-half test's finding."""
+"""Suggested settings for methods with thresholds, from the result of the split-half test: ``coterie suggest``."""
 
 from __future__ import annotations
 
@@ -45,29 +45,33 @@ from coterie.runs.run import Run, reopen, world_facts
 from coterie.settings import SettingError, UserError
 
 # ----------------------------------------------------------------------------------------------------
-# What a suggestion says: the groups that were found, and for each method the settings that would have found them.
+# The contents of a suggestion: the groups found, and for each method the settings that would have found them.
 
 
 CLEAR, NARROW, NONE = "clear", "narrow", "none"
-"""How sure an advice is; see :func:`sureness`."""
+"""The confidence in an advice, see :func:`sureness`."""
 
 ROOM = 1.5
-"""The least margin of what is clear: a value in the middle may then be a fifth off either way."""
+"""The least margin of a clear advice: a value in the middle may then be off by a fifth in either direction."""
 
 DOUBT = 0.05
-"""A p-value below this is no sign that clients are alike."""
+"""A p-value below this does not support that clients are alike."""
 
 AWAY = 1.5
-"""How far a value is put from its one end where nothing tells the other: of one group, how far apart two would be."""
+"""Ratio between a value and the one known end of its range: a single group does not show how far apart two would be."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Between which values a setting gives the groups found.
+    """The range of a setting's values that give the groups found.
 
-    setting: its name. low, high: the ends; infinite, or the setting's own limit, where nothing bounds it. value: the one
-    suggested, None where the ends leave no room; of CFL's eps2 and gamma_max, of which one is enough to keep a group whole, it
-    may be below low. margin: high over low, as distances or norms.
+    Attributes:
+        setting: The name of the setting.
+        low: The lower end; where there is no bound, infinite or the setting's own limit.
+        high: The upper end; where there is no bound, infinite or the setting's own limit.
+        value: The suggested value; None if there is no room between the ends. For CFL's eps2 and gamma_max it may be below
+            ``low``, since one of the two is enough to keep a group whole.
+        margin: The ratio of ``high`` to ``low``, as distances or norms.
     """
 
     setting: str
@@ -79,12 +83,17 @@ class Range:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a method would have to be set to.
+    """The settings with which a method would find the groups.
 
-    method: its name. compared: of what, in words: a metric and linkage, say. settings: all to set, as in an experiment's file;
-    empty where nothing is right. ranges: of the settings that were looked for. margin: how much room there is, a ratio; 1 or
-    less is none. sure: ``clear``, ``narrow`` or ``none``. ari: adjusted Rand index of the nearest groups that the method
-    could make; 1 where it can make those found. text: the numbers compared, in a sentence.
+    Attributes:
+        method: The name of the method.
+        compared: The quantities that it compares, in words: for example a metric and a linkage.
+        settings: All settings to set, as in an experiment's file; empty if none are right.
+        ranges: The ranges of the settings that were searched for.
+        margin: The room for the settings, as a ratio; 1 or less is none.
+        sure: ``clear``, ``narrow`` or ``none``.
+        ari: Adjusted Rand index of the most similar groups that the method could make; 1 if it can make the groups found.
+        text: The numbers that were compared, in a sentence.
     """
 
     method: str
@@ -99,12 +108,17 @@ class Advice:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the split-half test says of the clients, by two probes with halves drawn apart.
+    """The result of the split-half test for the clients, from two probes with independently drawn halves.
 
-    clients (n,): on whom they agree. level: of the test. p: that all are alike, by both together. groups: that both confirm.
-    alone: what each finds by itself; agreement: adjusted Rand index of these two. alike: of each group, p that its members
-    are alike, by both together. reliability ``(n,)``: of each client, the share of signal in what sets it
-    apart, the mean of both.
+    Attributes:
+        clients: The clients on which both probes agree, ``(n,)``.
+        level: The level of the test.
+        p: The p-value that all clients are alike, from both probes together.
+        groups: The groups that both probes confirm.
+        alone: The groups that each probe finds by itself.
+        agreement: Adjusted Rand index of the two partitions ``alone``.
+        alike: For each group, the p-value that its members are alike, from both probes together.
+        reliability: For each client, the share of signal in its difference from the others, mean of both probes, ``(n,)``.
     """
 
     clients: tuple[Client, ...]
@@ -123,23 +137,35 @@ class Finding:
 
     @property
     def doubt(self) -> float | None:
-        """The p of the group that is likeliest to be several, where it is small: below :data:`DOUBT`, divided by the groups."""
+        """The least of the groups' p-values if it is below :data:`DOUBT` divided by the number of groups, else None.
+
+        It belongs to the group that most likely consists of several groups.
+        """
         least = min(self.alike)
         return least if least < DOUBT / len(self.groups) else None
 
     @property
     def firm(self) -> bool:
-        """Whether the groups are ones to set thresholds by: a group that is not alike, and was not cut, is none."""
+        """Whether thresholds may be set by these groups: each probe finds the same, and no group has a small p-value."""
         return self.same and self.doubt is None
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What :func:`coterie.suggest` says of a run.
+    """The result of :func:`coterie.suggest` for a run.
 
-    run, method, scenario, seed: which. start: the model that was probed from, in words; round: how many it was trained for.
-    finding: the groups. advice: for each method, what it compares by default first. caveats: why to trust this less, one
-    sentence each. left_out: client -> why it could not be asked. exchanges: how many everybody was asked for.
+    Attributes:
+        run: The run directory.
+        method: The method of the run.
+        scenario: The scenario of the run.
+        seed: The seed of the run.
+        start: The model from which the probes started, in words.
+        round: The number of rounds for which that model was trained.
+        finding: The groups.
+        advice: The advice for each method; the quantities that it compares by default come first.
+        caveats: Reasons to trust the result less, one sentence each.
+        left_out: Client -> why it could not be asked.
+        exchanges: The number of exchanges in which the clients were asked.
     """
 
     run: str
@@ -155,9 +181,16 @@ class Suggestion:
     exchanges: int
 
     def best(self, method: str) -> Advice:
-        """The advice for a method to follow: what it compares by default where that is clear, else that of the widest margin.
+        """The advice to follow for a method.
 
-        Raises ``KeyError`` for a method that nothing is said about.
+        Args:
+            method: The name of the method.
+
+        Returns:
+            The advice for its default quantities if that is clear, else the advice with the widest margin.
+
+        Raises:
+            KeyError: There is no advice for the method.
         """
         own = [one for one in self.advice if one.method == method]
         if not own:
@@ -166,57 +199,98 @@ class Suggestion:
 
 
 def sureness(margin: float, firm: bool) -> str:
-    """``none`` where no value is right, ``clear`` from a margin of :data:`ROOM` if the finding is ``firm``, else ``narrow``."""
+    """The confidence in an advice.
+
+    Args:
+        margin: The room for the settings, as a ratio.
+        firm: Whether the groups are firm, see :attr:`Finding.firm`.
+
+    Returns:
+        ``none`` if no value is right, ``clear`` from a margin of :data:`ROOM` on if the groups are firm, else ``narrow``.
+    """
     if not margin > 1:
         return NONE
     return CLEAR if margin >= ROOM and firm else NARROW
 
 
 def labels(groups: Groups) -> np.ndarray:
-    """Of the clients of ``groups``, in their order, ``(n,)``."""
+    """The number of each client's group ``(n,)``, with the clients in ascending order."""
     return np.array([number for _, number in sorted((client, i) for i, group in enumerate(groups) for client in group)])
 
 
 def without(method: str, compared: str, text: str, ari: float = 0.0) -> Advice:
-    """The advice where nothing is right, and why."""
+    """The advice if no settings are right.
+
+    Args:
+        method: The name of the method.
+        compared: The quantities that it compares, in words.
+        text: The reason, in a sentence.
+        ari: Adjusted Rand index of the most similar groups that the method could make.
+
+    Returns:
+        The advice, without settings.
+    """
     return Advice(method, compared, {}, (), 0.0, NONE, ari, text)
 
 
 def ratio(low: float, high: float) -> float:
-    """``high / low``; infinite where nothing is below or nothing above."""
+    """``high / low``; infinite if there is no bound below or above."""
     return high / low if low > 0 else math.inf
 
 
 def middle(low: float, high: float) -> float:
-    """As far from one end as from the other, as ratios; where one is zero or infinite, :data:`AWAY` from the other.
+    """The middle of a range, as ratios.
 
-    >>> middle(1.0, 4.0), middle(2.0, math.inf), middle(0.0, 3.0)
-    (2.0, 3.0, 2.0)
+    Args:
+        low: The lower end; 0 for none.
+        high: The upper end; infinite for none.
+
+    Returns:
+        The geometric mean of the ends; with one end only, a value at the ratio :data:`AWAY` from it.
+
+    Example:
+        >>> middle(1.0, 4.0), middle(2.0, math.inf), middle(0.0, 3.0)
+        (2.0, 3.0, 2.0)
     """
     if math.isinf(high):
-        return AWAY * low if low > 0 else 1.0  # neither end: any will do
+        return AWAY * low if low > 0 else 1.0  # without ends, any value is right
     return math.sqrt(low * high) if low > 0 else high / AWAY
 
 
 def shortest(value: float, low: float, high: float) -> float:
-    """``value`` in so few digits, two at least, that it moves by no more than a fifth of its way to the nearer end.
+    """Round a value to as few digits as possible.
 
-    >>> shortest(1.6449, 1.137, 2.382), shortest(0.99052, 0.9899, 0.9911)
-    (1.6, 0.9905)
+    Args:
+        value: The value, between the ends.
+        low: The lower end.
+        high: The upper end.
+
+    Returns:
+        The value with the fewest digits, at least two, that differs by at most a fifth of the distance to the nearer end.
+
+    Example:
+        >>> shortest(1.6449, 1.137, 2.382), shortest(0.99052, 0.9899, 0.9911)
+        (1.6, 0.9905)
     """
     room = min(value - low, high - value) / 5
     return next((short for digits in range(2, 17) if abs((short := float(f"{value:.{digits}g}")) - value) <= room), value)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where to cut a dendrogram so that it gives the groups found: thresholds for FL+HC and ACFL.
+# Cuts of a dendrogram that give the groups found: thresholds for FL+HC and ACFL.
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The thresholds that cut a dendrogram into given groups: above ``low``, the highest merge inside one, and up to ``high``,
-    the lowest across; ``ari``: adjusted Rand index of the cut that is most like them, 1 where it gives them. Without such a
-    threshold, low is not below high."""
+    """The thresholds that cut a dendrogram into given groups: above ``low`` and up to ``high``.
+
+    If there is no such threshold, ``low`` is not below ``high``.
+
+    Attributes:
+        low: The height of the highest merge inside a group.
+        high: The height of the lowest merge across groups.
+        ari: Adjusted Rand index of the cut that is most similar to the groups; 1 if it gives them.
+    """
 
     low: float
     high: float
@@ -228,10 +302,19 @@ class Cut:
 
 
 def cut_of(apart: np.ndarray, linkage: str, labels: np.ndarray) -> Cut:
-    """The thresholds that cut the dendrogram of distances ``(n, n)`` into the groups ``labels`` ``(n,)``.
+    """The thresholds that cut a dendrogram into given groups.
 
-    >>> cut_of(np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]]), "single", np.array([0, 0, 1]))
-    Cut(low=1.0, high=4.0, ari=1.0)
+    Args:
+        apart: Distances ``(n, n)`` of the clients.
+        linkage: The linkage of the dendrogram.
+        labels: The number of each client's group, ``(n,)``.
+
+    Returns:
+        The thresholds.
+
+    Example:
+        >>> cut_of(np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]]), "single", np.array([0, 0, 1]))
+        Cut(low=1.0, high=4.0, ari=1.0)
     """
     tree = dendrogram(apart, linkage)
     n, groups = len(labels), len(set(labels.tolist()))
@@ -242,15 +325,23 @@ def cut_of(apart: np.ndarray, linkage: str, labels: np.ndarray) -> Cut:
 
 
 def common(cuts: Iterable[Cut]) -> Cut:
-    """The thresholds that are right in all of several dendrograms of the same clients."""
+    """The thresholds that are right in each of several dendrograms of the same clients."""
     several = list(cuts)
     return Cut(max(c.low for c in several), min(c.high for c in several), min(c.ari for c in several))
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a method clusters by. method: its name. settings: that make it so, beside the threshold. compared: the same, in
-    words. apart: distances ``(n, n)`` of each draw. similarity: the threshold is the cosine similarity 1 - distance."""
+    """The distances by which a method clusters.
+
+    Attributes:
+        method: The name of the method.
+        settings: The settings that select these distances, besides the threshold.
+        compared: The same in words.
+        linkage: The linkage of the dendrogram.
+        apart: Distances ``(n, n)`` of each draw.
+        similarity: Whether the threshold is the cosine similarity 1 - distance.
+    """
 
     method: str
     settings: Mapping[str, Any]
@@ -260,7 +351,15 @@ class Geometry:
     similarity: bool = False
 
     def advice(self, labels: np.ndarray, firm: bool) -> Advice:
-        """The threshold that gives the groups ``labels`` ``(n,)`` in every draw; ``firm``: as :func:`.results.sureness`."""
+        """The threshold that gives the groups in every draw.
+
+        Args:
+            labels: The number of each client's group, ``(n,)``.
+            firm: As for :func:`sureness`.
+
+        Returns:
+            The advice.
+        """
         cut = common(cut_of(apart, self.linkage, labels) for apart in self.apart)
         if not cut.room():
             why = "its tree does not hold them" if cut.ari < 1 else "none is right in both draws"
@@ -280,24 +379,30 @@ def _distances(cut: Cut) -> Range:
 
 
 def _similarities(cut: Cut) -> Range:
-    """As similarities, that merge while they are above: the ends change places."""
+    """The range as similarities: groups merge while their similarity is above the threshold, so the ends change places."""
     low, high = max(1 - cut.high, -1.0), 1 - cut.low
     value = max(1 - middle(cut.low, cut.high), -1.0)
     return Range("threshold", low, high, -shortest(-value, -high, -low), ratio(cut.low, cut.high))
 
 
 # ----------------------------------------------------------------------------------------------------
-# A run's clients, asked for exchanges of which the run keeps nothing; and the model that they are asked to train from.
+# Probing: exchanges with a run's clients that are not recorded in the run, and the model from which they train.
 
 
 FAR = 10**9
-"""Exchanges asked for here are numbered from this, where no run comes to: their draws are none of its own."""
+"""First number of the exchanges made here. No run reaches it, so their random numbers differ from those of the run."""
 
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """model ``(d,)``: what is probed from. round: how many it was trained for. words: which it is. shared: all clients have, or
-    had, it."""
+    """The model from which a probe starts.
+
+    Attributes:
+        model: The model ``(d,)``.
+        round: The number of rounds for which it was trained.
+        words: A description of the model.
+        shared: Whether all clients have this model, or had it.
+    """
 
     model: Tensor
     round: int
@@ -306,7 +411,17 @@ class StartingPoint:
 
 
 def stored(run: Run) -> Position:
-    """Where a run stands. Raises :class:`~coterie.settings.UserError` if it has completed no round, or is damaged."""
+    """The current position of a run, from its newest checkpoint.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The position.
+
+    Raises:
+        UserError: The run has no completed round, or is damaged.
+    """
     found = run.record.stored(Position, fallback=False)
     if found is None:
         raise UserError(f"{run.folder} has no completed round yet; coterie resume {run.folder} goes on with it")
@@ -314,7 +429,17 @@ def stored(run: Run) -> Position:
 
 
 def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> StartingPoint:
-    """The model that serves all; else the last that all had before they were parted; else the mean of those that serve."""
+    """The model from which to probe.
+
+    Args:
+        assignment: The models that serve the clients.
+        position: The position of the run.
+        lines: The records of the run.
+
+    Returns:
+        The model that serves all clients; else the last model that all clients shared before they were divided into groups;
+        else the mean of the models that serve clients.
+    """
     paths = [assignment.path.get(client, (row,)) for client, row in assignment.row.items()]
     shared = [row for row in paths[0] if all(row in path for path in paths)]
     if shared and not position.kept:
@@ -330,8 +455,15 @@ def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> S
 
 
 class ProbedClients:
-    """Those who are there where a run stands. fleet: trains them. parameters: the columns that similarity sees. seed: of the
-    run. told: is called after each exchange."""
+    """The clients that are present at the current position of a run.
+
+    Args:
+        fleet: The pool that trains the clients.
+        parameters: The columns of a row on which similarities are computed.
+        position: The position of the run.
+        seed: The seed of the run.
+        told: Called after each exchange.
+    """
 
     def __init__(
         self, fleet: ClientPool, parameters: slice, position: Position, seed: int, told: Callable[[], None] | None = None
@@ -343,9 +475,18 @@ class ProbedClients:
         self.asked = 0
 
     def halves(self, start: StartingPoint) -> Evidence:
-        """One probe: updates of both halves of everybody's data, in as many steps each, as split-half asks for.
+        """Make one probe: updates from both halves of each client's data, with equal steps, as the method split-half does.
 
-        Who cannot be halved is left out from then on. Raises :class:`~coterie.settings.UserError` if fewer than two can be.
+        Clients whose data cannot be halved are left out from then on.
+
+        Args:
+            start: The model from which the clients train.
+
+        Returns:
+            The evidence for the split-half test.
+
+        Raises:
+            UserError: Fewer than two clients have data that can be halved.
         """
         sizes = [self.fleet.wire.examples(len(self.world.clients[client].train)) for client in self.there]
         task = Task(offered=(0,), halves=True, training=of_equal_steps(self.world.training, sizes))
@@ -361,13 +502,23 @@ class ProbedClients:
         return evidence
 
     def leave_out(self, reasons: Mapping[Client, str]) -> None:
-        """Ask these no more: client -> why."""
+        """Ask some clients no longer; ``reasons``: client -> why."""
         self.left_out = {**self.left_out, **reasons}
         self.there = tuple(client for client in self.there if client not in reasons)
 
     def updates(self, start: StartingPoint, epochs: int | None = None) -> Replies:
-        """Every update of a round from ``start``, or of so many epochs. Raises :class:`~coterie.settings.UserError` if one is
-        refused."""
+        """The update of each client.
+
+        Args:
+            start: The model from which the clients train.
+            epochs: Epochs of training; None for those of a round.
+
+        Returns:
+            The replies.
+
+        Raises:
+            UserError: A client was refused.
+        """
         tasks = dict.fromkeys(self.there, Task(offered=(0,), epochs=epochs))
         replies = self._ask(Plan(models=start.model[None], tasks=tasks, need="rows"), start.round)
         if replies.refused:
@@ -387,27 +538,35 @@ class ProbedClients:
 
 
 # ----------------------------------------------------------------------------------------------------
-# CFL's three criteria, from a probe: what they would see in each group that has to be split, and in each that must not.
+# CFL's three criteria, from a probe: their values for each group that must be split, and for each that must stay whole.
 #
-# CFL looks at a group where its training has come to rest, so that its updates sum to zero. A probe is seldom made just there.
-# So the members' mean is taken off their updates, as it is at rest if all have the same curvature, and CFL's own criteria are
-# asked of what is left (:meth:`coterie.methods.CFL.listen`).
+# CFL examines a group at a stationary point, where its updates sum to zero. A probe is seldom made exactly there. So the
+# mean of the members' updates is subtracted from each update, which gives the updates at the stationary point if all members
+# have the same curvature. CFL's own criteria are then computed from these updates (:meth:`coterie.methods.CFL.listen`).
 
 
 LOWER = {"eps2": 1.4, "gamma_max": 1.15}
-"""How far below what the least cut needs these settings are put, where the middle is not lower. The greatest norm so far, in
-which eps2 is told, grows as a run goes on, while the norms of clients who agree shrink; and groups are never wholly at rest,
-which lowers the bound on gamma. Chosen on digits, as docs/suggest.md tells."""
+"""Factor by which these settings are put below the value that the least cut needs, if the middle is not lower.
+
+The greatest norm so far, of which eps2 is a share, grows during a run, while the norms of clients that agree shrink. And a
+group never reaches its stationary point exactly, which lowers the bound on gamma. The factors were chosen on digits, see
+docs/suggest.md."""
 
 LOWEST = 1.25
-"""The same at most where the bound on gamma is lower yet in the updates as they are, away from rest."""
+"""Upper limit of this factor if the bound on gamma is even lower in the original updates, away from the stationary point."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What CFL would see of a group at rest. clients: of it. parts: the sides of its cut. floor: what noise alone leaves of the
-    norm of the mean, and norm: the greatest of a client, the first as a share of the second, the second as one of the greatest
-    so far. bound: what gamma may be up to."""
+    """CFL's quantities for a group at its stationary point.
+
+    Attributes:
+        clients: The clients of the group.
+        parts: The two sides of its cut.
+        floor: The norm of the mean update that noise alone would give, as a share of the greatest norm of a client.
+        norm: The greatest norm of a client's update, as a share of the greatest norm so far.
+        bound: The greatest value that gamma may have.
+    """
 
     clients: tuple[Client, ...]
     parts: Groups
@@ -418,8 +577,14 @@ class Sight:
 
 @dataclass(frozen=True)
 class Probe:
-    """One draw. halves ``(2n, 2n)``: the Gram matrix of halves. now, first: replies to a round of training from the model
-    probed, and from the first model of all. parameters: the columns compared."""
+    """One draw.
+
+    Attributes:
+        halves: The Gram matrix of the halves, ``(2n, 2n)``.
+        now: Replies to a round of training from the probed model.
+        first: Replies to a round of training from the first model of the run.
+        parameters: Number of columns that are compared.
+    """
 
     halves: np.ndarray
     now: Replies
@@ -429,9 +594,16 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeCourse:
-    """How CFL would go from one group to those found. splits: what it would see of each group it has to cut, in turn; kept: of
-    each that must stay; groups: where it comes to. start, moving: the norm of the mean update, as a share of the greatest
-    client's, at the first model of all and at the model probed. bound: what gamma may be up to in all updates as they are."""
+    """The cuts by which CFL would get from one group to the groups found.
+
+    Attributes:
+        splits: CFL's quantities for each group that it must cut, in order.
+        kept: CFL's quantities for each group that must stay whole.
+        groups: The groups at the end.
+        start: The norm of the mean update at the first model of the run, as a share of the greatest norm of a client.
+        moving: The same at the probed model.
+        bound: The greatest value that gamma may have for the original updates of all clients.
+    """
 
     splits: tuple[Sight, ...]
     kept: tuple[Sight, ...]
@@ -442,7 +614,15 @@ class ProbeCourse:
 
 
 def course(probe: Probe, groups: Groups) -> ProbeCourse:
-    """CFL's cuts, from all clients to ``groups``; one that goes through a group is not made."""
+    """CFL's cuts, from all clients to given groups; a cut that would divide one of them is not made.
+
+    Args:
+        probe: The draw.
+        groups: The groups.
+
+    Returns:
+        The cuts.
+    """
     first, now = (heard(replies, probe.parameters) for replies in (probe.first, probe.now))
     peak = max(first.client_norm, now.client_norm)
     splits, kept, reached = [], [], []
@@ -467,7 +647,16 @@ def course(probe: Probe, groups: Groups) -> ProbeCourse:
 
 
 def sight(probe: Probe, clients: tuple[Client, ...], peak: float) -> Sight:
-    """What CFL would see of ``clients``, two or more, at rest; ``peak``: the greatest norm so far."""
+    """CFL's quantities for a group at its stationary point.
+
+    Args:
+        probe: The draw.
+        clients: The clients of the group, two or more.
+        peak: The greatest norm so far.
+
+    Returns:
+        The quantities.
+    """
     own = probe.now.of(clients)
     assert own.updates is not None
     at_rest = heard(replace(own, updates=own.updates - own.updates.mean(0)), probe.parameters)
@@ -479,7 +668,15 @@ def sight(probe: Probe, clients: tuple[Client, ...], peak: float) -> Sight:
 
 
 def heard(replies: Replies, parameters: int) -> GroupUpdates:
-    """What CFL would hear if all who replied were one group."""
+    """The updates as CFL would receive them if all clients that replied were one group.
+
+    Args:
+        replies: The replies, with all updates.
+        parameters: Number of columns that are compared.
+
+    Returns:
+        CFL's quantities of the group.
+    """
     assert replies.updates is not None
     leaf = Leaf(node=0, clients=replies.clients, model=replies.updates[0])
     state = CFLState(round=0, leaves=(leaf,), tree=root(replies.clients, parameters))
@@ -489,7 +686,17 @@ def heard(replies: Replies, parameters: int) -> GroupUpdates:
 
 
 def advise(courses: Sequence[ProbeCourse], groups: Groups, rho: np.ndarray, firm: bool) -> Advice:
-    """CFL's settings for which every draw's course ends in ``groups``. rho ``(n,)``: the clients' reliabilities."""
+    """CFL's settings for which the cuts of every draw end in the groups found.
+
+    Args:
+        courses: The cuts of each draw.
+        groups: The groups found.
+        rho: The clients' reliabilities, ``(n,)``.
+        firm: As for :func:`sureness`.
+
+    Returns:
+        The advice.
+    """
     ari = min(adjusted_rand(labels(one.groups), labels(groups)) for one in courses)
     splits, kept = ([sight for one in courses for sight in getattr(one, name)] for name in ("splits", "kept"))
     if ari < 1:
@@ -498,7 +705,7 @@ def advise(courses: Sequence[ProbeCourse], groups: Groups, rho: np.ndarray, firm
         _below("eps2", [s.norm for s in kept], [s.norm for s in splits]),
         _below("gamma_max", [s.bound for s in kept], [s.bound for s in splits], min(one.bound for one in courses)),
     ]
-    # A group is cut where all criteria say so, so it is enough if one of these keeps a group whole.
+    # A group is cut only if all criteria are met, so one of these is enough to keep a group whole.
     margin = max(one.margin for one in ranges)
     if splits:
         ranges.insert(0, _eps1([*(s.floor for s in splits), *(one.moving for one in courses)], [one.start for one in courses]))
@@ -509,22 +716,27 @@ def advise(courses: Sequence[ProbeCourse], groups: Groups, rho: np.ndarray, firm
 
 
 def _eps1(rest: Iterable[float], starts: Iterable[float]) -> Range:
-    """Above what the mean has at the model probed, and above what noise alone leaves of it in a group to be cut; below what it
-    has at the first model, where nothing is at rest."""
+    """The range of eps1.
+
+    It is above the norm of the mean update at the probed model, and above the norm that noise alone leaves in a group to be
+    cut. It is below the norm at the first model, which is far from a stationary point.
+    """
     low, high = max(rest), min(starts)
     return Range("eps1", low, high, shortest(middle(low, high), low, high) if low < high else None, ratio(low, high))
 
 
 def _below(setting: str, kept: Sequence[float], splits: Sequence[float], seen: float = math.inf) -> Range:
-    """Above what groups have that must stay and below what those have that must be cut; 1 where none must be. seen: what
-    all together have away from rest, where that is lower."""
+    """The range above the values of groups that must stay whole and below those of groups that must be cut (1 if none must).
+
+    ``seen``: the value of all clients together away from the stationary point, which counts if it is lower.
+    """
     low, high = max(kept, default=0.0), min(splits, default=1.0)
     value = min(middle(low, high), high / LOWER[setting], max(seen, high / LOWEST)) if splits else middle(low, high)
     return Range(setting, low, high, float(f"{value:.2g}"), ratio(low, high))
 
 
 def _words(courses: Sequence[ProbeCourse], splits: Sequence[Sight], kept: Sequence[Sight], rho: np.ndarray) -> str:
-    """What was compared beside the ranges."""
+    """The numbers that were compared, besides the ranges."""
     moving, start = max(one.moving for one in courses), min(one.start for one in courses)
     bounds = [f"{max(s.bound for s in kept):.2f} inside a group"] if kept else []
     bounds += [f"{min(s.bound for s in splits):.2f} at every cut"] if splits else []
@@ -538,40 +750,44 @@ def _words(courses: Sequence[ProbeCourse], splits: Sequence[Sight], kept: Sequen
 
 
 # ----------------------------------------------------------------------------------------------------
-# From a probing round, the thresholds that FL+HC, ACFL and CFL would need, and how sure that is.
+# From the probes: the thresholds that FL+HC, ACFL and CFL would need, and the confidence in them.
 
 
 FLHC_TRIED = (("l2", "ward"), ("l1", "complete"), ("cosine", "average"))
-"""Metrics and linkages: FL+HC's default, its paper's advice, and one for which the length of updates does not matter."""
+"""Metrics and linkages: FL+HC's default, its paper's advice, and one that does not depend on the length of updates."""
 
 EPOCHS = (ACFL().pretrain_epochs, 10)
-"""Of ACFL's first training: its default's; where that leaves no clear threshold, more."""
+"""Epochs of ACFL's first training: its default, and more if that leaves no clear threshold."""
 
 
 EXCHANGES = 9
-"""A suggestion takes so many at most; the last two only where ACFL's first epochs leave no clear threshold."""
+"""Most exchanges of a suggestion; the last two are made only if ACFL's default epochs leave no clear threshold."""
 
 
 def suggest(
     run: Path | str, *, data: Path | str | None = None, workers: int | None = None, told: Callable[[], None] | None = None,
     trust_code: bool = False, secret: int | None = None,
 ) -> Suggestion:  # fmt: skip
-    """What FL+HC, ACFL and CFL would have to be set to, to find the groups that the split-half test finds in a run.
+    """Suggest settings with which FL+HC, ACFL and CFL would find the groups that the split-half test finds in a run.
 
-    Its clients are asked for a few exchanges, from the model of its newest checkpoint and from its first; nothing of the run is
-    changed, and asking again gives the same.
+    The run's clients are asked for a few exchanges, from the model of its newest checkpoint and from its first model. The
+    run is not changed, and a second call gives the same result.
 
     Args:
         run: A run directory, of any method, with a completed round.
-        data: Folder of the data set's files, where it is no longer the run's.
-        workers: Processes that train; changes no result.
-        told: Is called after each exchange, of which there are at most ``EXCHANGES``.
-        trust_code: Lets a model be imported that the run directory names as ``package.module:Name``.
-        secret: The boundary's, where the run had one; else the environment's COTERIE_SECRET.
+        data: Folder of the data set's files, if it is no longer the run's folder.
+        workers: Processes that train; the result does not depend on it.
+        told: Called after each exchange, of which there are at most ``EXCHANGES``.
+        trust_code: Whether a model that the run directory names as ``package.module:Name`` may be imported.
+        secret: The boundary's secret, if the run had one; None for the environment's COTERIE_SECRET.
+
+    Returns:
+        The suggestion.
 
     Raises:
-        UserError: It is no run directory, holds several runs, is of a federation, is damaged, or has no completed round; the
-            data are not what they were; fewer than two clients can be halved; or code or a secret is needed and was not given.
+        UserError: The folder is not a run directory, holds several runs, is of a federation, is damaged, or has no completed
+            round; the data have changed; fewer than two clients have data that can be halved; or code or a secret is needed
+            and was not given.
     """
     one = _only(run, trust_code, secret)
     one.experiment.check_secret()
@@ -610,7 +826,7 @@ def _only(folder: Path | str, trust_code: bool, secret: int | None) -> Run:
 
 
 def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Federation, ClientPool]:
-    """What a method is told of the run's clients, and the processes that train them on the data they had."""
+    """The method's description of the run's clients, and the processes that train them on the data of the run."""
     experiment = replace(run.experiment, data=data_folder(data or run.experiment.data))
     world = experiment.world(run.seed)
     facts = world_facts(world)
@@ -623,7 +839,7 @@ def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Feder
 
 
 def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...]) -> Finding:
-    """The groups of ``clients``, who took part in both probes."""
+    """The groups of ``clients``, which took part in both probes."""
     level, probes = SplitHalf().level, [first.of(clients), second.of(clients)]
     groups = confirmed(level, *probes)
     decided = tuple(sorted(client for group in groups for client in group))
@@ -639,7 +855,7 @@ def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...]) -> Fi
 
 @dataclass
 class _Asked:
-    """A run's ``clients``, who are asked for all that a suggestion rests on."""
+    """Collects the evidence for a suggestion from a run's ``clients``."""
 
     run: Run
     clients: ProbedClients
@@ -647,7 +863,7 @@ class _Asked:
     start: StartingPoint
 
     def found(self) -> tuple[Finding, list[Evidence]]:
-        """What two probes say, and they themselves, of those on whom they agree; the others are asked no more."""
+        """The result of two probes, and the probes, for the clients on which they agree; the others are left out."""
         first, second = self.clients.halves(self.start), self.clients.halves(self.start)
         finding = _found(first, second, self.clients.there)
         undecided = set(self.clients.there) - set(finding.clients)
@@ -655,7 +871,7 @@ class _Asked:
         return finding, [first.of(finding.clients), second.of(finding.clients)]
 
     def advice(self, finding: Finding, probes: Sequence[Evidence]) -> Iterator[Advice]:
-        """For every method, its default first."""
+        """The advice for every method, that for its default quantities first."""
         found, now = labels(finding.groups), [self.clients.updates(self.start) for _ in probes]
         yield from self._flhc(now, found, finding.firm)
         yield from self._acfl(found, finding.firm)
@@ -669,7 +885,7 @@ class _Asked:
         return StartingPoint(self.federation.draw(0), 0, "the first model", True)
 
     def _flhc(self, now: Sequence[Replies], labels: np.ndarray, firm: bool) -> Iterator[Advice]:
-        fraction = getattr(self.run.method, "fraction", 1.0)  # on which the model depends that is clustered from
+        fraction = getattr(self.run.method, "fraction", 1.0)  # the model from which clients are clustered depends on it
         for metric, linkage in FLHC_TRIED:
             compared = f"{metric}, {linkage}"
             settings = {"warmup": self.start.round, "fraction": fraction, "metric": metric, "linkage": linkage}
@@ -683,7 +899,7 @@ class _Asked:
             yield Geometry(FLHC.name, settings, compared, linkage, apart).advice(labels, firm)
 
     def _acfl(self, labels: np.ndarray, firm: bool) -> Iterator[Advice]:
-        """By weights and by updates, after as many epochs as it takes."""
+        """Advice by weights and by updates, with more epochs until one is clear."""
         for epochs in EPOCHS:
             try:
                 tried = [one.advice(labels, firm) for one in self._dense(epochs)]
@@ -695,7 +911,7 @@ class _Asked:
                 return
 
     def _dense(self, epochs: int) -> list[Geometry]:
-        """How far apart the dense layers are after ``epochs`` from the first model."""
+        """The distances of the dense layers after ``epochs`` epochs of training from the first model."""
         self.run.experiment.boundary.check_method(ACFL())
         compared = layers_compared(self.federation, (), needed=True)
         spans = {layer: self.federation.columns[layer] for layer in compared}
@@ -713,7 +929,7 @@ class _Asked:
 
 
 def _caveats(start: StartingPoint, finding: Finding, groups: Groups) -> Iterator[str]:
-    """Why to trust the finding less; ``groups``: those of the run."""
+    """Reasons to trust the finding less; ``groups`` are those of the run."""
     if len(groups) > 1 and groups != finding.groups:
         yield f"the run has {len(groups)} groups, not these; a run of fedavg, of more rounds, may tell which are right"
     if not finding.same:

@@ -1,8 +1,8 @@
-"""Runs in a tracker: TensorBoard, MLflow or Weights & Biases follow a run directory while it grows, or afterwards.
+"""Trackers: TensorBoard, MLflow or Weights & Biases follow a run directory during the run, or afterwards.
 
-A tracker reads what is recorded (``rounds.jsonl``, the matrices in ``similarity/``) and nothing else, in a process of its
-own. So it tracks exactly what the run directory has, no thread of it is there when an engine forks its workers, and a
-tracker that fails or is slow holds up no training. Installed by ``pip install 'coterie[track]'``.
+A tracker runs in a separate process and reads only the records (``rounds.jsonl`` and the matrices in ``similarity/``). So it
+tracks exactly the contents of the run directory, none of its threads exists when an engine forks its workers, and a tracker
+that fails or is slow does not delay training. Trackers are installed by ``pip install 'coterie[track]'``.
 """
 
 from coterie.tracking.following import TRACKERS, Tracking, track

@@ -1,7 +1,7 @@
-"""The process that tracks: ``python -m coterie.tracking NAME``, started by :class:`~coterie.tracking.Tracking`.
+"""The process of a tracker: ``python -m coterie.tracking NAME``, started by :class:`~coterie.tracking.Tracking`.
 
-It is told run directories on stdin, one a line, each when the one before has ended; an empty line, or the end, ends it. It
-looks into the record by itself, once a second, so nobody waits for it.
+It reads run directories from stdin, one per line, each after the run before has ended. An empty line or the end of the input
+stops it. It reads the record by itself, once a second, so no other process waits for it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ WRITERS = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "Wandb"}
 """Tracker -> the class in the module ``to_<tracker>``."""
 
 EVERY = 1.0
-"""Seconds between two looks at a record that grows."""
+"""Seconds between two reads of a growing record."""
 
 
 class Follower:
-    """Brings the recorded rounds of the run in ``folder`` to a writer."""
+    """Passes the recorded rounds of the run in ``folder`` to a writer."""
 
     def __init__(self, folder: Path, writer: Writer) -> None:
         self.folder, self.writer, self.finished = folder, writer, False
         self.course, self.at = Course(writer.place.description), 0
 
     def catch_up(self) -> None:
-        """Track the rounds that were recorded since the last time, and not before that process."""
+        """Track the new rounds of the record, except those that an earlier process has tracked."""
         description, place = self.writer.place.description, self.writer.place
         for line in self._new():
             numbers = self.course.numbers(line)
@@ -56,7 +56,12 @@ class Follower:
 
 
 def follow(folders: Iterator[Path | None], make: Callable[[Path], Writer]) -> None:
-    """Track the runs one after the other. folders: the next run directory, or None for another look at the last."""
+    """Track runs one after the other.
+
+    Args:
+        folders: The next run directory, or None to read the record of the last one again.
+        make: Makes the writer for a run directory.
+    """
     now: Follower | None = None
     try:
         for folder in folders:
@@ -73,7 +78,14 @@ def follow(folders: Iterator[Path | None], make: Callable[[Path], Writer]) -> No
 
 
 def told(stream: int) -> Iterator[Path | None]:
-    """What a file descriptor says, line by line, with None every second and at the end."""
+    """Read paths from a file descriptor.
+
+    Args:
+        stream: The file descriptor.
+
+    Yields:
+        The path in each line, and None every second and at the end.
+    """
     rest = b""
     while True:
         if not select.select([stream], [], [], EVERY)[0]:
@@ -90,6 +102,7 @@ def told(stream: int) -> Iterator[Path | None]:
 
 
 def main(name: str) -> None:
+    """Run the tracker ``name`` until the end of stdin."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     writer = getattr(importlib.import_module(f"coterie.tracking.to_{name}"), WRITERS[name])

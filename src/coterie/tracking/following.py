@@ -1,4 +1,4 @@
-"""The side of tracking that a run is on: starts a process for each tracker, and says so when one of them has failed."""
+"""Tracking from the side of the run: starts a process for each tracker, and reports when one of them has failed."""
 
 from __future__ import annotations
 
@@ -24,22 +24,26 @@ from coterie.settings import UserError, nearest
 from coterie.tracking.measures import MOST, TRACK
 
 PATIENCE = 60.0
-"""Seconds that are waited for a tracker at the end, counted anew whenever it has tracked another round."""
+"""Seconds to wait for a tracker at the end; the count starts again whenever it has tracked another round."""
 
 Tell = Callable[[str], None]
-"""Takes a sentence."""
+"""A function that takes a sentence."""
 
 WHILE = 5.0
-"""Seconds after which it is said that one waits."""
+"""Seconds after which a message about the waiting is shown."""
 
 
 class Tracking:
-    """Lets trackers follow runs; a context manager, at whose end they have caught up.
+    """Context manager that lets trackers follow runs. At its end, the trackers have tracked all rounds.
 
-    names: of :data:`~coterie.tracking.TRACKERS`. tell: takes one sentence when a tracker has failed and is switched off, or
-    leaves something out; a warning by default. The runs go on. wait: takes one where the end waits for a tracker.
+    Args:
+        names: Names of :data:`~coterie.tracking.TRACKERS`.
+        tell: Called with a sentence when a tracker has failed and is switched off, or leaves something out; issues a warning
+            by default. The runs continue.
+        wait: Called with a sentence when the end has to wait for a tracker.
 
-    Raises :class:`~coterie.settings.UserError` for an unknown name, and where something is not installed.
+    Raises:
+        UserError: A name is unknown, or a module that a tracker needs is not installed.
     """
 
     def __init__(self, names: Iterable[str] | str, tell: Tell = warnings.warn, wait: Tell | None = None) -> None:
@@ -60,17 +64,20 @@ class Tracking:
         self.processes = {}
 
     def follow(self, folder: Path | str) -> None:
-        """Track the run in this directory, from its first round that is not tracked to those still to come.
+        """Track a run, from its first round that is not tracked yet to the rounds still to come.
 
-        To be called when a round has been recorded, as often as one likes: not before the first round of a run that goes on,
-        which may have cut its record.
+        Call it when a round has been recorded; more calls do no harm. For a resumed run, do not call it before the first
+        round: the run may have removed records.
+
+        Args:
+            folder: The run directory.
         """
         self._tell_once(Path(folder).absolute())
         for name, process in list(self.processes.items()):
             self._hear(name, process.follow(self.folder))
 
     def _tell_once(self, folder: Path) -> None:
-        """That single clients are not tracked."""
+        """Report that single clients are not tracked, if there are too many."""
         if folder == self.folder or not self.processes:
             return
         self.folder = folder
@@ -86,13 +93,21 @@ class Tracking:
 
 
 def track(folder: Path | str, names: Iterable[str] | str) -> None:
-    """Track a run that is there, finished or not; rounds that are tracked already are not tracked again."""
+    """Track an existing run, finished or not. Rounds that are tracked already are not tracked again.
+
+    Args:
+        folder: The run directory.
+        names: Names of :data:`~coterie.tracking.TRACKERS`.
+
+    Raises:
+        UserError: A name is unknown, or a module that a tracker needs is not installed.
+    """
     with Tracking(names) as tracking:
         tracking.follow(folder)
 
 
 class _Process:
-    """One tracker's process. It is started with the first run, in a session of its own, so that Ctrl-C does not reach it."""
+    """The process of one tracker. It is started with the first run, in its own session, so that Ctrl-C does not reach it."""
 
     def __init__(self, name: str) -> None:
         self.name, self.folder = name, Path()
@@ -100,9 +115,9 @@ class _Process:
         self.said = tempfile.TemporaryFile()  # noqa: SIM115
 
     def follow(self, folder: Path) -> str | None:
-        """Returns why the process is gone, if it is."""
+        """Track a run; return the reason why the process has ended, if it has."""
         if self.process is None:
-            # -P: nothing is imported from the current folder, which may be a stranger's run directory.
+            # -P: nothing is imported from the current folder, which may be a run directory from another person.
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __package__, self.name], stdin=subprocess.PIPE, stdout=self.said,
                 stderr=self.said, start_new_session=True,
@@ -113,11 +128,18 @@ class _Process:
         return None if self.process.poll() is None else self._why()
 
     def end(self) -> None:
-        """Nothing more is coming. Said aloud: workers that were forked may keep the pipe open."""
+        """Send the end mark: closing the pipe is not enough, since forked workers may keep it open."""
         self._say(b"")
 
     def wait(self, tell: Tell | None) -> str | None:
-        """Until all is tracked; returns why that cannot be. tell: takes one sentence if it takes a while."""
+        """Wait until all rounds are tracked.
+
+        Args:
+            tell: Called with a sentence if the waiting takes long.
+
+        Returns:
+            The reason why the rounds cannot be tracked, or None.
+        """
         if self.process is None:
             return None
         kept, seen, since, told = self.folder / TRACK / f"{self.name}.json", 0.0, time.monotonic(), False
@@ -134,10 +156,10 @@ class _Process:
         return f"it took more than {PATIENCE:.0f} s for a round"
 
     def close(self) -> None:
-        """The files go."""
+        """Close the files."""
         self.said.close()
         if self.process and self.process.stdin:
-            with suppress(OSError):  # what is gone takes no more
+            with suppress(OSError):  # the process may have ended already
                 self.process.stdin.close()
 
     def _say(self, line: bytes) -> None:
@@ -147,7 +169,7 @@ class _Process:
                 self.process.stdin.flush()
 
     def _why(self) -> str:
-        """The last line that it said; all of it is kept in the run directory."""
+        """The last line of the process's output; the whole output is saved in the run directory."""
         self.said.seek(0)
         text = self.said.read().decode(errors="replace").strip()
         last = re.sub(r"^[\w.]+: +", "", text.rpartition("\n")[2]) or "it ended without a word"  # the exception's class
@@ -156,13 +178,13 @@ class _Process:
         try:
             within(self.folder, TRACK).mkdir(exist_ok=True)
             write_whole(log, (printable(text, keep="\n") + "\n").encode())
-        except (OSError, UserError):  # a full disk or a link, say, may be why
+        except (OSError, UserError):  # for example, a full disk or a link
             return last
         return f"{last}; details in {log}"
 
 
 # ----------------------------------------------------------------------------------------------------
-# The trackers by name, and what each needs installed.
+# The trackers by name, and the modules that each needs.
 
 
 TRACKERS = {
@@ -170,12 +192,21 @@ TRACKERS = {
     "mlflow": ("mlflow", "sqlalchemy", "alembic", "PIL"),
     "wandb": ("wandb", "PIL"),
 }
-"""Name -> the modules it needs."""
+"""Name -> the modules that the tracker needs."""
 
 
 def check(names: Iterable[str]) -> list[str]:
-    """``names`` without repetitions. Raises :class:`~coterie.settings.UserError` for an unknown one, and where a module that
-    it needs is not installed."""
+    """Check that trackers exist and are installed.
+
+    Args:
+        names: The names of the trackers.
+
+    Returns:
+        The names without repetitions.
+
+    Raises:
+        UserError: A name is unknown, or a module that a tracker needs is not installed.
+    """
     chosen = list(dict.fromkeys(names))
     for name in chosen:
         if name not in TRACKERS:
@@ -187,6 +218,15 @@ def check(names: Iterable[str]) -> list[str]:
 
 
 def installed(module: str) -> bool:
-    """Whether there is such a module. A mere folder of this name, as wandb leaves behind where it is run, is none."""
+    """Whether a module is installed.
+
+    A plain folder of this name does not count: wandb leaves one where it is run.
+
+    Args:
+        module: The name of the module.
+
+    Returns:
+        Whether it is installed.
+    """
     found = importlib.util.find_spec(module)
     return found is not None and found.origin is not None

@@ -1,4 +1,4 @@
-"""What is tracked of a round: its record as names and numbers, and as text."""
+"""The tracked quantities of a round: its record as names and numbers, and as text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from coterie.report.summary import ABOUT, agreement, isolated, mean_of, without
 from coterie.runs.run import EXPERIMENT
 
 MOST = 100
-"""Clients are tracked one by one up to so many; of more, the clusters and the whole are."""
+"""Most clients that are tracked one by one; if there are more, only the clusters and the whole are tracked."""
 
 BEFALL = ("join", "walk", "move", "merge")
-"""Kinds of notes besides those on a group that was looked at, in the same round and maybe with the same smallest member."""
+"""Kinds of notes about events. They may be about a group with the same smallest member as a group examined in this round."""
 
 
 class Course:
-    """Turns the rounds of a run, one after the other, into numbers. description: of ``run.toml``."""
+    """Converts the rounds of a run, one after the other, to numbers.
+
+    Args:
+        description: The document of ``run.toml``.
+    """
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.truth = description["world"].get("true_groups")
@@ -34,7 +38,7 @@ class Course:
         self.sums: dict[str, float] = {"traffic/bytes_up": 0, "traffic/bytes_down": 0, "seconds/total": 0.0}
 
     def numbers(self, line: Line) -> dict[str, float]:
-        """All numbers of the next round by name; what is not finite, or was not measured, is left out."""
+        """All numbers of the next round by name, except those that are not finite or were not measured."""
         self.sums["traffic/bytes_up"] += line["bytes_up"]
         self.sums["traffic/bytes_down"] += line["bytes_down"]
         self.sums["seconds/total"] += sum(line["seconds"].values())
@@ -50,7 +54,7 @@ class Course:
         return {name: float(value) for name, value in found.items() if value is not None and value == value}
 
     def _groups(self, line: Line) -> dict[str, float | None]:
-        """How many there are, and how well they agree with the truth about those who are there."""
+        """The number of groups, and their agreement with the true groups of the clients that are present."""
         groups = line["groups"]
         absent = {c for group in self.truth or () for c in group} - {c for group in groups for c in group}
         truth = self.truth and without(self.truth, [*self.adversaries, *absent])
@@ -62,7 +66,7 @@ class Course:
 
 
 def _criteria(line: Line) -> dict[str, float | None]:
-    """The numbers that the method compared, of each group that it looked at, and of what befell one."""
+    """The numbers that the method compared for each group that it examined, and the numbers of events."""
     return {
         "/".join(["criteria", name_of(note["clients"]), *([note["kind"]] if note["kind"] in BEFALL else []), name]): value
         for note in line["notes"]
@@ -72,7 +76,7 @@ def _criteria(line: Line) -> dict[str, float | None]:
 
 
 def _measured(line: Line) -> Iterator[tuple[str, float | None]]:
-    """Of a tested round: each metric over all clients, over those of a cluster, and of each client."""
+    """The sizes of clusters, and in a tested round each metric over all clients, over each cluster, and of each client."""
     clients = line["clients"]
     yield from ((f"cluster/{name_of(group)}/size", len(group)) for group in line["groups"])
     if not line["tested"]:
@@ -87,28 +91,41 @@ def _measured(line: Line) -> Iterator[tuple[str, float | None]]:
 
 
 def name_of(group: list[int]) -> str:
-    """A group is called by its smallest member: after a split, one part keeps the name, and the curve goes on.
+    """The name of a group, after its smallest member.
 
-    >>> name_of([7, 3, 12])
-    'of-3'
+    After a split, one part keeps the name, and its curve continues.
+
+    Args:
+        group: The clients of the group.
+
+    Returns:
+        The name.
+
+    Example:
+        >>> name_of([7, 3, 12])
+        'of-3'
     """
     return f"of-{min(group)}"
 
 
 def words(line: Line) -> str:
-    """The notes of a round as text, a line each; empty where there are none."""
+    """The notes of a round as text, one line each; empty if there are none."""
     return "\n".join(f"round {line['round']} {note['kind']}: {printable(note['text'])}" for note in line["notes"])
 
 
 def changed(line: Line) -> bool:
-    """Whether a note tells that groups were made anew."""
+    """Whether a note of the round reports a change of groups."""
     return any(len(note["parts"]) > 1 for note in line["notes"])
 
 
 def settings(description: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
-    """What was run, flat: ``method.eps1``, ``scenario.clients``, ``training.lr``, ``seed``, ``versions.torch``.
+    """The settings of a run as a flat table: ``method.eps1``, ``scenario.clients``, ``training.lr``, ``versions.torch``.
 
-    Lists are texts. Of the world, the number of clients alone.
+    Args:
+        description: The document of ``run.toml``.
+
+    Returns:
+        Name -> value. Lists are strings. From the world, only the number of clients is included.
     """
     rest = {k: v for k, v in description.items() if k not in ("methods", "seeds", "world", "schema")}
     world = {"clients": len(description["world"]["clients"])}
@@ -125,20 +142,26 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str | in
 
 
 # ----------------------------------------------------------------------------------------------------
-# The matrices that a clustering rested on, as pictures: arrays of RGB, made without a plotting library.
+# The similarity matrices of clusterings as pictures: RGB arrays, made without a plotting library.
 
 
 SIDE = 512
-"""Pixels of a picture's side, about: small matrices are enlarged to it, those of more clients are averaged down to it."""
+"""Approximate pixels of a picture's side: small matrices are enlarged to it, larger ones are averaged down to it."""
 
 MAP = np.array([[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137],
                 [53, 183, 121], [109, 205, 89], [180, 222, 44], [253, 231, 37]], dtype=float)  # fmt: skip
-"""Ten colours from dark to light, alike to the colour-blind: Matplotlib's viridis (CC0)."""
+"""Ten colours from dark to light, suitable for colour-blind readers: Matplotlib's viridis (CC0)."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """name: of the matrix, ``similarity/all`` or a layer. pixels: ``(h, w, 3)`` uint8. caption: what is seen."""
+    """A matrix as a picture.
+
+    Attributes:
+        name: The name of the matrix: ``similarity/GROUP/all``, or a layer instead of ``all``.
+        pixels: The picture, ``(h, w, 3)`` uint8.
+        caption: A description of the picture.
+    """
 
     name: str
     pixels: np.ndarray
@@ -146,7 +169,15 @@ class Picture:
 
 
 def pictures(folder: Path, line: Line) -> Iterator[Picture]:
-    """One per matrix of the round's notes; rows and columns are ordered by the parts that the note made."""
+    """The pictures of a round, with rows and columns ordered by the parts in the note.
+
+    Args:
+        folder: The run directory.
+        line: The record of the round.
+
+    Yields:
+        One picture per matrix of the round's notes.
+    """
     for note in line["notes"]:
         if note["similarity"] is None:
             continue
@@ -163,7 +194,7 @@ def pictures(folder: Path, line: Line) -> Iterator[Picture]:
 
 
 def _placed(rows: Sequence[int], parts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The places of the parts' clients among the rows; those of no part are the last part."""
+    """The places of the parts' clients among the rows; clients without a part form the last part."""
     place = {client: i for i, client in enumerate(rows)}
     found = [[place[client] for client in part if client in place] for part in parts]
     left = sorted(set(place.values()) - {i for part in found for i in part})
@@ -171,14 +202,30 @@ def _placed(rows: Sequence[int], parts: Sequence[Sequence[int]]) -> list[list[in
 
 
 def extent(matrix: np.ndarray) -> tuple[float, float]:
-    """The least and the greatest finite number off the diagonal, which says nothing; (0, 0) where there is none."""
+    """The least and the greatest finite number of a matrix, without its diagonal, which carries no information.
+
+    Args:
+        matrix: The matrix ``(n, n)``.
+
+    Returns:
+        (least, greatest); (0, 0) if there is no finite number.
+    """
     off = matrix[~np.eye(len(matrix), dtype=bool)]
     known = off[np.isfinite(off)]
     return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
 
 
 def coloured(matrix: np.ndarray, low: float, high: float) -> np.ndarray:
-    """``(h, w, 3)`` uint8 of a matrix ``(n, n)``: ``low`` is dark, ``high`` light, what is not finite grey."""
+    """Colour a matrix.
+
+    Args:
+        matrix: The matrix ``(n, n)``.
+        low: The number that is dark.
+        high: The number that is light.
+
+    Returns:
+        The pixels ``(h, w, 3)`` uint8; numbers that are not finite are grey.
+    """
     n = len(matrix)
     step = -(-n // SIDE)
     if step > 1:
@@ -193,34 +240,55 @@ def coloured(matrix: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a run's tracking stands and where its data go: files in ``track/`` of the run directory and of the call's folder.
+# The state of a run's tracking and the place of its data: files in ``track/`` of the run directory and of the call's folder.
 
 
 TRACK = "track"
-"""Folder inside a run directory, or inside the folder of several runs."""
+"""Folder of trackers' files inside a run directory, or inside the folder of several runs."""
 
 LOG = "debug-core.log"
-"""Links of this name Weights & Biases makes to its logs elsewhere; it writes through none that is there."""
+"""Weights & Biases makes links of this name to its logs in other folders; it does not write through an existing link."""
 
 
 class Writer(Protocol):
-    """What a tracker is told, in the order of the rounds."""
+    """The interface of a tracker, which receives the rounds in their order.
+
+    Attributes:
+        place: The state of the run in this tracker.
+    """
 
     place: TrackerState
 
     def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:
-        """A round; when this returns, a killed process loses no more of it than the tracker's own care allows."""
+        """Write a round.
+
+        If the process is killed after this returns, it loses no more of the round than the tracker itself may lose.
+
+        Args:
+            round: The number of the round.
+            numbers: Its numbers by name.
+            text: Its notes; empty if there are none.
+            pictures: Its pictures.
+        """
 
     def close(self, finished: bool) -> None:
-        """No more rounds are coming now; finished: ever."""
+        """End the tracking for now; ``finished``: the run is finished, so no more rounds will ever come."""
 
 
 class TrackerState:
-    """One run in one tracker. folder: the run directory. tracker: its name.
+    """The state of one run in one tracker.
 
-    ``identity``: of the run there, the same after a resume. ``round``: the last one tracked. Both are kept in
-    ``track/<tracker>.json`` of the run directory; ``known``: whether they were there. ``where``: tells one store of the
-    tracker from another; in another one a run is tracked anew, from its first round.
+    ``identity`` and ``round`` are stored in ``track/<tracker>.json`` of the run directory.
+
+    Args:
+        folder: The run directory.
+        tracker: The name of the tracker.
+        where: Identifies the tracker's store. In another store, a run is tracked again from its first round.
+
+    Attributes:
+        identity: The id of the run in the tracker, the same after a resume.
+        round: The last tracked round.
+        known: Whether both were stored already.
     """
 
     def __init__(self, folder: Path, tracker: str, where: str = "") -> None:
@@ -239,20 +307,27 @@ class TrackerState:
 
     @property
     def home(self) -> Path:
-        """The folder of the call: of several runs, the one that holds them all."""
+        """The folder of the call: the run directory, or for several runs the folder that holds them all."""
         several = (self.folder.parent / EXPERIMENT).is_file()
         return self.folder.parent if several else self.folder
 
     @property
     def name(self) -> str:
+        """The name of the run directory."""
         return self.folder.name
 
     @property
     def settings(self) -> dict[str, str | int | float | bool]:
+        """The settings of the run, see :func:`settings`."""
         return settings(self.description)
 
     def keep(self, round: int | None = None, identity: str | None = None) -> None:
-        """Remember how far the run is tracked, and what it is called there."""
+        """Store the state.
+
+        Args:
+            round: The last tracked round; None if it has not changed.
+            identity: The id of the run in the tracker; None if it has not changed.
+        """
         self.round = self.round if round is None else round
         self.identity = identity or self.identity
         self._path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""MLflow: to the server that MLFLOW_TRACKING_URI names, else into a database in ``track/mlflow`` of the call's folder."""
+"""MLflow: writes to the server in MLFLOW_TRACKING_URI, else into a database in ``track/mlflow`` of the call's folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from coterie.settings import UserError
 from coterie.tracking.measures import TRACK, Picture, TrackerState
 
 EXPERIMENT = "coterie"
-"""The experiment's name, if MLFLOW_EXPERIMENT_NAME gives none."""
+"""The name of the experiment if MLFLOW_EXPERIMENT_NAME is not set."""
 
 METRICS, PARAMS, LETTERS = 1000, 100, 500
-"""MLflow takes so many at once, and values of so many letters."""
+"""Most metrics and most parameters in one call of MLflow, and most characters of a parameter's value."""
 
 LAST = "seconds/total"
-"""The number of every round that is written last: a round that has it is whole."""
+"""The number that is written last in every round: a round that has it is complete."""
 
 
 class MLflow:
@@ -41,19 +41,19 @@ class MLflow:
         if not uri:
             self._check_artifacts(own / "artifacts")
         written = max((metric.step for metric in self.client.get_metric_history(self.run, LAST)), default=0)
-        if written > self.place.round:  # a process was killed before it could keep this
+        if written > self.place.round:  # a process was killed before it could store this
             self.place.keep(written)
         self.client.update_run(self.run, status=RunStatus.to_string(RunStatus.RUNNING))
 
     def _check_artifacts(self, own: Path) -> None:
-        """The database says where files of a run are written, and may be a stranger's, or have been moved."""
+        """Refuse another place of the run's files: the database names it, and may be moved or come from another person."""
         where = self.client.get_run(self.run).info.artifact_uri
         if not re.fullmatch("[0-9a-f]{32}", self.run) or where != f"{own.as_uri()}/{self.run}/artifacts":
             store = f"{own.parent} and {self.place.folder / TRACK / 'mlflow.json'}"
             raise UserError(f"the database in {own.parent} keeps the run's files elsewhere; remove {store} to track it anew")
 
     def _begin(self, artifacts: str | None) -> None:
-        """A new run; its id is kept at once."""
+        """Start a new run and store its id immediately."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         known = self.client.get_experiment_by_name(name)
         experiment = known.experiment_id if known else self.client.create_experiment(name, artifact_location=artifacts)
@@ -64,6 +64,7 @@ class MLflow:
         self.place.keep(identity=run.info.run_id)
 
     def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:
+        """Write a round, see :class:`~coterie.tracking.measures.Writer`."""
         for picture in pictures:
             self.client.log_image(self.run, picture.pixels, key=picture.name.replace("/", "-"), step=round)
         if text:
@@ -74,6 +75,7 @@ class MLflow:
             self.client.log_batch(self.run, metrics=some)
 
     def close(self, finished: bool) -> None:
+        """End the run, as finished or as killed."""
         self.client.set_terminated(self.run, RunStatus.to_string(RunStatus.FINISHED if finished else RunStatus.KILLED))
 
 
@@ -81,9 +83,17 @@ Entry = TypeVar("Entry")
 
 
 def batches(entries: Sequence[Entry], most: int) -> Iterator[Sequence[Entry]]:
-    """The entries in order, at most so many at once.
+    """Divide entries into batches.
 
-    >>> list(batches([1, 2, 3], most=2))
-    [[1, 2], [3]]
+    Args:
+        entries: The entries.
+        most: Most entries of a batch.
+
+    Yields:
+        The batches, in order.
+
+    Example:
+        >>> list(batches([1, 2, 3], most=2))
+        [[1, 2], [3]]
     """
     yield from (entries[i : i + most] for i in range(0, len(entries), most))

@@ -1,4 +1,4 @@
-"""What clients do with a model: one at a time (:mod:`.learner`), or a block of clients at once (:mod:`.blocks`)."""
+"""Local training and measuring of models: one client at a time (:mod:`.learner`), or a block of clients (:mod:`.blocks`)."""
 
 from coterie.training.jobs import Job as Job
 from coterie.training.jobs import Reply as Reply

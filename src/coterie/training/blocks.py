@@ -1,7 +1,8 @@
-"""Local training of a block of clients at once: every step is one step of each, under ``torch.func.vmap``.
+"""Local training of a block of clients at once: each step is one step of all clients, under ``torch.func.vmap``.
 
-Worth it where a client's own step is so small that calling torch takes most of the time: small dense nets on a CPU, and
-anything on a GPU. Each client has its own examples, order and model; the results are the plain loop's up to rounding.
+This is faster where the step of one client is so small that calls to torch take most of the time: small dense networks on a
+CPU, and all networks on a GPU. Each client has its own examples, order and model. The results are equal to those of the
+plain loop up to rounding.
 """
 
 from __future__ import annotations
@@ -18,11 +19,22 @@ from coterie.training.precision import computing
 
 
 def goes_with(data: Split, training: Training, least: int, exact: bool) -> Hashable:
-    """Clients of equal keys can be trained in one block: they make the same steps, of batches of nearly the same sizes.
+    """Return a key; clients with equal keys can be trained in one block.
 
-    A last batch may be shorter than another's and is padded, if the loss is a mean over examples that can be left out;
-    ``exact`` where it is not, or the module mixes examples: then all sizes are the same. least: examples a batch must have.
-    ValueError for a client that can make no step.
+    They make the same number of steps, with batches of nearly the same sizes. A shorter last batch is padded if the loss is
+    a mean over examples, so that the padding can be left out.
+
+    Args:
+        data: The client's training examples.
+        training: Settings of local training.
+        least: Fewest examples of a batch.
+        exact: Whether all sizes must be equal, because the loss is not such a mean or the module mixes examples.
+
+    Returns:
+        The key.
+
+    Raises:
+        ValueError: The client can make no step.
     """
     steps = len(batch_starts(len(data), training, least))
     kind = data.inputs.shape[1:], data.inputs.dtype, data.targets.shape[1:], data.targets.dtype
@@ -30,7 +42,7 @@ def goes_with(data: Split, training: Training, least: int, exact: bool) -> Hasha
 
 
 class Block:
-    """Stacked models ``(w, d)`` of a learner's module, and one step after another of all of them."""
+    """Stacked models ``(w, d)`` of w clients, and steps of all of them at once."""
 
     def __init__(self, learner: Learner, rows: Sequence[Tensor]) -> None:
         self.learner, self.layout = learner, learner.layout
@@ -41,23 +53,30 @@ class Block:
         rounded = {id(parameter) for parameter, _ in learner.master.rounded}
         own = dict(learner.module.named_parameters())
         self.values: list[Tensor] = []  # float32 views of ``flat``, in the order of the row, trainable ones first
-        self.tensors: dict[str, Tensor] = {}  # what the module computes with
-        self.apart: list[tuple[Tensor, Tensor]] = []  # (values, tensor) of what is not trained
+        self.tensors: dict[str, Tensor] = {}  # the tensors with which the module computes
+        self.apart: list[tuple[Tensor, Tensor]] = []  # (values, tensor) of tensors that are not trained
         for piece in self.layout.pieces:
             values = self.flat[:, piece.start : piece.stop].view(len(rows), *piece.shape)
             low = id(own.get(piece.name)) in rounded
             self.tensors[piece.name] = values.to(torch.bfloat16) if low else values.detach()
             if piece.name in trainable:
                 self.values.append(values)
-            else:  # BatchNorm writes its statistics, and under vmap to contiguous tensors only
+            else:  # BatchNorm writes its statistics, under vmap only to contiguous tensors
                 self.tensors[piece.name] = values.contiguous()
                 self.apart.append((values, self.tensors[piece.name]))
         self.leaves = [self.tensors[p.name].requires_grad_() for p in self.layout.pieces if p.name in trainable]
 
     def train(self, splits: Sequence[Split], training: Training, lr: float, gens: Sequence[torch.Generator]) -> Tensor:
-        """Train every client's model on its own examples; returns the trained rows ``(w, d)``.
+        """Train the model of each client on its own examples.
 
-        The rows are overwritten by the learner's next block.
+        Args:
+            splits: Training examples of each client.
+            training: Settings of local training.
+            lr: Learning rate.
+            gens: Generator of each client, which draws the order of its examples.
+
+        Returns:
+            The trained rows ``(w, d)``, which the learner's next block overwrites.
         """
         learner = self.learner
         learner.reset()
@@ -77,7 +96,7 @@ class Block:
         return self.flat
 
     def _shuffled(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
-        """Every client's examples in an order of its own, ``(w, length, ...)``; a shorter one's first fills up the rest."""
+        """Each client's examples in its own order, ``(w, length, ...)``, padded with its first example."""
         whole: list[Tensor] = []
         for i, (split, gen) in enumerate(zip(splits, gens, strict=True)):
             own = self.learner.shuffled(split, gen)
@@ -90,13 +109,13 @@ class Block:
         return whole[0], whole[1]
 
     def _gradients(self, x: Tensor, y: Tensor, present: Tensor) -> tuple[Tensor, ...]:
-        """Of each client's mean loss; ``present`` ``(w, b)`` is False for padding."""
+        """Gradients of each client's mean loss; ``present`` ``(w, b)`` is False for padding."""
         with computing(self.learner.precision, self.learner.device):
             outputs = torch.func.vmap(self._module, randomness="error")(self.tensors, x)
         outputs = outputs.float()
         if self.learner.objective.loss is cross_entropy:
             losses = nn.functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
-            # Per client, the mean over what is there; their sum, as no model is in two of them.
+            # The sum of the clients' means over examples that are present: each mean depends on one model only.
             each = losses.view(*present.shape, -1).mean(-1) * present
             total = (each.sum(1) / present.sum(1)).sum()
         else:
@@ -114,5 +133,5 @@ class Block:
 
 
 def _present(lengths: Sequence[int], length: int) -> Tensor:
-    """``(w, length)``: whether client i has an example at a place."""
+    """Whether client i has an example at a position, ``(w, length)``."""
     return torch.arange(length) < torch.tensor(lengths)[:, None]

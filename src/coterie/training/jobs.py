@@ -1,4 +1,4 @@
-"""A client's task: measure the offered models, choose, train from the choice or give its gradient, and reply."""
+"""The task of a client: measure the offered models, choose, train from the choice or compute its gradient, and reply."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from coterie.training.learner import Learner, Scores
 
 @dataclass(frozen=True)
 class Reply:
-    """One client's answer; ``row`` ``(d,)`` is None if nothing was trained."""
+    """The answer of one client.
+
+    Attributes:
+        chosen: The offered models that the client chose.
+        losses: Its loss under each offered model; empty if it did not measure.
+        accuracies: Its accuracy under each offered model; empty if it did not measure.
+        row: The update ``(d,)``, or None if nothing was trained.
+    """
 
     chosen: tuple[int, ...]
     losses: tuple[float, ...]
@@ -28,8 +35,16 @@ class Reply:
 
 @dataclass(frozen=True)
 class Job:
-    """A client's task with all it takes: the models offered, one row each; its data; how it trains; ``key`` seeds
-    everything random about it."""
+    """The task of a client with everything it needs.
+
+    Attributes:
+        task: The task.
+        offered: The offered models, one row ``(d,)`` each.
+        data: The client's data.
+        training: Settings of local training.
+        lr: Learning rate.
+        key: Seed of all draws of this task.
+    """
 
     task: Task
     offered: Sequence[Tensor]
@@ -40,8 +55,16 @@ class Job:
 
 
 def answer(learner: Learner, job: Job) -> Reply:
-    """Do a task; the update is trained - start, or the gradient where the task asks for it."""
-    with seeded(*job.key, 1):  # a key of its own: dropout and the order of batches are draws apart
+    """Do a task.
+
+    Args:
+        learner: Measures and trains.
+        job: The task.
+
+    Returns:
+        The reply. Its row is the trained model minus the start, or the gradient if the task asks for it.
+    """
+    with seeded(*job.key, 1):  # a separate key: dropout and the order of batches are independent
         start, scores, best = _start(learner, job)
         update = None
         if job.task.gradient:
@@ -52,19 +75,39 @@ def answer(learner: Learner, job: Job) -> Reply:
 
 
 def parts(job: Job, least: int) -> tuple[Job, ...]:
-    """What is trained and replied to: both halves of a task that asks for them, or the whole of it, where it does not or where
-    there are too few examples. least: those that a step takes."""
+    """Return the jobs to train and answer: both halves if the task asks for them, otherwise the whole job.
+
+    A job with too few examples for halves is not halved.
+
+    Args:
+        job: The job.
+        least: Fewest examples of a step.
+
+    Returns:
+        One job or two.
+    """
     return halved(job) if job.task.halves and halvable(job.data.train, least) else (job,)
 
 
 def halvable(data: Split, least: int) -> bool:
-    """Whether both halves of these examples can be trained on."""
+    """Whether a client can train on both halves of these examples."""
     return len(data) >= 2 * least
 
 
 def halved(job: Job) -> tuple[Job, Job]:
-    """A task on two disjoint random halves of the training data, each with draws of its own; of an odd number of examples
-    one is left out. ValueError where there are too few."""
+    """Split a job into jobs on two disjoint random halves of the training data, each with its own draws.
+
+    Of an odd number of examples, one is left out.
+
+    Args:
+        job: The job.
+
+    Returns:
+        Both jobs.
+
+    Raises:
+        ValueError: There are too few examples.
+    """
     split = job.data.train
     size = len(split) // 2
     if not size:
@@ -80,7 +123,15 @@ def _half(job: Job, at: Tensor, half: int) -> Job:
 
 
 def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
-    """The same for tasks that train, of clients that go together (:func:`.blocks.goes_with`), in one block."""
+    """Do the tasks of several clients in one block.
+
+    Args:
+        learner: Measures and trains.
+        jobs: Tasks that train, with equal keys of :func:`.blocks.goes_with`.
+
+    Yields:
+        The reply to each task, as of :func:`answer`.
+    """
     begun = []
     for job in jobs:
         with seeded(*job.key, 1):
@@ -88,14 +139,14 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
     starts = [start for start, _, _ in begun]
     block = Block(learner, starts)
     gens = [generator(*job.key) for job in jobs]
-    with seeded(0):  # nothing is drawn in a block; a module that does so all the same changes nobody's state
+    with seeded(0):  # a block draws nothing; if a module does, no global state changes
         trained = block.train([job.data.train for job in jobs], jobs[0].training, jobs[0].lr, gens)
     for job, row, (start, scores, best) in zip(jobs, trained, begun, strict=True):
         yield _reply(job, scores, best, row.cpu() - start)
 
 
 def _start(learner: Learner, job: Job) -> tuple[Tensor, list[Scores], list[int]]:
-    """The row a client trains from, what it measured, and which of the models offered it chose."""
+    """The row from which a client trains, its measurements, and the positions of the models it chose."""
     scores = []
     if job.task.measure is not None:
         part = job.data.train if job.task.measure == "train" else job.data.validation
@@ -116,5 +167,5 @@ def _reply(job: Job, scores: Sequence[Scores], best: Sequence[int], row: Tensor 
 
 
 def _least(scores: Sequence[Scores], count: int) -> list[int]:
-    """The ``count`` positions of least loss; ties to the first, and a NaN loss is never the least."""
+    """Positions of the ``count`` smallest losses; the first of equal ones, and NaN after all numbers."""
     return sorted(range(len(scores)), key=lambda i: (math.isnan(scores[i]["loss"]), scores[i]["loss"]))[:count]

@@ -1,6 +1,6 @@
-"""What one client does with a model: measure it, train from it, give its gradient.
+"""Work of one client with a model: measure it, train from it, compute its gradient.
 
-This is the plain loop, one client and one mini-batch at a time: the reference for every faster way.
+This is the plain loop, one client and one mini-batch at a time. It is the reference for all faster methods.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ from coterie.training.precision import Master, computing
 
 
 class Learner:
-    """A module that is loaded with one model after another; reused for client after client.
+    """A module that loads one model after another, for all clients.
 
-    device: where it computes; a pool of examples is copied there once. precision: ``"fp32"``, or ``"bf16"`` for autocast
-    over float32 weights. Rows come from the CPU's memory and go back there.
+    Rows come from the CPU's memory and return there.
+
+    Args:
+        module: The module.
+        objective: The loss and the metrics.
+        augment: Function of (inputs, generator) for training batches, or None.
+        device: Device of all computations; a pool of examples is copied there once.
+        precision: ``"fp32"``, or ``"bf16"`` for autocast over float32 weights.
     """
 
     def __init__(
@@ -44,7 +50,7 @@ class Learner:
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules())
         norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.has_batchnorm = bool(norms)
-        self.mixes = any(norm.running_mean is None for norm in norms)  # the examples of a batch, in tests too
+        self.mixes = any(norm.running_mean is None for norm in norms)  # the examples of a batch mix, also in tests
         self.master = Master(module, self.layout, self.device, precision)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.dense = DenseUpdates(module, self.parameters if precision == "fp32" else [])
@@ -59,32 +65,33 @@ class Learner:
         self._scratch: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def load(self, row: Tensor) -> None:
-        """Take over a model; buffers that no row carries (integers, say) go back to what they were."""
+        """Load a model ``(d,)``; buffers that are not part of a row (such as integers) get their first values again."""
         self.master.load(row)
         self.reset()
 
     def reset(self) -> None:
+        """Give the buffers that are not part of a row their first values again."""
         for owner, name, first in self.others:
             owner._buffers[name] = first.clone()
 
     def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        """Of the batch's mean loss, one per trainable parameter; zero for those the loss does not depend on."""
+        """Gradient of the batch's mean loss for each trainable parameter; zero if the loss does not depend on it."""
         loss = self.objective.loss(self.outputs(x), y)
         return torch.autograd.grad(loss, self.parameters, materialize_grads=True)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The module's, in float32."""
+        """The module's outputs in float32."""
         if self.precision == "fp32":
             return self.module(x)
         with computing(self.precision, self.device):
             return self.module(x).float()
 
     def here(self, tensor: Tensor) -> Tensor:
-        """A tensor of the world on this device; copied once."""
+        """A tensor of the world on this device; it is copied once."""
         if tensor.device == self.device:
             return tensor
         if id(tensor) not in self._resident:
-            self._resident[id(tensor)] = tensor, tensor.to(self.device)  # with the key's owner, whose id stays taken
+            self._resident[id(tensor)] = tensor, tensor.to(self.device)  # with the key's owner, whose id stays in use
         return self._resident[id(tensor)][1]
 
     def batch(self, data: Split, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,23 +102,40 @@ class Learner:
         return x, self.here(data.targets).index_select(0, positions.to(self.device))
 
     def scratch(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Uninitialised memory under a name, the same at every call that asks for as much: new memory is slow to touch."""
+        """Return uninitialised memory, which is kept because new memory is slow to access.
+
+        Args:
+            name: Calls with the same name and type share their memory.
+            *shape: Shape of the tensor.
+            dtype: Type of the tensor.
+
+        Returns:
+            The tensor.
+        """
         size = math.prod(shape)
         if (name, dtype) not in self._scratch or len(self._scratch[name, dtype]) < size:
             self._scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.device)
         return self._scratch[name, dtype][:size].view(shape)
 
     def arranged(self, x: Tensor) -> Tensor:
-        # Not contiguous(): it leaves images of one channel as they are, and what follows would be channels first.
+        """A batch with the channels last in memory if the module has convolutions and the inputs are images."""
+        # Not contiguous(): it does not change images of one channel, and the next layers would compute with channels first.
         return x.to(memory_format=torch.channels_last) if self.images and x.dim() == 4 else x
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def sums(self, rows: Sequence[Tensor], parts: Sequence[Part]) -> list[list[Sums]]:
-        """(sum, count) of the loss and of each metric of a model ``(d,)``, or of the ensemble of several.
+        """Measure a model, or the ensemble of several models, on parts of pools.
 
-        One result per part and its targets. Parts that follow each other in one pool share batches.
+        Successive parts of one pool share batches.
+
+        Args:
+            rows: The models ``(d,)``.
+            parts: The examples.
+
+        Returns:
+            For each part and each of its targets, the (sum, count) of the loss and of each metric.
         """
         if len(rows) == 1:
             self.load(rows[0])
@@ -126,7 +150,7 @@ class Learner:
         return totals
 
     def _voices(self, rows: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Outputs of the loaded model, or of the ensemble of several, each loaded in turn."""
+        """Outputs of the loaded model, or of the ensemble of several models, which are loaded in turn."""
         self.module.eval()
         if len(rows) == 1:
             return self.outputs(x)
@@ -137,7 +161,7 @@ class Learner:
         return self.objective.combine(torch.stack(voices))
 
     def measure(self, row: Tensor, data: Split) -> Scores:
-        """Mean loss and metrics of a model on a client's examples; NaN without examples."""
+        """Mean loss and metrics of a model ``(d,)`` on a client's examples; NaN without examples."""
         totals = self.sums([row], [(data.inputs, data.index, [data.targets])])[0][0]
         if not totals:
             return dict.fromkeys(["loss", *self.objective.metrics], float("nan"))
@@ -146,7 +170,7 @@ class Learner:
     # -- training -----------------------------------------------------------------------------------------------------
 
     def train(self, row: Tensor, data: Split, training: Training, lr: float, gen: torch.Generator) -> Tensor:
-        """Train from ``row`` ``(d,)``; returns the trained row."""
+        """Train from ``row`` ``(d,)`` and return the trained row."""
         self.load(row)
         self.module.train()
         batches = self._batches(data, training, gen)
@@ -160,7 +184,7 @@ class Learner:
         return self.master.row().to("cpu", copy=True)
 
     def _train_dense(self, batches: Iterable[tuple[Tensor, Tensor]], lr: float) -> None:
-        """Plain SGD where large dense layers take their updates apart."""
+        """Plain SGD in which large dense layers are updated separately."""
         with self.dense.kept():
             for x, y in batches:
                 loss = self.objective.loss(self.outputs(x), y)
@@ -170,7 +194,7 @@ class Learner:
                 descend(self.master.trainable, lr, gradients)
 
     def _batches(self, data: Split, training: Training, gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled mini-batches of ``epochs`` passes, or as many passes as ``steps`` take; one gather per pass."""
+        """Shuffled mini-batches of ``epochs`` passes, or of as many passes as ``steps`` need; one gather per pass."""
         size = training.batch or len(data)
         for starts in passes(batch_starts(len(data), training, self.least), training):
             x, y = self.shuffled(data, gen)
@@ -179,11 +203,11 @@ class Learner:
 
     @property
     def least(self) -> int:
-        """Examples a batch must have: BatchNorm has no variance of a single one."""
+        """Fewest examples of a batch: BatchNorm has no variance of a single example."""
         return 2 if self.has_batchnorm else 1
 
     def shuffled(self, data: Split, gen: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A client's examples in a fresh order, augmented."""
+        """A client's examples in a new random order, augmented."""
         x, y = self.batch(data, torch.randperm(len(data), generator=gen))
         if self.augment is not None:
             x = self.augment(x, gen)
@@ -202,23 +226,29 @@ class Learner:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One step of local training, and the order in which examples come.
+# Steps of local training, and the order of batches.
 
 
 Step = Callable[[Sequence[Tensor]], None]
 
 
 def stepper(values: Sequence[Tensor], training: Training, lr: float, *, stacked: bool = False) -> Step:
-    """A function that takes a batch's gradients, one per tensor of ``values``, and changes those in place.
+    """Return a function that makes one step of local training, with a new optimiser.
 
-    A fresh optimiser at every call of this. stacked: the tensors' first dimension is that of clients, who are clipped
-    each for itself.
+    Args:
+        values: The tensors to train, which each step changes in place.
+        training: Settings of local training.
+        lr: Learning rate.
+        stacked: Whether the first dimension of the tensors is that of clients; then each client is clipped separately.
+
+    Returns:
+        A function of the gradients of a batch, one for each of ``values``.
     """
     offered = [v.detach().clone() for v in values] if training.proximal else None
     move = _optimiser(values, training, lr)
 
     @torch.no_grad()
-    def step(gradients: Sequence[Tensor]) -> None:  # nothing in place: autograd may give two parameters the same tensor
+    def step(gradients: Sequence[Tensor]) -> None:  # not in place: two parameters may share a gradient
         if offered is not None:
             pulls = zip(gradients, values, offered, strict=True)
             gradients = [g.float().add(v - first, alpha=training.proximal) for g, v, first in pulls]
@@ -258,14 +288,26 @@ def _optimiser(values: Sequence[Tensor], training: Training, lr: float) -> Step:
 
 @torch.no_grad()
 def descend(values: Sequence[Tensor], lr: float, gradients: Sequence[Tensor | None]) -> None:
-    """A step of plain SGD; where there is no gradient, none."""
+    """Make one step of plain SGD; a tensor without a gradient does not change."""
     for v, g in zip(values, gradients, strict=True):
         if g is not None:
             v.add_(g, alpha=-lr)
 
 
 def batch_starts(examples: int, training: Training, least: int) -> list[int]:
-    """Where the batches of one pass over a client's examples begin. A batch of fewer than ``least`` is left out."""
+    """Return the start of each batch in one pass over a client's examples.
+
+    Args:
+        examples: Number of examples.
+        training: Settings of local training.
+        least: Batches with fewer examples are left out.
+
+    Returns:
+        Positions of the first examples.
+
+    Raises:
+        ValueError: No batch is left.
+    """
     size = training.batch or examples
     starts = [start for start in range(0, examples, size) if min(size, examples - start) >= least]
     if not starts:
@@ -275,7 +317,7 @@ def batch_starts(examples: int, training: Training, least: int) -> list[int]:
 
 
 def passes(starts: Sequence[int], training: Training) -> Iterator[Sequence[int]]:
-    """``starts`` for every pass, the last one cut short where ``steps`` say so."""
+    """Yield ``starts`` for each pass; the last pass is shorter if ``steps`` require it."""
     left = training.steps if training.steps is not None else training.epochs * len(starts)
     while left > 0:
         yield starts[:left]
@@ -283,41 +325,41 @@ def passes(starts: Sequence[int], training: Training) -> Iterator[Sequence[int]]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Large dense layers under plain SGD on a CPU: the update goes into the weights by one product.
+# Large dense layers under plain SGD on a CPU: one product updates the weights.
 #
-# With few examples in a batch such a layer waits for memory, not for arithmetic: its gradient, as large as its weights, is
-# written and read once and forgotten. Here a backward pass keeps the layer's inputs X and the loss's derivatives G by its
-# outputs, both small, and afterwards ``W -= lr G^T X`` passes over the weights once. The numbers are those of SGD up to
-# float rounding.
+# With few examples in a batch, memory limits the speed of such a layer, not arithmetic: its gradient is as large as its
+# weights and is written once, read once and dropped. Here a backward pass keeps only the layer's inputs X and the
+# derivatives G of the loss by its outputs, which are both small. Then ``W -= lr G^T X`` passes over the weights once. The
+# numbers are those of SGD up to float rounding.
 
 
 LARGE = 2**18
-"""Weights from which on a layer gains."""
+"""Number of weights from which a layer becomes faster."""
 
 Held = list[tuple[Tensor, Tensor, Tensor]]
 """(weight, X, G) of each use of a layer in a backward pass."""
 
 
 class DenseUpdates:
-    """The large dense layers of a module that computes with ``weights``, its trainable parameters, as they are."""
+    """The large dense layers of a module that computes directly with ``weights``, its trainable parameters."""
 
     def __init__(self, module: nn.Module, weights: Sequence[Tensor]) -> None:
         own = {id(w) for w in weights if w.dtype == torch.float32 and w.is_cpu and not w._backward_hooks}
         self.layers: list[tuple[nn.Linear, Tensor]] = []
         for layer in module.modules():
-            weight = layer._parameters.get("weight")  # none where a hook computes it
+            weight = layer._parameters.get("weight")  # None if a hook computes it
             if type(layer) is nn.Linear and weight is not None and weight.numel() >= LARGE and id(weight) in own:
                 self.layers.append((layer, weight))
         self.held: Held = []
 
     def gain(self, training: Training) -> bool:
-        """Whether training changes the weights by nothing but ``-lr`` times the gradient, and there are such layers."""
+        """Whether there are such layers and training only adds ``-lr`` times the gradient to the weights."""
         plain = training.optimizer == "sgd" and not (training.momentum or training.weight_decay or training.proximal)
         return bool(self.layers) and plain and training.clip is None
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """While this lasts, backward passes give these layers' weights no gradient but keep what it is made of."""
+        """Context in which backward passes keep the factors of these weights' gradients and do not compute the gradients."""
         for layer, weight in self.layers:
             layer.forward = partial(_outputs, layer, weight, self.held)  # type: ignore[method-assign]
         try:
@@ -328,25 +370,25 @@ class DenseUpdates:
                 del layer.forward
 
     def forget(self) -> None:
-        """What a module has differentiated on its own way to the loss is not the loss's."""
+        """Drop the factors of gradients that a module computed itself on the way to the loss."""
         self.held.clear()
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Change the weights by what the last backward pass has left."""
+        """Update the weights with the factors of the last backward pass."""
         for weight, x, g in self.held:
             weight.addmm_(g.t(), x, alpha=-lr)
         self.held.clear()
 
 
 def _outputs(layer: nn.Linear, weight: Tensor, held: Held, x: Tensor) -> Tensor:
-    if layer.weight is not weight:  # another one in its place for the time of a call
+    if layer.weight is not weight:  # a call has replaced the weight temporarily
         return functional.linear(x, layer.weight, layer.bias)
     return _Dense.apply(x, weight, layer.bias, held)
 
 
 class _Dense(torch.autograd.Function):
-    """A dense layer, ``x W^T + b``; its weights' gradient is left out, unless it will be differentiated in turn."""
+    """A dense layer, ``x W^T + b``, without a gradient of the weights unless that gradient is differentiated again."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, held):  # type: ignore[no-untyped-def]
@@ -358,7 +400,7 @@ class _Dense(torch.autograd.Function):
     def backward(ctx, g):  # type: ignore[no-untyped-def]
         x, weight = ctx.saved_tensors
         for_x, _, for_bias, _ = ctx.needs_input_grad
-        rows, inputs = (t.reshape(-1, t.shape[-1]).to(weight.dtype) for t in (g, x))  # half precision, in a module's autocast
+        rows, inputs = (t.reshape(-1, t.shape[-1]).to(weight.dtype) for t in (g, x))  # half precision under autocast
         bias = rows.sum(0) if for_bias else None
         if torch.is_grad_enabled():
             return (rows @ weight).view_as(x).to(x.dtype), rows.t() @ inputs, bias, None
@@ -367,33 +409,40 @@ class _Dense(torch.autograd.Function):
 
 
 def _times(g: Tensor, weight: Tensor) -> Tensor:
-    """``g W``, by oneDNN where PyTorch has it: for few rows it takes two thirds of the time of PyTorch's own choice."""
+    """``g W``, by oneDNN if PyTorch has it: for few rows it takes two thirds of the time of PyTorch's own choice."""
     try:
         return torch.ops.mkldnn._linear_pointwise(g, weight.detach().t(), None, "none", [], "")
-    except (AttributeError, RuntimeError):  # not a public function
+    except (AttributeError, RuntimeError):  # it is not a public function
         return g @ weight
 
 
 # ----------------------------------------------------------------------------------------------------
-# A model's loss and metrics on examples: each output computed once, in batches that several clients' examples share.
+# Loss and metrics of a model: each output is computed once, in batches that examples of several clients share.
 
 
 BATCH_TO_MEASURE = 256
-"""Examples per batch where nothing is trained; a batch's activations should fit a core's cache."""
+"""Examples per batch without training; the activations of a batch should fit into the cache of a core."""
 
 Scores = dict[str, float]
 Sums = dict[str, tuple[float, int]]
 """Name -> (sum, count) over predictions."""
 
 Part = tuple[Tensor, Tensor, Sequence[Tensor]]
-"""A pool, an index into it, and any number of targets of those examples."""
+"""A pool, an index into it, and any number of targets for these examples."""
 
 Piece = tuple[int, slice, slice]
-"""Of a batch: which part, which of its examples, and where they are in the batch."""
+"""A part's number, the slice of its examples in a batch, and their positions in the batch."""
 
 
 def batches(parts: Sequence[Part]) -> Iterator[tuple[Tensor, Tensor, list[Piece]]]:
-    """(pool, index, pieces) of batches through all parts; parts that follow each other in one pool share batches."""
+    """Split parts of pools into batches; successive parts of one pool share batches.
+
+    Args:
+        parts: The examples.
+
+    Yields:
+        The pool, the index into it, and the pieces of each batch.
+    """
     for _, run in groupby(range(len(parts)), key=lambda i: id(parts[i][0])):
         at = list(run)
         index = torch.cat([parts[i][1] for i in at])
@@ -413,7 +462,7 @@ def batches(parts: Sequence[Part]) -> Iterator[tuple[Tensor, Tensor, list[Piece]
 
 
 def score(total: Sums, objective: Objective, outputs: Tensor, y: Tensor) -> None:
-    """Add what some outputs and their targets are worth."""
+    """Add the loss and the metrics of some outputs and their targets to ``total``."""
     _add(total, "loss", float(objective.loss(outputs, y)) * y.numel(), y.numel())
     for name, metric in objective.metrics.items():
         values = metric(outputs, y)

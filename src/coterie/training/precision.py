@@ -1,8 +1,9 @@
-"""A module over one flat row of float32 numbers; in bf16, its convolutions and dense layers compute with rounded copies.
+"""A module over one flat row of float32 numbers.
 
-Training in bf16 is autocast: torch's lists say what is computed in which precision. Autocast rounds the weights anew in
-every step, a fifth of a step of a small net; here the rounded weights are the module's own, made once per step as the
-float32 ones change, and the numbers are the same.
+In bf16, convolutions and dense layers compute with rounded copies of the weights. Training in bf16 is autocast: torch's
+lists determine the precision of each operation. Autocast rounds the weights again in every step, which takes a fifth of a
+step of a small network. Here the module keeps the rounded weights. They are made once per step, when the float32 weights
+change, and the numbers are the same.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _ROUNDED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Master:
-    """The float32 row ``(d,)`` behind a module.
+    """The float32 row ``(d,)`` of a module.
 
-    Parameters are views of the row wherever they are float32 themselves, so a model is loaded by one copy and read by
-    another. Buffers, which a module may replace, and tensors of other types are copied in and out.
+    Float32 parameters are views of the row, so one copy loads a model and one copy reads it. Buffers, which a module may
+    replace, and tensors of other types are copied in and out.
     """
 
     def __init__(self, module: nn.Module, layout: Layout, device: torch.device | str, precision: str) -> None:
@@ -54,6 +55,7 @@ class Master:
                 self.trainable.append(values)
 
     def load(self, row: Tensor) -> None:
+        """Copy a model ``(d,)`` into the module."""
         self.layout.raise_variances(self.flat.copy_(row))
         if self.apart:
             own = self.module.state_dict(keep_vars=True)
@@ -63,7 +65,7 @@ class Master:
         self.round()
 
     def row(self) -> Tensor:
-        """The module's values as the row; overwritten by the next load."""
+        """The module's values as a row ``(d,)``, which the next load overwrites."""
         if self.apart:
             own = self.module.state_dict()
             for piece, values in self._apart():
@@ -71,7 +73,7 @@ class Master:
         return self.flat
 
     def round(self) -> None:
-        """Bring the rounded parameters up to date, after a change of the row."""
+        """Update the rounded parameters after a change of the row."""
         with torch.no_grad():
             for parameter, values in self.rounded:
                 parameter.copy_(values)
@@ -82,18 +84,18 @@ class Master:
 
 
 def _owned_twice(module: nn.Module) -> set[int]:
-    """Parameters that belong to several modules: an embedding's may be a dense layer's, and is not to be rounded."""
+    """Ids of parameters of several modules: an embedding may share its weight with a dense layer, so it is not rounded."""
     owners = Counter(id(p) for part in module.modules() for p in part._parameters.values() if p is not None)
     return {parameter for parameter, count in owners.items() if count > 1}
 
 
 def _rounds(module: nn.Module, name: str) -> bool:
     owner, _, last = name.rpartition(".")
-    return type(module.get_submodule(owner)) in _ROUNDED and last in ("weight", "bias")  # no hook's weight_g, weight_orig
+    return type(module.get_submodule(owner)) in _ROUNDED and last in ("weight", "bias")  # not a hook's weight_g, weight_orig
 
 
 def computing(precision: str, device: torch.device | str) -> AbstractContextManager[object]:
-    """What a forward pass runs in."""
+    """The context of a forward pass: autocast for bf16, nothing for fp32."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The same methods over a Flower federation; ``pip install coterie[flower]``."""
+"""The Flower engine: the same methods over a Flower federation. Install with ``pip install coterie[flower]``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from coterie.engines.flower.strategy import MethodStrategy as MethodStrategy
 
 _PUBLIC = {"MethodStrategy": "strategy", "Participant": "client", "boundary_mod": "mods", "client_app": "client"}
-"""Public name -> module, imported when first used: a node starts a process for every message."""
+"""Public name -> module. A module is imported when it is first used, because a node starts a process for every message."""
 
 __all__ = list(_PUBLIC)
 

@@ -1,4 +1,4 @@
-"""Whether a node's boundary is the server's, and its secret the other nodes': one that differs would spoil every mean."""
+"""Check that a node has the server's boundary and the other nodes' secret. One node that differs would spoil every mean."""
 
 from __future__ import annotations
 
@@ -19,22 +19,37 @@ from coterie.engines.flower.messages import ARRAYS, Unfit
 from coterie.engines.workers import EngineError
 
 SHORT = 1 << 64
-"""A secret below is refused at a real node: the server has its digest, and tries out shorter ones."""
+"""A real node refuses a smaller secret: the server has a digest of it and could try out all smaller ones."""
 
 BOUNDARY, SETTINGS, SECRET = "coterie.boundary", "settings", "secret"
 
 
 def stated(boundary: Boundary) -> ConfigRecord:
-    """What a node's replies tell of its boundary: the settings, and a digest of the secret, which tells equal from unequal.
+    """Describe a node's boundary for its replies: the settings, and a digest of the secret for comparisons.
 
-    Who guesses a secret can check the guess, so it has to be long: see :data:`SHORT`.
+    With the digest, anyone can check a guess of the secret. So the secret must be long, see :data:`SHORT`.
+
+    Args:
+        boundary: The node's boundary.
+
+    Returns:
+        The record.
     """
     digest = hashlib.sha256(f"coterie boundary {boundary.secret}".encode()).hexdigest()
     return ConfigRecord({SETTINGS: _settings(boundary), SECRET: digest if boundary.secret is not None else ""})
 
 
 def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str | None:
-    """Why a reply cannot be used where the server has ``boundary`` and the clients a secret; None if it can."""
+    """Compare the boundary and the secret of a reply with those expected.
+
+    Args:
+        content: The content of the reply.
+        boundary: The server's boundary.
+        secret: The digest of the other clients' secret. None if it is unknown.
+
+    Returns:
+        Why the reply cannot be used, or None if it can.
+    """
     if BOUNDARY not in content:
         if boundary == Boundary():
             return None
@@ -47,19 +62,19 @@ def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str |
 
 
 def secret_of(content: RecordDict) -> str:
-    """The digest of a node's secret; empty where it has none."""
+    """Return the digest of a node's secret; empty if it has none."""
     found = content.get(BOUNDARY)
     return str(found.get(SECRET, "")) if isinstance(found, ConfigRecord) else ""
 
 
 def most(digests: Iterable[str]) -> str | None:
-    """The digest that most clients tell; None where there are none."""
+    """Return the digest that most clients report; None if there is none."""
     common = Counter(digests).most_common(1)
     return common[0][0] if common else None
 
 
 def agrees(content: RecordDict, boundary: Boundary) -> bool:
-    """Whether a reply tells of the settings of ``boundary``."""
+    """Whether a reply reports the settings of ``boundary``."""
     return bool(_told(content) == _settings(boundary))
 
 
@@ -74,7 +89,7 @@ def _settings(boundary: Boundary) -> str:
 
 
 def _short(text: Any) -> str:
-    """The settings that are not the usual ones."""
+    """The settings that differ from the defaults."""
     try:
         found, usual = json.loads(str(text)[:10_000]), asdict(Boundary())
         return ", ".join(f"{name} {value}" for name, value in found.items() if usual.get(name) != value) or "none"
@@ -83,29 +98,40 @@ def _short(text: Any) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# First models under a rotation: several clients draw and seal the same one, and the one that most of them agree on counts.
+# First models under a rotation: several clients draw and seal the same model, and the majority decides.
 #
-# The server has no such model to compare with. But a map keeps norms, and an initialiser's norms vary little, so those of nets
-# that the server makes itself tell what is plausible.
+# The server cannot make such a model for comparison. But a rotation does not change norms, and the norms of an initialiser
+# vary little. So the norms of nets that the server makes itself show which norms are plausible.
 
 
 DRAWS = 3
-"""Nets that the server makes to learn what norms are plausible."""
+"""Nets that the server makes to find the range of plausible norms."""
 
 FACTOR = 4.0
-"""A norm so many times as great as any of theirs, or so many times as small, is not."""
+"""A norm is not plausible if it is greater than the largest of theirs by this factor, or smaller than the least by it."""
 
 
 def agreed(replies: Iterable[Message], wire: Wire, model: Callable[[], nn.Module]) -> tuple[Tensor, str] | None:
-    """The first model of more than half of those who offer one that can be used, and the digest of their secret; None where
-    nobody offers one. Raises :class:`~coterie.engines.workers.EngineError` where no more than half have the same."""
+    """Return the first model on which more than half of the clients that offer a usable one agree.
+
+    Args:
+        replies: The clients' replies.
+        wire: The wire between clients and server.
+        model: Function that makes the net.
+
+    Returns:
+        The model as a row ``(d,)`` and the digest of these clients' secret. None if no client offers a usable model.
+
+    Raises:
+        EngineError: No more than half of these clients have the same model.
+    """
     drawn = torch.stack([norms(wire.first_model(i, model), wire) for i in range(DRAWS)])
     least, most = drawn.amin(0) / FACTOR - 1e-6, drawn.amax(0) * FACTOR + 1e-6
     offers: dict[int, tuple[Tensor, str]] = {}
     for reply in replies:
         try:
             offers.setdefault(reply.metadata.src_node_id, _offer(reply, wire, least, most))
-        except Exception:  # whatever a stranger's reply makes Python raise, it is no offer
+        except Exception:  # a reply that raises any error is not an offer
             continue
     if not offers:
         return None
@@ -120,7 +146,15 @@ def agreed(replies: Iterable[Message], wire: Wire, model: Callable[[], nn.Module
 
 
 def norms(row: Tensor, wire: Wire) -> Tensor:
-    """Of the parts of a row that no map mixes: parameters, and what is behind them."""
+    """Return the norms of the two parts of a row that a rotation does not mix: trainable parameters, and the rest.
+
+    Args:
+        row: The row ``(d,)``.
+        wire: The wire between clients and server.
+
+    Returns:
+        The two norms ``(2,)``.
+    """
     behind = row[wire.layout.trainable :].double()
     return torch.stack([row[: wire.layout.trainable].double().norm(), behind.norm()])
 
@@ -130,12 +164,12 @@ def _offer(reply: Message, wire: Wire, least: Tensor, most: Tensor) -> tuple[Ten
         raise Unfit(why)
     row = messages.unpacked(messages.only(reply.content.array_records, ARRAYS, "array records"), wire.layout)
     found = norms(row, wire)
-    if not bool(((found >= least) & (found <= most)).all()):  # NaN is neither
+    if not bool(((found >= least) & (found <= most)).all()):  # NaN fails, too
         raise Unfit("its first model is not one that an initialiser draws")
     return row, secret_of(reply.content)
 
 
 def _same(one: tuple[Tensor, str], other: tuple[Tensor, str]) -> bool:
-    """Up to rounding, which is not the same on all machines."""
+    """Whether two offers are equal up to rounding, which differs between machines."""
     scale = float(one[0].double().square().mean().sqrt())
     return one[1] == other[1] and torch.allclose(one[0], other[0], rtol=1e-3, atol=1e-4 * scale)

@@ -1,8 +1,8 @@
-"""A Flower ClientApp that can do every task of every method: measure, choose, keep layers, give a gradient.
+"""A Flower ClientApp that can do every task of every method: measure, choose, keep layers, compute a gradient.
 
     app = client_app(model=Net, data=load)
 
-``load(context)`` gives this node's :class:`~coterie.data.world.ClientData`. How the client trains, the server tells it.
+``load(context)`` returns this node's :class:`~coterie.data.world.ClientData`. The server sends the training settings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,15 @@ from coterie.records.store import write_whole
 
 @dataclass(frozen=True)
 class Participant:
-    """One node's part: its data, the model, the loss and metrics, and what is done to training batches."""
+    """One node's part in a federation.
+
+    Attributes:
+        data: The node's examples.
+        model: Function that makes the net.
+        objective: Loss and metrics.
+        augment: Augmentation of training batches. None means none.
+        attack: The node's attack if it simulates an adversary.
+    """
 
     data: ClientData
     model: Callable[[], nn.Module]
@@ -42,7 +50,7 @@ class Participant:
 
 
 _PARTS: dict[tuple[str, int], tuple[Participant, training.Learner]] = {}
-"""The last node's part, kept between messages where a process has several."""
+"""The part of the last node, kept for the next message if one process handles several."""
 
 
 def client_app(
@@ -54,17 +62,27 @@ def client_app(
     client: Callable[[Context], int] | None = None,
     mods: Sequence[Any] = (),
 ) -> ClientApp:
-    """A ClientApp for :class:`~coterie.engines.flower.MethodStrategy` and any method.
+    """Make a ClientApp for :class:`~coterie.engines.flower.MethodStrategy` and any method.
 
-    model: makes the net. data: this node's examples. objective: loss and metrics, cross entropy and accuracy by
-    themselves. client: the client's id, a whole number that stays the same when a node comes back; by itself the node
-    config's ``client-id`` or ``partition-id``, else the server gives one. participant: all of it in one function, in
-    place of model, data and objective. mods: Flower's client mods, as :func:`~coterie.engines.flower.boundary_mod`.
+    Args:
+        model: Function that makes the net.
+        data: Function that returns this node's examples.
+        objective: Loss and metrics. None means cross entropy and accuracy.
+        participant: Function that returns all of this, in place of ``model``, ``data`` and ``objective``.
+        client: Function that returns the client's id, a whole number that stays the same when a node returns. None takes
+            ``client-id`` or ``partition-id`` of the node's config; without these the server assigns an id.
+        mods: Flower's client mods, such as :func:`~coterie.engines.flower.boundary_mod`.
+
+    Returns:
+        The app.
+
+    Raises:
+        TypeError: Neither ``model`` and ``data`` nor ``participant`` are given, or both.
     """
     if (participant is None) == (model is None or data is None):
         raise TypeError("client_app takes model and data, or participant")
 
-    token = uuid4().hex  # a simulation unpickles the app for every message, and this with it
+    token = uuid4().hex  # a simulation unpickles the app, and this with it, for every message
 
     def part(context: Context) -> tuple[Participant, training.Learner]:
         key = token, context.node_id
@@ -104,7 +122,20 @@ def client_app(
 
 
 def trained(me: Participant, learner: training.Learner, content: RecordDict, context: Context) -> RecordDict:
-    """Do a task; the reply holds the update, and what was measured."""
+    """Carry out a task.
+
+    Args:
+        me: The node's part.
+        learner: The learner for its model.
+        content: The content of the message with the task.
+        context: Flower's context of the node.
+
+    Returns:
+        The content of the reply: the update and the measurements.
+
+    Raises:
+        ValueError: The message has no task, or its models do not fit.
+    """
     order = messages.order_of(content)
     seed, exchange, _ = order.key
     task, keep = order.task, None
@@ -141,7 +172,20 @@ def trained(me: Participant, learner: training.Learner, content: RecordDict, con
 
 
 def tested(me: Participant, learner: training.Learner, content: RecordDict, context: Context) -> RecordDict:
-    """The loss and metrics of the model sent, or of the ensemble, on this node's test data."""
+    """Test the model in a message, or the ensemble, on this node's test data.
+
+    Args:
+        me: The node's part.
+        learner: The learner for its model.
+        content: The content of the message.
+        context: Flower's context of the node.
+
+    Returns:
+        The content of the reply: loss, metrics and the number of test examples.
+
+    Raises:
+        ValueError: The message has no task, or its models do not fit.
+    """
     order = messages.order_of(content)
     kept = Keeping(context, learner.layout, order.run, order.client).before(order.key[1])
     rows = _models(learner, content, len(order.task.offered), kept)
@@ -153,7 +197,7 @@ def tested(me: Participant, learner: training.Learner, content: RecordDict, cont
 
 
 def _models(learner: training.Learner, content: RecordDict, count: int, own: Tensor | None) -> list[Tensor]:
-    """The models offered, with this client's own layers in them, which the server need not send."""
+    """The offered models with this client's own layers in them; the server need not send these layers."""
     has = torch.zeros(learner.layout.size, dtype=torch.bool) if own is None else ~own.isnan()
     try:
         rows = [messages.unpacked(content[messages.name_of(i)], learner.layout, may_lack=has) for i in range(count)]
@@ -163,99 +207,147 @@ def _models(learner: training.Learner, content: RecordDict, count: int, own: Ten
 
 
 # ----------------------------------------------------------------------------------------------------
-# Layers that stay at a client, as they were after each of its last exchanges.
+# Personal layers: the layers that stay at a client, stored after each of its last exchanges.
 #
-# A server that has gone back to an earlier round finds its clients there: what was kept is tagged with the run and exchange.
+# They are stored by run and exchange. So a server that returns to an earlier round finds the values of that round.
 
 
 FOLDER = "keep-dir"
-"""Key of the node config that names a folder for them; without it they are in the node's state, which Flower forgets when
-the node stops, or ``flwr run`` is called again."""
+"""Key of the node config with a folder for them.
+
+Without it they are in the node's state. Flower deletes this state when the node stops or ``flwr run`` is called again.
+"""
 
 
 def named(config: Mapping[str, Any]) -> int | None:
-    """The client that a node's config says it is, if it says one. Raises ``ValueError`` for what is no number."""
+    """Return the client id in a node's config.
+
+    Args:
+        config: The node's config.
+
+    Returns:
+        The id, or None if the config has none.
+
+    Raises:
+        ValueError: The entry is not a number.
+    """
     return next((int(config[key]) for key in ("client-id", "partition-id") if key in config), None)
 
 
 VERSIONS = 8
-"""So many of the last exchanges are kept."""
+"""Number of the last exchanges whose values are stored."""
 
 
 class Shelf(Protocol):
-    """Where tensors of some exchanges lie, by name."""
+    """A store for the personal layers after some exchanges."""
 
-    def tags(self) -> list[int]: ...
-    def take(self, tag: int) -> Any: ...
-    def put(self, tag: int, record: ArrayRecord) -> None: ...
-    def drop(self, tag: int) -> None: ...
+    def tags(self) -> list[int]:
+        """The exchanges with stored layers."""
+        ...
+
+    def take(self, tag: int) -> Any:
+        """Return the layers of an exchange."""
+        ...
+
+    def put(self, tag: int, record: ArrayRecord) -> None:
+        """Store the layers of an exchange."""
+        ...
+
+    def drop(self, tag: int) -> None:
+        """Delete the layers of an exchange."""
+        ...
 
 
 class InState:
-    """Records ``coterie-kept-<run>-<exchange>`` of a node's state."""
+    """A store in records ``coterie-kept-<run>-<exchange>`` of a node's state."""
 
     def __init__(self, state: RecordDict, run: str) -> None:
         self.state, self.prefix = state, f"coterie-kept-{run}-"
 
     def tags(self) -> list[int]:
+        """The exchanges with stored layers."""
         return [int(name.removeprefix(self.prefix)) for name in self.state if name.startswith(self.prefix)]
 
     def take(self, tag: int) -> Any:
+        """Return the layers of an exchange."""
         return self.state[f"{self.prefix}{tag}"]
 
     def put(self, tag: int, record: ArrayRecord) -> None:
+        """Store the layers of an exchange."""
         self.state[f"{self.prefix}{tag}"] = record
 
     def drop(self, tag: int) -> None:
+        """Delete the layers of an exchange."""
         del self.state[f"{self.prefix}{tag}"]
 
 
 class InFolder:
-    """Files ``<run>/<client>/<exchange>.safetensors``."""
+    """A store in files ``<run>/<client>/<exchange>.safetensors``."""
 
     def __init__(self, folder: Path, run: str, client: int) -> None:
         self.folder = within(folder, f"{run}/{client}" if run else str(client))
 
     def tags(self) -> list[int]:
+        """The exchanges with stored layers."""
         found = (re.fullmatch(r"(0|[1-9][0-9]*)\.safetensors", path.name) for path in self.folder.glob("*.safetensors"))
         return [int(match[1]) for match in found if match]
 
     def take(self, tag: int) -> Any:
+        """Return the layers of an exchange."""
         data = read_within(self.folder, f"{tag}.safetensors")
         return ArrayRecord(safetensors.torch.load(data))
 
     def put(self, tag: int, record: ArrayRecord) -> None:
+        """Store the layers of an exchange."""
         self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
         write_whole(self.folder / f"{tag}.safetensors", safetensors.torch.save(tensors))
 
     def drop(self, tag: int) -> None:
+        """Delete the layers of an exchange."""
         (self.folder / f"{tag}.safetensors").unlink(missing_ok=True)
 
 
 class Keeping:
-    """What one client keeps in one run. Raises ``ValueError`` for the name of a run that is none."""
+    """The personal layers of one client in one run.
+
+    Args:
+        context: Flower's context of the node.
+        layout: The layout of the model's parameters.
+        run: The name of the run, up to 32 hexadecimal digits.
+        client: The client's id.
+
+    Raises:
+        ValueError: The name of the run is not of this form.
+    """
 
     def __init__(self, context: Context, layout: Layout, run: str, client: int) -> None:
-        if not re.fullmatch("[0-9a-f]{0,32}", run):  # it becomes part of a path, and comes from the server
+        if not re.fullmatch("[0-9a-f]{0,32}", run):  # it comes from the server and becomes part of a path
             raise ValueError(f"a run's name must be up to 32 hexadecimal digits, got {run!r}")
         folder = str(context.node_config.get(FOLDER, ""))
         self.layout = layout
         self.shelf: Shelf = InFolder(Path(folder), run, client) if folder else InState(context.state, run)
 
     def last(self, exchange: int) -> int | None:
-        """The last exchange before ``exchange`` of which anything is kept."""
+        """Return the last exchange before ``exchange`` with stored layers; None if there is none."""
         return max((tag for tag in self.shelf.tags() if tag < exchange), default=None)
 
     def before(self, exchange: int) -> Tensor | None:
-        """The client's own values ``(d,)`` as they were before ``exchange``, NaN elsewhere; None if there are none."""
+        """Return the client's own values ``(d,)`` before ``exchange``, NaN in the other columns; None if there are none."""
         tag = self.last(exchange)
         if tag is None:
             return None
         return messages.unpacked(self.shelf.take(tag), self.layout, may_lack=torch.ones(self.layout.size, dtype=torch.bool))
 
     def keep(self, exchange: int, row: Tensor) -> None:
-        """Its own values after ``exchange``; those of a future that has been undone are forgotten."""
+        """Store the client's own values after an exchange.
+
+        Values of later exchanges are deleted: the server has returned to an earlier round, so they are no longer valid.
+
+        Args:
+            exchange: The exchange.
+            row: The values ``(d,)``, NaN in the other columns.
+        """
         for tag in [tag for tag in self.shelf.tags() if tag > exchange]:
             self.shelf.drop(tag)
         self.shelf.put(exchange, messages.packed(row, self.layout, without=row.isnan()))

@@ -1,4 +1,4 @@
-"""Exchanges and tests over Flower's grid: plans become messages, replies become what a method sees."""
+"""Exchanges and tests over Flower's grid: plans become messages, and messages become the replies that a method receives."""
 
 from __future__ import annotations
 
@@ -25,13 +25,30 @@ from coterie.settings import SettingError
 
 @dataclass
 class Carrier:
-    """One run's exchanges over a grid.
+    """The exchanges of one run over a grid.
 
-    names: metric -> the names an app may give it. configs: kind of message -> what its config tells besides. secret: digest
-    of the one by which clients have drawn the first model; digests: those that clients have told, where none has. run,
-    layers: see :class:`.nodes.Memory`. kept: the layers of their own that nodes are known to have, and need not be sent.
-    unasked: clients whose apps would ignore the task, and why. passed: who
-    is asked for what without being waited for.
+    Attributes:
+        post: Sends and receives messages.
+        wire: The wire between clients and server.
+        training: Training settings.
+        seed: Seed of all random draws.
+        nodes: The nodes and their clients.
+        rest: Tensors of the net's state dict that are not part of a row.
+        waiting: How long to wait for answers.
+        names: Metric -> the names that apps may use for it.
+        method: Name of the method.
+        online: The connected clients that can take part.
+        attacks: Client -> attack. Empty, because a server does not know the adversaries.
+        patience: Number of rounds in a row without an answer after which a client is retired.
+        robust: Bounds on the influence of one client on the others.
+        configs: Kind of message -> additional entries of its config.
+        secret: Digest of the secret with which clients drew the first model.
+        digests: Client -> the digest that it reported, used if ``secret`` is None.
+        run: Name of the run, see :class:`.nodes.NodeMemory`.
+        layers: Client -> exchange, see :class:`.nodes.NodeMemory`.
+        kept: Node -> the own layers that it is known to have, which need not be sent.
+        unasked: Client -> why it gets no task: its app would ignore a part of it.
+        passed: Nodes and kinds of request that are sent without waiting for the answer.
     """
 
     post: Post
@@ -58,16 +75,29 @@ class Carrier:
 
     @property
     def clients(self) -> dict[Client, int]:
+        """Client -> node."""
         return {client: node for node, client in self.nodes.client.items()}
 
     @property
     def attendance(self) -> Present:
+        """The clients that can be asked now: the connected ones."""
         return Present(online=self.online, patience=self.patience)
 
     # -- an exchange ----------------------------------------------------------------------------------------------------
 
     def outgoing(self, plan: Plan, position: Position) -> list[Message]:
-        """A plan's messages, one per client that is connected and whose app can do the task."""
+        """Make the messages for a plan.
+
+        Args:
+            plan: The plan.
+            position: State of the run in which the method made the plan.
+
+        Returns:
+            One message for each client of the plan whose app can do the task.
+
+        Raises:
+            SettingError: No client's app can do its task.
+        """
         unaware = {client: task for client, task in plan.tasks.items() if client not in self.nodes.aware}
         why = {client: messages.sentence(self.method, task, client) for client, task in unaware.items()}
         self.unasked = {client: text for client, text in why.items() if text}
@@ -85,7 +115,7 @@ class Carrier:
     def _offered(
         self, models: Tensor, task: Task, has: tuple[str, ...], known: dict[Any, ArrayRecord]
     ) -> dict[str, ArrayRecord]:
-        """The arrays of the models offered, without the layers that the client has; made once for all who get the same."""
+        """Arrays of the offered models without the layers that the client has; clients with equal arrays share one copy."""
         layout = self.wire.layout
         for row in task.offered:
             if (row, has) not in known:
@@ -103,7 +133,16 @@ class Carrier:
         return Message(RecordDict({**models, CONFIG: config}), dst_node_id=self.nodes.node(client), message_type=kind)
 
     def incoming(self, plan: Plan, replies: Iterable[Message], exchange: int) -> Replies:
-        """What a method's step must see of the replies; those that cannot be used are refused with a reason."""
+        """Convert the replies to the form that a method's step needs. Unusable ones are refused with a reason.
+
+        Args:
+            plan: The plan.
+            replies: The clients' messages.
+            exchange: Number of the exchange.
+
+        Returns:
+            The replies.
+        """
         heard: dict[Client, ClientReply] = {}
         refused = dict(self.unasked)
         replies = list(replies)
@@ -111,9 +150,9 @@ class Carrier:
         for reply in replies:
             client = self.nodes.client.get(reply.metadata.src_node_id)
             if client is None or client not in plan.tasks or client in heard or client in refused or gone(reply):
-                continue  # of a node that is gone Flower itself says so: it is silent
+                continue  # if a node has gone, Flower itself replies: the client is silent
             if self.nodes.node(client) != reply.metadata.src_node_id:
-                continue  # another node that was this client, and is not asked any more
+                continue  # another node, which was this client before and is no longer asked
             try:
                 heard[client] = read(reply, plan, plan.tasks[client], self.wire, secret)
             except Unfit as error:
@@ -123,8 +162,11 @@ class Carrier:
         return found
 
     def _common_secret(self, replies: Iterable[Message]) -> str | None:
-        """The digest of the secret that drew the first model; of a run that goes on, the one that most clients tell, all
-        exchanges taken together, so that nobody who answers first decides for the others."""
+        """The digest of the secret with which clients drew the first model.
+
+        In a run that continues, it is the digest that most clients have reported in all exchanges so far. So the client that
+        answers first does not decide for the others.
+        """
         if self.secret is not None:
             return self.secret
         for reply in replies:
@@ -134,14 +176,14 @@ class Carrier:
         return boundary_check.most(self.digests.values())
 
     def _remember(self, plan: Plan, heard: Mapping[Client, ClientReply], exchange: int) -> None:
-        """Who has kept layers now; a note where they are not those that the client is known to have kept."""
+        """Update which clients have stored own layers; add a note if these are not the layers that the server expects."""
         for client, task in plan.tasks.items():
             node = self.nodes.node(client)
             if client not in heard:
-                self.kept.pop(node, None)  # it may have come back without what it had
+                self.kept.pop(node, None)  # it may return without its layers
             elif task.keep and task.trains and not task.gradient:
                 found, expected = heard[client].kept, self.layers.get(client, -1)
-                if found != expected and self.wire.counts:  # with noise a client does not tell
+                if found != expected and self.wire.counts:  # with noise a client does not report it
                     had = f"layers of its own after exchange {expected}" if expected >= 0 else "none that this server knows of"
                     has = f"those of exchange {found}" if found >= 0 else "none, and begins anew"
                     text = f"client {client} had kept {had}, and has {has}"
@@ -149,7 +191,19 @@ class Carrier:
                 self.kept[node], self.layers[client] = task.keep, exchange
 
     def exchange(self, plan: Plan, position: Position, clock: Clock) -> Replies:
-        """Carry out a plan; who does not answer in time is silent."""
+        """Carry out a plan. A client that does not answer in time is silent.
+
+        Args:
+            plan: The plan.
+            position: State of the run in which the method made the plan.
+            clock: Adds up the seconds.
+
+        Returns:
+            The replies.
+
+        Raises:
+            SettingError: No client's app can do its task.
+        """
         with clock("server"):
             out = self.outgoing(plan, position)
         with clock("train"):
@@ -158,7 +212,14 @@ class Carrier:
             return self.incoming(plan, replies, position.exchange)
 
     def ask(self, out: Sequence[Message]) -> list[Message]:
-        """Send tasks or tests; the answers of whoever is waited for, and of the others that have come by then."""
+        """Send tasks or tests and wait for the answers.
+
+        Args:
+            out: The messages.
+
+        Returns:
+            All answers that have arrived at the end of the wait, also those of nodes that are not waited for.
+        """
         if not out:
             return []
         replies = self.post.ask(out, self.waiting, [self.nodes.node(client) for client in self.online])
@@ -173,8 +234,20 @@ class Carrier:
         return replies
 
     def first_model(self, replies: Iterable[Message], model: Callable[[], nn.Module]) -> Tensor | None:
-        """The first model that more than half of those asked have drawn and sealed, all by one secret; None where no reply
-        has one. Raises :class:`~coterie.engines.workers.EngineError` where they do not agree."""
+        """Return the first model on which more than half of the clients that offer a usable one agree.
+
+        All of them must have drawn and sealed it with the same secret, whose digest is stored.
+
+        Args:
+            replies: The clients' replies.
+            model: Function that makes the net.
+
+        Returns:
+            The model as a row ``(d,)``, or None if no reply has a usable one.
+
+        Raises:
+            EngineError: The clients do not agree.
+        """
         found = boundary_check.agreed(replies, self.wire, model)
         if found is None:
             return None
@@ -184,11 +257,27 @@ class Carrier:
     # -- tests ----------------------------------------------------------------------------------------------------------
 
     def evaluate(self, assignment: Assignment, position: Position) -> dict[Client, dict[str, float]]:
-        """Every served client's model, or models, on its own test data; NaN for who does not answer."""
+        """Test the model, or the ensemble, of each client on its own test data.
+
+        Args:
+            assignment: The model of each client.
+            position: State of the run.
+
+        Returns:
+            Client -> metric -> value; NaN for clients that do not answer.
+        """
         return self.scores(assignment, self.ask(self.tests(assignment, position)))
 
     def tests(self, assignment: Assignment, position: Position) -> list[Message]:
-        """The messages that ask the connected clients to test the models that serve them."""
+        """Make the messages that ask the connected clients to test the models assigned to them.
+
+        Args:
+            assignment: The model of each client.
+            position: State of the run.
+
+        Returns:
+            One message per connected client.
+        """
         records: dict[Any, ArrayRecord] = {}
         out = []
         for client, served in sorted(assignment.row.items()):
@@ -196,7 +285,7 @@ class Carrier:
                 continue
             rows = assignment.path.get(client, (served,)) if assignment.ensemble else (served,)
             if client not in self.nodes.aware:
-                rows = (served,)  # an app that knows nothing of Coterie tests one model
+                rows = (served,)  # an app that does not know Coterie tests one model
             has = self.kept.get(self.nodes.node(client), ())
             offered = self._offered(assignment.models, Task(offered=rows, choose=len(rows)), has, records)
             task = Task(offered=tuple(range(len(rows))), choose=len(rows))
@@ -204,7 +293,15 @@ class Carrier:
         return out
 
     def scores(self, assignment: Assignment, replies: Iterable[Message]) -> dict[Client, dict[str, float]]:
-        """What the tests found, of everyone who is served."""
+        """Return the results of the tests for all clients of an assignment.
+
+        Args:
+            assignment: The model of each client.
+            replies: The clients' messages.
+
+        Returns:
+            Client -> metric -> value; NaN for clients without a usable answer.
+        """
         found: dict[Client, dict[str, float]] = {}
         for reply in replies:
             client = self.nodes.client.get(reply.metadata.src_node_id)
@@ -224,13 +321,21 @@ class Carrier:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Replies as a method sees them: read with suspicion, refused with a sentence.
+# Parsing and validation of replies: nothing in a reply is trusted, and a refusal has a reason in one sentence.
 
 
 @dataclass(frozen=True)
 class ClientReply:
-    """One client's reply, read: see :class:`~coterie.core.Replies`. updates: none, one, or those of both halves. kept: the
-    exchange after which it kept the layers that it trained from, -1 for none."""
+    """One client's reply after parsing, see :class:`~coterie.core.Replies`.
+
+    Attributes:
+        updates: No update, one update ``(d,)``, or those of both halves.
+        examples: Number of training examples.
+        chosen: The chosen models, as rows of the plan's models.
+        losses: Measured losses, one per offered model, or empty.
+        accuracies: Measured accuracies, one per offered model, or empty.
+        kept: The exchange after which the client stored the own layers that it trained from, -1 for none.
+    """
 
     updates: tuple[Tensor, ...]
     examples: int
@@ -241,12 +346,26 @@ class ClientReply:
 
 
 def read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None) -> ClientReply:
-    """A reply to a task. Raises :class:`Unfit`, and nothing else, whatever the reply holds."""
+    """Parse a reply to a task. No content of a reply can raise any other error than :class:`Unfit`.
+
+    Args:
+        reply: The message.
+        plan: The plan.
+        task: The client's task.
+        wire: The wire between clients and server.
+        secret: Digest of the clients' secret. None if it is unknown.
+
+    Returns:
+        The reply.
+
+    Raises:
+        Unfit: The reply cannot be used.
+    """
     try:
         return _read(reply, plan, task, wire, secret)
     except Unfit:
         raise
-    except Exception as error:  # one client must not stop the others by what nobody has thought of
+    except Exception as error:  # an unforeseen error of one client must not stop the others
         raise Unfit(f"its reply cannot be read: {type(error).__name__} {error}") from error
 
 
@@ -271,7 +390,7 @@ def _read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None
 
 
 def _places(metrics: Any, task: Task) -> list[int]:
-    """Which of the models offered it chose; an app that has no choice need not say so."""
+    """The offered models that the client chose; an app without a choice need not report it."""
     told, count = messages.numbers(metrics, "chosen"), len(task.offered)
     if not told and task.choose == count:
         return list(range(count))
@@ -296,7 +415,7 @@ def _measured(metrics: Any, task: Task) -> tuple[tuple[float, ...], tuple[float,
 def _updates(content: Any, plan: Plan, task: Task, places: Sequence[int], wire: Wire) -> tuple[Tensor, ...]:
     stay = wire.layout.mask(task.keep) if task.keep else None
     arrays = content.array_records
-    names = UPDATES[: 2 if task.halves and UPDATES[1] in arrays else 1]  # of too few examples there are no halves
+    names = UPDATES[: 2 if task.halves and UPDATES[1] in arrays else 1]  # a client with too few examples sends no halves
     if wire.boundary.compress != "none":
         rows = [_decompressed(arrays, name, wire, stay) for name in names]
     elif UPDATE in arrays:
@@ -314,7 +433,7 @@ def _updates(content: Any, plan: Plan, task: Task, places: Sequence[int], wire: 
 
 
 def _seen(rows: Sequence[Tensor], plan: Plan) -> list[Tensor]:
-    """The rows, and what else a Gram matrix may be taken of."""
+    """The rows, and their sketches if the Gram matrix is computed from these."""
     if plan.sketch is None:
         return list(rows)
     return [*rows, *sketch(torch.stack(tuple(rows))[:, plan.columns or slice(None)], plan.sketch)]
@@ -326,14 +445,25 @@ def _decompressed(arrays: Any, name: str, wire: Wire, stay: Tensor | None) -> Te
         return wire.unpack({key: torch.from_numpy(messages.array_of(record, key)) for key in record}, stay)
     except Unfit:
         raise
-    except (ValueError, TypeError) as error:  # TypeError: of a type that PyTorch has not
+    except (ValueError, TypeError) as error:  # TypeError: a type that PyTorch does not have
         raise Unfit(f"its update is not compressed by {wire.boundary.compress}: {error}") from None
 
 
 def gathered(
     plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[Client, str], wire: Wire, robust: Robust
 ) -> Replies:
-    """What the plan says a step must see, from every reply that can be used and is plausible beside the others."""
+    """Combine all usable and plausible replies in the form that the plan needs for a step.
+
+    Args:
+        plan: The plan.
+        heard: Client -> its reply after parsing.
+        refused: Client -> why its reply was refused.
+        wire: The wire between clients and server.
+        robust: Bounds on the influence of one client on the others.
+
+    Returns:
+        The replies.
+    """
     trained = {c: one for c, one in heard.items() if one.updates}
     updates, chosen = {c: one.updates for c, one in trained.items()}, {c: one.chosen for c, one in trained.items()}
     claims = {c: heard[c].examples for c in sorted(heard)}

@@ -1,8 +1,8 @@
-"""What tasks, models and replies look like in Flower's records.
+"""The format of tasks, models and replies in Flower's records.
 
-A model travels as an ``ArrayRecord`` under the names of its state dict, so any app can load it; of several models offered
-the first is ``arrays``, as everywhere in Flower, and the others are ``arrays-1``, ``arrays-2``, ... What a task asks beyond
-that is one line of JSON in the ``config``, which an app that knows nothing of Coterie leaves alone.
+A model is sent as an ``ArrayRecord`` with the names of its state dict, so any app can load it. If several models are
+offered, the first one is ``arrays``, as everywhere in Flower, and the others are ``arrays-1``, ``arrays-2`` and so on. The
+rest of a task is one line of JSON in the ``config``. Apps that do not know Coterie ignore it.
 """
 
 from __future__ import annotations
@@ -26,39 +26,47 @@ from coterie.settings import SettingError
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 UPDATE = "update"
-"""Record of a reply that holds trained less offered; ``arrays`` holds what was trained."""
+"""Record of a reply with the trained model minus the offered one; ``arrays`` contains the trained model itself."""
 
 UPDATES = UPDATE, f"{UPDATE}-1"
-"""The same of both halves, where a task asks for them."""
+"""The update records of both halves, if a task asks for halves."""
 
 TASK = "coterie"
-"""Key of the config under which a task lies."""
+"""Key of the task in the config."""
 
 QUERY = "query.coterie"
 """Type of the message that asks a node which client it is."""
 
 KEPT = "kept"
-"""Key of the metrics: the exchange after which a client kept the layers that it trained from, -1 if it had none."""
+"""Key of the metrics: the exchange after which a client stored the own layers that it trained from, -1 if it had none."""
 
 FIRST = "first"
-"""Key of the config of a message that asks a boundary's mod for the i-th first model, sealed."""
+"""Key of the config in a message that asks a boundary's mod for the i-th first model, sealed."""
 
 
 LONGEST = 300
-"""Characters of a stranger's words that come into the records."""
+"""Most characters of a text from a client that are recorded."""
 
 LARGEST = float(np.finfo(np.float32).max)
-"""No loss or metric is greater: clients train and test in single precision."""
+"""The largest possible loss or metric: clients train and test in single precision."""
 
 
 class Unfit(ValueError):
-    """A reply that cannot be used; one sentence."""
+    """A reply cannot be used. The message is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """A task as a client is told it. key: (seed, exchange, round), of which everything random follows. run: tells what a
-    client keeps in this run from what it keeps in others."""
+    """A task in the form that a client receives.
+
+    Attributes:
+        task: The task.
+        training: Training settings.
+        lr: Learning rate.
+        key: (seed, exchange, round), which determines all random draws.
+        client: The client's id.
+        run: Name of the run, under which the client stores its own layers.
+    """
 
     task: Task
     training: Training
@@ -68,6 +76,7 @@ class Order:
     run: str = ""
 
     def to_json(self) -> str:
+        """Return the order as one line of JSON."""
         return json.dumps({
             "task": {**asdict(self.task), "training": None}, "training": asdict(self.training), "lr": self.lr,
             "key": self.key, "client": self.client, "run": self.run,
@@ -75,7 +84,19 @@ class Order:
 
     @classmethod
     def of(cls, text: str) -> Order:
-        """Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is no task."""
+        """Read an order from JSON.
+
+        Args:
+            text: The text of :meth:`to_json`.
+
+        Returns:
+            The order.
+
+        Raises:
+            ValueError: The text is not JSON, or a value is not allowed.
+            KeyError: An entry is missing.
+            TypeError: An entry has the wrong type.
+        """
         found = json.loads(text)
         task: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in found["task"].items()}
         seed, exchange, number = (int(value) for value in found["key"])
@@ -90,21 +111,26 @@ class Order:
 
 
 def name_of(i: int) -> str:
-    """Of the record of the i-th model offered."""
+    """Return the name of the record of the i-th offered model."""
     return ARRAYS if i == 0 else f"{ARRAYS}-{i}"
 
 
 @dataclass(frozen=True)
 class Rest:
-    """What a state dict has besides the tensors of a row. others: integer buffers and such. tied: second name -> first name
-    of tensors that have several."""
+    """The parts of a state dict that are not in a row.
+
+    Attributes:
+        others: Other tensors, such as integer buffers.
+        tied: Second name -> first name of tensors that have several names.
+    """
 
     others: Mapping[str, Tensor] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, module: nn.Module, layout: Layout) -> Rest:
-        whole = module.state_dict(keep_vars=True)  # the parameters themselves: those that are the same are one object
+        """Return those parts of a net's state dict."""
+        whole = module.state_dict(keep_vars=True)  # the parameters themselves: tied ones are the same object
         first = {id(whole[piece.name]): piece.name for piece in layout.pieces}
         more = {name: tensor for name, tensor in whole.items() if first.get(id(tensor)) != name}
         tied = {name: first[id(tensor)] for name, tensor in more.items() if id(tensor) in first}
@@ -112,7 +138,17 @@ class Rest:
 
 
 def packed(row: Tensor, layout: Layout, rest: Rest | None = None, without: Tensor | None = None) -> ArrayRecord:
-    """A row ``(d,)`` as arrays; with ``rest``, a whole state dict. without: mask of columns that are left out."""
+    """Convert a row to arrays.
+
+    Args:
+        row: The row ``(d,)``.
+        layout: The layout of the model's parameters.
+        rest: The other parts of the state dict. With them the result is a complete state dict.
+        without: Mask ``(d,)`` of columns to leave out; a tensor is left out if all its columns are.
+
+    Returns:
+        The record.
+    """
     there = [p.name for p in layout.pieces if without is None or not without[p.start : p.stop].all()]
     tensors, rest = layout.state_dict(row.detach().cpu()), rest or Rest()
     tied = {name: tensors[first] for name, first in rest.tied.items() if first in there}
@@ -120,13 +156,24 @@ def packed(row: Tensor, layout: Layout, rest: Rest | None = None, without: Tenso
 
 
 def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Tensor:
-    """The row ``(d,)`` of arrays; NaN where an array is not there that ``may_lack``, a mask of columns. Raises
-    :class:`Unfit`."""
+    """Convert arrays to a row.
+
+    Args:
+        record: The record, possibly from an unknown sender.
+        layout: The layout of the model's parameters.
+        may_lack: Mask ``(d,)`` of columns whose arrays may be missing. None means that all must be there.
+
+    Returns:
+        The row ``(d,)``, NaN in the columns of missing arrays.
+
+    Raises:
+        Unfit: An array is missing or cannot be used.
+    """
     row = torch.full((layout.size,), torch.nan)
     for piece in layout.pieces:
         if piece.name in record:
             values = array_of(record, piece.name, piece.shape)
-            with np.errstate(over="ignore"):  # what is too large for single precision is infinite, and refused
+            with np.errstate(over="ignore"):  # a value too large for single precision becomes infinite and is refused later
                 row[piece.start : piece.stop] = torch.from_numpy(values.astype(np.float32).reshape(-1))
         elif may_lack is None or not may_lack[piece.start : piece.stop].all():
             raise Unfit(f"its arrays lack {piece.name!r}; they are of another model")
@@ -134,13 +181,26 @@ def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Ten
 
 
 def array_of(record: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """An array of a record, of real numbers in this machine's byte order, and of floating-point numbers and ``shape`` where
-    that is given. It may be from a stranger: nothing is read before its header fits, and nothing is ever unpickled. Raises
-    :class:`Unfit`."""
+    """Read an array of a record.
+
+    The record may be from an unknown sender. The numbers are read only if the header fits, and nothing is ever unpickled.
+
+    Args:
+        record: The record.
+        name: Name of the array.
+        shape: The shape that the array must have; it must then contain floating-point numbers. None allows any shape and
+            any real numbers.
+
+    Returns:
+        The array in this machine's byte order.
+
+    Raises:
+        Unfit: The array cannot be read, or has another shape or type.
+    """
     try:
         data = bytes(record[name].data)
         found, order, dtype, start = _header(data)
-    except Exception as error:  # whatever a malformed header makes NumPy raise
+    except Exception as error:  # a malformed header can make NumPy raise any error
         raise Unfit(f"its array {name!r} cannot be read: {type(error).__name__} {error}") from None
     if shape is not None and found != shape:
         raise Unfit(f"its array {name!r} has shape {found} where the model has {shape}")
@@ -151,24 +211,36 @@ def array_of(record: Any, name: str, shape: tuple[int, ...] | None = None) -> np
         raise Unfit(f"its array {name!r} cannot be read: {found} of {dtype} in {held} bytes")
     try:
         values = np.frombuffer(data, dtype, offset=start).reshape(found, order=order)
-    except ValueError as error:  # more dimensions than NumPy has
+    except ValueError as error:  # more dimensions than NumPy allows
         raise Unfit(f"its array {name!r} cannot be read: {error}") from None
     return values.astype(dtype.newbyteorder("="))
 
 
 def _header(data: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any], int]:
-    """Shape, order and type that an ``.npy`` file tells, and where its numbers begin."""
+    """Shape, order and type in the header of an ``.npy`` file, and the position of its numbers."""
     stream = io.BytesIO(data)
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a stranger's header says nothing on this machine's terminal
+        warnings.simplefilter("error")  # an unknown sender's header must not print warnings on this terminal
         shape, fortran, dtype = read(stream)
     return tuple(int(size) for size in shape), "F" if fortran else "C", dtype, stream.tell()
 
 
 def only(records: Mapping[str, Any], name: str, kind: str) -> Any:
-    """The record called ``name``, or the only one there is. Raises :class:`Unfit`."""
+    """Return the record with a name, or the only record.
+
+    Args:
+        records: The records.
+        name: The name.
+        kind: Kind of the records, for the error.
+
+    Returns:
+        The record.
+
+    Raises:
+        Unfit: There are several records or none, and none has this name.
+    """
     if name in records:
         return records[name]
     if len(records) == 1:
@@ -177,13 +249,32 @@ def only(records: Mapping[str, Any], name: str, kind: str) -> Any:
 
 
 def number(metrics: MetricRecord, names: Iterable[str]) -> float:
-    """The first of ``names`` that is there, as one number; NaN where none is, or none that a client can have measured."""
+    """Return the first metric found as one number.
+
+    Args:
+        metrics: The metrics.
+        names: The names to try, in order.
+
+    Returns:
+        The number; NaN if no name is found, or if a client cannot have measured this value.
+    """
     value = next((metrics[name] for name in names if name in metrics), math.nan)
     return float(value) if isinstance(value, (int, float)) and abs(value) <= LARGEST else math.nan
 
 
 def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
-    """A metric's numbers; none where it is not there. Raises :class:`Unfit`."""
+    """Return the numbers of a metric.
+
+    Args:
+        metrics: The metrics.
+        name: The name of the metric.
+
+    Returns:
+        The numbers; empty if the metric is missing.
+
+    Raises:
+        Unfit: The values are not numbers.
+    """
     value = metrics.get(name, [])
     found = tuple(value if isinstance(value, list) else [value])
     if not all(isinstance(each, (int, float)) for each in found):
@@ -192,25 +283,35 @@ def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
 
 
 def whole(value: Any) -> int | None:
-    """A whole number >= 0 of 63 bits, as ids and counts are; None of anything else."""
+    """Return a whole number >= 0 of at most 63 bits, such as an id or a count; None for any other value."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if type(value) is int and 0 <= value < 2**63 else None
 
 
 def brief(reason: Any) -> str:
-    """A stranger's words on one line, and not too many of them; without what steers a terminal or turns the line around."""
+    """Shorten a text from an unknown sender to one line, without characters that control a terminal or text direction."""
     seen = "".join(char if char.isprintable() else " " for char in str(reason)[: 10 * LONGEST])
     return " ".join(seen.split())[:LONGEST]
 
 
 def config_of(order: Order) -> ConfigRecord:
-    """What Flower's quickstart reads (``lr``, ``server-round``), and the task for those who know of it."""
+    """Return a config with the keys of Flower's quickstart (``lr``, ``server-round``) and the task for Coterie's apps."""
     return ConfigRecord({"lr": order.lr, "server-round": order.key[2] + 1, TASK: order.to_json()})
 
 
 def order_of(content: RecordDict) -> Order:
-    """The task in a message. Raises ``ValueError`` where there is none."""
+    """Return the task in a message.
+
+    Args:
+        content: The content of the message.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValueError: The message has no task.
+    """
     config = content.get(CONFIG)
     if not isinstance(config, ConfigRecord) or TASK not in config:
         raise ValueError("this app does the tasks of Coterie's MethodStrategy, and the message has none")
@@ -218,15 +319,24 @@ def order_of(content: RecordDict) -> Order:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Apps that know nothing of Coterie: what they can do, and how a method is refused that asks for more.
+# Apps that do not know Coterie: the tasks that they can do, and the errors for methods that need others.
 
 
 ABLE = ("fedavg", "cfl", "flhc", "hcct", "hcct-e")
-"""Methods that such apps take part in, with their default settings."""
+"""Methods in which such apps can take part, with the methods' default settings."""
 
 
 def ignored(task: Task) -> str | None:
-    """What of a task such an app would ignore, in words: it trains from one model, in its own way."""
+    """Return the part of a task that such an app would ignore, in words.
+
+    Such an app trains from one model, in its own way.
+
+    Args:
+        task: The task.
+
+    Returns:
+        The words, or None if the app can do the task.
+    """
     return (
         "to choose among several models" if len(task.offered) > 1
         else "the loss of a model" if task.measure
@@ -239,7 +349,16 @@ def ignored(task: Task) -> str | None:
 
 
 def sentence(method: str, task: Task, client: Client) -> str | None:
-    """Why a client cannot be asked to do a task; None where it can."""
+    """Explain why a client whose app does not know Coterie cannot do a task.
+
+    Args:
+        method: Name of the method.
+        task: The task.
+        client: The client's id.
+
+    Returns:
+        One sentence, or None if the client can do the task.
+    """
     wants = ignored(task)
     able = f"{', '.join(ABLE[:-1])} or {ABLE[-1]}"
     return wants and (
@@ -249,9 +368,20 @@ def sentence(method: str, task: Task, client: Client) -> str | None:
 
 
 def check(method: Method[Any], first: Plan, aware: Collection[Client]) -> None:
-    """Raises :class:`~coterie.settings.SettingError` before anybody trains, where no client's app knows of Coterie and
-    ``method`` will ask for what they would ignore: in its ``first`` plan; in tasks that it tells of in ``asks``; or for
-    losses, as ``measures`` tells it for a boundary. Where some are ``aware``, the others are left out as they are asked."""
+    """Check before the first training that the clients' apps can do the method's tasks.
+
+    If no client's app knows Coterie, the checked tasks are those of the first plan, those in the method's ``asks``, and
+    measuring the loss if the method's ``measures`` is true. If some apps know Coterie, nothing is checked here: the other
+    clients are then left out of tasks that they cannot do.
+
+    Args:
+        method: The method.
+        first: Its first plan.
+        aware: Clients whose apps know Coterie.
+
+    Raises:
+        SettingError: The clients' apps would ignore a part of a task.
+    """
     if aware:
         return
     later: tuple[Task, ...] = getattr(method, "asks", ())

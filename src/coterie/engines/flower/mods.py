@@ -1,4 +1,4 @@
-"""A boundary as a Flower client mod: rotation, clipping, noise and compression without a change of the app."""
+"""A boundary as a Flower client mod: rotation, clipping, noise and compression without a change to the app."""
 
 from __future__ import annotations
 
@@ -39,24 +39,28 @@ log = logging.getLogger("flwr.coterie")
 def boundary_mod(
     boundary: Boundary, model: Callable[[], nn.Module], *, simulated: int | None = None, budget: float | None = None
 ) -> Mod:
-    """A mod for a ClientApp, one that knows of Coterie or any other.
+    """Make a mod for any ClientApp, whether it knows Coterie or not.
 
-    What comes is opened, what goes is clipped, noised, sealed and compressed as the boundary says. The server's
-    :class:`~coterie.engines.flower.MethodStrategy` is given the same boundary without the secret: under a rotation the
-    clients draw the first model, and the server sees no row that is not sealed. With noise, updates and nothing else leave
+    The mod opens the models that arrive. It clips, noises, seals and compresses the updates that leave, with the boundary's
+    settings. The server's :class:`~coterie.engines.flower.MethodStrategy` receives the same boundary without the secret.
+    Under a rotation the clients draw the first model, and the server sees sealed rows only. With noise, only updates leave
     the client: a reply to a test is empty, and a failure has no reason.
 
     Args:
-        boundary: The server's, with the secret that the clients share.
-        model: Makes the app's net.
-        simulated: The seed of a run that is to be repeated. By itself the noise is drawn anew in every message from this
-            machine's randomness, and a rotation has to have a long secret: the server knows the run's seed and a digest
-            of the secret, and could undo what is drawn by a number that it can guess. In a simulation tests are told.
+        boundary: The server's boundary, with the secret that the clients share.
+        model: Function that makes the app's net.
+        simulated: Seed of a run that must be repeatable, for simulations; replies to tests are then not empty. None is for
+            real nodes: the noise of every message is drawn anew from this machine's random source, and a rotation needs a
+            long secret. The reason is that the server knows the run's seed and a digest of the secret. It could undo draws
+            whose seed it can guess.
         budget: The greatest ε, at the boundary's δ, that the updates of this client may spend in all runs together. It is
             counted in the folder ``keep-dir`` of the node's config. Beyond it the client refuses to train.
 
+    Returns:
+        The mod.
+
     Raises:
-        SettingError: Where the boundary does not protect a real node, or a budget has no noise.
+        SettingError: The boundary does not protect a real node, or there is a budget without noise.
     """
     if simulated is None:
         _check_secret(boundary)
@@ -87,11 +91,11 @@ def boundary_mod(
         if boundary.noise and (order.task.measure or not order.task.trains):
             raise ValueError(UNCOVERED)
         if own and (updates := here.releases(order.task)):
-            own.spend(context, updates)  # before the app is asked: what follows may fail, but not be had for nothing
+            own.spend(context, updates)  # before the app runs: a failure after this still counts
         return trained(here, order, offered, call_next, message, context)
 
     def trained(here: Wire, order: messages.Order, offered: list[Tensor], call_next: Any, *asked: Any) -> Message:
-        """The app's reply, less what the boundary holds back."""
+        """The app's reply without the parts that the boundary does not let out."""
         try:
             reply: Message = call_next(*asked)
             if reply.has_content():
@@ -105,7 +109,7 @@ def boundary_mod(
         return reply
 
     def tested(message: Message, context: Context, call_next: Any) -> Message:
-        """What the app found; with noise nothing, whatever it was: what it keeps of it at this node is its own affair."""
+        """The app's test results; with noise an empty reply. The app may still store its results at this node."""
         if not boundary.noise or simulated is not None:
             reply: Message = call_next(message, context)
             if reply.has_content():
@@ -118,20 +122,20 @@ def boundary_mod(
         return Message(sent({METRICS: MetricRecord()}), reply_to=message)
 
     def first_model(asked: ConfigRecord, message: Message) -> Message:
-        """Draw and seal it; the app is not asked."""
+        """Draw and seal the first model without the app."""
         here = wire(int(asked["seed"]))  # type: ignore[arg-type]
         row = here.first_model(int(asked[FIRST]), model)  # type: ignore[arg-type]
         return Message(sent({ARRAYS: messages.packed(here.seal(row), layout)}), reply_to=message)
 
     def sent(records: dict[str, Any]) -> RecordDict:
-        """With what tells of the boundary."""
+        """The records with the description of the boundary."""
         return RecordDict({**records, boundary_check.BOUNDARY: boundary_check.stated(boundary)})
 
     return mod
 
 
 def _check_secret(boundary: Boundary) -> None:
-    """Of a real node. Raises :class:`~coterie.settings.SettingError`."""
+    """Check the secret of a real node. Raises :class:`~coterie.settings.SettingError`."""
     if boundary.rotation == "none" or (boundary.secret is not None and boundary.secret >= boundary_check.SHORT):
         return
     why = (
@@ -147,11 +151,11 @@ def _check_secret(boundary: Boundary) -> None:
 def _sealed(
     wire: Wire, content: RecordDict, offered: list[Tensor], order: messages.Order, simulated: int | None
 ) -> dict[str, ArrayRecord]:
-    """The updates as the boundary lets them out; nothing else of the arrays that the app replied with leaves."""
+    """The updates after the boundary's operations; no other array of the app's reply leaves the node."""
     layout = wire.layout
     keep = layout.mask(order.task.keep) if order.task.keep else None
     if UPDATE in content.array_records:
-        names = UPDATES[: 2 if order.task.halves else 1]  # no more than were asked for, and counted
+        names = UPDATES[: 2 if order.task.halves else 1]  # at most as many as were asked for and counted
         updates = [messages.unpacked(content[name], layout, may_lack=keep) for name in names if name in content]
     else:
         trained = messages.unpacked(messages.only(content.array_records, ARRAYS, "array records"), layout)
@@ -169,17 +173,23 @@ def _sealed(
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a client's updates may tell of its data in all, counted by the client: a server that asks more often gets no more.
+# The privacy budget of a client, counted by the client itself: a server that asks more often does not receive more.
 #
-# The count is a file of the client's own. Nothing that a server says has a part in its name: neither a new run, nor another
-# seed, exchange or client number begins a new count. Flower's node state would not do, for it is one for each run.
+# The count is in a file at the client. No information from a server is part of its name, so a new run or another seed,
+# exchange or client number does not start a new count. Flower's node state is not suitable, because each run has its own.
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that noised updates of one client may spend: ``epsilon`` at the boundary's δ, over all runs.
+    """The privacy budget of one client's noised updates over all runs.
 
-    Raises :class:`~coterie.settings.SettingError` where the boundary has no noise, which no budget is enough for.
+    Attributes:
+        epsilon: The greatest ε, at the boundary's δ.
+        boundary: The client's boundary.
+
+    Raises:
+        SettingError: ``epsilon`` is not a number > 0, or the boundary has no noise: no budget is enough for updates without
+            noise.
     """
 
     epsilon: float
@@ -193,13 +203,20 @@ class Budget:
             raise SettingError(f"boundary_mod's budget {value:g} needs Boundary.noise, got 0: any update would be beyond it")
 
     def spend(self, context: Context, updates: int) -> None:
-        """Count ``updates`` that are about to leave; the count is on the disk when this returns. Raises ``ValueError`` where
-        they would spend more than the budget, or the count cannot be kept, and counts nothing then."""
+        """Count updates before they leave. The count is on the disk when this method returns.
+
+        Args:
+            context: Flower's context of the node.
+            updates: Number of updates.
+
+        Raises:
+            ValueError: The updates would spend more than the budget, or the count cannot be stored. Nothing is counted then.
+        """
         path = _path(context)
         try:
             with _alone(path.parent):
                 self._count(path, updates)
-        except OSError:  # whose words would tell the server of this machine's folders
+        except OSError:  # its text would reveal this machine's folders to the server
             log.warning("the count of the privacy budget cannot be kept", exc_info=True)
             raise ValueError("the count of this client's privacy budget cannot be kept; its log says why") from None
 
@@ -216,21 +233,21 @@ class Budget:
 
 
 def _path(context: Context) -> Path:
-    """The file of this node's count: by the name that its operator has given it."""
+    """The file of this node's count, named after the client id in the node's config."""
     config = context.node_config
     folder = str(config.get(FOLDER, ""))
     if not folder:
         raise ValueError(f"a privacy budget needs a folder in the node's config, {FOLDER}: nothing else outlives Flower's runs")
     try:
         client = named(config)
-    except ValueError:  # another app's: it is no name of a file
+    except ValueError:  # an entry of another app, which cannot be part of a file name
         client = None
     return Path(folder) / f"budget-{'node' if client is None else client}.json"
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time: two messages may come at once."""
+    """Lock the folder for one process, because two messages may arrive at the same time."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -241,7 +258,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _counted(path: Path) -> dict[str, int]:
-    """Noise multiplier -> how many updates have left under it. Raises ``ValueError`` for a file that does not say so."""
+    """Noise multiplier -> number of updates sent with it. Raises ``ValueError`` if the file is damaged."""
     if not path.exists():
         return {}
     try:
@@ -255,6 +272,6 @@ def _counted(path: Path) -> dict[str, int]:
 
 
 def _epsilon(counts: Mapping[str, int], delta: float) -> float:
-    """What has been spent: T Gaussian releases of multipliers z tell as much as one with 1 / z² = Σ 1 / z_t²."""
+    """The ε spent: T Gaussian releases with multipliers z_t reveal as much as a single one with 1 / z² = Σ 1 / z_t²."""
     inverse = sum(count / float(noise) ** 2 for noise, count in counts.items())
     return spent(1 / math.sqrt(inverse), 1, delta) if inverse else 0.0

@@ -1,4 +1,4 @@
-"""Which node of a Flower federation is which client, and who is there."""
+"""The nodes of a Flower federation: their client ids, the wait for their answers, and the nodes that are connected."""
 
 from __future__ import annotations
 
@@ -33,25 +33,32 @@ from coterie.files import read_regular, reason
 from coterie.settings import SettingError, UserError, check, nearest, setting
 
 # ----------------------------------------------------------------------------------------------------
-# Which client a node may be: the one that it names, the first to name it with this key, or the one that a list has for it.
+# Node identity: a node's client id is the one that it claims, the one that its key claimed first, or the one in a list.
 #
-# Every SuperNode signs its requests with a key, and Flower tells the server the public half of it. With node authentication
-# that key is a file at the client, registered by the operator, and the same after a restart: who has the key is proved.
-# Without, a SuperNode makes a new key at each start, so nothing about a node outlasts it.
+# Every SuperNode signs its requests with a key, and Flower gives the server the public key. With node authentication, the
+# key is in a file at the client, is registered by the operator, and stays the same after a restart. So it proves the
+# identity of the node. Without it, a SuperNode makes a new key at each start, and nothing identifies a node after a restart.
 
 
 CLAIMED, FIRST, LISTED = "claimed", "first", "listed"
 
 _KEY_FILE, _LIST_FILE = 1 << 16, 1 << 20
-"""Bytes of a public key's file, and of a list of clients, at most."""
+"""Most bytes of a public key file and of a list of clients."""
 
 
 class Refused(ValueError):
-    """A node that is not the client that it says; one sentence."""
+    """A node is not the client that it claims to be. The message is one sentence."""
 
 
 def fingerprint(key: bytes) -> str:
-    """Of a public key as Flower tells it, in the words of ``ssh-keygen -l``; of other bytes, as in a simulation, likewise."""
+    """Return the fingerprint of a public key in the format of ``ssh-keygen -l``.
+
+    Args:
+        key: The public key in PEM format, as Flower gives it. Other bytes, as in a simulation, are hashed directly.
+
+    Returns:
+        The fingerprint, ``"SHA256:..."``.
+    """
     try:
         words = load_pem_public_key(key).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     except (ValueError, UnsupportedAlgorithm):
@@ -64,20 +71,31 @@ def _digest(data: bytes) -> str:
 
 
 def badges(node: int, key: bytes) -> tuple[str, ...]:
-    """What a node is known by: its key, where Flower tells one, and its id. The first one outlasts the other."""
+    """Return the identifiers of a node.
+
+    Args:
+        node: The node's id.
+        key: The node's public key; empty if Flower gives none.
+
+    Returns:
+        The fingerprint of the key, if there is one, and the node id. The first identifier is the more permanent one.
+    """
     return (fingerprint(key), f"node {node}") if key else (f"node {node}",)
 
 
 def listed(clients: Mapping[Any, Any], folder: Path, name: str) -> dict[Client, str]:
-    """Client -> the badge of its node, from a list of public key files, fingerprints and node ids.
+    """Read a list of clients with public key files, fingerprints or node ids.
 
     Args:
-        clients: client -> the path of a public key in OpenSSH's format, ``"SHA256:..."``, or a node id.
-        folder: where the paths begin.
-        name: of the list, for errors.
+        clients: Client -> the path of a public key in OpenSSH's format, ``"SHA256:..."``, or a node id.
+        folder: The folder to which the paths are relative.
+        name: Name of the list, for errors.
+
+    Returns:
+        Client -> the identifier of its node.
 
     Raises:
-        SettingError: an entry is none of these, or a node is listed twice.
+        SettingError: An entry has none of these forms, or a node is listed twice.
     """
     found: dict[Client, str] = {}
     for key, value in clients.items():
@@ -115,11 +133,20 @@ def _of_file(path: Path, client: Client, name: str) -> str:
 
 
 def from_file(path: Path | str) -> Identity:
-    """By the list in a TOML file of lines ``0 = "client-0.key.pub"``; paths begin at the file's folder. Raises
-    :class:`~coterie.settings.SettingError`."""
+    """Read the list of clients in a TOML file with lines such as ``0 = "client-0.key.pub"``.
+
+    Args:
+        path: Path of the file. Paths in the list are relative to its folder.
+
+    Returns:
+        The identity rule.
+
+    Raises:
+        SettingError: The file cannot be read, or an entry is not allowed.
+    """
     path = Path(path)
     try:
-        found = tomllib.loads(read_regular(path, limit=_LIST_FILE).decode())  # node ids have 64 bits without a sign
+        found = tomllib.loads(read_regular(path, limit=_LIST_FILE).decode())  # node ids are unsigned 64-bit numbers
     except OSError as error:
         raise SettingError(f"the list of clients {path} cannot be read: {reason(error)}") from None
     except UserError as error:
@@ -131,14 +158,29 @@ def from_file(path: Path | str) -> Identity:
 
 @dataclass
 class Identity:
-    """Which client a node is. rule: ``claimed``, ``first`` or ``listed``. owners: client -> the badge of its node."""
+    """The rule for the client id of a node.
+
+    Attributes:
+        rule: ``claimed``, ``first`` or ``listed``.
+        owners: Client -> the identifier of its node.
+    """
 
     rule: str = CLAIMED
     owners: dict[Client, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: str | Mapping[Client, Any] | Identity) -> Identity:
-        """From a strategy's setting. Raises :class:`~coterie.settings.SettingError`."""
+        """Make the rule from a strategy's setting.
+
+        Args:
+            given: The setting.
+
+        Returns:
+            The rule.
+
+        Raises:
+            SettingError: The setting is not allowed.
+        """
         if isinstance(given, Identity):
             return given
         if isinstance(given, Mapping):
@@ -151,22 +193,36 @@ class Identity:
         return cls(given)
 
     def going_on(self, owners: Mapping[Client, str], nodes: Mapping[int, Client]) -> Identity:
-        """This, with what was known when the server was stopped. A run of an earlier Coterie tells node ids alone."""
+        """Return this rule with the owners that were known when the server was stopped.
+
+        Args:
+            owners: Client -> the identifier of its node.
+            nodes: Node -> client, used if ``owners`` is empty: runs of earlier versions of Coterie have node ids only.
+
+        Returns:
+            The rule.
+        """
         known = dict(owners) or ({client: f"node {node}" for node, client in nodes.items()} if self.rule == FIRST else {})
         return Identity(self.rule, {**known, **self.owners} if self.rule != LISTED else dict(self.owners))
 
     def owned(self, its: Iterable[str]) -> Client | None:
-        """The client that belongs to the node with these badges."""
+        """Return the client that belongs to the node with these identifiers; None if there is none."""
         its = set(its)
         return next((client for client, badge in self.owners.items() if badge in its), None)
 
     def judge(self, node: int, its: tuple[str, ...], claim: Client | None) -> Client | None:
-        """The client that a node is; None if it may be any that is free. Raises :class:`Refused`.
+        """Decide which client a node is.
 
         Args:
-            node: its id, for the sentence.
-            its: what it is known by, see :func:`badges`.
-            claim: the client that it says it is, if it says so.
+            node: The node's id, for the error.
+            its: The node's identifiers, see :func:`badges`.
+            claim: The client that it claims to be. None if it claims none.
+
+        Returns:
+            The client, or None if the node can be any free client.
+
+        Raises:
+            Refused: The node is not the client that it claims to be, or it is not in the list.
         """
         if self.rule == CLAIMED:
             return claim
@@ -185,35 +241,46 @@ class Identity:
         raise Refused(f"{who}{says} {why}; it takes no part")
 
     def bind(self, client: Client, its: tuple[str, ...]) -> None:
-        """A node is a client now: under ``first``, for good."""
+        """Record that a node is a client. Under ``first`` this is permanent.
+
+        Args:
+            client: The client.
+            its: The node's identifiers.
+        """
         if self.rule == FIRST:
             self.owners[client] = its[0]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Messages to nodes, and how long their answers are waited for: a node that keeps silent stops nobody.
+# Messages to nodes, and how long to wait for their answers: a node that does not answer does not stop the others.
 
 
 LEAST = 60.0
-"""Seconds of grace at least: every message starts a process at its node, and busy machines take their time."""
+"""Shortest grace time, in seconds. Every message starts a process at its node, which is slow on busy machines."""
 
 BEHIND = 2
-"""Tasks, or tests, in a row: a node that owes so many answers is asked, and no longer waited for."""
+"""Tasks, or tests, in a row: a node that owes this many answers still gets messages, but the server does not wait for it."""
 
 FOLLOWED = 8
-"""Of each node and kind, the newest messages whose answers are still looked for."""
+"""Number of the newest messages of each node and kind whose answers are still collected."""
 
 _GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 
 def gone(reply: Message) -> bool:
-    """Whether this is Flower's own reply in place of a node's that is not there."""
+    """Whether this is Flower's own reply in place of a node that is not connected."""
     return reply.has_error() and reply.error.code in _GONE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """How long the server waits for the answers to what it has asked at once."""
+    """How long the server waits for the answers to messages sent together.
+
+    Attributes:
+        timeout: Longest time, in seconds.
+        min_replies: Share of the answers after which the grace time of the others begins.
+        grace: Grace time, as a multiple of the time that this share took. It is at least :data:`LEAST` seconds.
+    """
 
     timeout: float = setting(3600.0, "seconds at most", gt=0, lt=1e9)
     min_replies: float = setting(0.8, "share of the answers after which the rest has the grace time left", gt=0, le=1)
@@ -225,36 +292,46 @@ class Waiting:
         check(self)
 
     def enough(self, count: int) -> int:
-        """Answers of ``count`` after which the grace time begins."""
+        """Return the number of answers, out of ``count``, after which the grace time begins."""
         return math.ceil(self.min_replies * count - 1e-9)
 
     def rest(self, took: float) -> float:
-        """The grace time, where enough answers took so many seconds."""
+        """Return the grace time in seconds if enough answers arrived within ``took`` seconds."""
         return max(LEAST, self.grace * took)
 
 
 class Kind(NamedTuple):
-    """A node, and what it is asked for: training, tests or who it is. Who does one of these may be silent at another."""
+    """A node and a kind of request, because a node may answer one kind and not another.
+
+    Attributes:
+        node: The node's id.
+        what: Training, test or query for the client id.
+    """
 
     node: int
     what: str
 
     @classmethod
     def of(cls, message: Message) -> Kind:
+        """Return the receiver and the kind of a message."""
         about = message.metadata
         return cls(about.dst_node_id, about.message_type.partition(".")[0])
 
 
 @dataclass
 class Post:
-    """Sends messages to the nodes of a grid and collects the answers, also those that come late.
+    """Sends messages to the nodes of a grid and collects the answers, including late ones.
 
-    An answer belongs to the message that it answers, by Flower's id of that message, so a late one is never taken for the
-    answer to a newer message. It is a sign of life all the same.
+    An answer contains Flower's id of the message that it answers. So a late answer is never mistaken for the answer to a
+    newer message. But it shows that the node is alive.
 
-    owed: messages without an answer since the last of this kind that the node answered, oldest first. asleep: nodes that have
-    answered nothing since they last left a message without an answer. longest: the longest time that a node took for an
-    answer. usual: the longest time in which there were enough answers to tasks. late: answers that came after their exchange.
+    Attributes:
+        grid: Flower's grid.
+        owed: Messages without an answer since the last message of this kind that the node answered, oldest first.
+        asleep: Nodes that have answered nothing since they last left a message without an answer.
+        usual: The longest time, in seconds, in which enough answers to tasks arrived.
+        late: Answers that arrived after their exchange.
+        longest: The longest time, in seconds, that a node took for an answer.
     """
 
     grid: Grid
@@ -266,20 +343,31 @@ class Post:
     _open: dict[str, tuple[Kind, float]] = field(default_factory=dict)
 
     def now(self) -> float:
+        """Return the time in seconds."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
+        """Wait some seconds."""
         time.sleep(seconds)
 
     def behind(self, kind: Kind) -> bool:
-        """Whether a node is asked for this without being waited for."""
+        """Whether a node gets requests of this kind without a wait for the answer."""
         return len(self.owed.get(kind, ())) >= BEHIND
 
     def ask(self, messages: Iterable[Message], waiting: Waiting, connected: Collection[int] = ()) -> list[Message]:
-        """The answers to tasks. Nodes that owe too many are not waited for. If all that are asked owe too many, all are.
+        """Send tasks and collect the answers.
 
-        Where none of those has ever answered, and others that are ``connected`` have, the timeout is the grace time after the
-        longest that those took.
+        The server does not wait for nodes that owe too many answers. If all receivers owe too many, it waits for all. If it
+        waits for no node that has answered before, but other connected nodes have, then the timeout is the longest time that
+        enough answers took so far, plus the grace time.
+
+        Args:
+            messages: The messages.
+            waiting: How long to wait.
+            connected: The connected nodes.
+
+        Returns:
+            The answers.
         """
         messages = list(messages)
         self.hear()
@@ -297,10 +385,18 @@ class Post:
     def exchange(
         self, messages: Iterable[Message], waited: Collection[int], waiting: Waiting
     ) -> tuple[list[Message], float | None]:
-        """Send, and wait for the nodes in ``waited``: the answers of all, and in how many seconds enough had answered.
+        """Send messages and wait for the answers.
 
-        It ends when all that are waited for have answered, when the grace time has passed after enough of them, or at the
-        timeout.
+        The wait ends when all nodes in ``waited`` have answered, when the grace time after enough of their answers has
+        passed, or at the timeout.
+
+        Args:
+            messages: The messages.
+            waited: The nodes to wait for.
+            waiting: How long to wait.
+
+        Returns:
+            The answers of all nodes, and the time in seconds until there were enough; None if there were never enough.
         """
         sent, begun = self._send(messages), self.now()
         goal = {id for id, node in sent.items() if node in waited}
@@ -309,7 +405,7 @@ class Post:
         while True:
             for reply in self._pull():
                 id = reply.metadata.reply_to_message_id
-                if gone(reply):  # there will be no answer
+                if gone(reply):  # no answer will arrive
                     goal.discard(id)
                 (heard if id in sent else self.late).append(reply)
             now = self.now()
@@ -323,10 +419,10 @@ class Post:
         return heard, took
 
     def _rest(self, count: int, left: Collection[str], took: float, waiting: Waiting) -> float | None:
-        """The seconds that those have who are ``left`` of ``count``; None while too few have answered.
+        """The seconds that remain for the ``left`` of ``count`` answers; None while too few have arrived.
 
-        Of fewer than five clients, say, no one can be left out by a share of 0.8. Then the last one has the grace time after
-        the longest that it is known to take, or others are.
+        With fewer than five clients, for example, a share of 0.8 requires all answers. Then the last client has its longest
+        time so far, or else that of the others, plus the grace time.
         """
         if count - len(left) >= waiting.enough(count):
             return waiting.rest(took)
@@ -336,17 +432,17 @@ class Post:
         return None if known is None else max(waiting.rest(took), known + waiting.rest(known) - took)
 
     def hear(self) -> None:
-        """Collect the answers that have come since."""
+        """Collect the answers that have arrived since the last exchange."""
         self.late += self._pull()
 
     def taken(self) -> list[Message]:
-        """The late answers since this was last called."""
+        """Return the late answers that have arrived since the last call."""
         late, self.late = self.late, []
         return late
 
     def _send(self, messages: Iterable[Message]) -> dict[str, int]:
         messages = list(messages)
-        if messages:  # Flower refuses to send none
+        if messages:  # Flower does not accept an empty list
             list(self.grid.push_messages(messages))
         sent = {}
         for message in messages:
@@ -360,7 +456,7 @@ class Post:
         return sent
 
     def _pull(self) -> list[Message]:
-        """The answers to messages that have none yet; who answers is awake, and owes no older answer of this kind."""
+        """Fetch answers to open messages; a node that answers is awake and owes no older answer of this kind."""
         found = []
         for reply in self.grid.pull_messages(list(self._open)) if self._open else ():
             id, lost = reply.metadata.reply_to_message_id, gone(reply)
@@ -379,20 +475,26 @@ class Post:
 
 
 PATIENCE = 3
-"""Queries that a node may leave without an answer."""
+"""Queries after which a node without a usable answer takes no part."""
 
 SECONDS = 60.0
-"""So long a node is given to say who it is, before it is asked again; if nobody has said so yet, all are waited for."""
+"""Seconds that a node has to report its client id before the next query.
+
+While no client is known, the server waits this long.
+"""
 
 BRIEF = 10.0
-"""Where others are known already, new nodes are waited for as long as those took and the grace time, or this."""
+"""Shortest wait, in seconds, for the client ids of new nodes if others are known.
+
+The wait is the time that the others took plus the grace time, if this is longer.
+"""
 
 
 def _failure(reply: Message) -> str | None:
-    """Why a node is not known by its reply; None if it says who it is, or its app has no way to say so."""
+    """Why a reply does not identify a node; None if it does, or if the app cannot answer such queries."""
     if reply.has_error():
         reason = reply.error.reason or ""
-        plain = "registered" in reason  # the app has no function for such a query: it knows nothing of Coterie
+        plain = "registered" in reason  # the app has no function for such a query: it does not know Coterie
         return None if plain else f"its app failed: {brief(reason or reply.error.code)}"
     metrics = reply.content.get(METRICS)
     if not isinstance(metrics, MetricRecord) or ("client" in metrics and whole(metrics["client"]) is None):
@@ -402,19 +504,29 @@ def _failure(reply: Message) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Present(Attendance):
-    """Who can be asked is whoever is connected."""
+    """An attendance in which the connected clients are present.
+
+    Attributes:
+        online: The connected clients.
+    """
 
     online: frozenset[Client] = frozenset()
 
     def there(self, client: Client, round: int) -> bool:
+        """Whether a client is connected."""
         return client in self.online
 
 
 @dataclass(frozen=True)
 class NodeMemory:
-    """What a server that was stopped has to know again. run: what clients call what they keep in this run. nodes: node ->
-    client. layers: client -> the exchange after which it last kept layers of its own. owners: client -> the badge of the
-    node that it belongs to, see :mod:`.identity`."""
+    """The server's knowledge of the nodes, which it needs again after a restart.
+
+    Attributes:
+        run: Name of the run, under which clients store their own layers.
+        nodes: Node -> client.
+        layers: Client -> the exchange after which it last stored own layers.
+        owners: Client -> the identifier of its node, see :class:`Identity`.
+    """
 
     run: str = field(default_factory=lambda: secrets.token_hex(16))
     nodes: Mapping[int, Client] = field(default_factory=dict)
@@ -424,16 +536,31 @@ class NodeMemory:
 
 @dataclass
 class Nodes:
-    """Clients by node. A node keeps its client for good; one that is seen for the first time is asked which it is.
+    """The nodes of a federation and their clients. The client of a node never changes.
 
-    It may name itself (:func:`~coterie.engines.flower.client_app` does, by ``client-id`` or ``partition-id``): then it is
-    that client if ``identity`` lets it be, also with another node id, as after a restart. A node that names nobody is what it
-    was ``before`` the server was stopped, or else the least number that is free. One that is refused is not asked again while
-    it stays connected. One that does not answer is asked again after :data:`SECONDS`, without being waited for.
+    The server asks a new node for its client id. If the node claims an id, and ``identity`` allows it, the node is that
+    client, also under a new node id after a restart. (:func:`~coterie.engines.flower.client_app` claims ``client-id`` or
+    ``partition-id``.) A node that claims no id is the client that it was ``before`` the server was stopped, or else gets the
+    smallest free id. A refused node is not asked again while it stays connected. A node that does not answer is asked again
+    after :data:`SECONDS`, and the server does not wait for it then.
 
-    aware: clients whose apps know of Coterie. notes: what has happened since they were last taken: nodes that were refused or
-    do not say who they are, answers that came too late, and two nodes that claim to be the same client at once, of which the
-    one that came last is asked.
+    Attributes:
+        post: Sends and receives messages.
+        waiting: How long to wait for answers.
+        identity: The rule for the client id of a node.
+        before: Node -> client, before the server was stopped.
+        client: Node -> client.
+        aware: Clients whose apps know Coterie.
+        notes: Events since the notes were last taken: nodes that were refused or do not report an id, answers that came too
+            late, and several nodes that are the same client at the same time. Of these, the last one gets the messages.
+        asked: Node -> when it was last asked for its id, until it answers.
+        deaf: Node -> how often it has not given a usable answer about its id.
+        refused: Connected nodes that were refused.
+        place: Client -> the node that gets its messages.
+        doubled: Clients with several connected nodes.
+        greeted: Nodes that have once been asked for their ids with a wait for the answer.
+        took: The longest time, in seconds, in which enough of them answered.
+        told: Texts of notes that are given only once.
     """
 
     post: Post
@@ -444,28 +571,25 @@ class Nodes:
     aware: set[Client] = field(default_factory=set)
     notes: list[Note] = field(default_factory=list)
     asked: dict[int, float] = field(default_factory=dict)
-    """When a node was last asked who it is and has not answered since."""
     deaf: dict[int, int] = field(default_factory=dict)
-    """How often a node has not answered who it is, or with nothing that can be used."""
     refused: set[int] = field(default_factory=set)
     place: dict[Client, int] = field(default_factory=dict)
     doubled: set[Client] = field(default_factory=set)
     greeted: set[int] = field(default_factory=set)
-    """Nodes that have been asked who they are, and waited for, once."""
     took: float = 0.0
-    """The longest time in which enough of them said so."""
     told: set[str] = field(default_factory=set)
-    """What is told once."""
+
 
     @property
     def grid(self) -> Grid:
+        """Flower's grid."""
         return self.post.grid
 
     def look(self) -> frozenset[Client]:
-        """The clients that are connected now."""
+        """Return the clients that are connected now, and ask new nodes for their ids."""
         keys = {node.node_id: node.public_key for node in self.grid.get_nodes()}
         online = set(keys)
-        self.refused &= online  # whoever comes back is asked again
+        self.refused &= online  # a node that returns is asked again
         for node in (self.asked.keys() | self.deaf.keys()) - online:
             self.asked.pop(node, None)
             self.deaf.pop(node, None)
@@ -486,11 +610,23 @@ class Nodes:
         return frozenset(count)
 
     def node(self, client: Client) -> int:
-        """The node that is a client now: of those connected, the one that came last."""
+        """Return the node of a client; of several connected ones, the last that came."""
         return self.place[client]
 
     def wait(self, count: int, seconds: float, tell: Callable[[str], None]) -> frozenset[Client]:
-        """The clients that are connected, once there are ``count``. Raises :class:`EngineError` after so many seconds."""
+        """Wait until enough clients are connected.
+
+        Args:
+            count: Number of clients.
+            seconds: Longest time, in seconds.
+            tell: Function that receives progress messages.
+
+        Returns:
+            The connected clients.
+
+        Raises:
+            EngineError: There are too few clients after this time.
+        """
         end, told = self.post.now() + seconds, -1
         while True:
             came = len(list(self.grid.get_node_ids()))
@@ -505,8 +641,18 @@ class Nodes:
             self.post.sleep(0.5)
 
     def awake(self, clients: Iterable[Client], members: Collection[Client]) -> frozenset[Client]:
-        """Those of the connected ``clients`` that can take part: members, and others that have not fallen silent, or have
-        answered something since. The silent ones are asked for a sign of life; nobody waits for it."""
+        """Return the connected clients that can take part.
+
+        These are the members, and other clients that have no unanswered message or have answered one since. The others get a
+        query, and the server does not wait for the answer.
+
+        Args:
+            clients: The connected clients.
+            members: The members of the federation.
+
+        Returns:
+            The clients that can take part.
+        """
         clients = frozenset(clients)
         silent = {client for client in clients.difference(members) if self.node(client) in self.post.asleep}
         nodes = [self.node(client) for client in sorted(silent) if self._lately(self.node(client)) is None]
@@ -516,14 +662,14 @@ class Nodes:
         return frozenset(client for client in clients if client not in silent or self.node(client) not in self.post.asleep)
 
     def taken(self) -> tuple[Note, ...]:
-        """What has happened since this was last called."""
+        """Return the notes since the last call."""
         notes, self.notes = tuple(self.notes), []
         return notes
 
-    # -- who a node is ----------------------------------------------------------------------------------------------------
+    # -- client ids of nodes ------------------------------------------------------------------------------------------
 
     def _lately(self, node: int) -> float | None:
-        """When a node was asked that still has time to answer."""
+        """When a node was asked, if it still has time to answer."""
         when = self.asked.get(node)
         return when if when is not None and self.post.now() < when + SECONDS else None
 
@@ -549,7 +695,7 @@ class Nodes:
                 self._put_off(node, "no answer")
 
     def _hear(self, replies: Iterable[Message], keys: Mapping[int, bytes]) -> None:
-        """What nodes say of who they are, and what they answer when nobody waits for it any more."""
+        """Process the nodes' answers about their ids, and note late answers to other messages."""
         said: dict[int, Message] = {}
         for reply in replies:
             node = reply.metadata.src_node_id

@@ -1,4 +1,4 @@
-"""Rounds of a world under Flower's simulation: Ray runs the clients, and the same method the server."""
+"""Rounds of a world under Flower's simulation: Ray runs the clients, and the server runs the same method."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from coterie.robust import Robust
 from coterie.settings import SettingError
 
 PATIENCE = 6 * 3600.0
-"""Seconds that a round may take; Ray and PyTorch start in the first one."""
+"""Longest time for a round, in seconds. The first round includes the start of Ray and PyTorch."""
 
 
 def rounds(
@@ -45,11 +45,28 @@ def rounds(
     boundary: Boundary | None = None,
     robust: Robust | None = None,
 ) -> Iterator[Round]:
-    """The rounds of :func:`coterie.engines.rounds.rounds`, up to float rounding, with every client a node of Flower's.
+    """Run the rounds of :func:`coterie.engines.rounds.rounds` with every client as a Flower node.
 
-    world: makes the world; it has to be picklable, as every process makes its own. workers: clients that train at a time.
-    Leaving the loop early ends the simulation. Layers that stay at the clients end with it, so a method that has such
-    cannot ``start`` at a later round. Raises :class:`~coterie.engines.workers.EngineError` if it fails.
+    The results are the same up to float rounding. Leaving the loop early ends the simulation. Layers that stay at the
+    clients are lost when it ends, so a method with such layers cannot ``start`` at a later round.
+
+    Args:
+        method: The method to run.
+        world: Function that makes the world. It must be picklable, because every process makes its own world.
+        rounds: Number of the last round.
+        seed: Seed of all random draws.
+        workers: Number of clients that train at the same time. None means one per core.
+        eval_every: Rounds between tests on the clients' test data.
+        start: Position from which the run continues. None starts a new run.
+        boundary: Operations on the rows between clients and server.
+        robust: Bounds on the influence of one client on the others.
+
+    Yields:
+        Each communication round, up to number ``rounds``.
+
+    Raises:
+        EngineError: The simulation fails.
+        SettingError: There is a ``start``, and the method keeps layers at the clients.
     """
     if start is not None and _keeps(method, start, seed):
         ended = "ended with Flower's simulation: it cannot go on with engine flower"
@@ -81,7 +98,7 @@ def rounds(
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Python that is started meanwhile imports nothing from the current folder, which may be a stranger's run directory."""
+    """Stop Python processes started meanwhile from importing from the current folder, which may be another user's."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -108,7 +125,7 @@ def _next(pipe: Connection, told: Path) -> Round:
 
 @dataclass(frozen=True)
 class _Job:
-    """What the process of a simulation is told."""
+    """The arguments for the process of a simulation."""
 
     method: Method[Any]
     world: Callable[[], World]
@@ -126,14 +143,14 @@ def _keeps(method: Method[Any], start: Position, seed: int) -> bool:
 
 
 def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
-    """The process of the simulation: a round whenever it is asked for one."""
+    """Main function of the simulation's process: run one round for each request."""
     with open(Path(home) / "log", "w") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
-        os.dup2(log.fileno(), sys.stderr.fileno())  # what Ray and Flower report of themselves
-        paths = [path for path in sys.path if path]  # Ray's processes import what this one has
+        os.dup2(log.fileno(), sys.stderr.fileno())  # the log output of Ray and Flower
+        paths = [path for path in sys.path if path]  # Ray's processes import the same modules
         settings = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
         os.environ.update(settings, PYTHONPATH=os.pathsep.join(paths))
-        os.chdir(home)  # Ray's processes import from the current folder too
+        os.chdir(home)  # Ray's processes import from the current folder, too
         from flwr.simulation import run_simulation
 
         logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -148,7 +165,7 @@ def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
                     "init_args": {"address": "local", "num_cpus": workers, "log_to_driver": False, "include_dashboard": False},
                 },
             )
-        except Exception as error:  # whatever it is, the other side has to know
+        except Exception as error:  # report any error to the other process
             with suppress(OSError):
                 pipe.send(f"{type(error).__name__}: {error}")
 
@@ -168,7 +185,7 @@ def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
                 if pipe.recv() is None:
                     return
                 pipe.send(done)
-            pipe.recv()  # until the last one has been taken
+            pipe.recv()  # wait until the last round has been received
         except EOFError:
             return
         except Exception as error:
@@ -178,7 +195,16 @@ def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
 
 
 def simulated(world: Callable[[], World], boundary: Boundary | None = None, seed: int = 0) -> ClientApp:
-    """The clients of a world as one ClientApp: each partition is the client of that place in the order of ids."""
+    """Make one ClientApp for all clients of a world. Partition i is the i-th client in the order of ids.
+
+    Args:
+        world: Function that makes the world.
+        boundary: Operations on the rows between clients and server.
+        seed: Seed of the run.
+
+    Returns:
+        The app.
+    """
     mods = [] if boundary in (None, Boundary()) else [partial(_bounded, world, boundary, seed)]
     return client_app(participant=partial(_participant, world), client=partial(_client, world), mods=mods)
 
@@ -186,7 +212,7 @@ def simulated(world: Callable[[], World], boundary: Boundary | None = None, seed
 def _bounded(
     world: Callable[[], World], boundary: Boundary, seed: int, message: Message, context: Context, call_next: Any
 ) -> Message:
-    """:func:`.mods.boundary_mod`, as something that can be pickled."""
+    """A version of :func:`.mods.boundary_mod` that can be pickled."""
     return boundary_mod(boundary, _made(world).model, simulated=seed)(message, context, call_next)
 
 
@@ -194,7 +220,7 @@ _WORLDS: dict[Any, World] = {}
 
 
 def _made(world: Callable[[], World]) -> World:
-    """The world, made once in this process: Flower unpickles the app anew for every message."""
+    """The world, made once in this process, because Flower unpickles the app again for every message."""
     key = (getattr(world, "func", world), getattr(world, "args", ()))
     if key not in _WORLDS:
         _WORLDS.clear()

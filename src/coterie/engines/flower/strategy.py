@@ -1,4 +1,4 @@
-"""Any method as a strategy of Flower's: plans go out as messages, replies come back as what a step sees."""
+"""A strategy for Flower that runs any method: it sends plans as messages and turns replies into the input of a step."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "eval_loss", "test_loss", "val_loss"),
     "accuracy": ("accuracy", "eval_acc", "eval_accuracy", "acc", "test_acc", "test_accuracy", "val_acc", "val_accuracy"),
 }
-"""Metric -> the names that apps may have for it; the first one there counts."""
+"""Metric -> the names that apps may use for it. The first one found in a reply counts."""
 
 _OWN = ("nodes", "wait", "timeout", "min-replies", "grace", "identity", "patience", "seed", "eval-every", "out")
 
 
 def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The settings in a table of a run config, which Flower flattens: ``cfl.eps1`` is eps1 of cfl."""
+    """The settings in one table of a run config. Flower flattens tables: ``cfl.eps1`` is ``eps1`` of ``cfl``."""
     return {key.removeprefix(f"{name}."): _listed(value) for key, value in config.items() if key.startswith(f"{name}.")}
 
 
 def _listed(value: Any) -> Any:
-    """A run config has no lists: numbers with commas between them, or one and a comma, are one."""
+    """Read a list. A run config has none, so numbers separated by commas, or one number and a comma, mean a list."""
     if not isinstance(value, str) or "," not in value:
         return value
     try:
@@ -67,20 +67,34 @@ def _listed(value: Any) -> Any:
 
 
 class MethodStrategy(Strategy):
-    """A Coterie method over Flower: one model per cluster or client, several in one message where a task offers them.
+    """A Flower strategy that runs a Coterie method.
 
-    method: with its settings. model: makes the clients' net. training: how clients train that know of Coterie; of it other
-    apps are told the learning rate, as ``config["lr"]``. nodes: how many must be connected before the first round; ``wait``
-    seconds at most. timeout: seconds an exchange may take; who has not answered is silent, and after ``patience`` rounds of
-    silence away. min_replies, grace: once this share of the clients has answered, the others have ``grace`` times as long
-    again as that took, and 60 seconds at least. identity: which node is which client: ``"claimed"``, whichever it says;
-    ``"first"``, for good the first node, by its key, that says so; or client -> public key file, fingerprint or node id (see
-    ``coterie.engines.flower.nodes``). seed: of everything random. eval_every: rounds between tests. metrics: metric ->
-    the names that apps give it. boundary: what clients do to rows (:func:`~coterie.engines.flower.boundary_mod`). robust:
-    bounds on what one client can do to the others (:class:`~coterie.robust.Robust`). out: a run directory, for records and
-    checkpoints; if a run of this method is there already, it goes on.
+    There is one model per cluster or per client. If a task offers several models, one message contains all of them. After
+    :meth:`start`, ``assignment`` has the groups and their models, and ``last`` is the last round.
 
-    After :meth:`start`, ``assignment`` has the groups and their models, and ``last`` is the last round.
+    Args:
+        method: The method with its settings.
+        model: Function that makes the clients' net.
+        training: Training settings for clients whose apps know Coterie. Other apps receive only the learning rate, as
+            ``config["lr"]``.
+        nodes: Number of nodes that must be connected before the first round.
+        wait: Longest time to wait for these nodes, in seconds.
+        timeout: Longest time for an exchange, in seconds. A client that has not answered by then is silent.
+        min_replies: Share of the clients after whose answers the grace time of the others begins.
+        grace: Grace time, as a multiple of the time that this share took. It is at least 60 seconds.
+        identity: Rule for the client id of a node. ``"claimed"``: the id that the node reports. ``"first"``: an id belongs
+            permanently to the first node, by its key, that reports it. Or a mapping of clients to public key files,
+            fingerprints or node ids (see ``coterie.engines.flower.nodes``).
+        patience: Number of rounds in a row without an answer after which a client is retired.
+        seed: Seed of all random draws.
+        eval_every: Rounds between tests.
+        metrics: Metric -> the names that apps use for it.
+        boundary: Operations of the clients on rows (:func:`~coterie.engines.flower.boundary_mod`).
+        robust: Bounds on the influence of one client on the others (:class:`~coterie.robust.Robust`).
+        out: Run directory for records and checkpoints. If it already contains a run of this method, that run continues.
+
+    Raises:
+        SettingError: A setting is not allowed, or method and boundary do not fit together.
     """
 
     def __init__(
@@ -123,22 +137,38 @@ class MethodStrategy(Strategy):
 
     @property
     def last(self) -> Round | None:
-        """The last round there was."""
+        """The last round, or None before the first one."""
         return self._conductor.last if self._conductor else None
 
     @property
     def assignment(self) -> Assignment | None:
-        """Who is served by which model now."""
+        """The current assignment of models to clients, or None before the first round."""
         return self.last.assignment if self.last else self._stored
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], model: Callable[[], nn.Module], **how: Any) -> MethodStrategy:
-        """By Flower's run config: ``method`` is a name of :data:`coterie.METHODS`, ``<method>.<setting>`` and
-        ``training.<setting>``, ``boundary.<setting>`` and ``robust.<setting>`` are settings, ``metrics.<metric>`` is the name
-        that apps give a metric, and ``nodes``, ``wait``, ``timeout``, ``min-replies``, ``grace``, ``identity``, ``patience``,
-        ``seed``, ``eval-every`` and ``out`` are those of this class. ``clients`` is the path of a TOML file with the list for
-        ``identity``. An app may have other keys of its own. how: what takes precedence. Raises
-        :class:`~coterie.settings.UserError`."""
+        """Make a strategy from Flower's run config.
+
+        These keys of the run config count; an app may have other keys.
+
+        - ``method``: a name of :data:`coterie.METHODS`.
+        - ``<method>.<setting>``, ``training.<setting>``, ``boundary.<setting>``, ``robust.<setting>``: settings.
+        - ``metrics.<metric>``: the name that apps use for a metric.
+        - ``nodes``, ``wait``, ``timeout``, ``min-replies``, ``grace``, ``identity``, ``patience``, ``seed``, ``eval-every``,
+          ``out``: the arguments of this class.
+        - ``clients``: the path of a TOML file with the list for ``identity``.
+
+        Args:
+            config: The run config.
+            model: Function that makes the clients' net.
+            **how: Arguments of this class that take precedence over the run config.
+
+        Returns:
+            The strategy.
+
+        Raises:
+            UserError: A setting is not allowed, or the list of clients cannot be read.
+        """
         name = str(config.get("method", "cfl"))
         made = build(method_class(name), _table(config, name))
         own = {key.replace("-", "_"): value for key, value in config.items() if key in _OWN and value != ""}
@@ -162,9 +192,23 @@ class MethodStrategy(Strategy):
         initial: ArrayRecord | None = None,
         roster: Roster | None = None,
     ) -> Iterator[Round]:
-        """Yield each communication round up to number ``rounds``. start, memory: go on from there, with what was known of
-        the nodes then. initial: the first model, in place of a fresh one. roster: who is there when, where that is not
-        simply who is connected."""
+        """Run the communication rounds.
+
+        Args:
+            grid: Flower's grid.
+            rounds: Number of the last round.
+            start: Position from which the run continues. None starts a new run.
+            memory: The server's knowledge of the nodes at that position.
+            initial: The first model. None draws one.
+            roster: The clients and the rounds in which they are present. None means the connected clients.
+
+        Yields:
+            Each communication round, up to number ``rounds``.
+
+        Raises:
+            EngineError: Too few nodes are connected, or a round does not end.
+            SettingError: The settings do not fit together, or not to the clients' apps.
+        """
         here = self._conductor = Conductor(
             self.terms, grid, start=start, memory=memory, initial=initial, roster=roster, configs=self._configs
         )
@@ -183,9 +227,23 @@ class MethodStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run it: rounds are recorded in ``out`` and logged. The result's arrays are the model of the largest group.
+        """Run the method; record the rounds in ``out`` and log them.
 
-        train_config, evaluate_config: what apps find in ``config`` besides the learning rate and the round.
+        Args:
+            grid: Flower's grid.
+            initial_arrays: The first model. None draws one.
+            num_rounds: Number of the last round.
+            timeout: Longest time for an exchange, in seconds. None takes the strategy's setting.
+            train_config: Entries of ``config`` in training messages, besides the learning rate and the round.
+            evaluate_config: Entries of ``config`` in test messages, besides the learning rate and the round.
+            evaluate_fn: Test at the server, given the round and the model of the largest group.
+
+        Returns:
+            The result; its arrays are the model of the largest group.
+
+        Raises:
+            EngineError: Too few nodes are connected, or a round does not end.
+            UserError: The run directory does not belong to this run, or the settings do not fit together.
         """
         if timeout is not None:
             self.terms = replace(self.terms, waiting=replace(self.terms.waiting, timeout=timeout))
@@ -207,7 +265,7 @@ class MethodStrategy(Strategy):
         return result
 
     def _finished(self, at: Position, result: Result) -> Result:
-        """Of a run that has all its rounds already: nobody is waited for."""
+        """The result of a run that already has all its rounds, without waiting for nodes."""
         log.info("%s has its %d rounds already", self.out, at.round)
         self._stored = self.terms.method.assignment(at.state)
         result.arrays = self._largest(self._stored)
@@ -236,11 +294,25 @@ class MethodStrategy(Strategy):
         group = max(served.groups, key=len)
         return messages.packed(served.models[served.row[group[0]]], self.terms.layout, self.terms.rest)
 
-    # Strategy.start of Flower's own calls these in turn. It knows neither run directories nor the last round, which is
-    # tested only where ``eval_every`` has it.
+    # Flower's own Strategy.start calls the following methods in turn. It knows neither run directories nor the number of the
+    # last round, so the last round is tested only if ``eval_every`` divides its number.
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """The messages of a round's last exchange; those before it are carried out here."""
+        """Carry out all exchanges of a round but the last, and return the messages of the last one.
+
+        Args:
+            server_round: Flower's number of the round; not used.
+            arrays: The first model, used before the first round only.
+            config: Flower's training config; not used.
+            grid: Flower's grid.
+
+        Returns:
+            The messages of the round's last exchange.
+
+        Raises:
+            EngineError: Too few nodes are connected, or the round does not end.
+            SettingError: The settings do not fit together, or not to the clients' apps.
+        """
         if self._conductor is None:
             self._conductor = Conductor(self.terms, grid, initial=arrays, configs=self._configs)
         carrier, clock = self._conductor.carrier, Clock()
@@ -251,7 +323,18 @@ class MethodStrategy(Strategy):
         return carrier.outgoing(self._plan, self._at)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Take the step; the largest group's model, and how many answered."""
+        """Take the method's step with the replies to a round's last exchange.
+
+        Args:
+            server_round: Flower's number of the round; not used.
+            replies: The replies.
+
+        Returns:
+            The model of the largest group, and how many tasks were given and answered.
+
+        Raises:
+            EngineError: :meth:`configure_train` was not called before.
+        """
         if self._conductor is None or self._steps is None:
             raise EngineError("aggregate_train needs configure_train before it")
         heard = self._conductor.carrier.incoming(self._plan, replies, self._at.exchange)
@@ -259,13 +342,23 @@ class MethodStrategy(Strategy):
         return self._largest(done.assignment), MetricRecord({"asked": done.asked, "answered": done.answered})
 
     def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """Every client gets the model that serves it."""
+        """Return the messages by which clients test the models assigned to them.
+
+        Args:
+            server_round: Flower's number of the round.
+            arrays: Not used.
+            config: Not used.
+            grid: Not used.
+
+        Returns:
+            One message per connected client; none if ``eval_every`` does not divide the number of the round.
+        """
         if self._conductor is None or self.last is None or server_round % self.terms.eval_every:
             return []
         return self._conductor.carrier.tests(self.last.assignment, self.last.position)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The mean over clients."""
+        """Return the mean of each metric over the clients."""
         if self._conductor is None or self.last is None:
             return None
         scores = self._conductor.carrier.scores(self.last.assignment, replies)
@@ -273,14 +366,14 @@ class MethodStrategy(Strategy):
         return MetricRecord({name: sum(each) / len(each) for name, each in values.items() if each})
 
     def summary(self) -> None:
-        """Log what will run."""
+        """Log the method, the training settings and whether the nodes' client ids are unproven."""
         log.info("%s with %s", self.terms.method, self.terms.training)
         if self.terms.identity.rule == CLAIMED:
             log.info("identity is claimed: every node is the client that it says, and nothing proves it")
 
 
 def _last(steps: Steps, replies: Replies) -> Round:
-    """What a round's steps come to after their last exchange."""
+    """The round after the replies to its last exchange."""
     try:
         steps.send((replies, {}))
     except StopIteration as end:
@@ -290,21 +383,33 @@ def _last(steps: Steps, replies: Replies) -> Round:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A method's rounds over a grid: who is there, what they are told, and what comes of it.
+# The rounds of a method over a grid: settings of the federation, connected clients and exchanges.
 
 
 log = logging.getLogger("flwr.coterie")
-"""Below Flower's own, so that its handlers show what is logged."""
-log.addFilter(printable_record)  # it quotes what clients say
+"""A child of Flower's logger, so that Flower's handlers show its messages."""
+log.addFilter(printable_record)  # messages quote text from clients
 
 
 WITNESSES = 5
-"""So many clients are asked for the first model under a rotation; two of them may be hostile, or have another secret."""
+"""Clients that are asked for the first model under a rotation. Two of them may be hostile or have another secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a federation is run by: see :class:`~coterie.engines.flower.MethodStrategy`, which has the same names."""
+    """The settings of a federation.
+
+    See :class:`~coterie.engines.flower.MethodStrategy` for the names that are not listed here.
+
+    Attributes:
+        waiting: ``timeout``, ``min_replies`` and ``grace`` of the strategy.
+        names: Metric -> the names that apps use for it.
+        wire: The wire between clients and server.
+        rest: Tensors of the net's state dict that are not part of a row.
+
+    Raises:
+        SettingError: Method and boundary do not fit together, or the boundary has a secret.
+    """
 
     method: Method[Any]
     model: Callable[[], nn.Module]
@@ -334,13 +439,29 @@ class Terms:
 
     @property
     def layout(self) -> Layout:
+        """The layout of the net's parameters in a row."""
         return self.wire.layout
 
 
 class Conductor:
-    """The rounds of one run, one after the other. start, memory: go on from there, with what was known then.
+    """Runs the rounds of one run, one after the other. It waits for the nodes first.
 
-    Waits for the nodes first. ``position`` is where the run stands, ``last`` its last round.
+    Args:
+        terms: The settings of the federation.
+        grid: Flower's grid.
+        configs: Kind of message -> entries of its config besides the task.
+        start: Position from which the run continues. None starts a new run.
+        memory: The server's knowledge of the nodes at that position.
+        initial: The first model. None draws one.
+        roster: The clients and the rounds in which they are present. None means the connected clients.
+
+    Attributes:
+        position: Current state of the run.
+        last: The last round, or None before the first one.
+
+    Raises:
+        EngineError: Too few nodes are connected.
+        SettingError: The settings do not fit together, or not to the clients' apps.
     """
 
     def __init__(
@@ -396,7 +517,7 @@ class Conductor:
         return self.terms.wire.first_model(i, self.terms.model)
 
     def _sealed(self, i: int) -> Tensor:
-        """The i-th first model as clients draw and seal it: all do the same, but the server cannot."""
+        """The i-th first model, drawn and sealed by clients: all clients obtain the same one, but the server cannot."""
         if i in self.drawn:
             return self.drawn[i]
         config, some = ConfigRecord({FIRST: i, "seed": self.terms.seed}), sorted(self.nodes.look())[:WITNESSES]
@@ -416,7 +537,17 @@ class Conductor:
     # -- rounds -----------------------------------------------------------------------------------------------------------
 
     def round(self, final: bool) -> Round:
-        """One communication round: its exchanges, and the test."""
+        """Run one communication round with its exchanges and its test.
+
+        Args:
+            final: Whether this is the last round, which is always tested.
+
+        Returns:
+            The round.
+
+        Raises:
+            EngineError: No node is connected, or the round does not end.
+        """
         clock = Clock()
         done = carry(self.steps(clock), lambda plan, at: (self.carrier.exchange(plan, at, clock), {}))
         if final or done.number % self.terms.eval_every == 0:
@@ -425,10 +556,21 @@ class Conductor:
         return self.ended(done)
 
     def steps(self, clock: Clock) -> Steps:
-        """The next round's exchanges, with those who are connected now; if nobody is, after a wait as at the start.
+        """Return the exchanges of the next round with the clients that are connected now.
 
-        Who was retired for its silence is not there again because it is connected, but once it answers something; if that
-        leaves nobody, all are."""
+        If no client is connected, it waits as at the start. A client that was retired because it did not answer takes part
+        again when it has answered a message; a connection is not enough. If no client would be left, all connected clients
+        take part.
+
+        Args:
+            clock: Adds up the seconds of the round.
+
+        Returns:
+            The generator of :func:`~coterie.engines.rounds.round_steps`.
+
+        Raises:
+            EngineError: No node is connected within the time to wait.
+        """
         terms = self.terms
         connected = self.nodes.look() or self.nodes.wait(1, terms.wait, log.info)
         self.carrier.online = self.nodes.awake(connected, self.position.members) or connected
@@ -436,38 +578,45 @@ class Conductor:
 
     @property
     def memory(self) -> NodeMemory:
-        """What it takes to go on, besides the position."""
+        """The server's knowledge of the nodes, which a run needs to continue, besides the position."""
         nodes, owners = {**self.nodes.before, **self.nodes.client}, dict(self.nodes.identity.owners)
         return NodeMemory(self.carrier.run, nodes, dict(self.carrier.layers), owners)
 
     def ended(self, done: Round) -> Round:
-        """The round, with what has happened to nodes; it is the last one now."""
+        """Add the notes about nodes to a round and store it as the last one.
+
+        Args:
+            done: The round.
+
+        Returns:
+            The round with these notes.
+        """
         self.last = replace(done, notes=(*self.nodes.taken(), *done.notes))
         self.position = done.position
         return self.last
 
 
 # ----------------------------------------------------------------------------------------------------
-# A grid that goes on where a node's answer is no message at all.
+# A grid that tolerates malformed answers.
 #
-# Flower makes messages of what nodes have uploaded as it fetches them, all that have come at once. The upload of one node that
-# cannot be made a message raises then, and the others' answers, which the SuperLink gives out once, are lost with it.
+# Flower fetches all uploads that have arrived at once and turns them into messages. If it cannot do so for the upload of one
+# node, it raises an error. The answers of the other nodes are then lost, because the SuperLink delivers them only once.
 
 
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, RecursionError, DecodeError)
-"""What is raised in making a message of the wrong bytes; that the SuperLink cannot be reached is another matter."""
+"""Errors that occur when wrong bytes are turned into a message. A SuperLink that cannot be reached raises others."""
 
 KNOWN = 10_000
-"""Of so many messages, the newest, it is known whom they went to."""
+"""Number of the newest messages whose receivers are remembered."""
 
 UNREADABLE = "its answer is no message of Flower's"
 
 
 class CarefulGrid(Grid):
-    """Another grid, but that a malformed answer is an error of the node that has sent it.
+    """A wrapper of a grid that turns a malformed answer into an error reply of the node that sent it.
 
-    The first such answer loses those that came with it: their nodes are silent once. From then on answers are fetched one by
-    one, which takes a request for each, and nobody's is lost with another's.
+    The answers that arrive together with the first malformed one are lost, so their nodes are silent once. After that,
+    answers are fetched one by one. This needs one request for each, but a malformed answer no longer affects the others.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -475,6 +624,7 @@ class CarefulGrid(Grid):
         self.sent: dict[str, Message] = {}
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Fetch the answers to some messages; a malformed answer becomes an error reply."""
         ids = list(message_ids)
         if not self.singly:
             try:
@@ -492,16 +642,23 @@ class CarefulGrid(Grid):
             return [] if asked is None else [Message(Error(2, f"{UNREADABLE}: {type(error).__name__}"), reply_to=asked)]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send, each message with a word that nobody but its node can know.
+        """Send messages, each with a random token that only its receiver knows.
 
-        Whose answer it is, and to which message, Flower's grid takes from what the node has uploaded. The message's name is a
-        hash of its content, which others could compute, and answer in its node's place.
+        Flower's grid takes the sender of an answer, and the message that it answers, from the upload of the node. The id of
+        a message is a hash of its content. Without the token, another node could compute the id and answer in place of the
+        receiver.
+
+        Args:
+            messages: The messages to send.
+
+        Returns:
+            Their ids.
         """
         messages = list(messages)
         for message in messages:
             message.metadata.group_id = message.metadata.group_id or secrets.token_hex(8)
         ids = list(self.grid.push_messages(messages))
-        for message in messages:  # who was asked what, without the models
+        for message in messages:  # remember receiver and type of each message, without the models
             about = message.metadata
             light = Message(RecordDict(), dst_node_id=about.dst_node_id, message_type=about.message_type)
             light.metadata.__dict__["_message_id"] = about.message_id
@@ -510,36 +667,50 @@ class CarefulGrid(Grid):
             del self.sent[old]
         return ids
 
-    # -- as the other grid has it ---------------------------------------------------------------------------------------------
+    # -- delegated to the wrapped grid --------------------------------------------------------------------------------------
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """As in the wrapped grid."""
         return self.grid.send_and_receive(messages, timeout=timeout)
 
     def get_node_ids(self) -> Iterable[int]:
+        """As in the wrapped grid."""
         return self.grid.get_node_ids()
 
     def get_nodes(self) -> Any:
+        """As in the wrapped grid."""
         return self.grid.get_nodes()
 
     def set_run(self, run: Any) -> None:
+        """As in the wrapped grid."""
         self.grid.set_run(run)
 
     @property
     def run(self) -> Any:
+        """The run of the wrapped grid."""
         return self.grid.run
 
     def create_message(self, *content: Any, **about: Any) -> Message:
+        """As in the wrapped grid."""
         return self.grid.create_message(*content, **about)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The run directory of a federation: what is recorded of it, and where it goes on after the server was stopped.
+# The run directory of a federation: its records, and its checkpoint for a restart of the server.
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """The records of a strategy's run in its folder ``out``; begun, or opened again where the settings are the same.
+    """The records of a strategy's run in its folder ``out``.
 
-    Raises :class:`~coterie.settings.UserError` where the folder is of another run.
+    A new run starts new records. A run with the same settings continues those that are there.
+
+    Args:
+        folder: The folder.
+        terms: The settings of the federation.
+        rounds: Number of the last round.
+
+    Raises:
+        UserError: The folder belongs to another run.
     """
 
     def __init__(self, folder: Path | str, terms: Terms, rounds: int) -> None:
@@ -547,7 +718,7 @@ class Journal(AbstractContextManager["Journal"]):
         self.terms, self.rounds, self.stack = terms, rounds, ExitStack()
 
     def __enter__(self) -> Journal:
-        own = {NODES, OTHERS, LOCK, RUN}  # of a run that was stopped in its first round
+        own = {NODES, OTHERS, LOCK, RUN}  # files of a run that was stopped in its first round
         there = {path.name.removesuffix(PART) for path in self.folder.iterdir()} if self.folder.is_dir() else set()
         if self.folder.exists() and not self.record.begun and (there - own or not self.folder.is_dir()):
             raise UserError(f"{self.folder} is there already and no run directory; name another")
@@ -559,7 +730,14 @@ class Journal(AbstractContextManager["Journal"]):
         self.stack.close()
 
     def stored(self) -> tuple[Position | None, NodeMemory | None]:
-        """Where the run stands, and what was known of the nodes; nothing of a new one."""
+        """Read the checkpoint.
+
+        Returns:
+            The position and the server's knowledge of the nodes. Both are None for a new run.
+
+        Raises:
+            UserError: The settings differ from those of the run in the folder, or its files are damaged.
+        """
         if not self.record.begun:
             return None, None
         was = self.record.description()
@@ -586,7 +764,7 @@ class Journal(AbstractContextManager["Journal"]):
         }  # fmt: skip
 
     def _tensors(self, was: Mapping[str, Any]) -> dict[str, Any]:
-        """The net's tensors, to be compared where the record tells them."""
+        """The net's tensors, for a comparison if the record contains them."""
         before = was["world"].get("net")
         return {} if before is None else {"world": {"net": {"tensors": tensors_of(self.terms.model)[0]["tensors"]}}}
 
@@ -598,7 +776,7 @@ class Journal(AbstractContextManager["Journal"]):
         })  # fmt: skip
 
     def _describe_anew(self, was: Mapping[str, Any], reached: int) -> None:
-        """What may be otherwise than when the run began: when it ends, and what an earlier Coterie did not tell of the net."""
+        """Update the description: the last round may change, and earlier versions of Coterie did not describe the net."""
         now = {**was, "rounds": max(self.rounds, reached), "eval_every": self.terms.eval_every}
         if was["schema"] < CHECKED and not {"model", "net"} & set(was["world"]):
             now["world"] = {**was["world"], **self._net()}
@@ -606,7 +784,7 @@ class Journal(AbstractContextManager["Journal"]):
             self.record.describe(now)
 
     def _net(self) -> dict[str, Any]:
-        """What it takes to make a net like the clients', or if that has no name, the tensors of its state dict."""
+        """The description from which the clients' net can be rebuilt, or its state dict's tensors if it has no name."""
         if (model := nets.described(self.terms.model)) is not None:
             return {"model": model}
         net, others = tensors_of(self.terms.model)
@@ -618,7 +796,18 @@ class Journal(AbstractContextManager["Journal"]):
 
 
 def read_memory(folder: Path, checked: bool) -> NodeMemory | None:
-    """What was known of the nodes, or None of an earlier Coterie. checked: the file must have a checksum."""
+    """Read the server's knowledge of the nodes from a run directory.
+
+    Args:
+        folder: The run directory.
+        checked: Whether the file must have a checksum.
+
+    Returns:
+        The knowledge, or None if the run is of an earlier version of Coterie that did not store it.
+
+    Raises:
+        DamagedError: The file is damaged.
+    """
     path = within(folder, NODES)
     if not path.exists():
         return None
@@ -627,15 +816,23 @@ def read_memory(folder: Path, checked: bool) -> NodeMemory | None:
         checksum.check_json(data, path, needed=checked)
         found = json.loads(data)
         nodes, layers = ({int(key): int(value) for key, value in found[name].items()} for name in ("nodes", "layers"))
-        owners = {int(key): str(badge) for key, badge in found.get("owners", {}).items()}  # an earlier Coterie has none
+        owners = {int(key): str(badge) for key, badge in found.get("owners", {}).items()}  # older versions have none
         return NodeMemory(str(found["run"]), nodes, layers, owners)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged ({error})") from error
 
 
 def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A net's ``tensors``, in the order of a row; ``trainable``, how many of them are, the first ones; ``tied``, the other
-    names of those that have several. And what has no place in a row, such as BatchNorm's count of batches."""
+    """Describe the tensors of a net.
+
+    Args:
+        model: Function that makes the net.
+
+    Returns:
+        A dictionary with ``tensors``, in the order of a row; ``trainable``, the number of trainable ones, which come first;
+        and ``tied``, the other names of tensors that have several names. And the tensors that are not part of a row, such
+        as the number of batches in BatchNorm.
+    """
     with seeded(0):
         module = model()
     layout, whole = Layout(module), module.state_dict()
@@ -649,7 +846,7 @@ def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str
 
 
 def _change(name: str, was: Any, now: Any) -> str | None:
-    """How a setting is another than it was; of a table, the first that is."""
+    """Describe how a setting has changed; in a table, the first changed entry. None if it has not changed."""
     if name == "methods" and isinstance(was, list) and len(was) == 1:
         return _change("method", was[0], now[0])
     if isinstance(was, Mapping) and isinstance(now, Mapping):

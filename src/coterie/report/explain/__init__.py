@@ -1,6 +1,8 @@
-"""Why a run's groups are what they are, in plain words and from its records alone: which numbers were compared, how close each
-decision was, and what would have changed it. No data and no training, and no formula of its own: those are
-:mod:`coterie.clustering`'s."""
+"""Explanations of a run's groups in plain words, from its records alone.
+
+They state which numbers were compared, how close each decision was, and which settings would have changed it. They need no
+data and no training, and have no formulas of their own: those are in :mod:`coterie.clustering`.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,21 @@ from coterie.report.explain import client_history, story
 from coterie.report.explain.view import read
 
 WIDTH = 100
-"""Columns of a line of words."""
+"""Columns of a line of text."""
 
 
 def explain(run: Path | str, client: int | None = None, round: int | None = None) -> dict[str, Any]:
-    """What ``coterie explain RUN --json`` prints: the run's decisions, or those that concern one client, as things stood after
-    ``round``; docs/explain.md has the fields.
+    """Return what ``coterie explain RUN --json`` prints: the run's decisions, or those that concern one client.
 
-    Raises :class:`~coterie.settings.UserError` where there is no such run, round or client.
+    docs/explain.md has the fields.
+
+    Args:
+        run: The run directory.
+        client: The client, or None for the whole run.
+        round: Explain the state after this round; None for the last one.
+
+    Raises:
+        UserError: If there is no such run, round or client.
     """
     told = read(run, round)
     result: dict[str, Any] = finite(story.story(told) if client is None else client_history.client_history(told, client))
@@ -28,7 +37,17 @@ def explain(run: Path | str, client: int | None = None, round: int | None = None
 
 
 def words(run: Path | str, client: int | None = None, round: int | None = None, width: int = WIDTH) -> str:
-    """The same as a text of lines of at most ``width`` columns."""
+    """Return the explanation as text.
+
+    Args:
+        run: The run directory.
+        client: The client, or None for the whole run.
+        round: Explain the state after this round; None for the last one.
+        width: The greatest number of columns of a line.
+
+    Raises:
+        UserError: If there is no such run, round or client.
+    """
     told = read(run, round)
     paragraphs = (
         story.text(told, story.story(told))

@@ -1,4 +1,4 @@
-"""One client's way through a run, in words: at each decision that concerned it, where it came and why."""
+"""The history of one client in a run, in words: at each decision about it, the group it came to and the reason."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from coterie.report.gathered import follow
 from coterie.report.summary import silent
 
 SHOWN = 10
-"""Steps told in full, half of them the first and half the last."""
+"""The number of steps shown in full, half of them the first and half the last."""
 
 
 def client_history(told: RunHistory, client: int) -> dict[str, Any]:
-    """All about one client: see docs/explain.md for the fields."""
+    """Return the history of one client; docs/explain.md has the fields.
+
+    Args:
+        told: The run.
+        client: The client.
+
+    Raises:
+        UserError: If the client is not present.
+    """
     group, notes = of_client(told, client), list(told.told())
     steps, skipped = _steps(notes, client)
     last = [
@@ -42,7 +50,7 @@ def client_history(told: RunHistory, client: int) -> dict[str, Any]:
 
 
 def _steps(notes: Sequence[NoteView], client: int) -> tuple[list[NoteView], int]:
-    """The notes that brought a client where it is, and how many changed the groups of others alone."""
+    """Return the notes that led to a client's present group, and the number of notes that changed only other groups."""
     found, skipped, place = [], 0, None
     for note in notes:
         if client not in note.clients:
@@ -60,8 +68,10 @@ def _steps(notes: Sequence[NoteView], client: int) -> tuple[list[NoteView], int]
 
 
 def _place(note: NoteView, client: int, before: Any) -> Any:
-    """Where a note put a client: the model that it chose, or whether it took part, where notes tell that; who was not heard
-    then stays where it was ``before``. Else, those it is with."""
+    """Return where a note placed a client: its model, whether it took part, or the clients that it is with.
+
+    The first two apply if notes contain them; a client that did not answer then keeps its place ``before``.
+    """
     models, losses, bars = (note.values(name) for name in ("model", "loss", "bar"))
     if models:
         return models.get(client, before)
@@ -72,7 +82,7 @@ def _place(note: NoteView, client: int, before: Any) -> Any:
 
 def _step(told: RunHistory, note: NoteView, client: int) -> dict[str, Any]:
     found = families.member(note, client)
-    after = note.place + (note.kind == "partition")  # its groups train in the next round
+    after = note.place + (note.kind == "partition")  # the groups of a partition train in the next round
     return {
         **story.decision(note), "client": {**found.json(), "words": found.words()},
         "accuracy_before": _accuracy(told.lines[: note.place], client),
@@ -81,11 +91,12 @@ def _step(told: RunHistory, note: NoteView, client: int) -> dict[str, Any]:
 
 
 def _accuracy(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
-    """Its last accuracy in ``lines``, and the round."""
+    """Return the client's last accuracy in ``lines``, and its round."""
     return _first(list(reversed(lines)), client)
 
 
 def _first(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
+    """Return the client's first accuracy in ``lines``, and its round."""
     for line in lines:
         value = line["clients"].get(str(client), {}).get("accuracy") if line["tested"] else None
         if value is not None:
@@ -94,7 +105,7 @@ def _first(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
 
 
 def _path(told: RunHistory, client: int) -> list[dict[str, Any]]:
-    """The groups that it was in, from which round to which, and its last accuracy with each one's model."""
+    """Return the groups that the client was in, their first and last rounds, and its last accuracy with each model."""
     _, places = follow(told.lines)
     spans: list[tuple[int, list[Line]]] = []
     for line, row in zip(told.lines, places, strict=True):
@@ -114,7 +125,10 @@ def _path(told: RunHistory, client: int) -> list[dict[str, Any]]:
 
 
 def _truth(told: RunHistory, group: Clients, client: int) -> dict[str, Any] | None:
-    """Its true group, whom it is with though they are not of it, and whom of it it is without; None where nothing is known."""
+    """Return the client's true group, the members of its group that are not in it, and those of it that are missing.
+
+    It is None if the true group is not known.
+    """
     true = next((members for members in told.truth or () if client in members), None)
     if true is None:
         return None
@@ -125,7 +139,7 @@ def _truth(told: RunHistory, group: Clients, client: int) -> dict[str, Any] | No
 
 
 def text(told: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
-    """(indentation, paragraph) of a client's explanation."""
+    """Return (indentation, paragraph) of a client's explanation."""
     client = found["client"]
     out = [(0, f"Client {client}. {story.title(found)}"), (0, found["about"]), (0, "")]
     out += _now(found)

@@ -1,4 +1,4 @@
-"""A run in words: each decision that changed groups, and how close the present ones are to becoming others."""
+"""A run in words: each decision that changed groups, and how close the present groups are to a change."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from coterie.report.explain.view import Clients, NoteView, RunHistory, count, wh
 from coterie.report.summary import agreement, mean_of, without
 
 SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
-"""Kinds of notes that may tell why groups stayed what they are."""
+"""Kinds of notes that may explain why groups stayed the same."""
 
 
 def story(told: RunHistory) -> dict[str, Any]:
-    """All of a run: see docs/explain.md for the fields."""
+    """Return the explanation of a run; docs/explain.md has the fields."""
     notes = list(told.told())
     changed = [note for note in notes if note.changes]
     others = Counter(note.kind for note in notes if not note.changes)
@@ -34,6 +34,7 @@ def story(told: RunHistory) -> dict[str, Any]:
 
 
 def heading(told: RunHistory) -> dict[str, Any]:
+    """Return the run's directory, method, scenario, seed and rounds, and how its method decides."""
     return {
         "run": str(told.folder), "method": told.method, "scenario": told.description["scenario"]["name"],
         "seed": told.description["seeds"][0], "round": told.lines[-1]["round"], "rounds": told.description["rounds"],
@@ -42,7 +43,7 @@ def heading(told: RunHistory) -> dict[str, Any]:
 
 
 def decision(note: NoteView) -> dict[str, Any]:
-    """A note: what it compared, how close it was, what would have changed it, and what it says itself."""
+    """Return a note as data: the numbers compared, how close they were, what would have changed it, and its own text."""
     found = families.decision(note)
     return {
         "round": note.round, "kind": note.kind, "clients": list(note.clients), "parts": [list(part) for part in note.parts],
@@ -51,7 +52,7 @@ def decision(note: NoteView) -> dict[str, Any]:
 
 
 def _joined(note: NoteView) -> list[int]:
-    """Whom the client of a note is with after the round, where it found its group in it."""
+    """Return the clients that the client of a note is with after the round, if it found its group in this round."""
     if note.kind not in ("join", "move") or len(note.clients) != 1:
         return []
     group: list[int] = next((group for group in note.line["groups"] if note.clients[0] in group), [])
@@ -59,8 +60,15 @@ def _joined(note: NoteView) -> list[int]:
 
 
 def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
-    """The last note that told of this group alone and left it as it was, if nothing has changed it since but comings and
-    goings."""
+    """Return the last note about this group alone that left it unchanged.
+
+    Args:
+        notes: The notes of the run, oldest first.
+        group: The members of the group.
+
+    Returns:
+        The note, or None if there is no such note or the group has changed since, except for clients that came or left.
+    """
     members = set(group)
     for note in reversed(notes):
         there = set(note.clients)
@@ -72,7 +80,15 @@ def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
 
 
 def last_of_all(told: RunHistory, notes: Sequence[NoteView]) -> NoteView | None:
-    """The last note about several of the present groups together that left them as they were, if none has changed since."""
+    """Return the last note about several of the present groups together that left them unchanged.
+
+    Args:
+        told: The run.
+        notes: The notes of the run, oldest first.
+
+    Returns:
+        The note, or None if there is no such note or one of the groups has changed since.
+    """
     for note in reversed(notes):
         if _ends(note, {client for group in told.groups for client in group}):
             return None
@@ -83,7 +99,7 @@ def last_of_all(told: RunHistory, notes: Sequence[NoteView]) -> NoteView | None:
 
 
 def _ends(note: NoteView, members: set[int]) -> bool:
-    """Whether groups of any of these clients became others by this note, not by one client's coming alone."""
+    """Return whether a note changed groups of any of these clients, apart from the arrival of one client."""
     return note.changes and note.kind != "join" and bool(members & set(note.clients))
 
 
@@ -98,13 +114,20 @@ def _standing(told: RunHistory, notes: Sequence[NoteView], group: Clients) -> di
 
 
 def accuracy(told: RunHistory, group: Clients) -> float | None:
-    """The mean accuracy of a group's honest clients in the last tested round."""
+    """Return the mean accuracy of a group's honest clients in the last tested round, or None."""
     tested = next((line for line in reversed(told.lines) if line["tested"]), None)
     return None if tested is None else mean_of(tested, group)
 
 
 def unexplained(told: RunHistory, changed: Sequence[NoteView]) -> list[dict[str, Any]]:
-    """Rounds after which groups were others though no note says why; who came and who left does not count."""
+    """Return the rounds after which groups had changed without a note that explains it.
+
+    Clients that come or leave do not count as a change.
+
+    Args:
+        told: The run.
+        changed: The notes that changed groups.
+    """
     why = {note.round for note in changed} | {note.round + 1 for note in changed if note.kind in ("partition", "join")}
     found = []
     for before, line in zip(told.lines, told.lines[1:], strict=False):
@@ -118,7 +141,7 @@ def unexplained(told: RunHistory, changed: Sequence[NoteView]) -> list[dict[str,
 
 
 def came_and_went(told: RunHistory) -> list[tuple[int, Clients, Clients]]:
-    """(round, who came, who left), where anybody did."""
+    """Return (round, clients that came, clients that left) for each round in which any did."""
     found = []
     for before, line in zip(told.lines, told.lines[1:], strict=False):
         old, new = ({int(client) for client in one["clients"]} for one in (before, line))
@@ -128,7 +151,7 @@ def came_and_went(told: RunHistory) -> list[tuple[int, Clients, Clients]]:
 
 
 def not_recorded(told: RunHistory) -> list[str]:
-    """What records of this age lack."""
+    """Return what the records of this run lack, because an earlier Coterie wrote them."""
     lacks = []
     if any("silent" not in line for line in told.lines):
         lacks.append("which clients were asked and did not answer")
@@ -138,11 +161,11 @@ def not_recorded(told: RunHistory) -> list[str]:
 # -- in words -----------------------------------------------------------------------------------------------------------
 
 SHOWN = 12
-"""Decisions told in full, half of them the first and half the last; and groups."""
+"""The number of decisions shown in full, half of them the first and half the last; and the number of groups shown."""
 
 
 def text(told: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
-    """(indentation, paragraph) of a run's explanation."""
+    """Return (indentation, paragraph) of a run's explanation."""
     out = [(0, title(found)), (0, found["about"]), (0, "")]
     out += _changes(found) + _events(told) + _present(found)
     for lack in found["not_recorded"]:
@@ -151,6 +174,7 @@ def text(told: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 def title(found: dict[str, Any]) -> str:
+    """Return a sentence with the run's method, scenario, seed, round and number of groups."""
     return (
         f"{found['method']} in {found['scenario']}, seed {found['seed']}, after round {found['round']} of {found['rounds']}: "
         f"{count(len(found['groups']), 'group')}."
@@ -179,12 +203,12 @@ def _changes(found: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 def told_of(one: dict[str, Any]) -> list[tuple[int, str]]:
-    """One decision: what happened, and below it why."""
+    """Return one decision: what happened, and below it the reasons."""
     return [(1, f"Round {one['round']}: {happened(one)}"), *((2, sentence) for sentence in one["words"])]
 
 
 def happened(one: dict[str, Any]) -> str:
-    """What a decision did, in a sentence."""
+    """Return the effect of a decision in one sentence."""
     parts, clients = [who(part) + " alone" * (len(part) == 1) for part in one["parts"]], one["clients"]
     shown = " | ".join(parts[:6]) + (f" | and {len(parts) - 6} more" if len(parts) > 6 else "")
     match one["kind"]:

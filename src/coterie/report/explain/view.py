@@ -1,4 +1,4 @@
-"""What a run's records tell: its settings, its rounds as far as asked, and every note in its place."""
+"""Access to a run's records: its settings, its rounds up to the requested one, and every note with its context."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ Clients = tuple[int, ...]
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run as recorded, up to a round. description: of ``run.toml``. lines: the rounds, the last that was asked for last."""
+    """A run as recorded, up to a round.
+
+    Attributes:
+        folder: The run directory.
+        description: The content of ``run.toml``.
+        lines: The rounds; the requested one is the last.
+    """
 
     folder: Path
     description: Mapping[str, Any]
@@ -31,16 +37,17 @@ class RunHistory:
 
     @property
     def method(self) -> str:
+        """The name of the method."""
         return str(self.description["methods"][0]["name"])
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Of the method; ``none`` is None."""
+        """The settings of the method; ``none`` becomes None."""
         return {key: None if value == "none" else value for key, value in self.description["methods"][0].items()}
 
     @property
     def truth(self) -> list[Clients] | None:
-        """The true groups, of those clients that are there."""
+        """The true groups, of the clients that are present; None if they are not known."""
         here = {c for group in self.groups for c in group}
         told = self.description["world"].get("true_groups")
         groups = [tuple(c for c in group if c in here) for group in told or ()]
@@ -48,19 +55,21 @@ class RunHistory:
 
     @property
     def groups(self) -> list[Clients]:
+        """The groups after the last of these rounds."""
         return [tuple(group) for group in self.lines[-1]["groups"]]
 
     @property
     def adversaries(self) -> list[int]:
-        """Hostile clients, where the data tell."""
+        """The hostile clients, if the data contain this information."""
         return list(self.description["world"].get("adversaries", ()))
 
     def group(self, client: int) -> Clients | None:
+        """Return the present group of a client, or None if it is in none."""
         return next((group for group in self.groups if client in group), None)
 
     @cached_property
     def nodes(self) -> dict[int, Clients]:
-        """Number of a node of the tree of groups -> who was in it when it was made, as far as records tell."""
+        """Number of a node of the tree of groups -> its members when it was made, if that was recorded."""
         found: dict[int, Clients] = {}
         for told in self.told():
             first = told.numbers.get("first_part")
@@ -69,7 +78,7 @@ class RunHistory:
         return found
 
     def told(self) -> Iterator[NoteView]:
-        """Every note, oldest first."""
+        """Yield every note, oldest first."""
         before: Line | None = None
         for place, line in enumerate(self.lines):
             for note in line["notes"]:
@@ -79,7 +88,15 @@ class RunHistory:
 
 @dataclass(frozen=True)
 class NoteView:
-    """A note in its place: the line of its round, whose place is ``place``, and the line before."""
+    """A note with its context.
+
+    Attributes:
+        story: The run.
+        place: The position of the note's round in the run.
+        line: The record of that round.
+        before: The record of the round before, or None.
+        note: The note.
+    """
 
     story: RunHistory
     place: int
@@ -89,55 +106,60 @@ class NoteView:
 
     @property
     def round(self) -> int:
+        """The number of the note's round."""
         return int(self.line["round"])
 
     @property
     def kind(self) -> str:
+        """The kind of the note."""
         return str(self.note["kind"])
 
     @property
     def clients(self) -> Clients:
+        """The clients that the note is about."""
         return tuple(self.note["clients"])
 
     @property
     def parts(self) -> list[Clients]:
+        """The parts of the note: groups of clients."""
         return [tuple(part) for part in self.note["parts"]]
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Those that are known."""
+        """The numbers of the note that are known."""
         return {name: value for name, value in (self.note.get("numbers") or {}).items() if value is not None}
 
     def values(self, name: str) -> dict[int, float]:
-        """client -> number, of those that are known; empty where the record has none of this name."""
+        """Return client -> number for the numbers that are known; empty if the record has none of this name."""
         found = (self.note.get("values") or {}).get(name) or {}
         return {int(client): value for client, value in found.items() if value is not None}
 
     @cached_property
     def matrices(self) -> tuple[list[int], dict[str, np.ndarray]]:
-        """The clients of the rows, and the matrices ``(n, n)`` by name; none where nothing was recorded."""
+        """The clients of the rows, and the matrices ``(n, n)`` by name; both empty if nothing was recorded."""
         name, line = self.note.get("similarity"), self.story.lines[self.round - 1]
         if name and name in line.get("files", {}):
             return load(self.story.folder, line, self.note)
         if name:
-            with suppress(DamagedError):  # of an earlier Coterie: a lost file is told like one that never was
+            with suppress(DamagedError):  # in records of an earlier Coterie a lost file looks like one never written
                 return load(self.story.folder, line, self.note)
         return [], {}
 
     def matrix(self, name: str = "all") -> tuple[list[int], np.ndarray | None]:
+        """Return the clients of the rows, and the matrix ``(n, n)`` of this name or None."""
         clients, found = self.matrices
         return clients, found.get(name)
 
     @property
     def changes(self) -> bool:
-        """Whether groups became others by it."""
+        """Whether the note changed groups."""
         if self.arrives:
             return False
         if self.kind in ("join", "move", "merge"):
             return True
         if not self.parts or self.kind in ("hold", "ask", "gradients"):
             return False
-        if self.kind == "partition":  # these are told where the groups to come are not those that trained
+        if self.kind == "partition":  # written if the next groups are not those that trained
             return True
         inside = {c for part in self.parts for c in part}
         old = {frozenset(inside & set(group)) for group in (self.before["groups"] if self.before else [inside])}
@@ -145,14 +167,19 @@ class NoteView:
 
     @property
     def arrives(self) -> bool:
-        """Whether it tells of clients who came to the federation, and of no decision: an engine's note, not a method's."""
+        """Whether the note records only that clients came to the federation: a note of the engine, not of the method."""
         return self.kind == "join" and not self.numbers and str(self.note["text"]).endswith(f"joined in round {self.round}")
 
 
 def read(run: Path | str, round: int | None = None) -> RunHistory:
-    """The records of the run in directory ``run``, up to ``round``; the last where None.
+    """Read the records of the run in directory ``run``.
 
-    Raises :class:`~coterie.settings.UserError` for a folder of several runs or of none, without rounds, or without that one.
+    Args:
+        run: The run directory.
+        round: The last round to read; None for all.
+
+    Raises:
+        UserError: For a folder of several runs or of none, a run without rounds, or one without this round.
     """
     folder = Path(run)
     if not (folder / RUN).is_file():
@@ -171,7 +198,15 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
 
 
 def of_client(story: RunHistory, client: int) -> Clients:
-    """The group of a client. Raises :class:`~coterie.settings.UserError` for one that is not there, naming the nearest."""
+    """Return the group of a client.
+
+    Args:
+        story: The run.
+        client: The client.
+
+    Raises:
+        UserError: If the client is not present; the message names the nearest one.
+    """
     group = story.group(client)
     if group is None:
         ids = sorted(c for members in story.groups for c in members)
@@ -186,20 +221,29 @@ def of_client(story: RunHistory, client: int) -> Clients:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a decision compared, how close it was, and what would have changed it: values, and their sentences.
+# The numbers that a decision compared, how close they were, and what would have changed it: values and sentences.
 
 
 SIGNS = {"<": "below", "<=": "at most", ">": "above", ">=": "at least"}
-"""What a criterion asks of a value, in words."""
+"""The condition of a criterion, in words."""
 
 WHOLE = ("min_cluster_size",)
-"""Settings that are whole numbers."""
+"""Settings that are integers."""
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """One comparison: ``value sign bound``. what: the value in words. means, fails: what follows where it holds, and where it
-    does not. setting: the name of the setting that the bound is, where it is one."""
+    """One comparison: ``value sign bound``.
+
+    Attributes:
+        what: The value in words.
+        value: The value.
+        sign: One of :data:`SIGNS`.
+        bound: The number that the value is compared with.
+        means: The consequence if the comparison holds.
+        setting: The name of the setting that is the bound, or empty.
+        fails: The consequence if the comparison does not hold.
+    """
 
     what: str
     value: float
@@ -211,12 +255,13 @@ class Criterion:
 
     @property
     def holds(self) -> bool:
+        """Whether the comparison holds."""
         return {"<": self.value < self.bound, "<=": self.value <= self.bound, ">": self.value > self.bound}.get(
             self.sign, self.value >= self.bound
         )
 
     def words(self) -> str:
-        """One sentence: what was compared with what, how close it was, and what that means."""
+        """Return one sentence: the numbers compared, how close they were, and the consequence."""
         bound = f"{self.setting} {short(self.bound)}" if self.setting else short(self.bound)
         told = SIGNS[self.sign] if self.holds else f"not {SIGNS[self.sign]}"
         end = self.means if self.holds else self.fails
@@ -224,6 +269,7 @@ class Criterion:
         return f"{said}: {end}." if end else f"{said}."
 
     def json(self) -> dict[str, Any]:
+        """Return the comparison as data for JSON."""
         ratio = self.value / self.bound if self.bound else None
         return {
             "what": self.what, "value": self.value, "sign": self.sign, "bound": self.bound, "setting": self.setting or None,
@@ -233,7 +279,14 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Change:
-    """A setting that would have to be ``sign value``, where it was ``was``."""
+    """A change of a setting that would have been necessary: to ``sign value``.
+
+    Attributes:
+        setting: The name of the setting.
+        sign: One of :data:`SIGNS`.
+        value: The bound of its new value.
+        was: Its value in the run.
+    """
 
     setting: str
     sign: str
@@ -241,6 +294,7 @@ class Change:
     was: Any
 
     def words(self) -> str:
+        """Return the change in words."""
         if isinstance(self.value, int):
             side = "or more" if self.sign == ">=" else "or fewer"
             return f"{self.setting} {self.value} {side} (it was {plain(self.was)})"
@@ -248,7 +302,7 @@ class Change:
         return f"{self.setting} {side} {outward(self.value, self.sign)} (it was {plain(self.was)})"
 
     def possible(self, limits: Mapping[str, Any]) -> bool:
-        """Whether a setting with these limits can have such a value."""
+        """Return whether a setting with these limits can have such a value."""
         reach = math.inf if self.sign in (">", ">=") else -math.inf
         value = self.value if "=" in self.sign else math.nextafter(self.value, reach)
         low, high = limits.get("ge", -math.inf), limits.get("le", math.inf)
@@ -257,24 +311,37 @@ class Change:
 
 @dataclass(frozen=True)
 class Flip:
-    """What would have changed a decision: all of ``changes`` together, and what would have happened then."""
+    """Changes that together would have changed a decision.
+
+    Attributes:
+        changes: The changes, all of which are necessary.
+        then: What would have happened then.
+    """
 
     changes: tuple[Change, ...]
     then: str
 
     def words(self) -> str:
+        """Return the changes and their effect in one sentence."""
         *most, last = (change.words() for change in self.changes)
         return f"With {', '.join(most)} and {last}, {self.then}." if most else f"With {last}, {self.then}."
 
     def json(self) -> dict[str, Any]:
+        """Return the changes and their effect as data for JSON."""
         changes = [{"setting": c.setting, "sign": c.sign, "value": c.value, "was": c.was} for c in self.changes]
         return {"changes": changes, "then": self.then}
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is to be said of a decision, or of one client in it. says: further sentences, before the criteria; data: their
-    numbers, for JSON."""
+    """The explanation of a decision, or of one client in it.
+
+    Attributes:
+        says: Further sentences, before the criteria.
+        criteria: The comparisons.
+        flips: Changes of settings that would have changed the decision.
+        data: The numbers of the sentences, for JSON.
+    """
 
     says: tuple[str, ...] = ()
     criteria: tuple[Criterion, ...] = ()
@@ -282,14 +349,20 @@ class Explanation:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def words(self) -> list[str]:
+        """Return all sentences."""
         return [*self.says, *(c.words() for c in self.criteria), *(f.words() for f in self.flips)]
 
     def within(self, limits: Mapping[str, Mapping[str, Any]]) -> Explanation:
-        """The same without what no setting can be: limits of each setting by name."""
+        """Return the explanation without changes that no setting allows.
+
+        Args:
+            limits: Name of a setting -> its limits.
+        """
         flips = (f for f in self.flips if all(change.possible(limits.get(change.setting, {})) for change in f.changes))
         return replace(self, flips=tuple(flips))
 
     def json(self) -> dict[str, Any]:
+        """Return the explanation as data for JSON."""
         return {
             "says": list(self.says), "criteria": [c.json() for c in self.criteria],
             "would_change": [f.json() for f in self.flips], "numbers": dict(self.data),
@@ -297,8 +370,14 @@ class Explanation:
 
 
 def opposed(criterion: Criterion, setting: str, was: Any, value: float) -> Change:
-    """The change of ``setting``, which is on the criterion's side of the bound, that turns it round: ``value`` is what is
-    compared with the setting, in its unit."""
+    """Return the change of a setting that reverses a criterion.
+
+    Args:
+        criterion: The criterion, in which ``setting`` is on the side of the bound.
+        setting: The name of the setting.
+        was: Its value in the run.
+        value: The number compared with the setting, in its unit.
+    """
     flipped = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"} if criterion.holds else {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
     sign = flipped[criterion.sign]
     if setting not in WHOLE:
@@ -307,32 +386,42 @@ def opposed(criterion: Criterion, setting: str, was: Any, value: float) -> Chang
 
 
 def sentence(text: str) -> str:
-    """A note's words as a sentence.
+    """Return a note's text as a sentence.
 
-    >>> sentence("a group of one cannot split")
-    'A group of one cannot split.'
+    Example:
+        >>> sentence("a group of one cannot split")
+        'A group of one cannot split.'
     """
     return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
 
 
 def short(value: float) -> str:
-    """A number of three figures.
+    """Return a number with three significant digits.
 
-    >>> short(0.123456), short(1234567.0), short(3.0)
-    ('0.123', '1.23e+06', '3')
+    Example:
+        >>> short(0.123456), short(1234567.0), short(3.0)
+        ('0.123', '1.23e+06', '3')
     """
     return f"{value:.3g}"
 
 
 def plain(value: Any) -> str:
+    """Return a setting's value in words."""
     return short(value) if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def outward(value: float, sign: str) -> str:
-    """A bound of three figures, rounded so that whatever is on its side of it is on that side of ``value``.
+    """Return a bound with three significant digits.
 
-    >>> outward(0.31449, "<="), outward(0.31441, ">"), outward(0.5, "<"), outward(1.00000000001, ">")
-    ('0.314', '0.315', '0.5', '1.01')
+    It is rounded so that every number beyond it, in the direction of ``sign``, is also beyond ``value``.
+
+    Args:
+        value: The exact bound.
+        sign: One of :data:`SIGNS`.
+
+    Example:
+        >>> outward(0.31449, "<="), outward(0.31441, ">"), outward(0.5, "<"), outward(1.00000000001, ">")
+        ('0.314', '0.315', '0.5', '1.01')
     """
     if value == 0 or not math.isfinite(value):
         return short(value)
@@ -345,10 +434,11 @@ def outward(value: float, sign: str) -> str:
 
 
 def margin(value: float, bound: float) -> str:
-    """How close a value was to what it was compared with.
+    """Return how close a value was to its bound, in words.
 
-    >>> margin(0.25, 0.5), margin(0.51, 0.5), margin(1e-9, 1e-4), margin(0.2, 0.0), margin(0.5, 0.5)
-    ('a factor of 2 below', '2 % above', 'a factor of 1e+05 below', '0.2 above', 'equal')
+    Example:
+        >>> margin(0.25, 0.5), margin(0.51, 0.5), margin(1e-9, 1e-4), margin(0.2, 0.0), margin(0.5, 0.5)
+        ('a factor of 2 below', '2 % above', 'a factor of 1e+05 below', '0.2 above', 'equal')
     """
     if value == bound:
         return "equal"
@@ -362,42 +452,47 @@ def margin(value: float, bound: float) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Pieces of sentences that all explanations share.
+# Parts of sentences that all explanations use.
 
 
 def who(clients: Iterable[int]) -> str:
-    """A group in words.
+    """Return a group in words.
 
-    >>> who([3]), who([0, 1, 2])
-    ('client 3', 'clients 0-2 (3 clients)')
+    Example:
+        >>> who([3]), who([0, 1, 2])
+        ('client 3', 'clients 0-2 (3 clients)')
     """
     ids = list(clients)
     return f"client {ids[0]}" if len(ids) == 1 else f"clients {members(ids, most=6)}"
 
 
 def count(number: int, noun: str) -> str:
-    """
-    >>> count(1, "group"), count(3, "group")
-    ('1 group', '3 groups')
+    """Return a number with its noun.
+
+    Example:
+        >>> count(1, "group"), count(3, "group")
+        ('1 group', '3 groups')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def rounds(numbers: Sequence[int], most: int = 8) -> str:
-    """Rounds in words.
+    """Return rounds in words.
 
-    >>> rounds([4]), rounds([1, 2, 3, 7])
-    ('round 4', 'rounds 1-3, 7')
+    Example:
+        >>> rounds([4]), rounds([1, 2, 3, 7])
+        ('round 4', 'rounds 1-3, 7')
     """
     text = members(numbers, most=most).rpartition(" (")[0]
     return f"round{'' if len(numbers) == 1 else 's'} {text}"
 
 
 def ranked(values: Mapping[str, float], names: Mapping[str, str], most: int = 4) -> str:
-    """Numbers with the names of what they are of, in their order; the rest counted.
+    """Return numbers in words, each with a name, in their order; those after the first ``most`` are only counted.
 
-    >>> ranked({"a": 0.5, "b": 0.25, "c": 1.0}, {"a": "branch a", "b": "branch b"}, most=2)
-    '0.5 for branch a; 0.25 for branch b; and 1 more'
+    Example:
+        >>> ranked({"a": 0.5, "b": 0.25, "c": 1.0}, {"a": "branch a", "b": "branch b"}, most=2)
+        '0.5 for branch a; 0.25 for branch b; and 1 more'
     """
     shown = "; ".join(f"{short(value)} for {names[name]}" for name, value in list(values.items())[:most])
     return shown + (f"; and {len(values) - most} more" if len(values) > most else "")

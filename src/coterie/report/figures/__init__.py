@@ -1,4 +1,4 @@
-"""Figures of a run for papers, by Matplotlib: as wide as a column or a page of a journal, told apart in colour and in grey."""
+"""Figures of a run for papers, by Matplotlib: in a journal's column or page width, readable in colour and in grey."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ SUFFIXES = (".pdf", ".png", ".svg")
 
 
 def plot(run: Path | str, kind: str, out: Path | str, round: int | None = None) -> Path:
-    """Draw one figure of the run in directory ``run`` to ``out``, a .pdf, .png or .svg; returns its path.
+    """Draw one figure of the run in directory ``run``; the same records make the same file. Needs Matplotlib.
 
-    kind: ``groups`` (who was in which group, over the rounds), ``accuracy`` or ``loss`` (of every group and its clients),
-    ``similarity`` (the matrices that decisions rested on, of ``round`` or the last that has one), ``criteria`` (the numbers
-    that the method compared) or ``traffic`` (bytes and seconds). The same records make the same file. Needs Matplotlib.
+    Args:
+        run: A run directory, or a folder with a single one.
+        kind: ``groups`` (the group of each client over the rounds), ``accuracy`` or ``loss`` (of every group and its
+            clients), ``similarity`` (the matrices on which decisions were based), ``criteria`` (the numbers that the method
+            compared) or ``traffic`` (bytes and seconds).
+        out: The file to write, a .pdf, .png or .svg.
+        round: For ``similarity``, the round of the matrices; None for the last round that has one.
 
-    Raises :class:`~coterie.settings.UserError` for an unknown kind, another suffix, a folder of several runs, and a run that
-    has no such numbers.
+    Returns:
+        The path of the file.
+
+    Raises:
+        UserError: For an unknown kind, another suffix, a folder of several runs, a run without such numbers, or a ``round``
+            with another kind than ``similarity``.
     """
     from coterie.report.figures import style
 
@@ -55,7 +63,7 @@ def _maker(kind: str, run: Gathered, round: int | None) -> Callable[[], Figure]:
 
 
 def _single(folder: Path) -> Path:
-    """The run directory, or the only one in a folder."""
+    """Return the folder if it is a run directory, else the only run directory in it."""
     if (folder / RUN).is_file():
         return folder
     inside = expand([folder])

@@ -1,4 +1,4 @@
-"""What a method compared before it acted: the charts of the page, for print."""
+"""The numbers that a method compared before it acted: the charts of the page, for print."""
 
 from __future__ import annotations
 
@@ -18,23 +18,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMED = 40
-"""Leaves of a dendrogram are named up to so many."""
+"""Leaves of a dendrogram are named if there are at most this many."""
 
 ENTRIES = 8
-"""Groups in the legend at most, those of the most recent rounds."""
+"""The greatest number of groups in the legend; those of the most recent rounds are shown."""
 
 SEVERAL: dict[str, Any] = {"color": "black", "marker": "x"}
-"""The look of numbers that are about no single group, beside those that are."""
+"""The style of numbers about several groups, next to numbers about one."""
 
 TITLE = 34
 """Letters in a line of a title."""
 
 LEGEND = 0.14
-"""Inches that a line of a legend takes."""
+"""The height of a line of a legend, in inches."""
 
 
 def figure(run: Gathered) -> Figure:
-    """Raises :class:`~coterie.settings.UserError` for a run whose notes tell no numbers."""
+    """Draw the numbers that the method of a run compared.
+
+    Args:
+        run: The run.
+
+    Raises:
+        UserError: If the notes of the run contain no numbers.
+    """
     method = run.description["methods"][0]
     found = charts(method, run.folder, run.lines, run.told)
     if not found:
@@ -59,7 +66,7 @@ def figure(run: Gathered) -> Figure:
 
 
 def _groups(made: Figure, look: Looks, nodes: Sequence[int], across: int) -> None:
-    """A legend of the groups, for all charts."""
+    """Add a legend of the groups, for all charts."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], **look.line(node), linestyle="", label=f"G{node}") for node in nodes]
@@ -67,7 +74,7 @@ def _groups(made: Figure, look: Looks, nodes: Sequence[int], across: int) -> Non
 
 
 def _names(chart: Chart) -> dict[str, int]:
-    """Name of a line -> its dash, where there is more than one name."""
+    """Return the dash of each line name, if there is more than one name."""
     names = {one["name"]: one["dash"] for one in chart["series"]}
     return names if len(names) > 1 else {}
 
@@ -106,7 +113,7 @@ def _levels(axes: Axes, chart: Chart) -> None:
 
 
 def _tree(axes: Axes, run: Gathered, look: Looks, chart: Chart) -> None:
-    """A dendrogram, its leaves in the colours and markers of the groups that clients are in now."""
+    """Draw a dendrogram whose leaves have the colours and markers of the clients' current groups."""
     from matplotlib.collections import LineCollection
 
     links = chart["links"]

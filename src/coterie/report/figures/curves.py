@@ -1,4 +1,4 @@
-"""Lines over the rounds: accuracy or loss of every group, and what was sent and how long it took."""
+"""Curves over the rounds: accuracy or loss of every group, and the traffic and time of the run."""
 
 from __future__ import annotations
 
@@ -19,20 +19,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINES = 60
-"""Clients have lines of their own up to so many; of more, a band has the middle 80 % of each group."""
+"""Each client has a line if there are at most this many; otherwise a band shows the middle 80 % of each group."""
 
 GROUPS, BANDS = 24, 12
-"""Groups that are drawn at most: those tested in most rounds; and with bands, at most."""
+"""The greatest number of groups drawn, those tested in most rounds; and the greatest number drawn with bands."""
 
 SPLITS = 60
-"""Rounds in which groups changed are marked up to so many."""
+"""Rounds in which groups changed are marked if there are at most this many."""
 
 LEGEND = 0.14
-"""Inches that a line of the legend takes."""
+"""The height of a line of the legend, in inches."""
 
 
 def figure(run: Gathered, metric: str) -> Figure:
-    """metric: accuracy or loss. Raises :class:`~coterie.settings.UserError` if it was never measured."""
+    """Draw a metric of every group over the rounds.
+
+    Args:
+        run: The run.
+        metric: accuracy or loss.
+
+    Raises:
+        UserError: If the metric was never measured.
+    """
     found = groups(run, metric)
     if not found:
         raise UserError(f"{run.folder} has no {metric} recorded: {_why_not(run, metric)}")
@@ -52,7 +60,14 @@ def _why_not(run: Gathered, metric: str) -> str:
 
 
 def groups(run: Gathered, metric: str) -> dict[int, dict[int, list[float]]]:
-    """node -> round -> what its honest members had, in the rounds that were tested; groups tested most often."""
+    """Return the values of each group's honest members in the tested rounds: node -> round -> values.
+
+    Only the groups that were tested most often are included, at most :data:`GROUPS`.
+
+    Args:
+        run: The run.
+        metric: accuracy or loss.
+    """
     adversaries = set(run.facts.get("adversaries", ()))
     tested = tests(run.lines)
     found: dict[int, dict[int, list[float]]] = {}
@@ -66,6 +81,15 @@ def groups(run: Gathered, metric: str) -> dict[int, dict[int, list[float]]]:
 
 
 def draw(axes: Axes, run: Gathered, metric: str, found: Mapping[int, Mapping[int, list[float]]], look: Looks) -> None:
+    """Draw the curves of the groups into ``axes``.
+
+    Args:
+        axes: The axes.
+        run: The run.
+        metric: accuracy or loss.
+        found: The values of each group, from :func:`groups`.
+        look: The style of the groups.
+    """
     if len(run.clients) <= LINES:
         _clients(axes, run, metric, look)
     for node, by_round in found.items():
@@ -88,7 +112,7 @@ def draw(axes: Axes, run: Gathered, metric: str, found: Mapping[int, Mapping[int
 
 
 def every(points: int) -> int:
-    """Markers on a line: about eight."""
+    """Return the distance between markers on a line with this many points: about eight markers."""
     return max(1, math.ceil(points / 8))
 
 
@@ -104,7 +128,7 @@ def _clients(axes: Axes, run: Gathered, metric: str, look: Looks) -> None:
 
 
 def traffic(run: Gathered) -> Figure:
-    """What was sent in all up to each round, in MB, and the seconds of each round."""
+    """Draw the cumulative traffic up to each round, in MB, and the seconds of each round."""
     told = costs(run.lines)
     made, axes = panels(2, width=PAGE, height=2.2)
     rounds = [line["round"] for line in run.lines]

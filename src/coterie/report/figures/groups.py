@@ -17,23 +17,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROW, LEAST, MOST = 0.13, 1.5, 4.6
-"""Inches: of a client's row, and of all rows at least and at most."""
+"""Heights in inches: of a client's row, and the least and the greatest height of all rows."""
 
 LINE = 0.125
-"""Inches that a line of small print takes."""
+"""The height of a line of small print, in inches."""
 
 NAMED = 48
-"""Clients are named up to so many."""
+"""Clients are named if there are at most this many."""
 
 VECTORS = 2000
-"""More blocks than this are drawn as points, so that the file stays small."""
+"""More blocks than this are drawn as pixels, so that the file stays small."""
 
 Block = tuple[int, int, int, int, int]
 """node, first and last row, first and last column, each counted from 0."""
 
 
 def figure(run: Gathered) -> Figure:
-    """Raises :class:`~coterie.settings.UserError` if nobody ever was in a group."""
+    """Draw the groups of a run.
+
+    Args:
+        run: The run.
+
+    Raises:
+        UserError: If no client was in a group in any round.
+    """
     if not any(place >= 0 for places in run.members for place in places):
         raise UserError(f"{run.folder} has no groups recorded: in none of its {len(run.lines)} rounds was anybody in one")
     height = max(LEAST, min(MOST, ROW * len(run.clients)))
@@ -43,12 +50,17 @@ def figure(run: Gathered) -> Figure:
 
 
 def blocks(members: Sequence[Sequence[int]]) -> list[Block]:
-    """Rectangles of clients side by side who are in one group through the same rounds.
+    """Return rectangles of adjacent clients that are in one group in the same rounds.
 
-    members: per client the id of its node in each round, or -1, as :class:`~coterie.report.gathered.Gathered` has them.
+    Args:
+        members: Per client, the id of its node in each round, or -1; see :class:`~coterie.report.gathered.Gathered`.
 
-    >>> blocks([[0, 0, 1], [0, 0, 1], [0, 0, 2], [-1, -1, 2]])
-    [(0, 0, 2, 0, 1), (1, 0, 1, 2, 2), (2, 2, 3, 2, 2)]
+    Returns:
+        The rectangles, sorted by first row and first column.
+
+    Example:
+        >>> blocks([[0, 0, 1], [0, 0, 1], [0, 0, 2], [-1, -1, 2]])
+        [(0, 0, 2, 0, 1), (1, 0, 1, 2, 2), (2, 2, 3, 2, 2)]
     """
     out: list[Block] = []
     open_: dict[tuple[int, int, int], int] = {}  # (node, first column, last column) -> the row at which the block begins
@@ -65,7 +77,7 @@ def _runs(row: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _draw(axes: Axes, run: Gathered, look: Looks, row: float) -> None:
-    """row: the height of a client, in inches."""
+    """Draw the blocks into ``axes``; ``row`` is the height of a client, in inches."""
     from matplotlib.collections import PolyCollection
 
     found = blocks(run.members)
@@ -94,14 +106,14 @@ def _draw(axes: Axes, run: Gathered, look: Looks, row: float) -> None:
 
 
 def _inside(axes: Axes, found: Sequence[Block], look: Looks, row: float, column: float) -> None:
-    """The names of groups that ended, in those of their blocks that have room."""
+    """Write the names of groups that ended into their blocks, where there is room."""
     for node, top, bottom, first, last in found:
         if node not in look.now and (bottom - top + 1) * row > LINE and (last - first + 1) * column > 0.08 * len(f"G{node}"):
             axes.text((first + last) / 2 + 1, (top + bottom) / 2, f"G{node}", ha="center", va="center", fontsize=7)
 
 
 def _beside(axes: Axes, run: Gathered, row: float) -> None:
-    """To the right of the groups of now that are large enough: name, how many clients, their mean accuracy as last tested."""
+    """Write name, size and last tested mean accuracy to the right of the current groups that are large enough."""
     tops: dict[int, list[int]] = {}
     for i, places in enumerate(run.members):
         if places[-1] >= 0:
@@ -124,7 +136,7 @@ def _say(axes: Axes, text: str, row: float) -> None:
 
 
 def _stripe(axes: Axes, run: Gathered, look: Looks, row: float) -> None:
-    """The true groups, left of the clients' rows."""
+    """Draw the true groups to the left of the clients' rows."""
     truths = run.truth
     truth = [truths.get(client, -1) for client in run.clients]
     beside = axes.inset_axes((-0.03, 0, 0.022, 1))

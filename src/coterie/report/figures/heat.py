@@ -1,4 +1,4 @@
-"""The matrices that a decision rested on, ordered by group."""
+"""The matrices on which a decision was based, ordered by group."""
 
 from __future__ import annotations
 
@@ -18,15 +18,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACROSS = 3
-"""Matrices in a row at most."""
+"""The greatest number of matrices in a row."""
 
 BORDERS = 40
-"""Lines between groups at most: more would hide the matrix."""
+"""The greatest number of lines between groups; more would hide the matrix."""
 
 
 def figure(run: Gathered, round: int | None) -> Figure:
-    """Every layer of every matrix of a round, or of the last that has one. Raises :class:`~coterie.settings.UserError` where
-    there is none."""
+    """Draw every layer of every matrix of a round.
+
+    Args:
+        run: The run.
+        round: The round, or None for the last one that has a matrix.
+
+    Raises:
+        UserError: If there is no matrix.
+    """
     drawn = _panels(run, chosen(run, round))
     columns = min(len(drawn), ACROSS)
     rows = math.ceil(len(drawn) / columns)
@@ -44,7 +51,15 @@ def figure(run: Gathered, round: int | None) -> Figure:
 
 
 def chosen(run: Gathered, round: int | None) -> list[tuple[Any, Any]]:
-    """(line, note) of the matrices of a round."""
+    """Return (line, note) of the matrices of a round.
+
+    Args:
+        run: The run.
+        round: The round, or None for the last one that has a matrix.
+
+    Raises:
+        UserError: If there is no matrix.
+    """
     named = [(line, note) for line in run.lines for note in line["notes"] if note.get("similarity")]
     having = sorted({line["round"] for line, _ in named})
     if not having:
@@ -61,7 +76,7 @@ def _method(run: Gathered) -> str:
 
 
 def _panels(run: Gathered, named: Sequence[tuple[Any, Any]]) -> list[tuple[str, Any, Any, Any, np.ndarray]]:
-    """title, clients, groups, edges and matrix of each panel."""
+    """Return title, clients, groups, edges and matrix of each panel."""
     out: list[tuple[str, Any, Any, Any, np.ndarray]] = []
     for line, note in named:
         clients, groups, edges, layers = arranged(*load(run.folder, line, note), line, run.clients)
@@ -73,14 +88,20 @@ def _panels(run: Gathered, named: Sequence[tuple[Any, Any]]) -> list[tuple[str, 
 
 
 def _meaning(run: Gathered) -> str:
-    """What a matrix has: FL+HC clusters by distances, the others by cosines."""
+    """Return the name of a matrix's values: FL+HC clusters by distances, the other methods by cosines."""
     method = run.description["methods"][0]
     return f"{method['metric']} distance" if method["name"] == "flhc" else "cosine similarity"
 
 
 def scale(matrix: np.ndarray) -> dict[str, Any]:
-    """The colours of a matrix ``(n, n)``: of cosines about zero, of anything else from the least to the greatest, both
-    without the diagonal of single clients."""
+    """Return the colour scale of a matrix.
+
+    For cosines it is symmetric about zero, for other values it reaches from the least to the greatest. Both ignore values
+    that are not finite, such as those of single clients on the diagonal.
+
+    Args:
+        matrix: The matrix ``(n, n)``.
+    """
     known = matrix[np.isfinite(matrix)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     if -1.001 <= low < 0 and high <= 1.001:
@@ -116,7 +137,7 @@ def _draw(axes: Axes, run: Gathered, look: Looks, title: str, clients: Any, grou
 
 
 def _stripes(axes: Axes, n: int, truth: Sequence[int], look: Looks) -> None:
-    """True groups, left of the rows and above the columns."""
+    """Draw the true groups to the left of the rows and above the columns."""
     from matplotlib.colors import to_rgb
 
     colours = np.array([[to_rgb(look.truth.get(number, "white")) for number in truth]])

@@ -1,7 +1,9 @@
-"""How figures for print look: colours that the colour-blind tell apart, markers and dashes for who prints in grey, fonts
-embedded, the widths of a journal; and files that are the same whenever they are made of the same numbers.
+"""The style of figures for print, and the writing of their files.
 
-Matplotlib is an extra, and imported when the first figure is drawn.
+Colours are chosen for readers with colour vision deficiency, and markers and dashes for prints in grey. Fonts are embedded,
+and widths are those of a journal. The same numbers always make the same file.
+
+Matplotlib is an optional dependency, imported when the first figure is drawn.
 """
 
 from __future__ import annotations
@@ -43,21 +45,37 @@ STYLE = {
 }  # fmt: skip
 
 UNSAID = {".pdf": "CreationDate", ".png": "Software", ".svg": "Date"}
-"""Suffix of a figure -> what its metadata leave out, so that the same numbers make the same file."""
+"""Suffix of a figure -> the metadata that it omits, so that the same numbers make the same file."""
 
 
 def check_installed(what: str, extra: str) -> None:
-    """Raises :class:`~coterie.settings.UserError` without Matplotlib: ``what`` needs it, and ``extra`` has it."""
+    """Check that Matplotlib is installed.
+
+    Args:
+        what: What needs Matplotlib, for the message.
+        extra: The extra of the package that installs it.
+
+    Raises:
+        UserError: If it is not installed.
+    """
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError(f"{what} need Matplotlib: pip install 'coterie[{extra}]'")
 
 
 def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ...]:
-    """Draw ``figure`` in this style, to files that end in one of :data:`UNSAID`, whole or not at all."""
+    """Draw ``figure`` in this style and write it to files, each completely or not at all.
+
+    Args:
+        figure: A function that draws the figure.
+        files: Paths with a suffix in :data:`UNSAID`.
+
+    Returns:
+        The paths of the files.
+    """
     import matplotlib
 
     written = []
-    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]  # whose keys are any
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]  # its keys can be any
         made = figure()
         for path in files:
             data = io.BytesIO()
@@ -69,7 +87,18 @@ def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ..
 
 
 def panels(columns: int, rows: int = 1, *, width: float = PAGE, height: float = 2.4, **share: Any) -> tuple[Figure, np.ndarray]:
-    """A figure, and its axes ``(rows, columns)``; ``height`` of each row, in inches."""
+    """Create a figure with a grid of axes.
+
+    Args:
+        columns: The number of columns.
+        rows: The number of rows.
+        width: The width of the figure, in inches.
+        height: The height of each row, in inches.
+        **share: Further arguments of Matplotlib's ``subplots``.
+
+    Returns:
+        The figure, and its axes ``(rows, columns)``.
+    """
     from matplotlib.figure import Figure
 
     made = Figure(figsize=(width, height * rows))
@@ -77,7 +106,13 @@ def panels(columns: int, rows: int = 1, *, width: float = PAGE, height: float = 
 
 
 def over_rounds(axes: Axes, first: float, last: float) -> None:
-    """Rounds to the right, told by whole numbers."""
+    """Set up the horizontal axis for rounds, with integers as labels.
+
+    Args:
+        axes: The axes.
+        first: The left limit.
+        last: The right limit.
+    """
     from matplotlib.ticker import MaxNLocator
 
     axes.set(xlabel="round", xlim=(first, last))
@@ -85,33 +120,44 @@ def over_rounds(axes: Axes, first: float, last: float) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Who is which colour: groups of now by colour and marker, groups that ended in grey, true groups like the group that has
-# most of their members; the same rule as on the page.
+# Colours: current groups have a colour and a marker, groups that ended are grey, and a true group has the colour of the
+# group that has most of its members. The page follows the same rule.
 
 
 ENDED = "#BDBDBD"
-"""Areas of groups that ended; their lines are darker."""
+"""The colour of areas of groups that ended; their lines are darker."""
 
 MANY = 40
-"""Of more groups than this those that ended get colours too, so that one can be told from the next."""
+"""With more groups than this, groups that ended have colours too, so that adjacent ones can be distinguished."""
 
 
 @dataclass(frozen=True)
 class Looks:
-    """now: node of a group that is there -> its number, from the top. truth: number of a true group -> colour."""
+    """The colours, markers and dashes of the groups of a run.
+
+    Attributes:
+        now: Node of a current group -> its number, from the top.
+        truth: Number of a true group -> colour.
+        many: Whether the run has more than :data:`MANY` groups.
+    """
 
     now: Mapping[int, int]
     truth: Mapping[int, str]
     many: bool
 
     def area(self, node: int) -> str:
-        """The colour of a block."""
+        """Return the colour of a group's block."""
         if node in self.now:
             return COLOURS[self.now[node] % len(COLOURS)]
         return COLOURS[node % len(COLOURS)] if self.many else ENDED
 
     def line(self, node: int | None, other: int = 0) -> dict[str, Any]:
-        """The colour and marker of a group's line; a line of no group is the ``other``-th of its figure."""
+        """Return the colour and marker of a line.
+
+        Args:
+            node: The group, or None for a line of no group.
+            other: For a line of no group, its position in the figure.
+        """
         if node is None:
             return {"color": COLOURS[other % len(COLOURS)], "marker": MARKERS[other % len(MARKERS)]}
         number = self.now.get(node, node)
@@ -119,11 +165,19 @@ class Looks:
         return {"color": colour, "marker": MARKERS[number % len(MARKERS)]}
 
     def dash(self, node: int) -> str:
-        """Solid for the first groups, dashed for more than there are colours, and for those that ended."""
+        """Return the dash of a group's line.
+
+        It is solid for the first groups. It is dashed for further groups once all colours are used, and for groups that
+        ended.
+
+        Args:
+            node: The group.
+        """
         return DASHES[self.now[node] // len(COLOURS) % len(DASHES)] if node in self.now else "--"
 
 
 def looks(run: Gathered) -> Looks:
+    """Return the colours, markers and dashes of the groups of a run."""
     now: dict[int, int] = {}
     for row in run.members:
         if row[-1] >= 0:
@@ -132,16 +186,17 @@ def looks(run: Gathered) -> Looks:
 
 
 def letter(number: int) -> str:
-    """The name of a true group.
+    """Return the name of a true group.
 
-    >>> letter(1), letter(30)
-    ('B', 'T30')
+    Example:
+        >>> letter(1), letter(30)
+        ('B', 'T30')
     """
     return chr(ord("A") + number) if number < 26 else f"T{number}"
 
 
 def _truths(run: Gathered, now: Mapping[int, int]) -> dict[int, str]:
-    """A true group takes the colour of the group that has most of its members, larger shares first, each colour once."""
+    """Give each true group the colour of the group that has most of its members: larger shares first, each colour once."""
     truth = run.truth
     shares: dict[int, Counter[int]] = {number: Counter() for number in set(truth.values())}
     for client, row in zip(run.clients, run.members, strict=True):

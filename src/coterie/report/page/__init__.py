@@ -1,7 +1,7 @@
-"""A run as one self-contained page: a document of numbers made from its records, and a page that draws it.
+"""A run as one self-contained HTML page: a document of numbers made from its records, and a page that draws it.
 
-The drawing is by hand, in SVG and canvas, and no plotting library is bundled: a page then has 60 kB of script in place of
-some megabytes, follows the reader's light, dark and print, is worked by keyboard, and draws 1,000 clients at once.
+The page draws by its own code, in SVG and canvas, without a plotting library. It then has 60 kB of script instead of
+several megabytes, follows the reader's light, dark and print settings, works by keyboard, and draws 1,000 clients at once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ SUFFIXES = (".html", ".htm")
 
 
 def write_report(runs: Iterable[Path | str], to: Path | str, *, warn: Callable[[str], None] = warnings.warn) -> Path:
-    """Write the page of run directories, or folders of several, into the file ``to``, whole or not at all; returns it.
+    """Write the page of some runs to the file ``to``, completely or not at all.
 
-    warn: takes a sentence on matrices that are missing or damaged, and so not on the page; a warning by default.
+    Args:
+        runs: Run directories, or folders that contain some.
+        to: The file to write, which ends in .html or .htm.
+        warn: Receives a sentence on matrices that are missing or damaged, and so not on the page; by default it issues a
+            warning.
 
-    Raises :class:`~coterie.settings.UserError` if one is no run directory or has no completed round, or ``to`` is no name of
-    a page.
+    Returns:
+        The path of the file.
+
+    Raises:
+        UserError: If one of ``runs`` is not a run directory or has no completed round, or ``to`` is not the name of a page.
     """
     to = Path(to)
     if to.suffix.lower() not in SUFFIXES:

@@ -1,9 +1,11 @@
-"""What each method compared before it acted, as charts: CFL's norms beside eps1 and eps2, p-values of the split-half test,
-HCCT's utilities and gains, FL+HC's and ACFL's dendrograms; of any other method the numbers of its notes.
+"""Charts of the numbers that each method compared before it acted.
 
-A chart: title, about (a sentence), y, log (whether the axis is), series, levels (settings to compare with), and ``links``
-(lines of a dendrogram) in place of series. A series: name, dash (0 is solid), node (the group it is of, or None), points
-``[round, value]``.
+These are CFL's norms beside eps1 and eps2, p-values of the split-half test, HCCT's utilities and gains, and the dendrograms
+of FL+HC and ACFL. For any other method they are the numbers of its notes.
+
+A chart has title, about (a sentence), y (the axis label), log (whether that axis is logarithmic), series, levels (settings
+to compare with), and ``links`` (lines of a dendrogram) in place of series. A series has name, dash (0 is solid), node (its
+group, or None) and points ``[round, value]``.
 """
 
 from __future__ import annotations
@@ -25,17 +27,24 @@ from coterie.report.gathered import PlacedNotes
 
 Chart = dict[str, Any]
 NODES = 12
-"""Groups in a chart at most: those with most to tell."""
+"""The greatest number of groups in a chart; those with the most points are shown."""
 
 LEAVES = 400
-"""Clients in a dendrogram at most."""
+"""The greatest number of clients in a dendrogram."""
 
 FLOOR = 1e-30
-"""Smaller p-values are drawn here."""
+"""Smaller p-values are drawn at this value."""
 
 
 def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> list[Chart]:
-    """The charts of a run of ``method``, its table in ``run.toml``; those with nothing in them are left out."""
+    """Return the charts of a run; charts without data are left out.
+
+    Args:
+        method: The method's table in ``run.toml``.
+        folder: The run directory.
+        lines: The completed rounds.
+        told: The notes of the run.
+    """
     made = MAKERS.get(method["name"], _numbers)(method, folder, lines, told)
     return [chart for chart in made if chart.get("links") or any(one["points"] for one in chart["series"])]
 
@@ -55,7 +64,7 @@ def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: P
     gamma, levels = {"gamma_bound": "noise that the cosines allow for"}, []
     if isinstance(method.get("gamma_max"), float):
         levels = [{"name": "gamma_max", "value": method["gamma_max"]}]
-    else:  # measured anew each time
+    else:  # measured each time
         gamma["gamma_max"] = "gamma_max as measured"
     yield _chart(
         "Separable?",
@@ -91,7 +100,7 @@ def _split_half(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], 
 
 
 def _reviews(note: Mapping[str, Any]) -> bool:
-    """Whether a note compares groups, not the clients of one."""
+    """Return whether a note compares groups with each other instead of the clients of one group."""
     return "other_node" in note["numbers"] or note["kind"] in ("merge", "move")
 
 
@@ -119,12 +128,12 @@ def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: 
 
 
 def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
-    """Of FL+HC's distances, or of what ACFL's similarities lack to 1."""
+    """Draw FL+HC's distances, or 1 minus ACFL's similarities."""
     similar = method["name"] == "acfl"
     for round, _, note in told:
         with suppress(DamagedError):  # a lost file
             clients, matrices = load(folder, lines[round - 1], note) if note.get("similarity") else ([], {})
-            compared = matrices.get("compared" if similar else "all")  # old records of ACFL lack it
+            compared = matrices.get("compared" if similar else "all")  # older records of ACFL do not have it
             if compared is not None and 2 <= len(clients) <= LEAVES and np.isfinite(compared).all():
                 yield _tree(method, round, clients, 1 - compared if similar else compared)
 
@@ -147,12 +156,12 @@ def _tree(method: Mapping[str, Any], round: int, clients: Sequence[int], apart: 
 
 
 def round_(value: float) -> float:
-    """Five digits: a page shows no more."""
+    """Round to five digits, the precision of a page."""
     return float(f"{value:.5g}")
 
 
 def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
-    """A chart for each number that a method's notes about groups have told in at least two rounds."""
+    """Draw a chart for each number that the method's notes about groups contain in at least two rounds."""
     told = [one for one in told if len(one[2]["clients"]) > 1]
     rounds: dict[str, set[int]] = {}
     for round, _, note in told:
@@ -187,7 +196,7 @@ def _chart(title: str, about: str, y: str, series: Sequence[Any], levels: Sequen
 def _series(
     told: PlacedNotes, names: Mapping[str, str], change: Any = float, one_for_all: bool = False
 ) -> list[dict[str, Any]]:
-    """A series per group and name of a number; of many groups those with most rounds."""
+    """Return a series per group and name of a number; if there are too many groups, those with the most rounds."""
     found: dict[tuple[int, str], list[list[float]]] = {}
     for round, node, note in told:
         for name in names:
@@ -207,22 +216,29 @@ def _series(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The matrices that decisions rested on, as a page shows them: ordered by group, and coarser where they are large.
+# The matrices on which decisions were based, as a page shows them: ordered by group, and averaged if large.
 
 
 MOST = 40
-"""Matrices on a page; of more, so many evenly chosen, the first and the last among them."""
+"""The greatest number of matrices on a page; of more, this many are chosen evenly, with the first and the last."""
 
 CELLS = 200
-"""Rows of a matrix on a page; larger ones are told by means over blocks."""
+"""The greatest number of rows of a matrix on a page; a larger matrix is replaced by means over blocks."""
 
 
 def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[list[dict[str, Any]], int, int]:
-    """The matrices of a run, oldest first; how many there are in all, and how many of those chosen cannot be read.
+    """Return the matrices of a run, oldest first.
 
-    Each: round, kind, text (of the note), clients (of the rows), groups (number of each row's group after the round), edges
-    (rows at which a block of several clients begins, None where every row is a client), layers: name -> packed matrix.
-    order: clients as the page has them; rows are sorted by group, then by it.
+    Args:
+        folder: The run directory.
+        lines: The completed rounds.
+        order: The clients in the page's order; rows are sorted by group, then in this order.
+
+    Returns:
+        The matrices, their total number in the run, and the number of chosen ones that cannot be read. Each matrix has
+        round, kind and text (of the note), what (distance or cosine), clients (of the rows), groups (number of each row's
+        group after the round), edges (rows at which a block of several clients begins; None if every row is one client),
+        and layers: name -> packed matrix.
     """
     named = [(line, note) for line in lines for note in line["notes"] if note.get("similarity")]
     chosen = named
@@ -230,16 +246,16 @@ def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[
         chosen = [named[i] for i in np.linspace(0, len(named) - 1, MOST).round().astype(int)]
     found = []
     for line, note in chosen:
-        with suppress(DamagedError):  # one lost file is no reason to show nothing
+        with suppress(DamagedError):  # a lost file does not prevent showing the others
             found.append(square(folder, line, note, order))
     return found, len(named), len(chosen) - len(found)
 
 
 def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
-    """One note's matrices."""
+    """Return the matrices of one note, as one entry of :func:`squares`."""
     heard, matrices = load(folder, line, note)
     clients, groups, edges, layers = arranged(heard, matrices, line, order)
-    apart = all(not np.diag(matrix).any() for matrix in matrices.values())  # clients from themselves
+    apart = all(not np.diag(matrix).any() for matrix in matrices.values())  # the distance of a client from itself is 0
     return {
         "round": line["round"], "kind": note["kind"], "text": note["text"], "what": "distance" if apart else "cosine",
         "clients": clients, "groups": groups,
@@ -250,7 +266,17 @@ def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[in
 def arranged(
     clients: Sequence[int], matrices: Mapping[str, np.ndarray], line: Line, order: Sequence[int]
 ) -> tuple[list[int], list[int], list[int] | None, dict[str, np.ndarray]]:
-    """clients, groups, edges and layers of what :func:`load` has read as :func:`squares` tells them, matrices not packed."""
+    """Order the matrices that :func:`load` has read by group, and average large ones over blocks.
+
+    Args:
+        clients: The n client ids of the rows.
+        matrices: Name -> matrix ``(n, n)``.
+        line: The record of the round.
+        order: The clients in the page's order.
+
+    Returns:
+        clients, groups, edges and layers, as in :func:`squares`, with matrices that are not packed.
+    """
     group = {client: i for i, members in enumerate(line["groups"]) for client in members}
     place = {client: i for i, client in enumerate(order)}
     by_group = sorted(range(len(clients)), key=lambda i: (group.get(clients[i], -1), place.get(clients[i], -1)))
@@ -263,13 +289,27 @@ def arranged(
 
 
 def load(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[int], dict[str, np.ndarray]]:
-    """The clients of the rows of a note's matrices, and these ``(n, n)`` by name; ``all`` is the first."""
+    """Read the matrices of a note.
+
+    Args:
+        folder: The run directory.
+        line: The record of the note's round.
+        note: The note.
+
+    Returns:
+        The clients of the rows, and the matrices ``(n, n)`` by name; ``all`` is the first.
+    """
     clients, found = load_matrices(folder, line, note)
     return clients, {name: found[name].astype(np.float64) for name in sorted(found, key=lambda name: (name != "all", name))}
 
 
 def blocks(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:
-    """Means over blocks of rows and columns; clients' similarity to themselves is left out of the diagonal ones."""
+    """Return means over blocks of rows and columns; the similarity of a client to itself is left out.
+
+    Args:
+        matrix: The matrix ``(n, n)``.
+        edges: The row at which each block begins, and n.
+    """
     values, counts = matrix.astype(np.float64), np.ones_like(matrix)
     np.fill_diagonal(counts, 0)
     known = np.isfinite(values) & (counts > 0)
@@ -284,23 +324,28 @@ def _added(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Arrays of numbers in a JSON document, small: base64 of whole numbers, little-endian.
+# Compact arrays of numbers in a JSON document: base64 of integers, little-endian.
 
 
 Packed = dict[str, Any]
 
 
 def whole(values: Any) -> Packed:
-    """Whole numbers from -1 on; exact. ``{"type", "shape", "data"}``."""
+    """Pack integers from -1 on, exactly, as ``{"type", "shape", "data"}``."""
     array = np.asarray(values, dtype=np.int32)
     return {"type": "i32", "shape": list(array.shape), "data": _text(array.astype("<i4"))}
 
 
 def real(values: Any, bits: int = 16) -> Packed:
-    """Numbers, in 2^bits - 1 steps from the least to the greatest; what is not finite, or None, is told as missing.
+    """Pack numbers in 2^bits - 1 codes; numbers that are not finite, and None, become missing.
 
-    ``{"type", "shape", "low", "high", "data"}``: a code ``c`` is ``low + (high - low) * c / (2^bits - 2)``, and the greatest
-    code is a missing number.
+    Args:
+        values: The numbers.
+        bits: 8 or 16.
+
+    Returns:
+        ``{"type", "shape", "low", "high", "data"}``. A code ``c`` stands for ``low + (high - low) * c / (2^bits - 2)``. The
+        greatest code stands for a missing number.
     """
     array = np.asarray(values, dtype=np.float64)
     known = np.isfinite(array)

@@ -1,4 +1,4 @@
-"""The numbers of a page, from run directories alone: what :mod:`coterie.report.page` draws, as one JSON document."""
+"""The numbers of a page, from run directories alone: the JSON document that :mod:`coterie.report.page` draws."""
 
 from __future__ import annotations
 
@@ -24,40 +24,50 @@ from coterie.report.summary import ABOUT, Summary, expand, mean_of, side_by_side
 from coterie.settings import documented
 
 EVENTS = 2000
-"""Notes on a page at most: those under which groups changed come first."""
+"""The greatest number of notes on a page; notes that changed groups come first."""
 
 COUNTED = ("exchanges", "asked", "answered", "bytes_up", "bytes_down", "evaluations")
-"""What is counted in every round."""
+"""Quantities counted in every round."""
 
 LIMITS = (
     "rounds", "target", "eval_every", "checkpoint_every", "seeds", "engine", "workers", "width", "device", "precision",
 )  # fmt: skip
-"""What ``run.toml`` says of the run itself."""
+"""Settings of the run itself in ``run.toml``."""
 
 WALKS = ("walk", "join", "move", "wait", "leave", "node")
-"""Notes of these kinds tell of single clients on their way."""
+"""Kinds of notes about single clients that look for their group."""
 
 
 def document(runs: Iterable[Path | str]) -> dict[str, Any]:
-    """What the page of these runs shows: ``coterie`` (version), ``runs``, and ``compared`` (see
-    :func:`coterie.compare`) of several.
+    """Return the document that the page of these runs shows.
 
-    runs: run directories or folders of several. Raises :class:`~coterie.settings.UserError` if one is none, or has no
-    completed round.
+    Args:
+        runs: Run directories, or folders that contain some.
+
+    Returns:
+        ``coterie`` (its version), ``runs``, and ``compared``: with several runs, see :func:`coterie.compare`.
+
+    Raises:
+        UserError: If one of ``runs`` is not a run directory or has no completed round.
     """
     folders = expand(runs)
     return together(folders, [one(folder) for folder in folders])
 
 
 def together(folders: Sequence[Path], parts: Sequence[tuple[Summary, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The document of runs of which each :func:`one` is known."""
+    """Return the document of runs from the results of :func:`one`.
+
+    Args:
+        folders: The run directories.
+        parts: The results of :func:`one`, in the same order.
+    """
     told = [{"name": name, **about} for name, (_, about) in zip(labels(folders), parts, strict=True)]
     compared = side_by_side([said for said, _ in parts]) if len(told) > 1 else []
     return {"coterie": version("coterie"), "runs": told, "compared": compared}
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
-    """The folders' own names, with as much of what is above as it takes to tell them apart."""
+    """Return the folders' names, each with as many parent folders as needed to distinguish them."""
     whole_ = [folder.resolve() for folder in folders]
     for depth in range(1, max(len(folder.parts) for folder in whole_)):
         names = ["/".join(folder.parts[-depth:]) for folder in whole_]
@@ -67,7 +77,13 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 
 def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
-    """A run: its summary, and what a page shows of it but for the name. Clients are in the same order everywhere."""
+    """Return the summary of a run, and the part of the document about it, except for its name.
+
+    Clients have the same order everywhere.
+
+    Args:
+        folder: The run directory.
+    """
     record = Record(folder)
     description, lines = record.description(), record.lines()
     about, run = summarised(folder, description, lines), gathered(folder, description, lines)
@@ -93,7 +109,15 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
 
 
 def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:
-    """rounds: those tested; and metric -> packed ``(n, rounds)``, clients in this order."""
+    """Return the scores of all clients in the tested rounds.
+
+    Args:
+        lines: The completed rounds.
+        clients: The n client ids, in the order of the rows.
+
+    Returns:
+        rounds: the tested rounds; and metrics: metric -> packed matrix ``(n, rounds)``.
+    """
     tested = [i for i, line in enumerate(lines) if line["tested"]]
     found = tests(lines)
     entries = (entry for at in tested for entry in lines[at]["clients"].values())
@@ -106,7 +130,7 @@ def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:
 
 
 def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
-    """Numbers of each round: groups, traffic, seconds by what they went to."""
+    """Return the numbers of each round: groups, traffic, and seconds by activity."""
     out: dict[str, list[Any]] = {key: [line.get(key) for line in lines] for key in COUNTED}
     out["groups"] = [len(line["groups"]) for line in lines]
     out["refused"] = [len(line["refused"]) for line in lines]
@@ -116,7 +140,13 @@ def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
 
 
 def events(told: PlacedNotes) -> list[dict[str, Any]]:
-    """What happened, in order: notes with a change of groups, those about single clients, then as many others as fit."""
+    """Return notes of the run in order, at most :data:`EVENTS`.
+
+    Notes that changed groups are chosen first, then those about single clients, then others as far as there is room.
+
+    Args:
+        told: The notes of the run.
+    """
     rank = [0 if len(note["parts"]) > 1 else 1 if note["kind"] in WALKS else 2 for _, _, note in told]
     chosen = sorted(sorted(range(len(told)), key=lambda i: (rank[i], -i))[:EVENTS])
     return [
@@ -127,9 +157,16 @@ def events(told: PlacedNotes) -> list[dict[str, Any]]:
 
 
 def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tables of settings: title, and rows of name, value, and the sentence that a setting of a method has."""
+    """Return the tables of settings of a run.
+
+    Args:
+        description: The content of ``run.toml``.
+
+    Returns:
+        One dict per table: title, and rows of name, value and, for a setting of the method, its description.
+    """
     method = dict(description["methods"][0])
-    known = METHODS.get(method["name"])  # not of a newer Coterie, nor one of the user's own
+    known = METHODS.get(method["name"])  # a method of a newer Coterie, or a custom one, is not known
     words = {name: text for name, _, _, text in documented(known)} if known else {}
     tables = {
         f"method {method.pop('name')}": method, "scenario": description["scenario"], "training": description["training"],
@@ -143,20 +180,29 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The clients of a run as rows of a table: where each is, how good each model on its way served it, how often it was silent.
+# The clients of a run as rows of a table: the group of each, its accuracy in its earlier groups, and its missing answers.
 
 
 STEPS = 8
-"""Groups on a client's way that are told: the first, and the last ones."""
+"""The greatest number of groups that are listed for a client: the first one and the last ones."""
 
 
 def rows(run: Gathered) -> list[dict[str, Any]]:
-    """A row per client, in the order of ``run.clients``.
+    """Return one row per client, in the order of ``run.clients``.
 
-    id, node (its group's id in the last round, or -1), examples, truth (number of its true group), adversary, accuracy and
-    loss (as last tested), path: ``[node, round, accuracy]`` of each group it was in, as it was last tested there; best (the
-    id of the group on the path where it was most accurate), silent (rounds in which it was asked and not heard; None in
-    records that do not tell), refused (replies).
+    Args:
+        run: The run.
+
+    Returns:
+        One dict per client:
+
+        - id, and node: the id of its group in the last round, or -1
+        - examples, truth (number of its true group), adversary
+        - accuracy and loss, as last tested
+        - path: ``[node, round, accuracy]`` of each group it was in, as last tested there
+        - best: the id of the group on the path where its accuracy was highest
+        - silent: the number of rounds in which it was asked and did not answer; None if the records do not contain this
+        - refused: the number of its replies that were refused
     """
     facts, truth = run.facts, run.truth
     examples = dict(zip(facts.get("clients", ()), facts.get("examples", ()), strict=False))
@@ -179,7 +225,7 @@ def rows(run: Gathered) -> list[dict[str, Any]]:
 
 
 def tests(lines: Sequence[Line]) -> dict[int, dict[int, Mapping[str, float | None]]]:
-    """client -> position of a round -> its scores."""
+    """Return the scores of each client: client -> position of a round -> scores."""
     found: dict[int, dict[int, Mapping[str, float | None]]] = {}
     for at, line in enumerate(lines):
         if line["tested"]:
@@ -190,7 +236,15 @@ def tests(lines: Sequence[Line]) -> dict[int, dict[int, Mapping[str, float | Non
 
 
 def way(places: Sequence[int], tested: Mapping[int, Mapping[str, float | None]]) -> list[list[Any]]:
-    """``[node, round, accuracy]``: the groups that a client was in, in order, each as last tested."""
+    """Return the groups that a client was in, in order, each as last tested.
+
+    Args:
+        places: The id of the client's group in each round, or -1.
+        tested: Position of a round -> the client's scores.
+
+    Returns:
+        ``[node, round, accuracy]`` of each group, at most :data:`STEPS`.
+    """
     steps: list[list[Any]] = []
     for at, node in enumerate(places):
         if node < 0:
@@ -203,32 +257,39 @@ def way(places: Sequence[int], tested: Mapping[int, Mapping[str, float | None]])
 
 
 def best(path: Sequence[Sequence[Any]]) -> int | None:
-    """The node of greatest accuracy; of equals the last."""
+    """Return the node with the highest accuracy on a path; the last of equal ones, and None if there is no accuracy."""
     known = [(step[2], i) for i, step in enumerate(path) if step[2] is not None]
     return None if not known else path[max(known)[1]][0]
 
 
 def silences(lines: Sequence[Line]) -> Counter[int] | None:
-    """client -> rounds in which it was asked and not heard; None where records do not tell."""
+    """Count the rounds in which each client was asked and did not answer; None if the records do not contain this."""
     if not all("silent" in line for line in lines):
         return None
     return Counter(client for line in lines for client in line["silent"] if silent(line, client))
 
 
 # ----------------------------------------------------------------------------------------------------
-# The groups of a run as a page knows them. Methods that make them anew in every round may have tens of thousands.
+# The groups of a run as a page shows them. Methods that make new groups in every round may have tens of thousands.
 
 
 CLIENTS = 60
-"""Clients of a group that are named on a page."""
+"""The greatest number of clients of a group that are named on a page."""
 
 PARENTS = 6
-"""Groups that it came from that are named."""
+"""The greatest number of parent groups that are named."""
 
 
 def groups(run: Gathered) -> dict[str, Any]:
-    """nodes: of each group id, first, last (round), count, clients (the first :data:`CLIENTS`), parents, kind, why (position in
-    reasons, or None), truth (``[true group, clients of it]``), and what :func:`scored` says. reasons: texts, each once.
+    """Return the groups of a run as the page shows them.
+
+    Args:
+        run: The run.
+
+    Returns:
+        nodes and reasons. reasons has each text once. nodes has one dict per group: id, first and last (round), count,
+        clients (the first :data:`CLIENTS`), parents, kind, why (position in reasons, or None), truth
+        (``[true group, number of its clients]``), and the keys of :func:`scored`.
     """
     truth = run.truth
     reasons: dict[str, int] = {}
@@ -246,7 +307,15 @@ def _told(node: TreeNode, run: Gathered, truth: dict[int, int], reasons: dict[st
 
 
 def scored(node: TreeNode, run: Gathered) -> dict[str, Any]:
-    """Mean accuracy and loss of a group's honest members, and in which round (tested): as last tested while it was there."""
+    """Return the mean accuracy and loss of a group's honest members in the last tested round of the group.
+
+    Args:
+        node: The group.
+        run: The run.
+
+    Returns:
+        tested (the round), accuracy and loss; all None if no round of the group was tested.
+    """
     at = next((i for i in range(node.last - 1, node.first - 2, -1) if run.lines[i]["tested"]), None)
     if at is None:
         return {"tested": None, "accuracy": None, "loss": None}
@@ -258,18 +327,20 @@ def scored(node: TreeNode, run: Gathered) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The page itself: markup, style, script and the document of numbers in one file, which asks the network for nothing.
+# The page itself: markup, style, script and the document of numbers in one file, which loads nothing from the network.
 
 
 SCRIPTS = ("base.js", "chart.js", "groups.js", "square.js", "table.js", "parts.js", "page.js")
-"""In the order in which they are read."""
+"""The script files, in the order in which they run."""
 
 
 def page(document: Mapping[str, Any], live: str = "") -> str:
-    """The page that shows a :func:`~coterie.report.page.document`.
+    """Return the page that shows a :func:`~coterie.report.page.document`.
 
-    live: if it is to ask ``document.json``, beside it and with the query of its own address, again and again, and draw what
-    has come since: the tag of this document.
+    Args:
+        document: The document.
+        live: The tag of the document if the page is to update itself, else empty. Such a page repeatedly requests
+            ``document.json``, next to its own address and with the same query, and draws new content.
     """
     script = "\n".join(asset(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -278,24 +349,25 @@ def page(document: Mapping[str, Any], live: str = "") -> str:
         "policy": policy + ("; connect-src 'self'" if live else ""), "title": _escaped(title(document)),
         "style": asset("page.css"), "live": _escaped(live), "document": embedded(document), "script": script,
     }  # fmt: skip
-    # In one pass: what is filled in may have braces of its own.
+    # In one pass, because the inserted texts may contain braces themselves.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: filled[place[1]], asset("page.html"))
 
 
 def title(document: Mapping[str, Any]) -> str:
-    """What the browser's tab says."""
+    """Return the title that the browser's tab shows."""
     runs = document["runs"]
     first = f"{runs[0]['method']}, {runs[0]['scenario']}" if len(runs) == 1 else f"{len(runs)} runs"
     return f"{first} – Coterie"
 
 
 def embedded(document: Mapping[str, Any]) -> str:
-    """The document as JSON that cannot end the element it stands in."""
+    """Return the document as JSON that cannot close the HTML element that contains it."""
     text = json.dumps(finite(document), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return printable(text).replace("<", "\\u003c")
 
 
 def asset(name: str) -> str:
+    """Return the text of a file of the package's assets."""
     return resources.files("coterie.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 

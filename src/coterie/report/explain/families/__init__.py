@@ -1,5 +1,7 @@
-"""What each method's notes mean, one module per family of methods. A method that has none here explains itself by the words
-of its notes: :mod:`.plain`."""
+"""The meaning of each method's notes, with one module per family of methods.
+
+A method without a family is explained by the words of its notes: :mod:`.plain`.
+"""
 
 from __future__ import annotations
 
@@ -15,40 +17,46 @@ from coterie.report.explain.view import Explanation, NoteView
 
 
 class Family(Protocol):
-    """about: how the method decides, in two or three sentences. decision: what a note compared. member: what it says of one of
-    its clients."""
+    """The explanations of a family of methods."""
 
-    def about(self, settings: dict[str, Any]) -> str: ...
+    def about(self, settings: dict[str, Any]) -> str:
+        """Return how the method decides, in two or three sentences."""
+        ...
 
-    def decision(self, told: NoteView) -> Explanation: ...
+    def decision(self, told: NoteView) -> Explanation:
+        """Explain a note: the numbers that it compared."""
+        ...
 
-    def member(self, told: NoteView, client: int) -> Explanation: ...
+    def member(self, told: NoteView, client: int) -> Explanation:
+        """Explain a note for one of its clients."""
+        ...
 
 
 FAMILIES: Mapping[str, Family] = {
     "cfl": cfl, "split-half": split_half, "flhc": FLHC, "acfl": ACFL, "hcct": hcct, "hcct-e": hcct, "hcct-p": hcct,
     "ifca": choosing, "flsc": choosing, "maxfl": weighing, "fedfa": weighing, **{name: Plain(name) for name in ABOUT},
 }  # fmt: skip
-"""Method -> what its notes mean."""
+"""Method -> the explanations of its notes."""
 
 
 def of(method: str) -> Family:
+    """Return the family of a method; :class:`~coterie.report.explain.families.plain.Plain` if it has none."""
     return FAMILIES.get(method) or Plain(method)
 
 
 def decision(told: NoteView) -> Explanation:
-    """What a note compared, how close it was, and what would have changed it."""
+    """Explain a note: the numbers compared, how close they were, and what would have changed the decision."""
     found = placing.decision(told) if told.kind in placing.KINDS else of(told.story.method).decision(told)
     return found.within(_limits(told))
 
 
 def member(told: NoteView, client: int) -> Explanation:
-    """The same of one client, whom the note concerns."""
+    """Explain a note for one client that it concerns."""
     found = placing.decision(told) if told.kind in placing.KINDS else of(told.story.method).member(told, client)
     return found.within(_limits(told))
 
 
 def _limits(told: NoteView) -> dict[str, Mapping[str, Any]]:
-    """Setting of the method -> its limits."""
+    """Return the limits of each setting of the method."""
     cls = METHODS.get(told.story.method)
     return {} if cls is None else {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}

@@ -1,4 +1,4 @@
-"""CFL's decisions: three criteria, held for some rounds, and the cut by cosines of updates."""
+"""CFL's decisions: three criteria, which must hold for some rounds, and the bipartition by cosines of updates."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ COSINE = (
 )
 
 Tests = list[tuple[Criterion, tuple[str, Any] | None]]
-"""Criteria, and for each the setting that it is about with its value; None where that was measured."""
+"""Criteria, each with the name and value of its setting, or None if the bound was measured."""
 
 
 def about(settings: dict[str, Any]) -> str:
+    """Return how CFL decides, in a few sentences."""
     if settings.get("split_rounds"):
         return (
             "CFL was told when to split: in each round of split_rounds, the group whose two halves are least alike is cut in "
@@ -32,6 +33,7 @@ def about(settings: dict[str, Any]) -> str:
 
 
 def decision(told: NoteView) -> Explanation:
+    """Explain a note: its criteria, and the changes of settings that would have changed the decision."""
     settings, numbers = told.story.settings, told.numbers
     if settings.get("split_rounds"):
         return _scheduled(told)
@@ -57,14 +59,19 @@ def _says(told: NoteView) -> tuple[str, ...]:
 
 
 def criteria(told: NoteView) -> Tests:
-    """The criteria of a note in their order, in the unit of the settings. Those that the method had no need to look at any more
-    are here too, where their numbers were recorded."""
+    """Return the criteria of a note in their order, in the unit of the settings.
+
+    Criteria that the method did not need to check are included if their numbers were recorded.
+
+    Args:
+        told: The note.
+    """
     s, n = told.story.settings, told.numbers
     return [*_norms(s, n), *_separable(s, n), *_sized(s, n)]
 
 
 def _norms(s: dict[str, Any], n: dict[str, float]) -> Tests:
-    """Whether the model has settled, and whether a member pulls hard."""
+    """Return the criteria on norms: the model is stationary, and an update of a client is still large."""
     relative, found = s.get("scale") == "relative", []
     if "eps1" in n and "mean_norm" in n and n.get("client_norm"):
         unit, of = (n["client_norm"], ", as a share of the greatest of a member,") if relative else (1.0, "")
@@ -81,7 +88,7 @@ def _norms(s: dict[str, Any], n: dict[str, float]) -> Tests:
 
 
 def _separable(s: dict[str, Any], n: dict[str, float]) -> Tests:
-    """Whether the two sides can be told apart, where that was looked at or can be reckoned."""
+    """Return the criterion on the separation of the two sides, if it was checked or can be computed."""
     bound, setting = n.get("gamma_bound"), s.get("gamma_max") is not None
     if bound is None and {"alpha_cross", "heard", "eps1"} <= n.keys() and s.get("similarity") != "gradients":
         cross = n["alpha_cross"]
@@ -127,7 +134,7 @@ def _flips(told: NoteView, tests: Tests) -> tuple[Flip, ...]:
 
 
 def _instead(told: NoteView, persistence: int) -> str:
-    """What would have come of a round in which the criteria that failed had held."""
+    """Return what would have happened in this round if the failed criteria had held."""
     s, n = told.story.settings, told.numbers
     if s.get("fraction", 1.0) < 1 or n.get("heard", np.inf) < max(2.0, s.get("quorum", 0.5) * len(told.clients)):
         return "all members would have been asked in the next round, and it could then have split"
@@ -143,7 +150,7 @@ def _instead(told: NoteView, persistence: int) -> str:
 
 
 def _tightest(told: NoteView, test: Criterion, setting: str, was: Any) -> Change:
-    """What would have broken the row of rounds in which all criteria held: in that of them in which it took least."""
+    """Return the smallest change that would have interrupted the consecutive rounds in which all criteria held."""
     values = [test.value]
     for earlier in _streak(told):
         values += [other.value for other, about in criteria(earlier) if about and about[0] == setting]
@@ -151,7 +158,7 @@ def _tightest(told: NoteView, test: Criterion, setting: str, was: Any) -> Change
 
 
 def _streak(told: NoteView) -> list[NoteView]:
-    """The rounds before a split in which the group was held back by persistence alone."""
+    """Return the rounds before a split in which only persistence delayed it."""
     return [
         other for other in told.story.told()
         if other.kind == "hold" and other.clients == told.clients and other.place < told.place
@@ -163,7 +170,7 @@ def _streak(told: NoteView) -> list[NoteView]:
 
 
 def member(told: NoteView, client: int) -> Explanation:
-    """On which side of a cut a client came, and with whom it is most alike on both."""
+    """Return on which side of a cut a client is, and its most similar clients on both sides."""
     clients, cosines = told.matrix()
     side = next((part for part in told.parts if client in part), None)
     if not told.parts:

@@ -1,4 +1,4 @@
-"""IFCA's and FLSC's decisions: every client takes the model, or models, that it has the least training loss with."""
+"""IFCA's and FLSC's decisions: each client takes the model, or models, with the least loss on its training data."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 from coterie.report.explain.view import Explanation, NoteView, count, sentence, short
 
 NEAREST = 3
-"""Clients told of, whose choice was closest."""
+"""The number of clients listed, those with the closest choices."""
 
 
 def about(settings: dict[str, Any]) -> str:
+    """Return how the method decides, in a few sentences."""
     models = settings.get("models", 4)
     if "overlap" in settings:
         return (
@@ -24,6 +25,7 @@ def about(settings: dict[str, Any]) -> str:
 
 
 def decision(told: NoteView) -> Explanation:
+    """Explain a round: how many clients changed their choice, and which choices were closest."""
     numbers = told.numbers
     starts = {name: value for name, value in numbers.items() if name.startswith("start")}
     if starts:
@@ -42,7 +44,7 @@ def decision(told: NoteView) -> Explanation:
 
 
 def losses_of(told: NoteView) -> dict[int, dict[int, float]]:
-    """client -> model -> its training loss, of those whose losses were recorded."""
+    """Return client -> model -> training loss, for the clients whose losses were recorded."""
     found: dict[int, dict[int, float]] = {}
     for name in told.note.get("values") or {}:
         prefix, _, model = name.partition(" ")
@@ -58,7 +60,7 @@ def _margin(losses: dict[int, float]) -> float:
 
 
 def member(told: NoteView, client: int) -> Explanation:
-    """A client's losses with the models that it was offered."""
+    """Return a client's losses with the models that it compared."""
     losses = losses_of(told).get(client)
     model = told.values("model").get(client)
     data: dict[str, Any] = {"model": None if model is None else int(model)}

@@ -1,4 +1,4 @@
-"""HCCT's decisions: partitions by utility, which weighs likeness against little data."""
+"""HCCT's decisions: partitions by utility, which is similarity minus the price of little data."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from coterie.clustering import benefits, utility, utility_merge
 from coterie.report.explain.view import Change, Clients, Criterion, Explanation, Flip, NoteView, sentence, short, who
 
 STEPS, HALVINGS = 24, 20
-"""Smaller values of λ that are tried, from the one used to a hundredth of it; and how often the way to the first that changes
-the groups is halved."""
+"""The number of smaller values of λ tried, down to a hundredth of the one used, and the number of bisection steps."""
 
 MOST = 300
-"""Clients: with more, no smaller λ is tried, for each takes a partition of its own."""
+"""With more clients than this, no smaller λ is tried, because each needs a new partition."""
 
 GAIN = "What the best merge that was not made would add to the utility of all"
 
 
 def about(settings: dict[str, Any]) -> str:
+    """Return how HCCT decides, in a few sentences."""
     return (
         "HCCT makes the groups anew, again and again. A client's utility in a group is how well the group's mean update points "
         "the way its own does (a cosine, 1 alone), less a price for little data: tradeoff (λ) over the group's number of "
@@ -31,6 +31,7 @@ def about(settings: dict[str, Any]) -> str:
 
 
 def decision(told: NoteView) -> Explanation:
+    """Explain a note: the utilities that it compared, and the values of λ that would have changed the groups."""
     numbers = told.numbers
     if told.kind != "partition" or "utility" not in numbers:
         return Explanation(says=(sentence(told.note["text"]),), data=numbers)
@@ -47,8 +48,14 @@ def decision(told: NoteView) -> Explanation:
 
 @dataclass(frozen=True)
 class Utilities:
-    """What a partition went by, from its records. clients (n,): ids. gram ``(n, n)``, sizes and price (n,): as in
-    :mod:`coterie.clustering.utility`."""
+    """The data of a partition, from its records.
+
+    Attributes:
+        clients: The n client ids.
+        gram: ``(n, n)``, as in :mod:`coterie.clustering.utility`.
+        sizes: ``(n,)``, as there.
+        price: ``(n,)``, as there.
+    """
 
     clients: list[int]
     gram: np.ndarray
@@ -57,28 +64,38 @@ class Utilities:
 
     @cached_property
     def place(self) -> Mapping[int, int]:
+        """The position of each client."""
         return {client: i for i, client in enumerate(self.clients)}
 
     def at(self, group: Sequence[int]) -> list[int]:
+        """Return the sorted positions of those members of a group that are known."""
         return sorted(self.place[client] for client in group if client in self.place)
 
     def each(self, group: Sequence[int]) -> dict[int, float]:
-        """The utility of every member of a group that is known."""
+        """Return client -> utility, for every member of a group that is known."""
         at = self.at(group)
         found = utility(self.gram[np.ix_(at, at)], self.sizes[at], self.price[at], range(len(at))) if at else ()
         return {self.clients[i]: float(value) for i, value in zip(at, found, strict=True)}
 
     def total(self, groups: Sequence[Sequence[int]]) -> float:
+        """Return the sum of the utilities of all members of some groups."""
         return sum(sum(self.each(group).values()) for group in groups)
 
     def becomes(self, parts: Sequence[Sequence[int]], factor: float) -> bool:
-        """Whether the partition with λ times ``factor`` has these parts."""
+        """Return whether the partition with λ times ``factor`` has these parts."""
         found = utility_merge(self.gram, self.sizes, factor * self.price)
         return set(map(frozenset, found)) == set(map(frozenset, parts))
 
 
 def recovered(told: NoteView) -> Utilities | None:
-    """From the cosines, norms, sizes and prices of a note; None where they were not all recorded."""
+    """Return the data of a partition from the cosines, norms, sizes and prices of a note.
+
+    Args:
+        told: The note.
+
+    Returns:
+        The data, or None if they were not all recorded.
+    """
     clients, found = told.matrices
     norm, size, price = (told.values(name) for name in ("norm", "size", "price"))
     if not found or any(client not in row for client in clients for row in (norm, size, price)):
@@ -91,7 +108,7 @@ def recovered(told: NoteView) -> Utilities | None:
 
 
 def _flips(told: NoteView) -> tuple[Flip, ...]:
-    """The nearest values of λ with which the groups would have been others."""
+    """Return the nearest values of λ that would have led to other groups."""
     known, was = recovered(told), told.story.settings.get("tradeoff")
     if known is None or not was:
         return ()
@@ -109,8 +126,17 @@ def _flips(told: NoteView) -> tuple[Flip, ...]:
 
 
 def merging(known: Utilities, parts: Sequence[Sequence[int]]) -> tuple[float, tuple[int, int]]:
-    """Times which λ is to be taken for a merge of two of the parts to be worth nothing, for the pair for which that is least;
-    beyond, it is a gain. Utilities, and so gains, fall with λ in a straight line. Infinite where no λ does it."""
+    """Return the smallest factor of λ, at least 1, at which merging two of the parts would cost nothing.
+
+    With a greater factor the merge is a gain. Utilities, and so gains, are linear in λ.
+
+    Args:
+        known: The data of the partition.
+        parts: The positions of the clients of each part.
+
+    Returns:
+        The factor, or infinity if there is none, and the two parts to merge.
+    """
     free, full = (benefits(known.gram, known.sizes, price, parts) for price in (0 * known.price, known.price))
     for gain in (free, full):
         np.fill_diagonal(gain, 0.0)
@@ -123,8 +149,16 @@ def merging(known: Utilities, parts: Sequence[Sequence[int]]) -> tuple[float, tu
 
 
 def parting(known: Utilities, parts: Sequence[Sequence[int]]) -> float | None:
-    """Times which λ is to be taken for other groups, below 1; None where no λ down to a hundredth makes any, where there are
-    too many clients to try, or where these groups did not come of one partition."""
+    """Return the greatest factor of λ below 1 found that leads to other groups.
+
+    Args:
+        known: The data of the partition.
+        parts: The positions of the clients of each part.
+
+    Returns:
+        The factor. None if no factor down to a hundredth changes the groups, if there are too many clients to try, or if
+        these groups are not the result of one partition.
+    """
     n = len(known.clients)
     if n > MOST or not known.becomes(parts, 1.0):
         return None
@@ -146,7 +180,7 @@ def parting(known: Utilities, parts: Sequence[Sequence[int]]) -> float | None:
 
 
 def member(told: NoteView, client: int) -> Explanation:
-    """A client's utility where it is, alone, and in each of the other groups."""
+    """Return a client's utility in its group, alone, and in each of the other groups."""
     side = next((part for part in told.parts if client in part), ())
     own, gain = told.values("utility").get(client), told.values("gain").get(client)
     if own is None:
@@ -175,7 +209,7 @@ def _alone(gain: float) -> str:
 
 
 def _moved(known: Utilities, client: int, side: Clients, part: Clients) -> tuple[Clients, float, float]:
-    """Another group, the client's own utility in it, and what the move would change for all."""
+    """Return another group, the client's own utility in it, and the change of the total utility by the move."""
     left = [c for c in side if c != client]
     before, after = known.total([side, part]), known.total([left, (*part, client)])
     return part, known.each((*part, client))[client], after - before

@@ -1,4 +1,4 @@
-"""FL+HC's and ACFL's decision: one clustering, in which the nearest groups merge up to a threshold or a number of groups."""
+"""FL+HC's and ACFL's decision: one clustering that merges the nearest groups, up to a threshold or a number of groups."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from coterie.report.explain.view import Change, Clients, Explanation, Flip, Note
 
 @dataclass(frozen=True)
 class Linkage:
-    """One of the two methods. alike: its threshold and its numbers are similarities, greater for what is nearer."""
+    """The explanations of FL+HC or ACFL.
+
+    Attributes:
+        alike: Whether the threshold and the numbers are similarities, which are greater for nearer clients.
+    """
 
     alike: bool
 
     def about(self, settings: dict[str, Any]) -> str:
+        """Return how the method decides, in a sentence."""
         if self.alike:
             what = f"the cosine similarity of their {settings.get('similarity', 'weights')}"
             rule = "above" if settings.get("threshold") is not None else None
@@ -33,6 +38,7 @@ class Linkage:
     # -- the clustering -------------------------------------------------------------------------------------------------
 
     def decision(self, told: NoteView) -> Explanation:
+        """Explain the clustering: the last merge that was made, and the next one that was not."""
         numbers = told.numbers
         made, open_ = (numbers.get(self._name(n)) for n in ("made", "open"))
         if made is None and open_ is None:
@@ -72,8 +78,15 @@ class Linkage:
     # -- one client -----------------------------------------------------------------------------------------------------
 
     def member(self, told: NoteView, client: int) -> Explanation:
-        """When a client merged with the first others, when its group was complete, and at which thresholds it would be alone
-        or its group a greater one."""
+        """Explain a client's place in the clustering.
+
+        It states at which height the client merged with others first, at which height its group was complete, and with which
+        thresholds it would be alone or its group would be larger.
+
+        Args:
+            told: The note.
+            client: The client.
+        """
         clients, matrix = self._matrix(told)
         if matrix is None:
             return Explanation(says=("The distances that the clustering went by were not recorded.",))
@@ -131,14 +144,26 @@ class Linkage:
 
 @dataclass(frozen=True)
 class Merge:
-    """A merge on the way of a client from itself to the group of all: at which height, and with whom."""
+    """A merge on a client's path up the dendrogram.
+
+    Attributes:
+        height: The distance at which the groups merge.
+        joined: The clients of the other group.
+    """
 
     height: float
     joined: Clients
 
 
 def climbed(apart: np.ndarray, clients: list[int], linkage: str, client: int) -> list[Merge]:
-    """The merges of a client's groups, lowest first, from distances ``(n, n)``."""
+    """Return the merges of a client's groups, lowest first.
+
+    Args:
+        apart: The distances ``(n, n)``.
+        clients: The n client ids of the rows.
+        linkage: The linkage.
+        client: The client.
+    """
     square = (apart + apart.T) / 2
     np.fill_diagonal(square, 0.0)
     inside: dict[int, Clients] = {i: (c,) for i, c in enumerate(clients)}

@@ -1,4 +1,4 @@
-"""Clients on their way: who comes later, was silent, or moves, whatever the method."""
+"""Clients placed after the groups were made, with any method: those that come later, did not answer, or move."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALONE, JOINED = "it would have been a group of its own", "it would have joined t
 
 
 def decision(told: NoteView) -> Explanation:
-    """A note about one client's way; the note's own words where its numbers are none that are known."""
+    """Explain a note about the placement of one client; if its numbers are not known here, by its own text."""
     numbers = told.numbers
     if told.kind == "move" and "p_there" in numbers:
         return _moved(numbers)
@@ -28,7 +28,7 @@ def decision(told: NoteView) -> Explanation:
 
 
 def _walked(told: NoteView, branches: dict[str, float]) -> Explanation:
-    """One step down a tree of groups: what was nearest, and by how much."""
+    """Explain one step down a tree of groups: which branch was the nearest, and by how much."""
     numbers = told.numbers
     chances = {name.removeprefix("p_"): value for name, value in numbers.items() if name.startswith("p_")}
     near = _by_cosine(told)
@@ -54,7 +54,7 @@ def _walked(told: NoteView, branches: dict[str, float]) -> Explanation:
 
 
 def _by_cosine(told: NoteView) -> bool:
-    """Whether branches are compared by cosines, greater for what is nearer."""
+    """Return whether branches are compared by cosines, which are greater for nearer branches."""
     return told.story.method == "cfl" or (told.story.method == "flhc" and told.story.settings.get("metric") == "cosine")
 
 
@@ -64,7 +64,7 @@ def _named(told: NoteView, node: str) -> str:
 
 
 def _alone(told: NoteView, chances: dict[str, float], joined: bool) -> tuple[Flip, ...]:
-    """The settings by which a client is a group of its own, or is not."""
+    """Return the settings that decide whether a client becomes a group of its own."""
     settings, numbers = told.story.settings, told.numbers
     if chances and "level" in settings:
         change = Change("level", ">" if joined else "<=", max(chances.values()), settings["level"])
@@ -78,7 +78,7 @@ def _alone(told: NoteView, chances: dict[str, float], joined: bool) -> tuple[Fli
 
 
 def _seated(told: NoteView, similarity: float) -> Explanation:
-    """ACFL: the client that a late one is most like."""
+    """Explain ACFL's placement of a late client: with the client most similar to it."""
     threshold, numbers = told.story.settings.get("threshold"), told.numbers
     if threshold is None:
         return Explanation(says=(sentence(told.note["text"]),), data=numbers)

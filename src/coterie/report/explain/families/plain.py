@@ -1,4 +1,4 @@
-"""Methods that make no groups; and those that are not known here, which explain themselves by their notes."""
+"""Methods that make no groups, and methods that are not known here, which are explained by their notes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ ABOUT = {
 
 
 class Plain:
-    """By the notes' own words. name: of the method."""
+    """Explanations by the text of the notes.
+
+    Args:
+        name: The name of the method.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def about(self, settings: dict[str, Any]) -> str:
+        """Return how the method decides, if it is known here."""
         return ABOUT.get(self.name, f"What {self.name} says of its own decisions is told in its words.")
 
     def decision(self, told: NoteView) -> Explanation:
+        """Return the note's text."""
         text = sentence(told.note["text"])
         return Explanation(says=(text,) if text else (), data=told.numbers)
 
     def member(self, told: NoteView, client: int) -> Explanation:
-        """The side it came to, and its numbers by the names that the method gave them."""
+        """Return the part that the client came to, and its numbers by the names that the method gave them."""
         side = next((part for part in told.parts if client in part), None)
         found = {name: told.values(name)[client] for name in told.note.get("values") or {} if client in told.values(name)}
         says = [f"It came to {who(side)}."] if side else []

@@ -12,6 +12,7 @@ SIGNAL = "what training moves the model by once the noise of small data is taken
 
 
 def about(settings: dict[str, Any]) -> str:
+    """Return how Split-half decides, in a few sentences."""
     return (
         "Split-half probes a group: every member trains on two random halves of its data. Where the halves of one client agree "
         "and two clients do not, the clients differ by more than chance. A group splits when two probes in a row say so: p, "
@@ -20,6 +21,7 @@ def about(settings: dict[str, Any]) -> str:
 
 
 def decision(told: NoteView) -> Explanation:
+    """Explain a note: its p-value, and the level that would have changed the decision."""
     settings, numbers = told.story.settings, told.numbers
     level = settings["level"]
     if told.kind == "merge" and "p" in numbers:
@@ -41,7 +43,10 @@ def decision(told: NoteView) -> Explanation:
 
 
 def _p(told: NoteView) -> tuple[str, float, bool] | None:
-    """What was compared with the level, its value, and whether it is of a first probe; None where that was not recorded."""
+    """Return the description and value of the p-value compared with the level, and whether it is of a first probe.
+
+    It is None if the p-value was not recorded.
+    """
     numbers = told.numbers
     if "p_together" in numbers:
         what = "The probability of two probes like this one and the one before, if its clients were alike,"
@@ -73,7 +78,7 @@ def _flips(told: NoteView, test: Criterion, level: float, first: bool) -> tuple[
 
 
 def member(told: NoteView, client: int) -> Explanation:
-    """How far a client's signal was from each part, and with whom it is most alike."""
+    """Return how far a client's signal was from each part, and its most similar clients."""
     side = next((part for part in told.parts if client in part), None)
     if not told.parts:
         return Explanation()

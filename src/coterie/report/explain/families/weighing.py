@@ -1,4 +1,4 @@
-"""MAXFL's and FedFA's decisions: who takes part in one model, and with which weight."""
+"""MAXFL's and FedFA's decisions: which clients take part in one model, and with which weight."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from coterie.report.explain.view import Criterion, Explanation, NoteView, count,
 
 
 def about(settings: dict[str, Any]) -> str:
+    """Return how the method decides, in a few sentences."""
     if "rule" not in settings:
         return "FedFA makes no groups: one model for all, in which clients that it serves badly weigh more."
     if settings["rule"] == "cho":
@@ -27,6 +28,7 @@ def about(settings: dict[str, Any]) -> str:
 
 
 def decision(told: NoteView) -> Explanation:
+    """Explain a round: how many clients took part, and which were closest to the bar."""
     loss, bar = told.values("loss"), told.values("bar")
     if bar:
         joins = sum(loss[c] < bar[c] for c in loss if c in bar)
@@ -38,6 +40,7 @@ def decision(told: NoteView) -> Explanation:
 
 
 def member(told: NoteView, client: int) -> Explanation:
+    """Return a client's loss, bar and weight, as far as they were recorded."""
     names = ("loss", "bar", "own_loss", "weight", "accuracy")
     found = {name: told.values(name)[client] for name in names if client in told.values(name)}
     if not found:
