@@ -1,10 +1,11 @@
 """Clustered federated learning: find which clients should learn together, and train them that way.
 
->>> import coterie
->>> for round in coterie.run("cfl", "digits/label-permutation", rounds=2, workers=1):
-...     print(round.number, len(round.assignment.groups))
-1 1
-2 1
+Example:
+    >>> import coterie
+    >>> for round in coterie.run("cfl", "digits/label-permutation", rounds=2, workers=1):
+    ...     print(round.number, len(round.assignment.groups))
+    1 1
+    2 1
 """
 
 from importlib import import_module
@@ -64,7 +65,7 @@ _PUBLIC = {
     "summary": "report.summary",
     "write_report": "report.page",
 }
-"""Public name -> module, imported when first used: ``coterie --help`` must not wait for PyTorch."""
+"""Public name -> module, which is imported on first use: ``coterie --help`` must not wait for PyTorch."""
 
 __all__ = ["__version__", *_PUBLIC]
 

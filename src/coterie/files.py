@@ -1,4 +1,4 @@
-"""Reading files that may be from a stranger: regular files alone, no links where none are meant, and not more than is meant."""
+"""Reading of untrusted files: only regular files, no links where none are expected, and no more bytes than are expected."""
 
 from __future__ import annotations
 
@@ -13,19 +13,30 @@ from typing import BinaryIO
 from coterie.settings import UserError
 
 LARGEST = 1 << 30
-"""Bytes of a file that is read into memory as a whole, where nothing else is said."""
+"""The default maximum size, in bytes, of a file that is read into memory as a whole."""
 
 
 def reason(error: OSError) -> str:
-    """Why the system refused, in lower case."""
+    """Return the reason why the system refused, in lower case."""
     return (error.strerror or str(error)).lower()
 
 
 def open_regular(path: Path | str, *, follow: bool = True, limit: float = LARGEST) -> BinaryIO:
-    """A regular file, open for reading.
+    """Open a regular file for reading.
 
-    A named pipe, device or folder is refused without waiting for it, and so is a symbolic link unless ``follow``. Raises
-    ``OSError`` as ``open`` does, and :class:`~coterie.settings.UserError` for what is refused.
+    A named pipe, device or folder is refused without waiting for it, and so is a symbolic link unless ``follow``.
+
+    Args:
+        path: The path.
+        follow: Whether to follow a symbolic link.
+        limit: The maximum size in bytes.
+
+    Returns:
+        The open file.
+
+    Raises:
+        OSError: As from ``open``.
+        UserError: The file is refused.
     """
     path = Path(path)
     if not follow:
@@ -46,7 +57,20 @@ def _refuse_link(path: Path) -> None:
 
 
 def read_regular(path: Path | str, *, follow: bool = True, limit: int = LARGEST) -> bytes:
-    """The bytes of a regular file, with the refusals of :func:`open_regular`."""
+    """Read the bytes of a regular file.
+
+    Args:
+        path: The path.
+        follow: Whether to follow a symbolic link.
+        limit: The maximum size in bytes.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        OSError: As from ``open``.
+        UserError: As in :func:`open_regular`.
+    """
     with open_regular(path, follow=follow, limit=limit) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -55,7 +79,17 @@ def read_regular(path: Path | str, *, follow: bool = True, limit: int = LARGEST)
 
 
 def expanded(path: Path | str | os.PathLike[str]) -> Path:
-    """A path as a user wrote it, with ``~`` in place; raises :class:`~coterie.settings.UserError` for a user who is none."""
+    """Replace ``~`` in a path that a user wrote.
+
+    Args:
+        path: The path.
+
+    Returns:
+        The path with the home directory.
+
+    Raises:
+        UserError: The path names a user that does not exist.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -63,17 +97,22 @@ def expanded(path: Path | str | os.PathLike[str]) -> Path:
 
 
 FOLDS = 500
-"""Data are never packed more tightly: gzip and zip get to a thousand, with nothing but zeros."""
+"""The greatest ratio of unpacked to packed size of real data. gzip and zip reach a thousand, but only for zeros."""
 
 ALWAYS = 1 << 26
-"""Bytes that a file may unpack to, however small it is."""
+"""The size in bytes that a file may always have after unpacking, however small it is."""
 
 
 def check_unpacked(path: Path | str, packed: int, unpacked: int) -> None:
-    """Hold a packed file to what it may unpack to: before it is unpacked, and while it is.
+    """Check the unpacked size of a packed file: before it is unpacked, and while it is unpacked.
 
-    packed: its bytes, or those read so far. unpacked: those it claims, or those that have come so far. Raises
-    :class:`~coterie.settings.UserError` beyond half of the available memory, and beyond what data can be packed into.
+    Args:
+        path: The path, for messages.
+        packed: Its size in bytes, or the number of bytes read so far.
+        unpacked: The size in bytes that it states, or the number of bytes unpacked so far.
+
+    Raises:
+        UserError: The size is beyond half of the available memory, or beyond the ratio that real data can have.
     """
     memory = available_memory() / 2
     if unpacked > memory:
@@ -83,15 +122,16 @@ def check_unpacked(path: Path | str, packed: int, unpacked: int) -> None:
 
 
 def available_memory() -> float:
-    """Bytes that this process can have without swapping: of the machine, of its container, within its own limit.
+    """Compute the bytes that this process can use without swapping, given the machine, its container and its own limit.
 
-    Infinite where the system does not tell.
+    Returns:
+        The number of bytes; infinite if the system does not report it.
     """
     bounds = [math.inf]
     with suppress(OSError, ValueError):
         found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
         bounds.append(float(found[1]) * 1024 if found else math.inf)
-    with suppress(OSError, ValueError):  # the latter where a container has no limit: "max"
+    with suppress(OSError, ValueError):  # ValueError if a container has no limit: "max"
         bounds.append(float(Path("/sys/fs/cgroup/memory.max").read_text()))
     with suppress(OSError, ValueError, ImportError):  # Windows has no such limits
         import resource
@@ -102,14 +142,21 @@ def available_memory() -> float:
     return min(bounds)
 
 
-# -- in a run directory: whoever named a folder may have named a link to it; what is inside of it is named by Coterie --------
+# -- in a run directory: the user may give a link as the folder, but inside the folder Coterie chooses all names ------------
 
 
 def within(folder: Path, name: str) -> Path:
-    """The path of ``name`` in ``folder``, which may be several folders deep.
+    """Return the path of a file in a folder.
+
+    Args:
+        folder: The folder.
+        name: The name of the file, which may be several folders deep.
+
+    Returns:
+        The path.
 
     Raises:
-        UserError: the name leads out of the folder, or a part of it below the folder is a symbolic link.
+        UserError: The name leads out of the folder, or a part of it below the folder is a symbolic link.
     """
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
@@ -122,9 +169,14 @@ def within(folder: Path, name: str) -> Path:
 
 
 def check_links(folder: Path, but: str = "") -> None:
-    """Raises :class:`~coterie.settings.UserError` if a link anywhere in ``folder``, or it itself, leads out of it.
+    """Check that no link leads out of a folder.
 
-    but: links of this name may.
+    Args:
+        folder: The folder, which may not be a link itself.
+        but: Links of this name are allowed.
+
+    Raises:
+        UserError: A link anywhere in the folder leads out of it, or the folder is a link.
     """
     _refuse_link(folder)
     home = folder.resolve()
@@ -135,7 +187,7 @@ def check_links(folder: Path, but: str = "") -> None:
 
 
 def _leads(link: Path) -> Path:
-    """Where a link leads; of a circle, to the root."""
+    """The target of a link; the root for a circle."""
     try:
         return link.resolve()
     except (OSError, RuntimeError):
@@ -143,23 +195,42 @@ def _leads(link: Path) -> Path:
 
 
 GROWTH = 1 << 26
-"""So many bytes a file may grow by while it is read."""
+"""The number of bytes by which a file may grow while it is read."""
 
 
 def read_within(folder: Path, name: str) -> bytes:
-    """The bytes of the file ``name`` in a run directory; see :func:`within` and :func:`read_regular`.
+    """Read a file in a run directory. It may be as large as the free memory, because a model is large.
 
-    It may be as large as the free memory: a model is.
+    Args:
+        folder: The run directory.
+        name: The name of the file, as in :func:`within`.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        OSError: As from ``open``.
+        UserError: As in :func:`within` and :func:`read_regular`.
     """
     path = within(folder, name)
     return read_regular(path, follow=False, limit=int(min(path.lstat().st_size + GROWTH, available_memory())))
 
 
 def descriptor(path: Path, flags: int) -> int:
-    """A regular file in a run directory, opened with ``flags``, to be read or written in place.
+    """Open a regular file in a run directory, to be read or written in place.
 
-    No link is followed, and a file to be written has no other name, so that no file elsewhere is written with it. Raises
-    ``OSError`` as ``os.open`` does, and :class:`~coterie.settings.UserError` for what is refused.
+    No link is followed. A file that is to be written has no other name, so that no file elsewhere is written with it.
+
+    Args:
+        path: The path.
+        flags: As for ``os.open``.
+
+    Returns:
+        The file descriptor.
+
+    Raises:
+        OSError: As from ``os.open``.
+        UserError: The file is refused.
     """
     _refuse_link(path)
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

@@ -1,5 +1,8 @@
-"""Text for a terminal or a log. What clients, records, files and their names say is somebody else's text: a control character
-in it could move the cursor, hide words or forge a line. So nothing is printed but through here."""
+"""Text that is safe for a terminal or a log.
+
+Text from clients, records, files and file names is untrusted: a control character in it could move the cursor, hide words or
+forge a line. So everything is printed through this module.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,28 @@ _ODD = re.compile("[^ -~]")
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""``text`` with every character that is no letter, mark, sign or space written as JSON does, but for those in ``keep``.
+    r"""Write every character that is not a letter, mark, sign or space as JSON does.
 
-    Such are control characters (terminal sequences begin with one), line separators, characters that change the direction of
-    writing or have no width, and halves of surrogate pairs, which stand for bytes of a file name that are not UTF-8. JSON that
-    goes through here means what it meant.
+    These are control characters (terminal sequences begin with one), line separators, characters that change the direction
+    of writing or have no width, and halves of surrogate pairs, which stand for bytes of a file name that are not UTF-8. JSON
+    text keeps its meaning.
 
-    >>> print(printable("caf\u00e9 \x1b[31m\u202e\udcff"))
-    café \u001b[31m\u202e\udcff
+    Args:
+        text: The text.
+        keep: Characters that stay as they are.
+
+    Returns:
+        The printable text.
+
+    Example:
+        >>> print(printable("caf\u00e9 \x1b[31m\u202e\udcff"))
+        café \u001b[31m\u202e\udcff
     """
     return _ODD.sub(lambda found: found[0] if found[0].isprintable() or found[0] in keep else _escape(found[0]), text)
 
 
 def one_line(text: str, most: int = 2000) -> str:
-    """``text`` as one :func:`printable` line; one of more than ``most`` characters is cut in the middle."""
+    """Return ``text`` as one :func:`printable` line; a line of more than ``most`` characters is cut in the middle."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= most else f"{line[: most // 2]} [...] {line[-most // 4 :]}"
 
@@ -36,11 +47,11 @@ def _escape(letter: str) -> str:
 
 
 def say(text: str, to: TextIO | None = None, end: str = "\n") -> None:
-    """Print lines on stdout, or on ``to``, at once: :func:`printable`, each of them."""
+    """Print lines on stdout, or on ``to``, without buffering; each of them is made :func:`printable`."""
     print(printable(text, keep="\n\t"), file=to or sys.stdout, end=end, flush=True)
 
 
 def printable_record(record: logging.LogRecord) -> bool:
-    """A filter for a logger: its messages become :func:`printable`."""
+    """Make the message of a log record :func:`printable`; a filter for a logger."""
     record.msg, record.args = printable(record.getMessage()), ()
     return True

@@ -1,7 +1,7 @@
-"""Where every random number comes from: a function of integers such as (seed, purpose, exchange, client).
+"""The source of all random numbers: a function of integers such as (seed, purpose, exchange, client).
 
-Because a draw depends on its key alone, it does not matter which process makes it, in which order, after which resume,
-or which other clients were silent. Nothing else in Coterie seeds or advances a global generator.
+A draw depends only on its key. So it does not matter which process makes it, in which order, after which resume, or which
+other clients were silent. Nothing else in Coterie seeds or advances a global generator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 @unique
 class Purpose(IntEnum):
-    """Keeps draws for different ends apart, even with equal seeds and clients."""
+    """Keeps draws for different purposes separate, even with equal seeds and clients."""
 
     DATA = 1
     PARTITION = 2
@@ -35,16 +35,23 @@ class Purpose(IntEnum):
 
 
 def numpy_generator(*key: int) -> np.random.Generator:
-    """A NumPy generator that depends on the non-negative integers of ``key`` alone.
+    """Make a NumPy generator that depends only on the key.
 
-    >>> float(numpy_generator(0, 1).random()) == float(numpy_generator(0, 1).random())
-    True
+    Args:
+        *key: Non-negative integers.
+
+    Returns:
+        The generator.
+
+    Example:
+        >>> float(numpy_generator(0, 1).random()) == float(numpy_generator(0, 1).random())
+        True
     """
     return np.random.default_rng(_sequence(key))
 
 
 def _sequence(key: tuple[int, ...]) -> np.random.SeedSequence:
-    # With its length in front: NumPy takes (7, 1) and (7, 1, 0) for the same seed.
+    # The length comes first, because NumPy treats (7, 1) and (7, 1, 0) as the same seed.
     return np.random.SeedSequence((len(key), *key))
 
 
@@ -53,15 +60,22 @@ def _word(key: tuple[int, ...]) -> int:
 
 
 def generator(*key: int) -> torch.Generator:
-    """A CPU torch generator that depends on the non-negative integers of ``key`` alone."""
+    """Make a torch generator on the CPU that depends only on the non-negative integers of ``key``."""
     return torch.Generator().manual_seed(_word(key))
 
 
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """Fork torch's global generators and seed them by ``key``, for what takes no generator: dropout, default initialisers.
+    """Fork torch's global generators and seed them, for code that takes no generator: dropout, default initialisers.
 
-    The CPU's, and where CUDA is in use the current GPU's. The caller's global state is untouched on leaving.
+    These are the CPU's generator and, if CUDA is in use, that of the current GPU. The global state of the caller is
+    unchanged afterwards.
+
+    Args:
+        *key: Non-negative integers.
+
+    Yields:
+        Nothing; the generators are seeded within the context.
     """
     gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=gpus):

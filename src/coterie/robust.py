@@ -1,6 +1,6 @@
-"""Bounds on what one client can do to the others: how long an update may be, how many examples count, how means are taken.
+"""Limits on the effect of one client on the others: length of updates, number of examples, and rule of averaging.
 
-Both engines apply them before anything is averaged or compared. docs/adversaries.md has what they do, measured.
+Both engines apply them before anything is averaged or compared. docs/adversaries.md has measurements of their effect.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from coterie.core import CHUNK, Averaging, Client, Plan
 from coterie.settings import setting
 
 PEERS = 3
-"""Fewest clients whose median norm is a reference: of three, one hostile client cannot choose it."""
+"""The smallest number of clients whose median norm is a reference: one hostile client among three cannot choose it."""
 
 LOOSE = 20.0
-"""An update is refused, and not only scaled down, where it is so many times longer still. It is the bound too where others
-began with other models: honest newcomers were seen to send updates of 25 times the norm of clients that had long converged,
-and of at most 4.5 times that of clients that began with the same model (docs/adversaries.md)."""
+"""An update that is longer than its limit by this factor is refused, and not only scaled down. The factor is also the bound
+if the others started from other models: in measurements, honest newcomers sent updates of 25 times the norm of clients that
+had long converged, and of at most 4.5 times that of clients that started from the same model (docs/adversaries.md)."""
 
 LONGEST = 1000.0
-"""No training makes an update so many times as long as its model (or as 1, of a shorter model): the bound where nobody else
-did the same task."""
+"""No training makes an update longer than this many times the norm of its model (or than this number, if the model's norm is
+below 1). This is the bound if no other client did the same task."""
 
 ROUNDING = 1e-6
-"""What rounding may change, relative to a model's norm (or to 1)."""
+"""The greatest change by rounding, relative to a model's norm (or to 1)."""
 
 
 @dataclass(frozen=True)
 class Limited:
-    """What becomes of the replies of one exchange.
+    """The treatment of the replies of one exchange.
 
     Attributes:
-        refused: client -> one sentence; its reply counts for nothing.
-        scaled: client -> a factor below 1, by which its update is to be multiplied.
+        refused: Client -> one sentence with the reason; its reply has no effect.
+        scaled: Client -> a factor below 1, by which its update must be multiplied.
     """
 
     refused: Mapping[Client, str]
@@ -47,7 +47,7 @@ class Limited:
 
 @dataclass(frozen=True, kw_only=True)
 class Robust(Averaging):
-    """What one client may do to the means and comparisons of all; settings of an experiment, the same for every method."""
+    """Limits on the effect of one client on means and comparisons; settings of an experiment, the same for every method."""
 
     norms: float | None = setting(
         2.0, "greatest norm of an update, in medians of the norms of the clients that began with the same model; larger "
@@ -56,21 +56,30 @@ class Robust(Averaging):
     most_examples: int = setting(10**9, "number of examples above which a client's reply is refused", ge=1)
 
     def counted(self, claims: Mapping[Client, int]) -> dict[Client, int]:
-        """How many examples each client of an exchange counts for, of those that it says it has.
+        """Compute how many examples each client of an exchange counts for.
 
-        Those who are refused count here as well: the engines do not all know of them in time.
+        Refused clients are included: the engines do not always know of them in time.
+
+        Args:
+            claims: Client -> the number of examples that it reports.
+
+        Returns:
+            Client -> the number of examples that it counts for.
         """
         clients = sorted(claims)
         most = np.array([min(claims[client], self.most_examples) for client in clients], dtype=np.int64)
         return dict(zip(clients, self.bounded(most).tolist(), strict=True))
 
     def limited(self, lengths: Mapping[Client, Length], claims: Mapping[Client, int], usual: Usual | None = None) -> Limited:
-        """What becomes of well-formed replies.
+        """Decide which well-formed replies are refused or scaled down.
 
         Args:
-            lengths: of each client that trained, see :func:`~coterie.robust.lengths`.
-            claims: how many examples each client says that it has.
-            usual: what was usual among earlier waves of the same exchange; it learns of these lengths.
+            lengths: The length of the update of each client that trained, see :func:`~coterie.robust.lengths`.
+            claims: Client -> the number of examples that it reports.
+            usual: The usual lengths in earlier waves of the same exchange; these lengths are added to it.
+
+        Returns:
+            The refused clients, and the factors of the others.
         """
         why = "it claims {:,} examples, more than {:,} (robust.most_examples)"
         refused = {c: why.format(count, self.most_examples) for c, count in claims.items() if count > self.most_examples}
@@ -94,23 +103,23 @@ class Robust(Averaging):
 
 
 AS_PUBLISHED = Robust(norms=None, share=1.0)
-"""Nothing is bounded: as the papers' experiments were made."""
+"""No limits, as in the experiments of the papers."""
 
 
 @dataclass(frozen=True)
 class Length:
-    """How long an update is.
+    """The length of an update.
 
     Attributes:
-        update: L2 norm over the parameters; of two halves, the longer one's.
-        buffers: the same over the columns behind them: frozen parameters, and running statistics such as BatchNorm's.
-        model: norms of the model it began with, over the same two ranges of columns.
-        gradient: whether it is a gradient, and not what training changed.
-        task: the same of clients that did the same.
-        start: the models it began with, as rows of the plan.
-        wave: number of the wave of clients that it is compared with, and with those before: so the result does not depend on
-            how many replies are held at a time.
-        flaw: why it is refused whatever the others sent, if it is.
+        update: L2 norm over the parameters; for two halves, that of the longer one.
+        buffers: The same over the columns after them: frozen parameters, and running statistics such as those of BatchNorm.
+        model: Norms of the model from which it started, over the same two ranges of columns.
+        gradient: Whether it is a gradient, and not the change by training.
+        task: A key that is equal for clients that did the same work.
+        start: The models from which it started, as rows of the plan.
+        wave: Number of the client's wave. It is compared with the clients of this wave and of those before, so the result
+            does not depend on how many replies are held at a time.
+        flaw: The reason to refuse it whatever the others sent, if there is one.
     """
 
     update: float
@@ -123,7 +132,15 @@ class Length:
     flaw: str | None = None
 
     def beyond(self, usual: Sequence[float] | None, factor: float) -> str | None:
-        """Why it is too long to be plausible beside what is ``usual`` (see :class:`Usual`); None if it is not."""
+        """Find a reason why it is too long to be plausible.
+
+        Args:
+            usual: The usual lengths, see :class:`Usual`; ``None`` if they are not known.
+            factor: The greatest plausible length, in multiples of the usual one.
+
+        Returns:
+            The reason, or ``None`` if it is plausible.
+        """
         if not self.gradient and self.update > LONGEST * max(self.model[0], 1.0):
             return f"its update has norm {self.update:.3g}, more than {LONGEST:g} times its model's {self.model[0]:.3g}"
         for own, name, median, most in self._compared(usual, factor):
@@ -133,14 +150,22 @@ class Length:
         return None
 
     def factor(self, usual: Sequence[float], factor: float) -> float:
-        """By what it is to be multiplied so that it is as long as is plausible beside what is usual; 1 if it is shorter."""
+        """Compute the factor that makes it as long as is plausible.
+
+        Args:
+            usual: The usual lengths, see :class:`Usual`.
+            factor: The greatest plausible length, in multiples of the usual one.
+
+        Returns:
+            The factor; 1 if it is shorter.
+        """
         return min([1.0, *(most / own for own, _, _, most in self._compared(usual, factor) if own)])
 
     def _compared(self, usual: Sequence[float] | None, factor: float) -> Iterator[tuple[float, str, float, float]]:
-        """(norm, its name, the usual one, the greatest that is plausible) of the update, and of what lies behind it.
+        """(norm, its name, the usual one, the greatest plausible one) of the update and of the columns after it.
 
-        Where the others rest, the parameters may still move, as of a client that has something left to learn. Frozen
-        parameters and running statistics may not: they rest with all clients or with none.
+        If the updates of the others are zero, the parameters may still move, as for a client that has something left to
+        learn. Frozen parameters and running statistics may not: they rest with all clients or with none.
         """
         resting = max(self.model[0], 1.0), ROUNDING * max(self.model[1], 1.0)
         names = "update", "change of running statistics or frozen parameters"
@@ -149,25 +174,39 @@ class Length:
 
 
 class Usual:
-    """How long updates of an exchange usually are: medians over clients that did the same task."""
+    """The usual lengths of updates in an exchange: medians over clients that did the same task."""
 
     def __init__(self) -> None:
         self.members: dict[Hashable, dict[int, Length]] = {}
         self.found: dict[Hashable, tuple[float, float] | None] = {}
 
     def add(self, known: Iterable[Length]) -> None:
-        """Take in the lengths of further clients."""
+        """Add the lengths of further clients."""
         for one in known:
             for row in (None, *one.start):
                 self.members.setdefault((one.task, row), {})[id(one)] = one
         self.found = {}
 
     def near(self, own: Length) -> tuple[float, float] | None:
-        """Of the clients that began with one of the same models; None if they are fewer than :data:`~coterie.robust.PEERS`."""
+        """The median lengths of clients that started from one of the same models.
+
+        Args:
+            own: The length to compare with them.
+
+        Returns:
+            The medians of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
+        """
         return self._of(own.task, own.start)
 
     def same_task(self, own: Length) -> tuple[float, float] | None:
-        """Of the clients that did the same task; None if they are fewer than :data:`~coterie.robust.PEERS`."""
+        """The median lengths of clients that did the same task.
+
+        Args:
+            own: The length to compare with them.
+
+        Returns:
+            The medians of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
+        """
         return self._of(own.task, frozenset({None}))
 
     def _of(self, task: Hashable, rows: frozenset[int | None]) -> tuple[float, float] | None:
@@ -183,7 +222,7 @@ class Usual:
 
 
 def _median(norms: Sequence[float]) -> float:
-    """Of those that moved; 0 where these are fewer than :data:`~coterie.robust.PEERS`."""
+    """The median of the norms above zero; 0 if there are fewer of them than :data:`~coterie.robust.PEERS`."""
     moved = [norm for norm in norms if norm > 0]
     return float(np.median(moved)) if len(moved) >= PEERS else 0.0
 
@@ -191,14 +230,17 @@ def _median(norms: Sequence[float]) -> float:
 def lengths(
     plan: Plan, updates: Mapping[Client, Sequence[Tensor]], chosen: Mapping[Client, tuple[int, ...]], wire: Wire
 ) -> dict[Client, Length]:
-    """How long the updates of one exchange are.
+    """Compute the lengths of the updates of one exchange.
 
     Args:
-        plan: the exchange's.
-        updates: of each client that trained its update ``(d,)``, or those of both halves; the columns of layers that stay at
+        plan: The plan of the exchange.
+        updates: For each client that trained, its update ``(d,)``, or those of both halves. Columns of layers that stay at
             the client do not count.
-        chosen: rows of the plan's models that each client began with.
-        wire: says which columns are parameters and, without a rotation, which are variances.
+        chosen: The rows of the plan's models from which each client started.
+        wire: Defines which columns are parameters and, without a rotation, which are variances.
+
+    Returns:
+        Client -> length.
     """
     layout, stop = wire.layout, wire.layout.trainable
     starts = {rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in updates}}

@@ -1,4 +1,4 @@
-"""Settings are the fields of a frozen dataclass, each with a sentence and its limits; nothing else describes them.
+"""Settings: the fields of a frozen dataclass, each with a sentence and its limits. Nothing else describes them.
 
 TOML files, ``--set``, help texts, records and equality all read these fields.
 """
@@ -20,10 +20,10 @@ from coterie.printable import one_line
 
 
 class UserError(Exception):
-    """A mistake of the caller's, told in one sentence: the setting, its value, what is allowed, the likely slip.
+    """A mistake of the caller, described in one sentence: the setting, its value, the allowed values and the likely mistake.
 
-    What it quotes may be from a stranger: as a text it is one line without control characters, cut in the middle
-    where it is too long to read.
+    The message may quote text from an untrusted source. As a string it is therefore one line without control characters, cut
+    in the middle if it is too long to read.
     """
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class UserError(Exception):
 
 
 class SettingError(UserError, ValueError):
-    """A setting whose value is not allowed, or a name that is no setting."""
+    """A setting whose value is not allowed, or a name that is not a setting."""
 
 
 def setting(
@@ -46,9 +46,24 @@ def setting(
     multiple: int | None = None,
     bits: int = 64,
 ) -> Any:
-    """A dataclass field with its sentence ``doc`` and its limits.
+    """Make a dataclass field with a sentence ``doc`` and limits.
 
-    The limits: >=, >, <=, <, one of ``choices``, a positive multiple; the ``bits`` of a whole number: TOML's have 64.
+    Args:
+        default: The default value, immutable.
+        doc: One sentence that describes the setting.
+        ge: The value must be >= this number.
+        gt: The value must be > this number.
+        le: The value must be <= this number.
+        lt: The value must be < this number.
+        choices: The value must be one of these.
+        multiple: The value must be a positive multiple of this number.
+        bits: The greatest number of bits of a whole number; TOML's have 64.
+
+    Returns:
+        The field.
+
+    Raises:
+        TypeError: The default is a dict or a list.
     """
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "choices": None if choices is None else tuple(choices)}
     limits["multiple"] = multiple
@@ -59,7 +74,14 @@ def setting(
 
 
 def check(settings: Any) -> None:
-    """Hold every field to its type and limits; call it in ``__post_init__``. Raises :class:`SettingError`."""
+    """Check every field for its type and limits; call it in ``__post_init__``.
+
+    Args:
+        settings: The dataclass. Its values are replaced by values of exactly the annotated types.
+
+    Raises:
+        SettingError: A value is not allowed.
+    """
     hints = typing.get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
         if "limits" not in field.metadata:
@@ -72,11 +94,14 @@ def check(settings: Any) -> None:
 
 
 MOST_SEEDS = 10_000
-"""Seeds from 0 on that a number can ask for."""
+"""The maximum number of seeds that a single number can ask for; they start at 0."""
 
 
 def _is_text(value: str) -> bool:
-    """Whether a file can hold it, and the system take it for a path: bytes of a name that are no UTF-8 are half a pair."""
+    """Whether a file can hold it, and the system accept it as a path.
+
+    Bytes of a file name that are not UTF-8 become halves of surrogate pairs, which no file can hold.
+    """
     return not any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in value)
 
 
@@ -104,7 +129,7 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
 
 
 def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
-    """``value`` as the annotated type: ints pass as floats, NumPy's numbers as Python's, lists as tuples, nothing else."""
+    """``value`` as the annotated type: ints pass as floats, NumPy's numbers as Python's, lists as tuples."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
     for option in sorted(options, key=lambda o: o is not type(None)):
         origin = typing.get_origin(option) or option
@@ -129,15 +154,22 @@ def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
 
 
 def fits(number: int, bits: int = 64) -> bool:
-    """Whether a whole number has at most so many bits, its sign among them; TOML's have 64."""
+    """Whether a whole number has at most ``bits`` bits, including its sign; TOML's have 64."""
     return -(1 << bits - 1) <= number < 1 << bits - 1
 
 
 def describe(hint: Any) -> str:
-    """A field's type in words, for messages and help.
+    """Describe the type of a field in words, for messages and help.
 
-    >>> describe(int | None)
-    'a whole number or none'
+    Args:
+        hint: The annotation.
+
+    Returns:
+        The words.
+
+    Example:
+        >>> describe(int | None)
+        'a whole number or none'
     """
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return " or ".join(describe(h) for h in typing.get_args(hint))
@@ -148,24 +180,35 @@ def describe(hint: Any) -> str:
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """``"; did you mean X?"`` for the closest known name, or an empty text."""
+    """Return ``"; did you mean X?"`` for the closest known name, or an empty text."""
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 DEEPEST = 16
-"""Tables and lists inside one another, in TOML."""
+"""The maximum depth of nested tables and lists in TOML."""
 
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}[ \t]*+\.[ \t]*+){{{4 * DEEPEST}}}", re.MULTILINE)
-"""A key of too many parts, where one can begin, before it is parsed: of 80,000, the parser takes minutes and all memory."""
+"""A key of too many parts at a place where a key can begin. It is checked before parsing, because for 80,000 parts the
+parser needs minutes and all memory."""
 
 
 def toml(text: str) -> dict[str, Any]:
-    """The document in TOML text; raises ``ValueError`` that says in a few words why it is none, whoever wrote it.
+    """Parse TOML text, which may come from an untrusted source.
 
-    >>> toml("a = [1, {b = 2}]")
-    {'a': [1, {'b': 2}]}
+    Args:
+        text: The text.
+
+    Returns:
+        The document.
+
+    Raises:
+        ValueError: The text is not valid TOML, or is not accepted here; the message gives the reason in a few words.
+
+    Example:
+        >>> toml("a = [1, {b = 2}]")
+        {'a': [1, {'b': 2}]}
     """
     import tomllib
 
@@ -178,7 +221,7 @@ def toml(text: str) -> dict[str, Any]:
         raise ValueError(too_deep) from None
     except tomllib.TOMLDecodeError:
         raise
-    except ValueError as error:  # of Python's own: more digits than it reads
+    except ValueError as error:  # from Python itself: more digits than it reads
         raise ValueError(f"it has a number of too many digits ({error})") from None
     for value in _within(document, too_deep):
         if isinstance(value, date | time):
@@ -192,7 +235,7 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def _within(document: Any, too_deep: str) -> Iterator[Any]:
-    """All values in tables and lists, however deep; raises ``ValueError`` beyond :data:`DEEPEST`."""
+    """All values in tables and lists at any depth; raises ``ValueError`` beyond :data:`DEEPEST`."""
     level = [document]
     for _ in range(DEEPEST):
         level = [
@@ -207,12 +250,20 @@ def _within(document: Any, too_deep: str) -> Iterator[Any]:
 
 
 def parse(text: str) -> Any:
-    """A value typed on the command line: TOML's notation, ``none``, or else the text itself.
+    """Parse a value from the command line: TOML's notation, ``none``, or else the text itself.
 
-    Raises ``ValueError`` for what Coterie reads nowhere: see :func:`toml`.
+    Args:
+        text: The text as it was typed.
 
-    >>> parse("0.5"), parse("[1, 2]"), parse("true"), parse("none"), parse("ward")
-    (0.5, [1, 2], True, None, 'ward')
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: Coterie does not accept the value anywhere: see :func:`toml`.
+
+    Example:
+        >>> parse("0.5"), parse("[1, 2]"), parse("true"), parse("none"), parse("ward")
+        (0.5, [1, 2], True, None, 'ward')
     """
     import tomllib
 
@@ -225,7 +276,18 @@ def parse(text: str) -> Any:
 
 
 def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    """``cls(**values)``, tables of nested settings included; an unknown name is refused with the nearest known one."""
+    """Make ``cls(**values)``, including tables of nested settings.
+
+    Args:
+        cls: The dataclass of settings.
+        values: Name -> value; for nested settings a mapping.
+
+    Returns:
+        The settings.
+
+    Raises:
+        SettingError: A name is unknown (the message suggests the nearest known one), or a value is not allowed.
+    """
     known = [f.name for f in dataclasses.fields(cls) if f.init]
     hints = typing.get_type_hints(cls)
     for name in values:
@@ -236,7 +298,16 @@ def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
-    """The fields by name, tuples as lists, ready for TOML or JSON; a ``None`` is left out, or ``"none"`` if no default."""
+    """Return the fields by name, ready for TOML or JSON.
+
+    Tuples become lists. ``None`` is left out if it is the default, and is ``"none"`` otherwise.
+
+    Args:
+        settings: The dataclass.
+
+    Returns:
+        Name -> value; for nested settings a dict.
+    """
     out: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -253,7 +324,7 @@ def _lists(value: Any) -> Any:
 
 
 def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
-    """(name, type in words, default, sentence) of every setting of ``cls``, in order."""
+    """Return (name, type in words, default, sentence) of every setting of ``cls``, in order."""
     hints = typing.get_type_hints(cls)
     return [
         (f.name, describe(hints[f.name]), f.default, f.metadata["doc"]) for f in dataclasses.fields(cls) if "doc" in f.metadata
@@ -261,12 +332,25 @@ def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
 
 
 def settings_of(cls: type[Any], hidden: Sequence[str] = ()) -> list[str]:
-    """The names of the settings of ``cls``."""
+    """Return the names of the settings of ``cls``, without those in ``hidden``."""
     return [f.name for f in dataclasses.fields(cls) if f.init and f.name not in hidden]
 
 
 def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[str] = ()) -> Any:
-    """``base`` with other ``values``; raises :class:`~coterie.settings.SettingError` for a name that is no setting of it."""
+    """Replace some values of ``base``.
+
+    Args:
+        base: The settings.
+        values: Name -> new value.
+        table: The name of their table in messages.
+        hidden: Names of settings that have a separate table.
+
+    Returns:
+        New settings.
+
+    Raises:
+        SettingError: A name is not a setting, or a value is not allowed.
+    """
     known = settings_of(type(base), hidden)
     for key in values:
         if key not in known:
@@ -276,7 +360,7 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
 
 
 def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:
-    """All fields for TOML: None is written as ``"none"``, so that nothing depends on what defaults come to be."""
+    """Return all fields for TOML; ``None`` becomes ``"none"``, so that later changes of defaults have no effect."""
     return {name: _value(getattr(settings, name)) for name in settings_of(type(settings), without)}
 
 

@@ -1,4 +1,6 @@
-"""The command line: parses, calls, prints. Every command has a twin in Python:
+"""The command line: parses arguments, calls functions, prints results.
+
+Every command has an equivalent in Python:
 
 ``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`; ``compare``:
 :func:`coterie.compare`; ``report``: :func:`coterie.write_report`; ``explain``: :func:`coterie.explain`; ``plot``:
@@ -6,7 +8,7 @@
 :func:`coterie.check`; ``--json``: :func:`coterie.summary`;
 ``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`.
 
-Exit status: 0 done, 1 a run that failed, 2 a wrong call or file, 130 interrupted.
+Exit status: 0 for success, 1 for a failed run, 2 for a wrong call or file, 130 for an interrupted command.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ from coterie.settings import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line.
+
+    Args:
+        argv: The arguments; None for those of the process.
+
+    Returns:
+        The exit status.
+    """
     return guarded(lambda: _call(sys.argv[1:] if argv is None else argv))
 
 
@@ -35,14 +44,21 @@ def _call(argv: Sequence[str]) -> int:
     if arguments.command is None:
         say(parser()[0].format_help(), end="")
         return 0
-    # Imported when it is called: help answers at once.
+    # Imported on call, so that help appears immediately.
     module = importlib.import_module(f"coterie.cli.{'running' if arguments.command in ('run', 'resume') else 'commands'}")
     status: int = getattr(module, arguments.command)(arguments)
     return status
 
 
 def guarded(call: Callable[[], int]) -> int:
-    """The exit status of a command, every mistake of a user and of the surroundings in one sentence on stderr."""
+    """Run a command, and report each error of the user or of the system in one sentence on stderr.
+
+    Args:
+        call: The command, which returns its exit status.
+
+    Returns:
+        The exit status.
+    """
     _open_streams()
     try:
         status = call()
@@ -54,23 +70,26 @@ def guarded(call: Callable[[], int]) -> int:
         return fail("interrupted", 130)
     except MemoryError:
         return fail("the memory is not enough for this; a smaller scenario, model or file takes less", 2)
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         _drop(sys.stdout)
         return 0
     except OSError as error:
-        if error.filename is None:  # it may be stdout's disk that is full: what is left for it cannot be written at the end
+        if error.filename is None:  # the disk of stdout may be full: then its buffer cannot be written at the end
             _drop(sys.stdout)
         return fail(f"{error.filename or 'the disk'}: {reason(error)}", 2)
 
 
 def note(message: str) -> None:
-    """One sentence on stderr, besides the result."""
+    """Print one sentence on stderr, besides the result."""
     say(f"coterie: {one_line(message)}", sys.stderr)
 
 
 def _open_streams() -> None:
-    """Both streams, so that whatever is written to them is no error: a terminal without Greek letters shows a question mark,
-    and a stream that was closed by who called takes everything."""
+    """Make stdout and stderr accept all output.
+
+    A terminal without Greek letters shows a question mark, and a stream that the caller has closed is replaced by one that
+    discards its output.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -79,15 +98,23 @@ def _open_streams() -> None:
 
 
 def _drop(stream: TextIO) -> None:
-    """What is written to a stream from now on, and what waits in it, goes nowhere."""
+    """Discard the buffer of a stream and all later output to it."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def fail(message: str, status: int) -> int:
-    """One sentence on stderr; returns the status."""
+    """Print one sentence on stderr.
+
+    Args:
+        message: The sentence.
+        status: The exit status.
+
+    Returns:
+        The exit status.
+    """
     try:
         say(f"coterie: {one_line(message)}", sys.stderr)
-    except OSError:  # there is nobody to tell, but the status
+    except OSError:  # stderr cannot be written; only the exit status shows the error
         _drop(sys.stderr)
     return status

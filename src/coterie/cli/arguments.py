@@ -1,4 +1,4 @@
-"""The command line's words: every command, option and help text. Light, so that ``coterie --help`` answers at once."""
+"""Commands, options and help texts of the command line. This module imports little, so that help appears immediately."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from coterie.settings import MOST_SEEDS, UserError, fits, nearest
 
 
 class UsageError(UserError):
-    """A call of the command line that cannot be understood."""
+    """The arguments of the command line are wrong."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells mistakes by :class:`UsageError`, in one sentence."""
+    """Parser that reports mistakes by :class:`UsageError`, in one sentence."""
 
     def __init__(self, **options: Any) -> None:
         form = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
         super().__init__(allow_abbrev=False, formatter_class=form, **options)
 
     def error(self, message: str) -> NoReturn:
+        """Raise :class:`UsageError`."""
         raise UsageError(re.sub(r"^argument (\S+): ", r"\1: ", message))
 
     def print_help(self, file: Any = None) -> None:
-        say(self.format_help(), file, end="")  # argparse passes over a full disk
+        """Print the help; unlike argparse's own method, it fails if the disk is full."""
+        say(self.format_help(), file, end="")
 
     def options(self) -> list[str]:
+        """The option strings of the parser."""
         return [option for action in self._actions for option in action.option_strings]
 
 
 class Version(argparse.Action):
-    """``--version``, which is put together when it is asked for."""
+    """The option ``--version``, whose text is only made when it is needed."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
@@ -48,9 +51,10 @@ class Version(argparse.Action):
 
 
 def whole(text: str) -> int:
+    """A whole number in an argument."""
     try:
         number = int(text)
-    except ValueError:  # or more digits than Python reads
+    except ValueError:  # also for more digits than Python reads
         raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
     if not fits(number):
         raise argparse.ArgumentTypeError(f"must be a whole number of at most 64 bits, got {text!r}")
@@ -58,6 +62,7 @@ def whole(text: str) -> int:
 
 
 def real(text: str) -> float:
+    """A number in an argument."""
     try:
         return float(text)
     except ValueError:
@@ -65,7 +70,7 @@ def real(text: str) -> float:
 
 
 def parser() -> tuple[Parser, dict[str, Parser]]:
-    """The parser, and each command's own."""
+    """The parser of the command line, and command -> its parser."""
     top = Parser(
         prog="coterie",
         description="Clustered federated learning: find which clients should learn together, and train them that way.",
@@ -195,7 +200,7 @@ def _track(own: Parser) -> None:
 
 
 def _seen(own: dict[str, Parser]) -> None:
-    """Commands that show a run."""
+    """Add the arguments of commands that show a run."""
     own["report"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
     own["report"].add_argument("-o", "--out", metavar="FILE", help="the page (report.html in the one RUN's folder, or here)")
     own["explain"].add_argument("run", metavar="RUN", help="a run directory")
@@ -211,6 +216,7 @@ def _seen(own: dict[str, Parser]) -> None:
 
 
 def common(own: Parser) -> None:
+    """Add the options that several commands have."""
     own.add_argument("--workers", metavar="W", type=whole, help="processes that train (one per core); changes no result")
     _json(own)
 
@@ -220,7 +226,18 @@ def _json(own: Parser) -> None:
 
 
 def parse(argv: Sequence[str], parsers: tuple[Parser, dict[str, Parser]] | None = None) -> argparse.Namespace:
-    """The call's arguments; raises :class:`UsageError`, naming the nearest command or option. ``--help`` exits."""
+    """Parse the command line. ``--help`` and ``--version`` end the process.
+
+    Args:
+        argv: The arguments.
+        parsers: The result of :func:`parser`; None to make it.
+
+    Returns:
+        The parsed arguments.
+
+    Raises:
+        UsageError: The arguments are wrong. For an unknown command or option, the message names the most similar one.
+    """
     top, own = parsers or parser()
     if argv and not argv[0].startswith("-") and argv[0] not in own:
         raise UsageError(f"there is no command {argv[0]!r}{nearest(argv[0], own)} (known: {', '.join(own)})")

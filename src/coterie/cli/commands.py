@@ -1,4 +1,4 @@
-"""Commands that ask something of runs: ``compare``, ``suggest``, ``export``."""
+"""All commands except ``run`` and ``resume``: queries on runs, exports, and lists of methods and scenarios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coterie.settings import documented
 
 
 def given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What a run directory does not get by itself: consent to import code, and the boundary's secret."""
+    """Arguments that only the user can give for a run directory: permission to import code, and the boundary's secret."""
     from coterie.boundary import secret_of_file
 
     secret = None if arguments.secret_file is None else secret_of_file(arguments.secret_file)
@@ -23,6 +23,7 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(arguments: argparse.Namespace) -> int:
+    """The command ``compare``."""
     from coterie.records.record import to_json
     from coterie.report import terminal
     from coterie.report.summary import compare as compared
@@ -36,6 +37,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def suggest(arguments: argparse.Namespace) -> int:
+    """The command ``suggest``."""
     from coterie.records.record import to_json
     from coterie.report import suggested, terminal
     from coterie.report.live import Steps, watched
@@ -49,6 +51,7 @@ def suggest(arguments: argparse.Namespace) -> int:
 
 
 def export(arguments: argparse.Namespace) -> int:
+    """The command ``export``."""
     from coterie.report.live import Steps, watched
     from coterie.runs.export import MODELS, save
     from coterie.runs.run import reopen
@@ -63,10 +66,11 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# ``coterie check``: whether files are as they were written.
+# ``coterie check``: the integrity of files.
 
 
 def check(arguments: argparse.Namespace) -> int:
+    """The command ``check``; the exit status is 1 if a file is damaged."""
     from coterie.records.record import to_json
     from coterie.runs.checking import accept
     from coterie.runs.checking import check as checked
@@ -89,10 +93,11 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The command ``explain``: why a client is in its group, in words.
+# ``coterie explain``: the reasons why a client is in its group, in words.
 
 
 def explain(arguments: argparse.Namespace) -> int:
+    """The command ``explain``."""
     from coterie.records.record import to_json
     from coterie.report import explain as why
 
@@ -106,10 +111,11 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What there is to choose from: ``methods``, ``scenarios``.
+# ``coterie methods`` and ``coterie scenarios``: lists of the methods and scenarios.
 
 
 def methods(arguments: argparse.Namespace) -> int:
+    """The command ``methods``."""
     from coterie.methods import METHODS, method_class
     from coterie.report import listing, terminal
 
@@ -127,6 +133,7 @@ def methods(arguments: argparse.Namespace) -> int:
 
 
 def scenarios(arguments: argparse.Namespace) -> int:
+    """The command ``scenarios``."""
     from coterie.data.scenario import SCENARIOS, find
     from coterie.report import listing, terminal
 
@@ -147,6 +154,7 @@ def scenarios(arguments: argparse.Namespace) -> int:
 
 
 def plot(arguments: argparse.Namespace) -> int:
+    """The command ``plot``."""
     from coterie.report.figures import plot as drawn
 
     out = drawn(arguments.run, arguments.kind, arguments.out, arguments.round)
@@ -155,10 +163,11 @@ def plot(arguments: argparse.Namespace) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# ``coterie report``: what runs found, as a page.
+# ``coterie report``: the results of runs as a page.
 
 
 def report(arguments: argparse.Namespace) -> int:
+    """The command ``report``."""
     from coterie.report.page import write_report
 
     first = Path(arguments.runs[0] if len(arguments.runs) == 1 else ".")
@@ -167,10 +176,11 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# ``coterie watch``: the report of a run that goes on.
+# ``coterie watch``: the report of a run in progress.
 
 
 def watch(arguments: argparse.Namespace) -> int:
+    """The command ``watch``."""
     from coterie.report.watch import Server
 
     with Server(Path(arguments.run), arguments.port) as server:

@@ -1,4 +1,4 @@
-"""``coterie run`` and ``coterie resume``: carry out what is asked for or unfinished, then print the result."""
+"""``coterie run`` and ``coterie resume``: make the rounds that are asked for or missing, then print the result."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 
 MODEL = ("model", "scenario.model")
-"""What --set calls the model: who names it there has named it."""
+"""Keys of the model for --set. A model that is named there is the user's own choice."""
 
 TREES = 4
-"""Trees are drawn for so many runs at most; more are compared only."""
+"""Most runs for which trees are drawn; if there are more, they are only compared."""
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """The command ``run``."""
     from coterie.boundary import secret_of_environment
     from coterie.cli.commands import given
     from coterie.runs import experiment as overrides
@@ -60,7 +61,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
-    """``spec`` as the options change it. What a file sets of the scenario or of a method named again stays set."""
+    """Change an experiment by the options of the command line.
+
+    Settings of the scenario in a file stay, and so do settings of a method that an option names again.
+
+    Args:
+        arguments: The parsed arguments.
+        spec: The experiment's tables; they stay as they are.
+
+    Returns:
+        The changed tables.
+    """
     spec = dict(spec)
     if arguments.scenario:
         spec["scenario"] = {**spec["scenario"], "name": arguments.scenario}
@@ -86,6 +97,7 @@ def _new_folder(scenario: str) -> Path:
 
 
 def resume(arguments: argparse.Namespace) -> int:
+    """The command ``resume``."""
     from coterie.cli.commands import given
     from coterie.runs.run import changed_versions, reopen
     from coterie.tracking.following import check
@@ -106,7 +118,7 @@ def resume(arguments: argparse.Namespace) -> int:
 
 
 def _track(runs: Sequence[Run], names: Sequence[str]) -> None:
-    """Runs that are finished, as far as they are not tracked."""
+    """Track the rounds of finished runs that are not tracked yet."""
     from coterie.tracking import Tracking
 
     with Tracking(names, lambda text: say(f"coterie: {text}", sys.stderr)) as tracking:
@@ -115,7 +127,7 @@ def _track(runs: Sequence[Run], names: Sequence[str]) -> None:
 
 
 def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace) -> int:
-    """Run what is unfinished, then print the result."""
+    """Finish the unfinished runs, then print the result."""
     from coterie.engines.workers import EngineError
     from coterie.records.record import line
     from coterie.report.live import Live, watched
@@ -148,7 +160,7 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
 
 
 def _keep_details(one: Run, details: str) -> str:
-    """Where the traceback of a failed run is kept, in words."""
+    """Save the traceback of a failed run, and return the end of a sentence that names its file."""
     from coterie.records.store import write_whole
 
     if not details:
@@ -195,23 +207,35 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a run will take, said before it begins: ``coterie run --estimate``, and one line before a long run.
+# Estimates before a run begins: ``coterie run --estimate``, and one line before a long run.
 
 
 LONG = 60.0
-"""Seconds from which on a run is announced."""
+"""Duration in seconds from which on a run is announced."""
 
 AT_MOST = 2.0
-"""Seconds that finding out may take."""
+"""Most seconds that the estimate before a run may take."""
 
 
 class TimeUp(BaseException):
-    """Raised by :func:`within`. No exception of a program's, so that nobody on the way takes it for one of theirs."""
+    """Raised by :func:`within`. It is not an ``Exception``, so that no handler in the body catches it by mistake."""
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raises :class:`TimeUp` in the body after so many seconds, where a system has such a clock and this is the main thread."""
+    """Context manager that limits the time of its body.
+
+    There is no limit on systems without such a timer, and outside of the main thread.
+
+    Args:
+        seconds: The limit.
+
+    Yields:
+        None.
+
+    Raises:
+        TimeUp: The body has reached the limit.
+    """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -229,7 +253,16 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
-    """Print the estimate of each method and of all runs; nothing is run or written."""
+    """Print the estimate of each method and of all runs; nothing is run or written.
+
+    Args:
+        experiment: The experiment.
+        folder: The folder into which the runs would be written.
+        as_json: Whether to print JSON.
+
+    Returns:
+        The exit status.
+    """
     from rich.table import Table
 
     from coterie.records.record import to_json
@@ -259,9 +292,14 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
 
 
 def announce(experiment: Experiment, folder: Path) -> None:
-    """Before a long run, to somebody who looks on: what it will take, and what there is too little of.
+    """Print, before a long run and only in a terminal, what the run will need and which resources are too small.
 
-    Nothing is said where that is not known within seconds, or at all: a run does not wait for it, and never fails by it.
+    Nothing is printed if the estimate fails or takes more than :data:`AT_MOST` seconds: a run neither waits longer for it
+    nor fails because of it.
+
+    Args:
+        experiment: The experiment.
+        folder: The folder into which the runs are written.
     """
     from coterie.report import terminal
     from coterie.report.live import duration
@@ -269,7 +307,7 @@ def announce(experiment: Experiment, folder: Path) -> None:
     if not sys.stderr.isatty():
         return
     said: list[str] = []
-    with suppress(Exception, TimeUp), within(AT_MOST):  # a mistake of the user's is told by the run
+    with suppress(Exception, TimeUp), within(AT_MOST):  # the run itself reports mistakes of the user
         from coterie.runs.estimate import estimate, together
 
         whole = together(estimate(_ready(experiment)), len(experiment.seeds))
@@ -282,7 +320,15 @@ def announce(experiment: Experiment, folder: Path) -> None:
 
 
 def shortages(whole: Estimate, folder: Path) -> Sequence[str]:
-    """A sentence on the disk and on the memory, where there is less of it than the runs take."""
+    """A sentence for each of disk and memory of which there is less than the runs need.
+
+    Args:
+        whole: The estimate for all runs.
+        folder: The folder into which the runs are written.
+
+    Returns:
+        The sentences.
+    """
     from coterie.files import available_memory
     from coterie.report.terminal import size
 
@@ -297,7 +343,7 @@ def shortages(whole: Estimate, folder: Path) -> Sequence[str]:
 
 
 def _ready(experiment: Experiment) -> Experiment:
-    """With the folder of data as a run finds it."""
+    """The experiment with the data folder that a run would use."""
     from coterie.runs.experiment import data_folder
 
     return dataclasses.replace(experiment, data=data_folder(experiment.data))

@@ -102,7 +102,7 @@ def gram_matrix(values: Any) -> np.ndarray:
 
 
 def similarity_matrix(values: Any) -> np.ndarray:
-    """Check similarities ``(n, n)``, and refuse what is certainly a matrix of distances or a Gram matrix.
+    """Check similarities ``(n, n)``, and refuse matrices that certainly hold distances or are Gram matrices.
 
     Most callers use only the order of similarities, so any other symmetric matrix passes.
 

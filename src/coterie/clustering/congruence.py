@@ -12,13 +12,13 @@ zero under the hypothesis. Let noise have covariance ``c_i Λ``. Then, for Gauss
 A sum of squares with mean μ and variance v is nearly ``μ χ²_ν / ν`` with ``ν = 2 μ² / v`` (Satterthwaite), and exactly so if
 Λ has r equal eigenvalues. So X/Y is compared with Fisher's F with these two ν. For large r it is normal.
 
-**Effective dimension.** ``1/r`` is the average of ``cos²(M_i - M̄, D_j)`` over all i and j: under the hypothesis, the two are
-independent draws of the same noise. (It measures the noise along the observed differences. So a few directions with much of the
-noise have an effect when they matter.) Two means are computed: the mean of the squared cosines, in which clients with little
-noise count like others, and the mean of the products over the mean of the norms, which has no bias if noise has few great
-directions. The larger one counts. It is an estimate from about ``n (n - 1)`` independent products, so ``1/r`` varies like
-``χ²_df / df``, and the normal score of X/Y is compared with Student's t with df degrees of freedom. If noise levels differ,
-the M_i - M̄ are correlated beyond ``-1/(n-1)``, and df is ``n³ / Σ_ij corr_ij²``.
+**Effective dimension.** ``1/r`` is the average of ``cos²(M_i - M̄, D_j)`` over all i and j: under the hypothesis, both are
+independent draws of the same noise. (It measures the noise along the observed differences. So a few directions with much of
+the noise have an effect when they matter.) Two means are computed: the mean of the squared cosines, in which clients with
+little noise count like others, and the mean of the products over the mean of the norms, which has no bias if noise has few
+great directions. The larger one counts. It is an estimate from about ``n (n - 1)`` independent products, so ``1/r`` varies
+like ``χ²_df / df``, and the normal score of X/Y is compared with Student's t with df degrees of freedom. If noise levels
+differ, the M_i - M̄ are correlated beyond ``-1/(n-1)``, and df is ``n³ / Σ_ij corr_ij²``.
 
 **Direction, odd one out.** Two more tests, of :mod:`~coterie.clustering.halves`, find much smaller differences between two
 groups, or between one client and all others. They need :data:`FEW` clients.

@@ -192,9 +192,10 @@ def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
 
 
 def norm_of_mean(gram: np.ndarray, weights: np.ndarray | Sequence[float] | None = None) -> float:
-    """Compute the norm of the weighted mean of the updates, ``sqrt(wᵀ G w)``: CFL's first criterion (arXiv 1910.01991, eq. 32).
+    """Compute the norm of the weighted mean of the updates, ``sqrt(wᵀ G w)``.
 
-    It is not the mean of the norms, which stays large if updates cancel.
+    This is CFL's first criterion (arXiv 1910.01991, eq. 32). It is not the mean of the norms, which stays large if updates
+    cancel.
 
     Args:
         gram: Shape ``(n, n)``.
@@ -317,7 +318,7 @@ def _upper(n: int) -> Iterator[tuple[slice, slice]]:
 def _add(total: np.ndarray, left: Tensor, i: slice, right: Tensor, j: slice) -> None:
     """Add the products of rows i of ``left`` and rows j of ``right`` to the tile (i, j) of ``total``."""
     one, two = left[i], right[j]
-    with np.errstate(all="ignore"):  # what is not finite is named by the callers
+    with np.errstate(all="ignore"):  # the callers report values that are not finite
         if one.device.type == "cpu" and max(len(one), len(two)) >= _FEW:
             total[i, j] += one.numpy() @ two.numpy().T  # for a matrix and its own transpose, NumPy computes one half
         else:

@@ -10,8 +10,8 @@ distribution. With the *whole update* ``M_i = (a_i + b_i) / 2`` and the *noise* 
 
 So D is a separate copy of the noise, and everything here follows from it. Only inner products are needed: the Gram matrix
 ``(2n, 2n)`` of the rows ``[a; b]``, with the halves of client i at positions i and n + i. It is a sum over parameters and
-stays the same under orthonormal maps. It may also be the matrix of :func:`~coterie.clustering.sketch`es: in these formulas
-a sketch of k numbers is a model of k parameters.
+stays the same under orthonormal maps. It may also be made of sketches (:func:`~coterie.clustering.sketch`): in these
+formulas a sketch of k numbers is a model of k parameters.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def groups_of(labels: Any) -> tuple[tuple[int, ...], ...]:
         labels: Shape ``(n,)``.
 
     Returns:
-        The groups: positions sorted, groups in the order of their first members.
+        The groups, positions sorted, groups in the order of their first members.
 
     Raises:
         ValueError: There is not one finite label per client.

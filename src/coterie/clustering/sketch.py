@@ -131,7 +131,7 @@ def sketch(rows: Tensor, size: int, seed: int = 0) -> Tensor:
 
 
 def sketch_of_columns(rows: Tensor, columns: Columns, size: int, seed: int) -> Tensor:
-    """Compute the sketches of chosen columns of checked rows, ``(n, size)``; the columns are gathered for some rows at a time."""
+    """Compute the sketches of chosen columns of checked rows, ``(n, size)``; some rows are gathered at a time."""
     if columns is None:
         return sketch(rows, size, seed)
     chosen = [part if isinstance(part, slice) else torch.from_numpy(part) for part in parts(columns, rows.shape[1])]

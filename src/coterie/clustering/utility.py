@@ -156,7 +156,7 @@ def _units(products: np.ndarray) -> np.ndarray:
 
 
 def _summed(square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.ndarray) -> np.ndarray:
-    """The sum of the members' utilities, for groups of two or more: ``<P, U> / ‖P‖ - L / N``, from ``‖P‖²`` and ``<P, U>``."""
+    """The utility of groups of two or more clients: ``<P, U> / ‖P‖ - L / N``, from ``‖P‖²`` and ``<P, U>``."""
     norm = np.sqrt(np.maximum(square, 0.0))
     none = norm < ZERO * data
     if none.any():  # this is rare, and a division with a mask takes several times as long

@@ -121,7 +121,7 @@ class Attack:
       4).
 
     Attributes:
-        kind: The attack, one of :data:`ATTACKS`.
+        kind: The attack, one of ``ATTACKS``.
         scale: Scale of the attack, as above; label-flip does not use it.
     """
 
@@ -342,7 +342,7 @@ def among(world: World, seed: int, share: float, attack: str, scale: float | Non
         world: The world without adversaries.
         seed: Seed of the draw.
         share: Share of the clients that are adversaries, at least one; 0 means none.
-        attack: The attack, one of :data:`ATTACKS`.
+        attack: The attack, one of ``ATTACKS``.
         scale: Its scale; None takes the usual one.
 
     Returns:

@@ -234,7 +234,7 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, least: flo
         walkers: clients at inner nodes.
         replies: replies of the exchange.
         metric: metric of :func:`coterie.clustering.closeness`.
-        least: a walker that is not closer than this to any client becomes a leaf of its own; None: no walker does.
+        least: a walker that is not closer than this to any client becomes a new leaf; None: no walker does.
 
     Returns:
         The new tree, the walkers that remain, the clients that arrived, and the reasons.

@@ -337,7 +337,7 @@ class ACFL:
         )  # fmt: skip
 
     def plan(self, state: ACFLState, cohort: Cohort) -> Plan:
-        if self._clusters_now(state):  # everyone, whatever the fraction
+        if self._clusters_now(state):  # all clients, regardless of fraction
             task = Task(offered=(0,), epochs=self.pretrain_epochs)
             return Plan(models=state.centres[:1], tasks=dict.fromkeys(cohort.present, task), ends_round=False)
         models, row = self._served(state)

@@ -568,7 +568,7 @@ def _start(state: HCCTState, group: tuple[Client, ...]) -> Tensor:
     data = dict.fromkeys((state.row[c] for c in group), 0)
     for client in group:
         data[state.row[client]] += state.sizes.get(client, 0)
-    known = {row: n for row, n in data.items() if n} or dict.fromkeys(data, 1)  # weight 0 if never heard
+    known = {row: n for row, n in data.items() if n} or dict.fromkeys(data, 1)  # no weight before a first reply
     if len(known) == 1:
         return state.models[next(iter(known))]
     return average(state.models[list(known)], np.array(list(known.values())) / sum(known.values()))
@@ -645,7 +645,7 @@ class HCCT:
 
     @property
     def asks(self) -> tuple[Task, ...]:
-        """Tasks of an epoch after the first whose updates are compared."""
+        """Tasks of a later epoch in which updates are compared."""
         return (Task(offered=(0,), halves=self.cosines == "signals" and not np.isinf(self.tradeoff)),)
 
     @property

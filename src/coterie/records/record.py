@@ -184,7 +184,7 @@ class Record:
         self.checkpoints.save(round, position, kept, record=self._newest())
 
     def stored(self, kind: type[T], fallback: bool = True) -> tuple[int, T] | None:
-        """The newest checkpoint of these records, see :meth:`.Checkpoints.load`.
+        """The newest checkpoint of these records, see ``Checkpoints.load``.
 
         Args:
             kind: The class of the values in checkpoints.

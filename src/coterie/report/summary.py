@@ -30,7 +30,7 @@ def summary(run: Path | str) -> Summary:
         run: A run directory.
 
     Returns:
-        A dict with these keys:
+        A dict, with the keys below.
 
         - method, scenario, seed, rounds (completed)
         - settings (of the method), scenario_settings, training

@@ -228,7 +228,7 @@ class Counts:
             self.sums["products"] += (self.share * (len(plan.tasks) + halves)) ** 2
         whole = window >= len(plan.tasks)
         replies = self.share * (len(plan.tasks) + halves)
-        everyone = len(plan.models) >= len(self.world.clients)  # a model each
+        everyone = len(plan.models) >= len(self.world.clients)  # one model for each client
         models = len(plan.models) * (self.share if everyone else 1) + self.share * personal
         streamed = not whole or (plan.need == "mean" and not halves)
         self.rows = max(self.rows, models + (min(window, replies) if streamed else replies))
@@ -585,7 +585,7 @@ def play(
         The simulated run.
     """
     layout = layout_of(world)
-    played = shrunk(world) if boundary.rotation == "none" else world  # a map's blocks are of the model's own size
+    played = shrunk(world) if boundary.rotation == "none" else world  # a map's blocks depend on the size of the model
     played = some(played, layout_of(played).size)
     share = len(world.clients) / len(played.clients)
     wire, federation = inprocess.setup(method, played, seed, boundary)
@@ -655,7 +655,7 @@ class SimulatedClients:
         for client, place in zip(clients, at, strict=True):
             if task_keeps := plan.tasks[client].keep:
                 mask = self.wire.layout.mask(task_keeps)
-                kept[client] = torch.where(mask, rows[place] + client, torch.nan)  # no two alike
+                kept[client] = torch.where(mask, rows[place] + client, torch.nan)  # all different
         return self._needed(plan, replies, rows, at, position.exchange), kept
 
     def _losses(self, plan: Plan, client: Client) -> tuple[float, ...]:

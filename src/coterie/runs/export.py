@@ -102,7 +102,7 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
 
     def named(row: Tensor) -> Tensors:
         layout.load(module, plain(row))
-        # Copies: safetensors takes no two names of one memory, as tied layers have.
+        # Copies: safetensors does not accept two names for the same memory, which tied layers have.
         return {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
 
     return Net(about, sealed, stays, tuple(layout.columns), named)
@@ -212,7 +212,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A run's models written into a folder: ``models.json``, and a file per model.
+# Saving: the models of a run in a folder, as ``models.json`` and one file per model.
 
 
 MODELS = "models.json"

@@ -525,7 +525,7 @@ class ProbedClients:
             client, why = next(iter(replies.refused.items()))
             raise UserError(f"the probe came to nothing: client {client} was refused: {why}")
         assert replies.updates is not None
-        return replace(replies, updates=replies.updates.clone())  # the fleet writes the next replies there
+        return replace(replies, updates=replies.updates.clone())  # the pool reuses this memory for the next replies
 
     def _ask(self, plan: Plan, round: int) -> Replies:
         self.fleet.wire.check(plan, "suggest")

@@ -131,7 +131,7 @@ def trained(me: Participant, learner: training.Learner, content: RecordDict, con
         context: Flower's context of the node.
 
     Returns:
-        The content of the reply: the update and the measurements.
+        The content of the reply, the update and the measurements.
 
     Raises:
         ValueError: The message has no task, or its models do not fit.
@@ -181,7 +181,7 @@ def tested(me: Participant, learner: training.Learner, content: RecordDict, cont
         context: Flower's context of the node.
 
     Returns:
-        The content of the reply: loss, metrics and the number of test examples.
+        The content of the reply, with loss, metrics and the number of test examples.
 
     Raises:
         ValueError: The message has no task, or its models do not fit.

@@ -49,10 +49,10 @@ def boundary_mod(
     Args:
         boundary: The server's boundary, with the secret that the clients share.
         model: Function that makes the app's net.
-        simulated: Seed of a run that must be repeatable, for simulations; replies to tests are then not empty. None is for
-            real nodes: the noise of every message is drawn anew from this machine's random source, and a rotation needs a
-            long secret. The reason is that the server knows the run's seed and a digest of the secret. It could undo draws
-            whose seed it can guess.
+        simulated: Seed of a simulated run that must be repeatable; replies to tests are then not empty. None is for real
+            nodes: every message gets new noise from this machine's random source, and a rotation needs a long secret. The
+            reason is that the server knows the run's seed and a digest of the secret. It could undo draws whose seed it can
+            guess.
         budget: The greatest ε, at the boundary's δ, that the updates of this client may spend in all runs together. It is
             counted in the folder ``keep-dir`` of the node's config. Beyond it the client refuses to train.
 

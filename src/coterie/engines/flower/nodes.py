@@ -579,7 +579,6 @@ class Nodes:
     took: float = 0.0
     told: set[str] = field(default_factory=set)
 
-
     @property
     def grid(self) -> Grid:
         """Flower's grid."""
@@ -610,7 +609,7 @@ class Nodes:
         return frozenset(count)
 
     def node(self, client: Client) -> int:
-        """Return the node of a client; of several connected ones, the last that came."""
+        """Return the node of a client; of several connected ones, the one that connected last."""
         return self.place[client]
 
     def wait(self, count: int, seconds: float, tell: Callable[[str], None]) -> frozenset[Client]:

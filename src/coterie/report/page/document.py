@@ -163,7 +163,7 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
         description: The content of ``run.toml``.
 
     Returns:
-        One dict per table: title, and rows of name, value and, for a setting of the method, its description.
+        One dict per table, with its title and rows of name, value and, for a setting of the method, its description.
     """
     method = dict(description["methods"][0])
     known = METHODS.get(method["name"])  # a method of a newer Coterie, or a custom one, is not known

@@ -17,7 +17,7 @@ from coterie.records.record import Record
 from coterie.report.page import document
 from coterie.report.summary import summary
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
 
 import bench  # noqa: E402

@@ -16,6 +16,8 @@ from torch import nn
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
+from test_export import Awkward, accuracies, finished
+
 import coterie
 from coterie.boundary import Boundary
 from coterie.cli import main
@@ -29,7 +31,6 @@ from coterie.settings import UserError
 from flowered import Here, a_run, app_of, strategy_of
 from forged import change
 from small import CLASSES, FEATURES, world
-from test_export import Awkward, accuracies, finished
 
 SECRET = 2**100 + 31415926535
 ROTATED = Boundary(rotation="permute-tensors", secret=SECRET)

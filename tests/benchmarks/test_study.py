@@ -14,7 +14,7 @@ from coterie.engines import rounds
 from coterie.methods import METHODS
 from coterie.settings import build
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
 
 import evidence_tables  # noqa: E402

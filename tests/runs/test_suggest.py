@@ -466,7 +466,7 @@ def edit(path: Path, made: str) -> None:
 
 
 def test_the_tables_count_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "docs"))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "docs"))
     import suggest_table
 
     monkeypatch.setattr(suggest_table, "SUGGEST", tmp_path / "suggest.json")

@@ -14,7 +14,7 @@ from coterie.clustering import adjusted_rand, labels_of
 from coterie.core import Groups
 from coterie.runs.experiment import make, read
 
-FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.toml"))
+FILES = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "bring_your_own.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "bring_your_own.py"
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from coterie.randomness import seeded
 from flowered import a_run
 from small import mlp, world
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
 
 import flower_link  # noqa: E402

@@ -30,7 +30,7 @@ from coterie.settings import documented
 from papers import SCALES, STUDIES
 from papers.command import parser as papers_parser
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))  # where it finds measured.py
 spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
 assert spec is not None
