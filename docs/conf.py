@@ -173,13 +173,14 @@ class LinksOut(SphinxTransform):
 def back_links(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Leave out links of the pages of sources that lead nowhere.
 
-    Back to the reference: Sphinx takes all of a module to be told of under one name, and some is under the package's. To the
-    module of a type alias, which it takes to be that of ``dict`` or ``tuple``.
+    Back to the reference: some names are documented as the package's, under another anchor. To the module of a type alias,
+    which Sphinx takes to be that of ``dict`` or ``tuple``.
     """
     if page.startswith("_modules/"):
         known = app.env.domains.python_domain.objects
         back = re.compile(r'<a class="viewcode-back" href="[^"#]*#([^"]*)">.*?</a>')
-        context["body"] = back.sub(lambda link: link[0] if link[1] in known else "", context["body"])
+        place = lambda link: link[0].replace(f"#{link[1]}", f"#{known[link[1]].node_id}") if link[1] in known else ""  # noqa: E731
+        context["body"] = back.sub(place, context["body"])
         context["body"] = re.sub(r'<li><a href="builtins.html">.*?</li>', "", context["body"])
 
 
