@@ -24,6 +24,39 @@ from torch import Tensor
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import check, setting
 
+__all__ = [
+    "STATES",
+    "Admits",
+    "Assignment",
+    "Averaging",
+    "Client",
+    "Cohort",
+    "Federation",
+    "Groups",
+    "Means",
+    "Method",
+    "Need",
+    "Note",
+    "Plan",
+    "Position",
+    "Replies",
+    "Round",
+    "Task",
+    "Training",
+    "amounts",
+    "as_groups",
+    "average",
+    "group_means",
+    "joined",
+    "row_of",
+    "rows_without",
+    "state",
+    "train_from",
+    "weights",
+    "without",
+]
+
+
 # ----------------------------------------------------------------------------------------------------
 # Clients, groups of clients, and the classes that a stored state may contain.
 
@@ -269,6 +302,7 @@ def _geometric_median(updates: Tensor, weights: np.ndarray | Sequence[float]) ->
 
 
 Need = Literal["mean", "gram", "rows"]
+"""What a plan asks of an engine: ``"mean"``, ``"gram"`` or ``"rows"``."""
 
 
 @dataclass(frozen=True, kw_only=True)
