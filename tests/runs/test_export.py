@@ -229,7 +229,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert sorted(p.name for p in Path("deep").iterdir()) == ["out"]
     assert sorted(p.name for p in Path("deep/out").iterdir()) == ["fedavg-seed0", "independent-seed0"]
     told: list[None] = []
-    coterie.save("all", "again", told=lambda: told.append(None))
+    coterie.save("all", "again", progress=lambda: told.append(None))
     assert len(told) == 2
     assert call(capsys, "export", "all/fedavg-seed0", "--to", "one") == (0, "1 model written to one\n", "")
     status, out, err = call(capsys, "export", "all", "--to", "one")

@@ -328,7 +328,7 @@ def test_nothing_of_the_run_is_changed_and_workers_change_nothing(told: tuple[Pa
     folder, said = told
     before = files(folder)
     asked: list[None] = []
-    assert suggest(folder, workers=2, told=lambda: asked.append(None)) == said
+    assert suggest(folder, workers=2, progress=lambda: asked.append(None)) == said
     assert len(asked) == said.exchanges <= EXCHANGES
     assert files(folder) == before
 

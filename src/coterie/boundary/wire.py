@@ -131,13 +131,13 @@ class Wire:
         Returns:
             The federation for the method.
         """
-        told: dict[str, Any] = {f.name: getattr(federation, f.name) for f in fields(federation)}
+        shown: dict[str, Any] = {f.name: getattr(federation, f.name) for f in fields(federation)}
         if not sealed:
-            told["draw"] = lambda i: self.seal(federation.draw(i))
+            shown["draw"] = lambda i: self.seal(federation.draw(i))
         if self.boundary.rotation not in WHOLE_ROW:
-            return Federation(**told)
-        told |= {name: Veil(told[name], self.boundary) for name in ("columns", "tensors")}
-        return Veiled(**told, trainable=self.layout.trainable)
+            return Federation(**shown)
+        shown |= {name: Veil(shown[name], self.boundary) for name in ("columns", "tensors")}
+        return Veiled(**shown, trainable=self.layout.trainable)
 
     # -- outgoing updates ----------------------------------------------------------------------------------------------
 

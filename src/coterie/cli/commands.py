@@ -45,7 +45,7 @@ def suggest(arguments: argparse.Namespace) -> int:
     from coterie.runs.suggest import suggest as asked
 
     with Steps(watched(arguments.json), "asking the clients", EXCHANGES) as steps:
-        said = asked(arguments.run, data=arguments.data, workers=arguments.workers, told=steps.step, **given(arguments))
+        said = asked(arguments.run, data=arguments.data, workers=arguments.workers, progress=steps.step, **given(arguments))
     say(to_json(asdict(said))) if arguments.json else terminal.console(sys.stdout).print(suggested.screen(said))
     return 0
 
@@ -57,7 +57,7 @@ def export(arguments: argparse.Namespace) -> int:
     from coterie.runs.run import reopen
 
     with Steps(watched(), "writing models of runs", len(reopen(arguments.run))) as steps:
-        to = save(arguments.run, arguments.to, told=steps.step, warn=note, **given(arguments))
+        to = save(arguments.run, arguments.to, progress=steps.step, warn=note, **given(arguments))
         written = sorted(to.rglob(MODELS))
     files = sum(len(list(path.parent.glob("*.safetensors"))) for path in written)
     runs = f" of {len(written)} runs" if len(written) > 1 else ""
@@ -82,8 +82,8 @@ def check(arguments: argparse.Namespace) -> int:
                 say(f"{path} is accepted")
     found = [checked(folder) for folder in arguments.runs]
     if arguments.json:
-        told = [asdict(one) for one in found]
-        say(to_json(told if len(told) > 1 else told[0]))
+        results = [asdict(one) for one in found]
+        say(to_json(results if len(results) > 1 else results[0]))
     for one in () if arguments.json else found:
         for kind in ("intact", "unchecked", "damaged"):
             for text in getattr(one, kind):

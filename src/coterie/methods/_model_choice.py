@@ -264,8 +264,8 @@ def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
         return np.zeros(starts)
     losses = np.nan_to_num(np.array(replies.losses).reshape(len(replies.clients), starts, -1), nan=np.inf, posinf=np.inf)
     best = np.sort(losses, axis=2)[:, :, :taken].mean(axis=2)
-    told = best[np.isfinite(best).any(axis=1)]
-    return capped(told).mean(axis=0) if len(told) else np.zeros(starts)
+    finite = best[np.isfinite(best).any(axis=1)]
+    return capped(finite).mean(axis=0) if len(finite) else np.zeros(starts)
 
 
 # -- notes --------------------------------------------------------------------------------------------------------------
@@ -302,9 +302,9 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
 
 def losses_of(replies: Replies) -> dict[str, dict[Client, float]]:
     """Return ``loss j`` -> client -> its training loss with model j, for clients that measured all k models."""
-    told = [(client, losses) for client, losses in zip(replies.clients, replies.losses, strict=True) if losses]
-    count = max((len(losses) for _, losses in told), default=0)
-    return {f"loss {j}": {client: losses[j] for client, losses in told if len(losses) == count} for j in range(count)}
+    finite = [(client, losses) for client, losses in zip(replies.clients, replies.losses, strict=True) if losses]
+    count = max((len(losses) for _, losses in finite), default=0)
+    return {f"loss {j}": {client: losses[j] for client, losses in finite if len(losses) == count} for j in range(count)}
 
 
 def restart_note(state: ChoosingState, start: Start, best: int, losses: np.ndarray, heard: int) -> Note:
@@ -418,8 +418,8 @@ class Choosing(ABC):
         start = state.starts[best]
         measured = zip(replies.clients, replies.losses, strict=True)
         rows = slice(best * self.models, (best + 1) * self.models)
-        told = {c: least(values[rows], self.taken) for c, values in measured if np.isfinite(values[rows]).all()}
-        start = replace(start, chosen={**start.chosen, **told})
+        finite = {c: least(values[rows], self.taken) for c, values in measured if np.isfinite(values[rows]).all()}
+        start = replace(start, chosen={**start.chosen, **finite})
         note = restart_note(state, start, best, losses, len(replies.clients))
         return replace(state, starts=(start,), at=0, notes=(note,))
 

@@ -91,17 +91,17 @@ class FedFA:
         """
         if replies.updates is None or not replies.clients:
             return replace(state, notes=())
-        told = {client: found[0] for client, found in zip(replies.clients, replies.accuracies, strict=True)}
-        odd = {client: accuracy for client, accuracy in told.items() if not 0 <= accuracy <= 1}
+        measured = {client: found[0] for client, found in zip(replies.clients, replies.accuracies, strict=True)}
+        odd = {client: accuracy for client, accuracy in measured.items() if not 0 <= accuracy <= 1}
         notes = _left_out(odd)
-        if len(odd) == len(told):
+        if len(odd) == len(measured):
             if len(odd) > len(state.clients) / 2:
                 client = min(odd)
                 raise SettingError(
                     f"fedfa needs an objective whose accuracy is 0 to 1, client {client} measured {odd[client]:g}"
                 )
             return replace(state, notes=notes)
-        heard = replies.of(set(told) - set(odd))
+        heard = replies.of(set(measured) - set(odd))
         fair = fair_weights(heard)
         bounded = heard.averaging.bounded(fair)
         share = fair if bounded is fair else bounded / bounded.sum()
@@ -131,8 +131,8 @@ def _left_out(odd: Mapping[Client, float]) -> tuple[Note, ...]:
     """Describe the clients that are left out, and why."""
     if not odd:
         return ()
-    told = ", ".join(f"client {client} ({accuracy:.3g})" for client, accuracy in list(odd.items())[:3])
-    text = f"left out, as their training accuracy is not 0 to 1: {told}{', ...' if len(odd) > 3 else ''}"
+    measured = ", ".join(f"client {client} ({accuracy:.3g})" for client, accuracy in list(odd.items())[:3])
+    text = f"left out, as their training accuracy is not 0 to 1: {measured}{', ...' if len(odd) > 3 else ''}"
     return (Note(kind="keep", clients=tuple(odd), text=text),)
 
 

@@ -196,9 +196,9 @@ class MAXFL:
 
     def _learn(self, state: MAXFLState, replies: Replies, parts: Mapping[Client, str | None]) -> MAXFLState:
         """Store every ŵ_n and ρ_n in the replies; where ρ_n is known and sufficient, delete ŵ_n."""
-        told = replies.of(c for c, part in parts.items() if part in ("bar", "both"))
-        bars = {**state.bars, **{c: losses[-1] for c, losses in zip(told.clients, told.losses, strict=True)}}
-        alone, prior = rows_without(state.alone, state.prior, told.clients)
+        answers = replies.of(c for c, part in parts.items() if part in ("bar", "both"))
+        bars = {**state.bars, **{c: losses[-1] for c, losses in zip(answers.clients, answers.losses, strict=True)}}
+        alone, prior = rows_without(state.alone, state.prior, answers.clients)
         new = replies.of(c for c, part in parts.items() if part == "alone")
         if new.clients and new.updates is not None:
             alone, prior = (*alone, *new.clients), torch.cat([prior, state.first + new.updates])

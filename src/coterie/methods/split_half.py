@@ -174,21 +174,21 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
         text = f"only {len(now.clients)} clients answered the second probe, and {len(before.clients)} the first; asked again"
         return Found(Note(kind="hold", clients=leaf.clients, text=text), before)
     test = congruence(now.products.numpy())
-    told, rule = f"p {test.p:.2g} of {test.clients} clients alike", f"below level {level:g}"
+    finding, rule = f"p {test.p:.2g} of {test.clients} clients alike", f"below level {level:g}"
     if before is None:
         p = repeated_p(test.p, test.p, test.clients)
         kind, says, verdict = ("hold", "incongruent", rule) if p < level else ("keep", "congruent", f"not {rule}")
-        text = f"{says}: {told}; coming twice it would be {p:.2g}, {verdict}"
+        text = f"{says}: {finding}; coming twice it would be {p:.2g}, {verdict}"
         return Found(_group_note(leaf, kind, text, test, p_twice=p), now)
     p = together(before, now)
-    told += f", {p:.2g} with the probe before"
+    finding += f", {p:.2g} with the probe before"
     if not p < level:
-        return Found(_group_note(leaf, "keep", f"congruent: {told}, not {rule}", test, p_together=p), now)
+        return Found(_group_note(leaf, "keep", f"congruent: {finding}, not {rule}", test, p_together=p), now)
     parts = confirmed(level, before, now)
     if len(parts) < 2:
-        text = f"incongruent: {told}, {rule}; but the two probes do not see the same two sides"
+        text = f"incongruent: {finding}, {rule}; but the two probes do not see the same two sides"
         return Found(_group_note(leaf, "keep", text, test, p_together=p), now)
-    text, undecided = f"incongruent: {told}, {rule}", len(now.clients) - sum(map(len, parts))
+    text, undecided = f"incongruent: {finding}, {rule}", len(now.clients) - sum(map(len, parts))
     if undecided:
         text += f"; {undecided} clients, on which they disagree, walk down"
     return Found(_told(replace(_group_note(leaf, "split", text, test, p_together=p), parts=parts), before, now), now)

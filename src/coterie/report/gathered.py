@@ -30,7 +30,7 @@ class Gathered:
         clients: The client ids, in the order of :func:`~coterie.report.gathered.ordered`.
         members: Per client, in this order, the id of its node in each round, or -1.
         places: Per round, the ids of its groups in their order.
-        told: The notes.
+        notes: The notes.
     """
 
     folder: Path
@@ -40,7 +40,7 @@ class Gathered:
     clients: Sequence[int]
     members: Sequence[Sequence[int]]
     places: Sequence[Sequence[int]]
-    told: PlacedNotes
+    notes: PlacedNotes
 
     @property
     def facts(self) -> Mapping[str, Any]:

@@ -335,9 +335,9 @@ class _Checking:
         names = [name for path in _listed(folder) if (name := path.name.removesuffix(PART)) not in known]
         names = sorted(names) + sorted(more)
         if names:
-            told = f"{folder} has other files: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
+            extra = f"{folder} has other files: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
             hint = f" (some may be of the next round: {folder / LOCK} says that a process writes here)"
-            self.found.unchecked.append(told + (hint if more and _goes_on(folder) else ""))
+            self.found.unchecked.append(extra + (hint if more and _goes_on(folder) else ""))
 
 
 def _listed(folder: Path) -> list[Path]:

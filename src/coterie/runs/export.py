@@ -222,7 +222,7 @@ Key = tuple[int, Client | None]
 
 
 def save(
-    run: Path | str, to: Path | str, told: Callable[[], None] | None = None, *, trust_code: bool = False,
+    run: Path | str, to: Path | str, progress: Callable[[], None] | None = None, *, trust_code: bool = False,
     secret: int | None = None, warn: Callable[[str], None] = warnings.warn,
 ) -> Path:  # fmt: skip
     """Write every model that serves a client of a run into a new folder.
@@ -234,7 +234,7 @@ def save(
         run: A run directory, whose newest checkpoint is exported, or a folder of several runs, each of which gets a
             subfolder with its name.
         to: The new folder.
-        told: Called after each run.
+        progress: Called after each run.
         trust_code: Whether a model that a run directory names as ``package.module:Name`` may be imported.
         secret: The boundary's secret, if the run had one; None for the environment's COTERIE_SECRET.
         warn: Called with a sentence if there are records after the newest checkpoint; issues a warning by default.
@@ -258,8 +258,8 @@ def save(
         made.insert(0, part)
         for one in runs:
             _save(one, part if one.folder == Path(run) else part / one.folder.name, warn)
-            if told:
-                told()
+            if progress:
+                progress()
         part.rename(to)
     finally:
         if part in made:

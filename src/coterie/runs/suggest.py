@@ -462,13 +462,13 @@ class ProbedClients:
         parameters: The columns of a row on which similarities are computed.
         position: The position of the run.
         seed: The seed of the run.
-        told: Called after each exchange.
+        progress: Called after each exchange.
     """
 
     def __init__(
-        self, fleet: ClientPool, parameters: slice, position: Position, seed: int, told: Callable[[], None] | None = None
+        self, fleet: ClientPool, parameters: slice, position: Position, seed: int, progress: Callable[[], None] | None = None
     ) -> None:
-        self.told = told
+        self.progress = progress
         self.fleet, self.world, self.parameters, self.seed = fleet, fleet.world, parameters, seed
         self.there = rounds.present(fleet.world.attendance, position)
         self.left_out: Mapping[Client, str] = {}
@@ -532,8 +532,8 @@ class ProbedClients:
         self.asked += 1
         position = Position(round=round, exchange=FAR + self.asked, state=None)
         replies, _ = exchange(self.fleet, plan, position, self.seed, Clock())
-        if self.told:
-            self.told()
+        if self.progress:
+            self.progress()
         return replies
 
 
@@ -765,7 +765,7 @@ EXCHANGES = 9
 
 
 def suggest(
-    run: Path | str, *, data: Path | str | None = None, workers: int | None = None, told: Callable[[], None] | None = None,
+    run: Path | str, *, data: Path | str | None = None, workers: int | None = None, progress: Callable[[], None] | None = None,
     trust_code: bool = False, secret: int | None = None,
 ) -> Suggestion:  # fmt: skip
     """Suggest settings with which FL+HC, ACFL and CFL would find the groups that the split-half test finds in a run.
@@ -777,7 +777,7 @@ def suggest(
         run: A run directory, of any method, with a completed round.
         data: Folder of the data set's files, if it is no longer the run's folder.
         workers: Processes that train; the result does not depend on it.
-        told: Called after each exchange, of which there are at most ``EXCHANGES``.
+        progress: Called after each exchange, of which there are at most ``EXCHANGES``.
         trust_code: Whether a model that the run directory names as ``package.module:Name`` may be imported.
         secret: The boundary's secret, if the run had one; None for the environment's COTERIE_SECRET.
 
@@ -801,7 +801,7 @@ def suggest(
         if start.model.shape != (size := fleet.wire.layout.size,):
             raise ValueError(f"a model has shape {tuple(start.model.shape)}, and not ({size},)")
     with fleet:
-        asked = _Asked(one, ProbedClients(fleet, federation.parameters, position, one.seed, told), federation, start)
+        asked = _Asked(one, ProbedClients(fleet, federation.parameters, position, one.seed, progress), federation, start)
         finding, probes = asked.found()
         advice = tuple(asked.advice(finding, probes))
     return Suggestion(

@@ -77,7 +77,7 @@ def follow(folders: Iterator[Path | None], make: Callable[[Path], Writer]) -> No
             now.writer.close(now.finished)
 
 
-def told(stream: int) -> Iterator[Path | None]:
+def followed(stream: int) -> Iterator[Path | None]:
     """Read paths from a file descriptor.
 
     Args:
@@ -106,7 +106,7 @@ def main(name: str) -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     writer = getattr(importlib.import_module(f"coterie.tracking.to_{name}"), WRITERS[name])
-    follow(told(sys.stdin.fileno()), writer)
+    follow(followed(sys.stdin.fileno()), writer)
 
 
 if __name__ == "__main__":

@@ -391,13 +391,13 @@ def _read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None
 
 def _places(metrics: Any, task: Task) -> list[int]:
     """The offered models that the client chose; an app without a choice need not report it."""
-    told, count = messages.numbers(metrics, "chosen"), len(task.offered)
-    if not told and task.choose == count:
+    stated, count = messages.numbers(metrics, "chosen"), len(task.offered)
+    if not stated and task.choose == count:
         return list(range(count))
-    places = {place for value in told[:count] if (place := messages.whole(value)) is not None and place < count}
-    if not len(told) == len(places) == task.choose:
-        raise Unfit(f"it chose {list(told[:9])} of {count} models")
-    return [int(value) for value in told]
+    places = {place for value in stated[:count] if (place := messages.whole(value)) is not None and place < count}
+    if not len(stated) == len(places) == task.choose:
+        raise Unfit(f"it chose {list(stated[:9])} of {count} models")
+    return [int(value) for value in stated]
 
 
 def _measured(metrics: Any, task: Task) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -407,8 +407,8 @@ def _measured(metrics: Any, task: Task) -> tuple[tuple[float, ...], tuple[float,
     if len(losses) != len(task.offered) or len(accuracies) != len(task.offered):
         raise Unfit(f"it measured {len(losses)} of {len(task.offered)} models")
     if not all(abs(value) <= LARGEST for value in losses + accuracies):
-        told = f"the losses or accuracies it measured on its {task.measure} data are not all finite numbers of single precision"
-        raise Unfit(f"{told}; it may have none")
+        what = f"the losses or accuracies it measured on its {task.measure} data"
+        raise Unfit(f"{what} are not all finite numbers of single precision; it may have none")
     return tuple(map(float, losses)), tuple(map(float, accuracies))
 
 
@@ -471,7 +471,7 @@ def gathered(
     counted = robust.counted(claims)
     taken, size = [c for c in claims if c not in limited.refused], wire.layout.size
     rows = {c: tuple(row * limited.scaled.get(c, 1.0) for row in heard[c].updates) for c in taken}
-    told = Replies(
+    stated = Replies(
         clients=tuple(taken),
         examples=np.array([counted[c] for c in taken], dtype=np.int64),
         averaging=robust,
@@ -484,7 +484,7 @@ def gathered(
         updates=torch.stack([_mean(rows[c], size) for c in taken]) if any(rows.values()) else None,
         halves=products(plan, {c: rows[c] for c in taken if plan.tasks[c].halves}, taken),
     )
-    return needed(plan, told if taken else replace(told, updates=torch.empty(0, size)))
+    return needed(plan, stated if taken else replace(stated, updates=torch.empty(0, size)))
 
 
 def _mean(updates: Sequence[Tensor], size: int) -> Tensor:

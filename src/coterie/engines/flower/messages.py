@@ -388,5 +388,5 @@ def check(method: Method[Any], first: Plan, aware: Collection[Client]) -> None:
     if getattr(method, "measures", False):
         later = (*later, Task(offered=(0,), measure="train"))
     for task in (*first.tasks.values(), *later):
-        if told := sentence(method.name, task, min(first.tasks, default=0)):
-            raise SettingError(told)
+        if refusal := sentence(method.name, task, min(first.tasks, default=0)):
+            raise SettingError(refusal)

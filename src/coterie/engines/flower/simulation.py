@@ -73,7 +73,7 @@ def rounds(
         raise SettingError(f"{method.name} keeps layers at the clients, which {ended}")
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     with tempfile.TemporaryDirectory() as home:
-        told = Path(home) / "log"
+        log_file = Path(home) / "log"
         told_to = _Job(method, world, rounds, seed, eval_every, start, boundary or Boundary(), robust or Robust())
         job = partial(_serve, theirs, told_to, workers or default_workers(), home)
         process = multiprocessing.get_context("spawn").Process(target=job, daemon=False)
@@ -83,7 +83,7 @@ def rounds(
         try:
             position = start.round if start else 0
             while position < rounds:
-                done = _next(ours, told)
+                done = _next(ours, log_file)
                 position = done.number
                 yield done
         finally:
@@ -109,7 +109,7 @@ def _safe_path() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = before
 
 
-def _next(pipe: Connection, told: Path) -> Round:
+def _next(pipe: Connection, log_file: Path) -> Round:
     try:
         pipe.send("go")
         if not pipe.poll(PATIENCE):
@@ -119,7 +119,7 @@ def _next(pipe: Connection, told: Path) -> Round:
         found = "its process ended"
     if isinstance(found, Round):
         return found
-    details = told.read_text(errors="replace")[-4000:] if told.exists() else ""
+    details = log_file.read_text(errors="replace")[-4000:] if log_file.exists() else ""
     raise EngineError(f"Flower's simulation failed: {found}", details)
 
 

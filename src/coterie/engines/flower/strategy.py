@@ -742,8 +742,8 @@ class Journal(AbstractContextManager["Journal"]):
             return None, None
         was = self.record.description()
         for name, value in {**self._settings(), **self._tensors(was)}.items():
-            if told := _change(name, was.get(name), value):
-                raise UserError(f"{self.folder} cannot go on: its {told}")
+            if change := _change(name, was.get(name), value):
+                raise UserError(f"{self.folder} cannot go on: its {change}")
         found = self.record.go_on(Position, every=1)
         self._describe_anew(was, found[0] if found else 0)
         return (found[1] if found else None), read_memory(self.folder, was["schema"] >= CHECKED)
@@ -850,7 +850,7 @@ def _change(name: str, was: Any, now: Any) -> str | None:
     if name == "methods" and isinstance(was, list) and len(was) == 1:
         return _change("method", was[0], now[0])
     if isinstance(was, Mapping) and isinstance(now, Mapping):
-        told = (_change(f"{name}.{key}", was[key], value) for key, value in now.items() if key in was)
-        return next(filter(None, told), None)
+        change = (_change(f"{name}.{key}", was[key], value) for key, value in now.items() if key in was)
+        return next(filter(None, change), None)
     verbs = ("were", "are") if isinstance(now, list) else ("was", "is")
     return f"{name} {verbs[0]} {was}, and now {verbs[1]} {now}" if was != now else None

@@ -31,8 +31,8 @@ def explain(run: Path | str, client: int | None = None, round: int | None = None
     Raises:
         UserError: If there is no such run, round or client.
     """
-    told = read(run, round)
-    result: dict[str, Any] = finite(story.story(told) if client is None else client_history.client_history(told, client))
+    history = read(run, round)
+    result: dict[str, Any] = finite(story.story(history) if client is None else client_history.client_history(history, client))
     return result
 
 
@@ -48,11 +48,11 @@ def words(run: Path | str, client: int | None = None, round: int | None = None, 
     Raises:
         UserError: If there is no such run, round or client.
     """
-    told = read(run, round)
+    history = read(run, round)
     paragraphs = (
-        story.text(told, story.story(told))
+        story.text(history, story.story(history))
         if client is None
-        else client_history.text(told, client_history.client_history(told, client))
+        else client_history.text(history, client_history.client_history(history, client))
     )
     return "\n".join(_wrapped(indent, paragraph, width) for indent, paragraph in paragraphs)
 

@@ -15,37 +15,37 @@ SHOWN = 10
 """The number of steps shown in full, half of them the first and half the last."""
 
 
-def client_history(told: RunHistory, client: int) -> dict[str, Any]:
+def client_history(history: RunHistory, client: int) -> dict[str, Any]:
     """Return the history of one client; docs/explain.md has the fields.
 
     Args:
-        told: The run.
+        history: The run.
         client: The client.
 
     Raises:
         UserError: If the client is not present.
     """
-    group, notes = of_client(told, client), list(told.told())
+    group, notes = of_client(history, client), list(history.views())
     steps, skipped = _steps(notes, client)
     last = [
-        note for note in (story.last_about(notes, group), story.last_of_all(told, notes))
+        note for note in (story.last_about(notes, group), story.last_of_all(history, notes))
         if note is not None and client in note.clients and note not in steps
     ]  # fmt: skip
     return {
-        **story.heading(told),
-        "groups": [list(members) for members in told.groups],
+        **story.heading(history),
+        "groups": [list(members) for members in history.groups],
         "client": client,
         "group": list(group),
-        "truth": _truth(told, group, client),
-        "adversary": client in told.description["world"].get("adversaries", []),
-        "accuracy": _accuracy(told.lines, client),
-        "path": _path(told, client),
-        "steps": [_step(told, note, client) for note in steps],
+        "truth": _truth(history, group, client),
+        "adversary": client in history.description["world"].get("adversaries", []),
+        "accuracy": _accuracy(history.lines, client),
+        "path": _path(history, client),
+        "steps": [_step(history, note, client) for note in steps],
         "unchanged": skipped,
-        "standing": [_step(told, note, client) for i, note in enumerate(last) if note not in last[:i]],
-        "silent": [line["round"] for line in told.lines if silent(line, client)],
-        "refused": {line["round"]: why for line in told.lines if (why := line["refused"].get(str(client)))},
-        "not_recorded": story.not_recorded(told),
+        "standing": [_step(history, note, client) for i, note in enumerate(last) if note not in last[:i]],
+        "silent": [line["round"] for line in history.lines if silent(line, client)],
+        "refused": {line["round"]: why for line in history.lines if (why := line["refused"].get(str(client)))},
+        "not_recorded": story.not_recorded(history),
     }
 
 
@@ -80,13 +80,13 @@ def _place(note: NoteView, client: int, before: Any) -> Any:
     return next((frozenset(part) for part in note.parts if client in part), None)
 
 
-def _step(told: RunHistory, note: NoteView, client: int) -> dict[str, Any]:
+def _step(history: RunHistory, note: NoteView, client: int) -> dict[str, Any]:
     found = families.member(note, client)
     after = note.place + (note.kind == "partition")  # the groups of a partition train in the next round
     return {
         **story.decision(note), "client": {**found.json(), "words": found.words()},
-        "accuracy_before": _accuracy(told.lines[: note.place], client),
-        "accuracy_after": _first(told.lines[after:], client),
+        "accuracy_before": _accuracy(history.lines[: note.place], client),
+        "accuracy_after": _first(history.lines[after:], client),
     }  # fmt: skip
 
 
@@ -104,11 +104,11 @@ def _first(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
     return None
 
 
-def _path(told: RunHistory, client: int) -> list[dict[str, Any]]:
+def _path(history: RunHistory, client: int) -> list[dict[str, Any]]:
     """Return the groups that the client was in, their first and last rounds, and its last accuracy with each model."""
-    _, places = follow(told.lines)
+    _, places = follow(history.lines)
     spans: list[tuple[int, list[Line]]] = []
-    for line, row in zip(told.lines, places, strict=True):
+    for line, row in zip(history.lines, places, strict=True):
         at = next((id for id, group in zip(row, line["groups"], strict=True) if client in group), None)
         if at is None:
             continue
@@ -124,12 +124,12 @@ def _path(told: RunHistory, client: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _truth(told: RunHistory, group: Clients, client: int) -> dict[str, Any] | None:
+def _truth(history: RunHistory, group: Clients, client: int) -> dict[str, Any] | None:
     """Return the client's true group, the members of its group that are not in it, and those of it that are missing.
 
     It is None if the true group is not known.
     """
-    true = next((members for members in told.truth or () if client in members), None)
+    true = next((members for members in history.truth or () if client in members), None)
     if true is None:
         return None
     return {"group": list(true), "with": sorted(set(group) - set(true)), "without": sorted(set(true) - set(group))}
@@ -138,7 +138,7 @@ def _truth(told: RunHistory, group: Clients, client: int) -> dict[str, Any] | No
 # -- in words -----------------------------------------------------------------------------------------------------------
 
 
-def text(told: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
+def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a client's explanation."""
     client = found["client"]
     out = [(0, f"Client {client}. {story.title(found)}"), (0, found["about"]), (0, "")]

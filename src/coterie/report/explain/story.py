@@ -14,31 +14,31 @@ SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
 """Kinds of notes that may explain why groups stayed the same."""
 
 
-def story(told: RunHistory) -> dict[str, Any]:
+def story(history: RunHistory) -> dict[str, Any]:
     """Return the explanation of a run; docs/explain.md has the fields."""
-    notes = list(told.told())
+    notes = list(history.views())
     changed = [note for note in notes if note.changes]
     others = Counter(note.kind for note in notes if not note.changes)
-    truth = told.truth
+    truth = history.truth
     return {
-        **heading(told),
-        "groups": [list(group) for group in told.groups],
+        **heading(history),
+        "groups": [list(group) for group in history.groups],
         "true_groups": truth and [list(group) for group in truth],
-        "agreement": agreement(without(told.groups, told.adversaries), truth and without(truth, told.adversaries)),
+        "agreement": agreement(without(history.groups, history.adversaries), truth and without(truth, history.adversaries)),
         "decisions": [decision(note) for note in changed],
         "unchanged": dict(others),
-        "unexplained": unexplained(told, changed),
-        "standing": {"all": _of_all(told, notes), "groups": [_standing(told, notes, group) for group in told.groups]},
-        "not_recorded": not_recorded(told),
+        "unexplained": unexplained(history, changed),
+        "standing": {"all": _of_all(history, notes), "groups": [_standing(history, notes, group) for group in history.groups]},
+        "not_recorded": not_recorded(history),
     }
 
 
-def heading(told: RunHistory) -> dict[str, Any]:
+def heading(history: RunHistory) -> dict[str, Any]:
     """Return the run's directory, method, scenario, seed and rounds, and how its method decides."""
     return {
-        "run": str(told.folder), "method": told.method, "scenario": told.description["scenario"]["name"],
-        "seed": told.description["seeds"][0], "round": told.lines[-1]["round"], "rounds": told.description["rounds"],
-        "about": families.of(told.method).about(told.settings),
+        "run": str(history.folder), "method": history.method, "scenario": history.description["scenario"]["name"],
+        "seed": history.description["seeds"][0], "round": history.lines[-1]["round"], "rounds": history.description["rounds"],
+        "about": families.of(history.method).about(history.settings),
     }  # fmt: skip
 
 
@@ -79,20 +79,20 @@ def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
     return None
 
 
-def last_of_all(told: RunHistory, notes: Sequence[NoteView]) -> NoteView | None:
+def last_of_all(history: RunHistory, notes: Sequence[NoteView]) -> NoteView | None:
     """Return the last note about several of the present groups together that left them unchanged.
 
     Args:
-        told: The run.
+        history: The run.
         notes: The notes of the run, oldest first.
 
     Returns:
         The note, or None if there is no such note or one of the groups has changed since.
     """
     for note in reversed(notes):
-        if _ends(note, {client for group in told.groups for client in group}):
+        if _ends(note, {client for group in history.groups for client in group}):
             return None
-        touched = sum(bool(set(note.clients) & set(group)) for group in told.groups)
+        touched = sum(bool(set(note.clients) & set(group)) for group in history.groups)
         if note.kind in SAME and not note.changes and touched > 1:
             return note
     return None
@@ -103,34 +103,34 @@ def _ends(note: NoteView, members: set[int]) -> bool:
     return note.changes and note.kind != "join" and bool(members & set(note.clients))
 
 
-def _of_all(told: RunHistory, notes: Sequence[NoteView]) -> dict[str, Any] | None:
-    note = last_of_all(told, notes)
+def _of_all(history: RunHistory, notes: Sequence[NoteView]) -> dict[str, Any] | None:
+    note = last_of_all(history, notes)
     return None if note is None else decision(note)
 
 
-def _standing(told: RunHistory, notes: Sequence[NoteView], group: Clients) -> dict[str, Any]:
+def _standing(history: RunHistory, notes: Sequence[NoteView], group: Clients) -> dict[str, Any]:
     note = last_about(notes, group)
-    return {"clients": list(group), "accuracy": accuracy(told, group), "decision": None if note is None else decision(note)}
+    return {"clients": list(group), "accuracy": accuracy(history, group), "decision": None if note is None else decision(note)}
 
 
-def accuracy(told: RunHistory, group: Clients) -> float | None:
+def accuracy(history: RunHistory, group: Clients) -> float | None:
     """Return the mean accuracy of a group's honest clients in the last tested round, or None."""
-    tested = next((line for line in reversed(told.lines) if line["tested"]), None)
+    tested = next((line for line in reversed(history.lines) if line["tested"]), None)
     return None if tested is None else mean_of(tested, group)
 
 
-def unexplained(told: RunHistory, changed: Sequence[NoteView]) -> list[dict[str, Any]]:
+def unexplained(history: RunHistory, changed: Sequence[NoteView]) -> list[dict[str, Any]]:
     """Return the rounds after which groups had changed without a note that explains it.
 
     Clients that come or leave do not count as a change.
 
     Args:
-        told: The run.
+        history: The run.
         changed: The notes that changed groups.
     """
     why = {note.round for note in changed} | {note.round + 1 for note in changed if note.kind in ("partition", "join")}
     found = []
-    for before, line in zip(told.lines, told.lines[1:], strict=False):
+    for before, line in zip(history.lines, history.lines[1:], strict=False):
         both = {c for group in before["groups"] for c in group} & {c for group in line["groups"] for c in group}
         old, new = (
             {tuple(sorted(both & set(group))) for group in one["groups"] if both & set(group)} for one in (before, line)
@@ -140,20 +140,20 @@ def unexplained(told: RunHistory, changed: Sequence[NoteView]) -> list[dict[str,
     return found
 
 
-def came_and_went(told: RunHistory) -> list[tuple[int, Clients, Clients]]:
+def came_and_went(history: RunHistory) -> list[tuple[int, Clients, Clients]]:
     """Return (round, clients that came, clients that left) for each round in which any did."""
     found = []
-    for before, line in zip(told.lines, told.lines[1:], strict=False):
+    for before, line in zip(history.lines, history.lines[1:], strict=False):
         old, new = ({int(client) for client in one["clients"]} for one in (before, line))
         if old != new:
             found.append((line["round"], tuple(sorted(new - old)), tuple(sorted(old - new))))
     return found
 
 
-def not_recorded(told: RunHistory) -> list[str]:
+def not_recorded(history: RunHistory) -> list[str]:
     """Return what the records of this run lack, because an earlier Coterie wrote them."""
     lacks = []
-    if any("silent" not in line for line in told.lines):
+    if any("silent" not in line for line in history.lines):
         lacks.append("which clients were asked and did not answer")
     return lacks
 
@@ -164,10 +164,10 @@ SHOWN = 12
 """The number of decisions shown in full, half of them the first and half the last; and the number of groups shown."""
 
 
-def text(told: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
+def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a run's explanation."""
     out = [(0, title(found)), (0, found["about"]), (0, "")]
-    out += _changes(found) + _events(told) + _present(found)
+    out += _changes(found) + _events(history) + _present(found)
     for lack in found["not_recorded"]:
         out.append((0, f"This record does not tell {lack}."))
     return out
@@ -234,8 +234,8 @@ def happened(one: dict[str, Any]) -> str:
             return f"{who(clients)}."
 
 
-def _events(told: RunHistory) -> list[tuple[int, str]]:
-    events = came_and_went(told)
+def _events(history: RunHistory) -> list[tuple[int, str]]:
+    events = came_and_went(history)
     out = [(0, "WHO CAME AND WHO LEFT")] if events else []
     for round, came, left in events[:SHOWN]:
         said = [f"{who(ids)} {what}" for ids, what in ((came, "came"), (left, "left")) if ids]

@@ -49,9 +49,9 @@ class RunHistory:
     def truth(self) -> list[Clients] | None:
         """The true groups, of the clients that are present; None if they are not known."""
         here = {c for group in self.groups for c in group}
-        told = self.description["world"].get("true_groups")
-        groups = [tuple(c for c in group if c in here) for group in told or ()]
-        return [group for group in groups if group] if told else None
+        true = self.description["world"].get("true_groups")
+        groups = [tuple(c for c in group if c in here) for group in true or ()]
+        return [group for group in groups if group] if true else None
 
     @property
     def groups(self) -> list[Clients]:
@@ -71,13 +71,13 @@ class RunHistory:
     def nodes(self) -> dict[int, Clients]:
         """Number of a node of the tree of groups -> its members when it was made, if that was recorded."""
         found: dict[int, Clients] = {}
-        for told in self.told():
-            first = told.numbers.get("first_part")
+        for view in self.views():
+            first = view.numbers.get("first_part")
             if first is not None:
-                found |= {int(first) + i: part for i, part in enumerate(told.parts)}
+                found |= {int(first) + i: part for i, part in enumerate(view.parts)}
         return found
 
-    def told(self) -> Iterator[NoteView]:
+    def views(self) -> Iterator[NoteView]:
         """Yield every note, oldest first."""
         before: Line | None = None
         for place, line in enumerate(self.lines):
@@ -263,9 +263,9 @@ class Criterion:
     def words(self) -> str:
         """Return one sentence: the numbers compared, how close they were, and the consequence."""
         bound = f"{self.setting} {short(self.bound)}" if self.setting else short(self.bound)
-        told = SIGNS[self.sign] if self.holds else f"not {SIGNS[self.sign]}"
+        comparison = SIGNS[self.sign] if self.holds else f"not {SIGNS[self.sign]}"
         end = self.means if self.holds else self.fails
-        said = f"{self.what} was {short(self.value)}, {told} {bound} ({margin(self.value, self.bound)})"
+        said = f"{self.what} was {short(self.value)}, {comparison} {bound} ({margin(self.value, self.bound)})"
         return f"{said}: {end}." if end else f"{said}."
 
     def json(self) -> dict[str, Any]:

@@ -46,8 +46,8 @@ def plot(run: Path | str, kind: str, out: Path | str, round: int | None = None) 
     if round is not None and kind != "similarity":
         raise UserError(f"--round is for similarity; {kind} is drawn over all rounds")
     style.check_installed("figures", "report")
-    told = gather(_single(Path(run)))
-    return style.write(_maker(kind, told, round), [out])[0]
+    gathered = gather(_single(Path(run)))
+    return style.write(_maker(kind, gathered, round), [out])[0]
 
 
 def _maker(kind: str, run: Gathered, round: int | None) -> Callable[[], Figure]:

@@ -43,7 +43,7 @@ def figure(run: Gathered) -> Figure:
         UserError: If the notes of the run contain no numbers.
     """
     method = run.description["methods"][0]
-    found = charts(method, run.folder, run.lines, run.told)
+    found = charts(method, run.folder, run.lines, run.notes)
     if not found:
         raise UserError(f"{run.folder} has no criteria recorded: its method, {method['name']}, told no numbers in its notes")
     columns = {1: 1, 2: 2, 4: 2}.get(len(found), 3)

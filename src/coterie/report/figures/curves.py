@@ -104,7 +104,7 @@ def draw(axes: Axes, run: Gathered, metric: str, found: Mapping[int, Mapping[int
             markevery=every(len(rounds)), label=f"G{node} ({members} client{'s' * (members > 1)}{until})",
             zorder=3 if node in look.now else 2.5,
         )  # fmt: skip
-    splits = sorted({round for round, _, note in run.told if len(note["parts"]) > 1})
+    splits = sorted({round for round, _, note in run.notes if len(note["parts"]) > 1})
     for i, round in enumerate(splits if len(splits) <= SPLITS else ()):
         axes.axvline(round, color="black", linestyle=":", linewidth=0.7, label="groups changed" if i == 0 else None, zorder=1)
     axes.set_ylabel(metric)
@@ -129,12 +129,12 @@ def _clients(axes: Axes, run: Gathered, metric: str, look: Looks) -> None:
 
 def traffic(run: Gathered) -> Figure:
     """Draw the cumulative traffic up to each round, in MB, and the seconds of each round."""
-    told = costs(run.lines)
+    spent = costs(run.lines)
     made, axes = panels(2, width=PAGE, height=2.2)
     rounds = [line["round"] for line in run.lines]
-    sent = {"by clients (up)": told["bytes_up"], "to clients (down)": told["bytes_down"]}
+    sent = {"by clients (up)": spent["bytes_up"], "to clients (down)": spent["bytes_down"]}
     _lines(axes[0, 0], rounds, {name: np.cumsum(values) / 1e6 for name, values in sent.items()}, "MB sent so far")
-    took = {name.partition("_")[2]: np.array(told[name], dtype=float) for name in told if name.startswith("seconds_")}
+    took = {name.partition("_")[2]: np.array(spent[name], dtype=float) for name in spent if name.startswith("seconds_")}
     _lines(axes[0, 1], rounds, took, "seconds of each round")
     return made
 

@@ -36,20 +36,20 @@ FLOOR = 1e-30
 """Smaller p-values are drawn at this value."""
 
 
-def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> list[Chart]:
+def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> list[Chart]:
     """Return the charts of a run; charts without data are left out.
 
     Args:
         method: The method's table in ``run.toml``.
         folder: The run directory.
         lines: The completed rounds.
-        told: The notes of the run.
+        notes: The notes of the run.
     """
-    made = MAKERS.get(method["name"], _numbers)(method, folder, lines, told)
+    made = MAKERS.get(method["name"], _numbers)(method, folder, lines, notes)
     return [chart for chart in made if chart.get("links") or any(one["points"] for one in chart["series"])]
 
 
-def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
+def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
     relative = method.get("scale") == "relative"
     bounds = ("eps1 x greatest norm", "eps2 x greatest norm so far") if relative else ("eps1", "eps2")
     norms = {"mean_norm": "norm of the mean update", "eps1": bounds[0]}
@@ -59,7 +59,7 @@ def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: P
         "A group may split in a round in which the norm of its mean update is below its bound (eps1) while the greatest norm "
         "of a client's update is at least its own (eps2)."
         + (" Bounds are shares of the greatest norm of a client: in the same round, and so far." if relative else ""),
-        "norm", _series(told, norms),
+        "norm", _series(notes, norms),
     )  # fmt: skip
     gamma, levels = {"gamma_bound": "noise that the cosines allow for"}, []
     if isinstance(method.get("gamma_max"), float):
@@ -70,19 +70,19 @@ def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: P
         "Separable?",
         "Of a group that is stationary and at odds: how noisy clients of one kind could be and the cosines across the two "
         "sides still be as low. It splits where that is above gamma_max.",
-        "noise over signal", _series(told, gamma), levels,
+        "noise over signal", _series(notes, gamma), levels,
     )  # fmt: skip
     yield _chart(
         "Greatest similarity across the two sides",
         "α_cross of the best bipartition of each group, in every round: 1 of clients that move alike, -1 of opposites.",
-        "cosine", _series(told, {"alpha_cross": "α_cross"}),
+        "cosine", _series(notes, {"alpha_cross": "α_cross"}),
     )  # fmt: skip
 
 
-def _split_half(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
+def _split_half(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
     names = {"p": "one probe", "p_together": "with the probe before"}
-    reviews = [one for one in told if _reviews(one[2])]
-    series = _series([one for one in told if not _reviews(one[2])], names, lambda value: max(value, FLOOR))
+    reviews = [one for one in notes if _reviews(one[2])]
+    series = _series([one for one in notes if not _reviews(one[2])], names, lambda value: max(value, FLOOR))
     levels = [{"name": "level", "value": method["level"]}] if isinstance(method.get("level"), float) else []
     yield _chart(
         "Are all clients of a group alike?",
@@ -104,18 +104,18 @@ def _reviews(note: Mapping[str, Any]) -> bool:
     return "other_node" in note["numbers"] or note["kind"] in ("merge", "move")
 
 
-def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
+def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
     yield _chart(
         "Utility of the groups", "The sum over clients of similarity to their group less the price of little data.",
-        "utility", _series(told, {"utility": "utility"}, one_for_all=True),
+        "utility", _series(notes, {"utility": "utility"}, one_for_all=True),
     )  # fmt: skip
     yield _chart(
         "The best merge not made", "What merging the best two groups further would add to the utility; merging goes on while "
-        "this is above zero.", "utility", _series(told, {"best_open": "gain of the best merge"}, one_for_all=True),
+        "this is above zero.", "utility", _series(notes, {"best_open": "gain of the best merge"}, one_for_all=True),
         [{"name": "merge", "value": 0.0}],
     )  # fmt: skip
     gains: Mapping[str, Callable[..., Any]] = {"least": np.min, "mean": np.mean, "greatest": np.max}
-    found = [(round, note["values"].get("gain", {})) for round, _, note in told]
+    found = [(round, note["values"].get("gain", {})) for round, _, note in notes]
     rows = [(round, values) for round, gain in found if (values := [v for v in gain.values() if v is not None])]
     series = [
         {"name": name, "dash": dash, "node": None, "points": [[round, round_(of(values))] for round, values in rows]}
@@ -127,10 +127,10 @@ def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: 
     )  # fmt: skip
 
 
-def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
+def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
     """Draw FL+HC's distances, or 1 minus ACFL's similarities."""
     similar = method["name"] == "acfl"
-    for round, _, note in told:
+    for round, _, note in notes:
         with suppress(DamagedError):  # a lost file
             clients, matrices = load(folder, lines[round - 1], note) if note.get("similarity") else ([], {})
             compared = matrices.get("compared" if similar else "all")  # older records of ACFL do not have it
@@ -160,26 +160,26 @@ def round_(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
+def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
     """Draw a chart for each number that the method's notes about groups contain in at least two rounds."""
-    told = [one for one in told if len(one[2]["clients"]) > 1]
+    notes = [one for one in notes if len(one[2]["clients"]) > 1]
     rounds: dict[str, set[int]] = {}
-    for round, _, note in told:
+    for round, _, note in notes:
         for name, value in note["numbers"].items():
             if value is not None:
                 rounds.setdefault(name, set()).add(round)
     for name in sorted(name for name, seen in rounds.items() if len(seen) > 1)[:6]:
-        yield _chart(name, "As the method's notes tell it.", name, _series(told, {name: name}))
+        yield _chart(name, "As the method's notes tell it.", name, _series(notes, {name: name}))
 
 
-def _choosing(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], told: PlacedNotes) -> Iterable[Chart]:
+def _choosing(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
     yield _chart(
         "Least training loss", "Mean over the clients heard of the least loss that a model has on their training data.", "loss",
-        _series(told, {"loss": "mean of the least losses"}, one_for_all=True),
+        _series(notes, {"loss": "mean of the least losses"}, one_for_all=True),
     )  # fmt: skip
     yield _chart(
         "Clients that changed their choice", "Those heard in a round that took another model than before.", "clients",
-        _series(told, {"moved": "changed"}, one_for_all=True),
+        _series(notes, {"moved": "changed"}, one_for_all=True),
     )  # fmt: skip
 
 
@@ -194,11 +194,11 @@ def _chart(title: str, about: str, y: str, series: Sequence[Any], levels: Sequen
 
 
 def _series(
-    told: PlacedNotes, names: Mapping[str, str], change: Any = float, one_for_all: bool = False
+    notes: PlacedNotes, names: Mapping[str, str], change: Any = float, one_for_all: bool = False
 ) -> list[dict[str, Any]]:
     """Return a series per group and name of a number; if there are too many groups, those with the most rounds."""
     found: dict[tuple[int, str], list[list[float]]] = {}
-    for round, node, note in told:
+    for round, node, note in notes:
         for name in names:
             value = note["numbers"].get(name)
             if value is not None:

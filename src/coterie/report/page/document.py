@@ -61,9 +61,9 @@ def together(folders: Sequence[Path], parts: Sequence[tuple[Summary, Mapping[str
         folders: The run directories.
         parts: The results of :func:`one`, in the same order.
     """
-    told = [{"name": name, **about} for name, (_, about) in zip(labels(folders), parts, strict=True)]
-    compared = side_by_side([said for said, _ in parts]) if len(told) > 1 else []
-    return {"coterie": version("coterie"), "runs": told, "compared": compared}
+    described = [{"name": name, **about} for name, (_, about) in zip(labels(folders), parts, strict=True)]
+    compared = side_by_side([said for said, _ in parts]) if len(described) > 1 else []
+    return {"coterie": version("coterie"), "runs": described, "compared": compared}
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
@@ -101,8 +101,8 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
         "scores": scores(lines, clients),
         "rounds": rounds(lines),
         "squares": pictures, "squares_in_all": count, "squares_lost": lost,
-        "charts": charts(run.description["methods"][0], folder, lines, run.told),
-        "events": events(run.told), "events_in_all": len(run.told),
+        "charts": charts(run.description["methods"][0], folder, lines, run.notes),
+        "events": events(run.notes), "events_in_all": len(run.notes),
         "settings": settings(run.description),
         "versions": run.description.get("versions", {}),
     }  # fmt: skip
@@ -139,20 +139,20 @@ def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
     return out
 
 
-def events(told: PlacedNotes) -> list[dict[str, Any]]:
+def events(described: PlacedNotes) -> list[dict[str, Any]]:
     """Return notes of the run in order, at most :data:`EVENTS`.
 
     Notes that changed groups are chosen first, then those about single clients, then others as far as there is room.
 
     Args:
-        told: The notes of the run.
+        described: The notes of the run.
     """
-    rank = [0 if len(note["parts"]) > 1 else 1 if note["kind"] in WALKS else 2 for _, _, note in told]
-    chosen = sorted(sorted(range(len(told)), key=lambda i: (rank[i], -i))[:EVENTS])
+    rank = [0 if len(note["parts"]) > 1 else 1 if note["kind"] in WALKS else 2 for _, _, note in described]
+    chosen = sorted(sorted(range(len(described)), key=lambda i: (rank[i], -i))[:EVENTS])
     return [
         {"round": round, "node": node, "kind": note["kind"], "text": note["text"], "clients": note["clients"][:50],
          "count": len(note["clients"]), "changes": rank[i] == 0}
-        for i, (round, node, note) in ((i, told[i]) for i in chosen)
+        for i, (round, node, note) in ((i, described[i]) for i in chosen)
     ]  # fmt: skip
 
 

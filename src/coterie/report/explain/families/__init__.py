@@ -23,11 +23,11 @@ class Family(Protocol):
         """Return how the method decides, in two or three sentences."""
         ...
 
-    def decision(self, told: NoteView) -> Explanation:
+    def decision(self, view: NoteView) -> Explanation:
         """Explain a note: the numbers that it compared."""
         ...
 
-    def member(self, told: NoteView, client: int) -> Explanation:
+    def member(self, view: NoteView, client: int) -> Explanation:
         """Explain a note for one of its clients."""
         ...
 
@@ -44,19 +44,19 @@ def of(method: str) -> Family:
     return FAMILIES.get(method) or Plain(method)
 
 
-def decision(told: NoteView) -> Explanation:
+def decision(view: NoteView) -> Explanation:
     """Explain a note: the numbers compared, how close they were, and what would have changed the decision."""
-    found = placing.decision(told) if told.kind in placing.KINDS else of(told.story.method).decision(told)
-    return found.within(_limits(told))
+    found = placing.decision(view) if view.kind in placing.KINDS else of(view.story.method).decision(view)
+    return found.within(_limits(view))
 
 
-def member(told: NoteView, client: int) -> Explanation:
+def member(view: NoteView, client: int) -> Explanation:
     """Explain a note for one client that it concerns."""
-    found = placing.decision(told) if told.kind in placing.KINDS else of(told.story.method).member(told, client)
-    return found.within(_limits(told))
+    found = placing.decision(view) if view.kind in placing.KINDS else of(view.story.method).member(view, client)
+    return found.within(_limits(view))
 
 
-def _limits(told: NoteView) -> dict[str, Mapping[str, Any]]:
+def _limits(view: NoteView) -> dict[str, Mapping[str, Any]]:
     """Return the limits of each setting of the method."""
-    cls = METHODS.get(told.story.method)
+    cls = METHODS.get(view.story.method)
     return {} if cls is None else {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}

@@ -32,41 +32,41 @@ def about(settings: dict[str, Any]) -> str:
     )
 
 
-def decision(told: NoteView) -> Explanation:
+def decision(view: NoteView) -> Explanation:
     """Explain a note: its criteria, and the changes of settings that would have changed the decision."""
-    settings, numbers = told.story.settings, told.numbers
+    settings, numbers = view.story.settings, view.numbers
     if settings.get("split_rounds"):
-        return _scheduled(told)
-    tests = criteria(told)
+        return _scheduled(view)
+    tests = criteria(view)
     data: dict[str, Any] = dict(numbers)
     if not tests:
-        return Explanation(says=(sentence(told.note["text"]),), data=data)
+        return Explanation(says=(sentence(view.note["text"]),), data=data)
     found = [criterion for criterion, _ in tests]
-    return Explanation(criteria=tuple(found), flips=_flips(told, tests), says=_says(told), data=data)
+    return Explanation(criteria=tuple(found), flips=_flips(view, tests), says=_says(view), data=data)
 
 
-def _scheduled(told: NoteView) -> Explanation:
-    if told.kind != "split":
+def _scheduled(view: NoteView) -> Explanation:
+    if view.kind != "split":
         return Explanation(says=("Its turn to be split, by split_rounds, had not come.",))
-    return Explanation(says=(f"It was {told.note['text']}. Only split_rounds could have changed that.",))
+    return Explanation(says=(f"It was {view.note['text']}. Only split_rounds could have changed that.",))
 
 
-def _says(told: NoteView) -> tuple[str, ...]:
-    needed, held = int(told.story.settings.get("persistence") or 1), told.numbers.get("held")
-    if held is None or needed == 1 or told.kind not in ("split", "hold"):
+def _says(view: NoteView) -> tuple[str, ...]:
+    needed, held = int(view.story.settings.get("persistence") or 1), view.numbers.get("held")
+    if held is None or needed == 1 or view.kind not in ("split", "hold"):
         return ()
     return (f"It was round {held:.0f} in a row in which all criteria held; persistence asks for {needed}.",)
 
 
-def criteria(told: NoteView) -> Tests:
+def criteria(view: NoteView) -> Tests:
     """Return the criteria of a note in their order, in the unit of the settings.
 
     Criteria that the method did not need to check are included if their numbers were recorded.
 
     Args:
-        told: The note.
+        view: The note.
     """
-    s, n = told.story.settings, told.numbers
+    s, n = view.story.settings, view.numbers
     return [*_norms(s, n), *_separable(s, n), *_sized(s, n)]
 
 
@@ -111,32 +111,32 @@ def _sized(s: dict[str, Any], n: dict[str, float]) -> Tests:
     return [(test, ("min_cluster_size", least))]
 
 
-def _flips(told: NoteView, tests: Tests) -> tuple[Flip, ...]:
-    persistence = int(told.story.settings.get("persistence") or 1)
+def _flips(view: NoteView, tests: Tests) -> tuple[Flip, ...]:
+    persistence = int(view.story.settings.get("persistence") or 1)
     failed = [(test, about) for test, about in tests if not test.holds]
-    if told.kind == "split":
-        held = told.numbers.get("held", 1)
+    if view.kind == "split":
+        held = view.numbers.get("held", 1)
         then = "it would not have split in this round"
         if held > 1:
             then = f"one of the {held:.0f} rounds in a row would not have counted, and it would not have split then"
-        single = [Flip((_tightest(told, test, *about),), then) for test, about in tests if about]
+        single = [Flip((_tightest(view, test, *about),), then) for test, about in tests if about]
         if held == persistence:
             later = Change("persistence", ">=", persistence + 1, persistence)
             single.append(Flip((later,), "it would not have split in this round"))
         return tuple(single)
-    if told.kind == "hold":
+    if view.kind == "hold":
         return tuple(
             Flip((opposed(test, *about, test.value),), "this round would not have counted") for test, about in tests if about
         )
-    if told.kind != "keep" or not failed or any(about is None for _, about in failed):
+    if view.kind != "keep" or not failed or any(about is None for _, about in failed):
         return ()
-    return (Flip(tuple(opposed(test, *about, test.value) for test, about in failed if about), _instead(told, persistence)),)
+    return (Flip(tuple(opposed(test, *about, test.value) for test, about in failed if about), _instead(view, persistence)),)
 
 
-def _instead(told: NoteView, persistence: int) -> str:
+def _instead(view: NoteView, persistence: int) -> str:
     """Return what would have happened in this round if the failed criteria had held."""
-    s, n = told.story.settings, told.numbers
-    if s.get("fraction", 1.0) < 1 or n.get("heard", np.inf) < max(2.0, s.get("quorum", 0.5) * len(told.clients)):
+    s, n = view.story.settings, view.numbers
+    if s.get("fraction", 1.0) < 1 or n.get("heard", np.inf) < max(2.0, s.get("quorum", 0.5) * len(view.clients)):
         return "all members would have been asked in the next round, and it could then have split"
     if s.get("similarity") == "gradients":
         return "gradients would have been asked for, to see whether it is to split"
@@ -149,31 +149,31 @@ def _instead(told: NoteView, persistence: int) -> str:
     return "it would have split in this round"
 
 
-def _tightest(told: NoteView, test: Criterion, setting: str, was: Any) -> Change:
+def _tightest(view: NoteView, test: Criterion, setting: str, was: Any) -> Change:
     """Return the smallest change that would have interrupted the consecutive rounds in which all criteria held."""
     values = [test.value]
-    for earlier in _streak(told):
+    for earlier in _streak(view):
         values += [other.value for other, about in criteria(earlier) if about and about[0] == setting]
     return opposed(test, setting, was, max(values) if test.sign == "<" else min(values))
 
 
-def _streak(told: NoteView) -> list[NoteView]:
+def _streak(view: NoteView) -> list[NoteView]:
     """Return the rounds before a split in which only persistence delayed it."""
     return [
-        other for other in told.story.told()
-        if other.kind == "hold" and other.clients == told.clients and other.place < told.place
-        and other.place >= told.place - int(told.numbers.get("held", 1)) + 1
+        other for other in view.story.views()
+        if other.kind == "hold" and other.clients == view.clients and other.place < view.place
+        and other.place >= view.place - int(view.numbers.get("held", 1)) + 1
     ]  # fmt: skip
 
 
 # -- one client ---------------------------------------------------------------------------------------------------------
 
 
-def member(told: NoteView, client: int) -> Explanation:
+def member(view: NoteView, client: int) -> Explanation:
     """Return on which side of a cut a client is, and its most similar clients on both sides."""
-    clients, cosines = told.matrix()
-    side = next((part for part in told.parts if client in part), None)
-    if not told.parts:
+    clients, cosines = view.matrix()
+    side = next((part for part in view.parts if client in part), None)
+    if not view.parts:
         return Explanation()
     if side is None:
         return Explanation(

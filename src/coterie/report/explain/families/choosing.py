@@ -24,16 +24,16 @@ def about(settings: dict[str, Any]) -> str:
     )
 
 
-def decision(told: NoteView) -> Explanation:
+def decision(view: NoteView) -> Explanation:
     """Explain a round: how many clients changed their choice, and which choices were closest."""
-    numbers = told.numbers
+    numbers = view.numbers
     starts = {name: value for name, value in numbers.items() if name.startswith("start")}
     if starts:
-        return Explanation(says=(sentence(told.note["text"]),), data=numbers)
+        return Explanation(says=(sentence(view.note["text"]),), data=numbers)
     says = []
     if "moved" in numbers:
         says.append(f"{count(int(numbers['moved']), 'client')} changed their choice.")
-    margins = {client: _margin(losses) for client, losses in losses_of(told).items() if len(losses) > 1}
+    margins = {client: _margin(losses) for client, losses in losses_of(view).items() if len(losses) > 1}
     if margins:
         close = sorted(margins, key=lambda client: (margins[client], client))[:NEAREST]
         named = ", ".join(f"client {client} ({short(margins[client])})" for client in close)
@@ -43,13 +43,13 @@ def decision(told: NoteView) -> Explanation:
     return Explanation(says=tuple(says), data={**numbers, "margins": margins})
 
 
-def losses_of(told: NoteView) -> dict[int, dict[int, float]]:
+def losses_of(view: NoteView) -> dict[int, dict[int, float]]:
     """Return client -> model -> training loss, for the clients whose losses were recorded."""
     found: dict[int, dict[int, float]] = {}
-    for name in told.note.get("values") or {}:
+    for name in view.note.get("values") or {}:
         prefix, _, model = name.partition(" ")
         if prefix == "loss" and model.isdigit():
-            for client, loss in told.values(name).items():
+            for client, loss in view.values(name).items():
                 found.setdefault(client, {})[int(model)] = loss
     return found
 
@@ -59,16 +59,16 @@ def _margin(losses: dict[int, float]) -> float:
     return second - first
 
 
-def member(told: NoteView, client: int) -> Explanation:
+def member(view: NoteView, client: int) -> Explanation:
     """Return a client's losses with the models that it compared."""
-    losses = losses_of(told).get(client)
-    model = told.values("model").get(client)
+    losses = losses_of(view).get(client)
+    model = view.values("model").get(client)
     data: dict[str, Any] = {"model": None if model is None else int(model)}
     if not losses:
         if model is None:
             kept = "It was not heard in this round and kept its choice; without one, it had the most frequent."
             return Explanation(says=(kept,), data=data)
-        known = told.values("loss").get(client)
+        known = view.values("loss").get(client)
         least = f", with a loss of {short(known)}" if known is not None else ""
         return Explanation(
             says=(f"It took model {model:.0f}{least}; its losses with the others were not recorded.",), data=data

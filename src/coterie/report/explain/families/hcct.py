@@ -30,20 +30,20 @@ def about(settings: dict[str, Any]) -> str:
     )
 
 
-def decision(told: NoteView) -> Explanation:
+def decision(view: NoteView) -> Explanation:
     """Explain a note: the utilities that it compared, and the values of λ that would have changed the groups."""
-    numbers = told.numbers
-    if told.kind != "partition" or "utility" not in numbers:
-        return Explanation(says=(sentence(told.note["text"]),), data=numbers)
+    numbers = view.numbers
+    if view.kind != "partition" or "utility" not in numbers:
+        return Explanation(says=(sentence(view.note["text"]),), data=numbers)
     says = [f"The utility of all clients together was {short(numbers['utility'])}."]
     tests: tuple[Criterion, ...] = ()
     if "best_open" in numbers:
         tests = (Criterion(GAIN, numbers["best_open"], "<=", 0.0, "no merge was worth it"),)
-    if told.story.settings.get("groups") is not None:
-        groups = told.story.settings["groups"]
+    if view.story.settings.get("groups") is not None:
+        groups = view.story.settings["groups"]
         says.append(f"Groups were merged until {groups} were left, as asked for (groups), whether that was a gain or not.")
         return Explanation(says=tuple(says), criteria=tests, data=numbers)
-    return Explanation(says=tuple(says), criteria=tests, flips=_flips(told), data=numbers)
+    return Explanation(says=tuple(says), criteria=tests, flips=_flips(view), data=numbers)
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,17 @@ class Utilities:
         return set(map(frozenset, found)) == set(map(frozenset, parts))
 
 
-def recovered(told: NoteView) -> Utilities | None:
+def recovered(view: NoteView) -> Utilities | None:
     """Return the data of a partition from the cosines, norms, sizes and prices of a note.
 
     Args:
-        told: The note.
+        view: The note.
 
     Returns:
         The data, or None if they were not all recorded.
     """
-    clients, found = told.matrices
-    norm, size, price = (told.values(name) for name in ("norm", "size", "price"))
+    clients, found = view.matrices
+    norm, size, price = (view.values(name) for name in ("norm", "size", "price"))
     if not found or any(client not in row for client in clients for row in (norm, size, price)):
         return None
     cosines = next(iter(found.values()))
@@ -107,12 +107,12 @@ def recovered(told: NoteView) -> Utilities | None:
     return Utilities(clients, gram, np.array([size[c] for c in clients]), np.array([price[c] for c in clients]))
 
 
-def _flips(told: NoteView) -> tuple[Flip, ...]:
+def _flips(view: NoteView) -> tuple[Flip, ...]:
     """Return the nearest values of λ that would have led to other groups."""
-    known, was = recovered(told), told.story.settings.get("tradeoff")
+    known, was = recovered(view), view.story.settings.get("tradeoff")
     if known is None or not was:
         return ()
-    flips, parts = [], [known.at(part) for part in told.parts if known.at(part)]
+    flips, parts = [], [known.at(part) for part in view.parts if known.at(part)]
     if len(parts) > 1:
         factor, pair = merging(known, parts)
         if np.isfinite(factor):
@@ -179,18 +179,18 @@ def parting(known: Utilities, parts: Sequence[Sequence[int]]) -> float | None:
 # -- one client ---------------------------------------------------------------------------------------------------------
 
 
-def member(told: NoteView, client: int) -> Explanation:
+def member(view: NoteView, client: int) -> Explanation:
     """Return a client's utility in its group, alone, and in each of the other groups."""
-    side = next((part for part in told.parts if client in part), ())
-    own, gain = told.values("utility").get(client), told.values("gain").get(client)
+    side = next((part for part in view.parts if client in part), ())
+    own, gain = view.values("utility").get(client), view.values("gain").get(client)
     if own is None:
         return Explanation(says=("It was not among those compared, and stayed with those it had been with.",))
     says = [f"Its own utility in its group was {short(own)}{'' if gain is None else _alone(gain)}."]
     data: dict[str, Any] = {"side": list(side), "utility": own, "gain": gain}
-    known = recovered(told)
-    others = [part for part in told.parts if client not in part]
+    known = recovered(view)
+    others = [part for part in view.parts if client not in part]
     if known is None or client not in known.clients:
-        if told.parts:
+        if view.parts:
             says.append("What it would have had in another group cannot be told: norms and sizes were not recorded.")
         return Explanation(says=tuple(says), data=data)
     elsewhere = sorted((_moved(known, client, side, part) for part in others if known.at(part)), key=lambda one: -one[1])

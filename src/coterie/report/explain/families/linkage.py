@@ -37,21 +37,21 @@ class Linkage:
 
     # -- the clustering -------------------------------------------------------------------------------------------------
 
-    def decision(self, told: NoteView) -> Explanation:
+    def decision(self, view: NoteView) -> Explanation:
         """Explain the clustering: the last merge that was made, and the next one that was not."""
-        numbers = told.numbers
+        numbers = view.numbers
         made, open_ = (numbers.get(self._name(n)) for n in ("made", "open"))
         if made is None and open_ is None:
-            return Explanation(says=(sentence(told.note["text"]),), data=numbers)
+            return Explanation(says=(sentence(view.note["text"]),), data=numbers)
         unit, says = self._unit, []
         if made is not None:
             says.append(f"The last merge that was made joined two groups at {unit} {short(made)}.")
         if open_ is not None:
             says.append(f"The next one, which was not made, would have joined two at {unit} {short(open_)}.")
-        return Explanation(says=tuple(says), flips=self._flips(told, made, open_), data=numbers)
+        return Explanation(says=tuple(says), flips=self._flips(view, made, open_), data=numbers)
 
-    def _flips(self, told: NoteView, made: float | None, open_: float | None) -> tuple[Flip, ...]:
-        settings = told.story.settings
+    def _flips(self, view: NoteView, made: float | None, open_: float | None) -> tuple[Flip, ...]:
+        settings = view.story.settings
         threshold, groups = settings.get("threshold"), settings.get("groups")
         more, fewer = "there would have been more groups", "there would have been fewer groups"
         flips = []
@@ -77,23 +77,23 @@ class Linkage:
 
     # -- one client -----------------------------------------------------------------------------------------------------
 
-    def member(self, told: NoteView, client: int) -> Explanation:
+    def member(self, view: NoteView, client: int) -> Explanation:
         """Explain a client's place in the clustering.
 
         It states at which height the client merged with others first, at which height its group was complete, and with which
         thresholds it would be alone or its group would be larger.
 
         Args:
-            told: The note.
+            view: The note.
             client: The client.
         """
-        clients, matrix = self._matrix(told)
+        clients, matrix = self._matrix(view)
         if matrix is None:
             return Explanation(says=("The distances that the clustering went by were not recorded.",))
         if client not in clients:
             return Explanation(says=("It was not heard in the exchange that clustered the clients, and was placed later.",))
-        side = next(part for part in told.parts or [told.clients] if client in part)
-        climb = climbed(1 - matrix if self.alike else matrix, clients, told.story.settings.get("linkage", "average"), client)
+        side = next(part for part in view.parts or [view.clients] if client in part)
+        climb = climbed(1 - matrix if self.alike else matrix, clients, view.story.settings.get("linkage", "average"), client)
         unit, value = self._unit, (lambda height: 1 - height) if self.alike else (lambda height: height)
         says, data = self._nearest(clients, matrix, side, client), {"side": list(side)}
         inside = [step for step in climb if set(step.joined) <= set(side)]
@@ -107,13 +107,13 @@ class Linkage:
         if beyond is not None:
             says.append(f"The next merge would have been at {unit} {short(value(beyond.height))}, with {who(beyond.joined)}.")
             data |= {"greater_at": value(beyond.height), "greater_with": list(beyond.joined)}
-        return Explanation(says=tuple(says), flips=self._member_flips(told, inside, beyond, value), data=data)
+        return Explanation(says=tuple(says), flips=self._member_flips(view, inside, beyond, value), data=data)
 
-    def _matrix(self, told: NoteView) -> tuple[list[int], np.ndarray | None]:
-        clients, found = told.matrices
+    def _matrix(self, view: NoteView) -> tuple[list[int], np.ndarray | None]:
+        clients, found = view.matrices
         if not self.alike:
             return clients, found.get("all")
-        named = told.story.settings.get("layers") or []
+        named = view.story.settings.get("layers") or []
         return clients, found.get("compared", found.get(named[0]) if len(named) == 1 else None)
 
     def _nearest(self, clients: list[int], matrix: np.ndarray, side: Clients, client: int) -> list[str]:
@@ -127,9 +127,9 @@ class Linkage:
         return says
 
     def _member_flips(
-        self, told: NoteView, inside: list[Merge], beyond: Merge | None, value: Callable[[float], float]
+        self, view: NoteView, inside: list[Merge], beyond: Merge | None, value: Callable[[float], float]
     ) -> tuple[Flip, ...]:
-        threshold = told.story.settings.get("threshold")
+        threshold = view.story.settings.get("threshold")
         if threshold is None:
             return ()
         flips = []

@@ -10,36 +10,36 @@ KINDS = ("join", "walk", "wait", "move", "leave", "node")
 ALONE, JOINED = "it would have been a group of its own", "it would have joined the nearest branch"
 
 
-def decision(told: NoteView) -> Explanation:
+def decision(view: NoteView) -> Explanation:
     """Explain a note about the placement of one client; if its numbers are not known here, by its own text."""
-    numbers = told.numbers
-    if told.kind == "move" and "p_there" in numbers:
+    numbers = view.numbers
+    if view.kind == "move" and "p_there" in numbers:
         return _moved(numbers)
     if "similarity" in numbers:
-        return _seated(told, numbers["similarity"])
-    if "gain" in numbers and told.story.settings.get("groups") is None:
+        return _seated(view, numbers["similarity"])
+    if "gain" in numbers and view.story.settings.get("groups") is None:
         test = Criterion("What it would add to the utility of the group that it raises most", numbers["gain"], ">", 0.0,
                          "it joined that group")  # fmt: skip
-        return Explanation(says=(sentence(told.note["text"]),), criteria=(test,), data=numbers)
+        return Explanation(says=(sentence(view.note["text"]),), criteria=(test,), data=numbers)
     branches = {name.removeprefix("node_"): value for name, value in numbers.items() if name.startswith("node_")}
     if not branches:
-        return Explanation(says=(sentence(told.note["text"]),), data=numbers)
-    return _walked(told, branches)
+        return Explanation(says=(sentence(view.note["text"]),), data=numbers)
+    return _walked(view, branches)
 
 
-def _walked(told: NoteView, branches: dict[str, float]) -> Explanation:
+def _walked(view: NoteView, branches: dict[str, float]) -> Explanation:
     """Explain one step down a tree of groups: which branch was the nearest, and by how much."""
-    numbers = told.numbers
+    numbers = view.numbers
     chances = {name.removeprefix("p_"): value for name, value in numbers.items() if name.startswith("p_")}
-    near = _by_cosine(told)
+    near = _by_cosine(view)
     took = str(int(numbers["node"]))
     what = (
         "greatest cosine with an update of that branch" if near
-        else "squared distance of its signal from that branch's mean" if told.story.method == "split-half"
+        else "squared distance of its signal from that branch's mean" if view.story.method == "split-half"
         else "distance to the nearest update of that branch"
     )  # fmt: skip
     order = dict(sorted(branches.items(), key=lambda item: -item[1] if near else item[1]))
-    names = {name: _named(told, name) for name in order}
+    names = {name: _named(view, name) for name in order}
     says = [f"It compared itself with the branches of the tree of groups, by {what}: {ranked(order, names)}."]
     if took in branches and len(order) > 1:
         first, second = list(order)[:2]
@@ -49,39 +49,39 @@ def _walked(told: NoteView, branches: dict[str, float]) -> Explanation:
         )
     elif took not in branches:
         says.append("It was near none of them, so it became a group of its own.")
-    flips = _alone(told, chances, took in branches)
+    flips = _alone(view, chances, took in branches)
     return Explanation(says=tuple(says), flips=flips, data=numbers)
 
 
-def _by_cosine(told: NoteView) -> bool:
+def _by_cosine(view: NoteView) -> bool:
     """Return whether branches are compared by cosines, which are greater for nearer branches."""
-    return told.story.method == "cfl" or (told.story.method == "flhc" and told.story.settings.get("metric") == "cosine")
+    return view.story.method == "cfl" or (view.story.method == "flhc" and view.story.settings.get("metric") == "cosine")
 
 
-def _named(told: NoteView, node: str) -> str:
-    there = told.story.nodes.get(int(node))
+def _named(view: NoteView, node: str) -> str:
+    there = view.story.nodes.get(int(node))
     return f"branch {node}" + (f" ({who(there)})" if there else "")
 
 
-def _alone(told: NoteView, chances: dict[str, float], joined: bool) -> tuple[Flip, ...]:
+def _alone(view: NoteView, chances: dict[str, float], joined: bool) -> tuple[Flip, ...]:
     """Return the settings that decide whether a client becomes a group of its own."""
-    settings, numbers = told.story.settings, told.numbers
+    settings, numbers = view.story.settings, view.numbers
     if chances and "level" in settings:
         change = Change("level", ">" if joined else "<=", max(chances.values()), settings["level"])
         return (Flip((change,), ALONE if joined else JOINED),)
     threshold = settings.get("threshold")
-    if told.story.method == "flhc" and threshold is not None:
+    if view.story.method == "flhc" and threshold is not None:
         seen = [value for name, value in numbers.items() if name.startswith("node_")]
-        least = 1 - max(seen) if _by_cosine(told) else min(seen)
+        least = 1 - max(seen) if _by_cosine(view) else min(seen)
         return (Flip((Change("threshold", "<=" if joined else ">", least, threshold),), ALONE if joined else JOINED),)
     return ()
 
 
-def _seated(told: NoteView, similarity: float) -> Explanation:
+def _seated(view: NoteView, similarity: float) -> Explanation:
     """Explain ACFL's placement of a late client: with the client most similar to it."""
-    threshold, numbers = told.story.settings.get("threshold"), told.numbers
+    threshold, numbers = view.story.settings.get("threshold"), view.numbers
     if threshold is None:
-        return Explanation(says=(sentence(told.note["text"]),), data=numbers)
+        return Explanation(says=(sentence(view.note["text"]),), data=numbers)
     what = f"Its similarity to client {numbers['like']:.0f}, the one that it is most like,"
     test = Criterion(what, similarity, ">", threshold, "it joined that one's group", "threshold")
     then = ALONE if test.holds else "it would have joined that one's group"

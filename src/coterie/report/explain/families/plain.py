@@ -27,15 +27,15 @@ class Plain:
         """Return how the method decides, if it is known here."""
         return ABOUT.get(self.name, f"What {self.name} says of its own decisions is told in its words.")
 
-    def decision(self, told: NoteView) -> Explanation:
+    def decision(self, view: NoteView) -> Explanation:
         """Return the note's text."""
-        text = sentence(told.note["text"])
-        return Explanation(says=(text,) if text else (), data=told.numbers)
+        text = sentence(view.note["text"])
+        return Explanation(says=(text,) if text else (), data=view.numbers)
 
-    def member(self, told: NoteView, client: int) -> Explanation:
+    def member(self, view: NoteView, client: int) -> Explanation:
         """Return the part that the client came to, and its numbers by the names that the method gave them."""
-        side = next((part for part in told.parts if client in part), None)
-        found = {name: told.values(name)[client] for name in told.note.get("values") or {} if client in told.values(name)}
+        side = next((part for part in view.parts if client in part), None)
+        found = {name: view.values(name)[client] for name in view.note.get("values") or {} if client in view.values(name)}
         says = [f"It came to {who(side)}."] if side else []
         says += [f"Its {name}: {value:.3g}." for name, value in found.items()]
         return Explanation(says=tuple(says), data={**({"side": list(side)} if side else {}), **found})

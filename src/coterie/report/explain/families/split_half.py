@@ -20,49 +20,49 @@ def about(settings: dict[str, Any]) -> str:
     )
 
 
-def decision(told: NoteView) -> Explanation:
+def decision(view: NoteView) -> Explanation:
     """Explain a note: its p-value, and the level that would have changed the decision."""
-    settings, numbers = told.story.settings, told.numbers
+    settings, numbers = view.story.settings, view.numbers
     level = settings["level"]
-    if told.kind == "merge" and "p" in numbers:
+    if view.kind == "merge" and "p" in numbers:
         test = Criterion("The probability that the two groups differ by chance alone (p)", numbers["p"], ">", ALIKE,
                          "nothing sets them apart")  # fmt: skip
         return Explanation(criteria=(test,), data=numbers)
-    if told.kind == "keep" and "p" in numbers and "other_node" in numbers:
+    if view.kind == "keep" and "p" in numbers and "other_node" in numbers:
         what = "The probability that the two nearest groups differ by chance alone (p)"
         test = Criterion(what, numbers["p"], ">", ALIKE, "", "", "they stay two")
-        return Explanation(says=(sentence(told.note["text"]),), criteria=(test,), data=numbers)
-    p = _p(told)
+        return Explanation(says=(sentence(view.note["text"]),), criteria=(test,), data=numbers)
+    p = _p(view)
     if p is None:
-        return Explanation(says=(sentence(told.note["text"]),), data=numbers)
+        return Explanation(says=(sentence(view.note["text"]),), data=numbers)
     name, value, first = p
     test = Criterion(name, value, "<", level, "its clients are not all alike", "level",
                      "as much as that may be chance")  # fmt: skip
     says = () if first else (f"This probe alone had p {short(numbers['p'])}.",)
-    return Explanation(says=says, criteria=(test,), flips=_flips(told, test, level, first), data=numbers)
+    return Explanation(says=says, criteria=(test,), flips=_flips(view, test, level, first), data=numbers)
 
 
-def _p(told: NoteView) -> tuple[str, float, bool] | None:
+def _p(view: NoteView) -> tuple[str, float, bool] | None:
     """Return the description and value of the p-value compared with the level, and whether it is of a first probe.
 
     It is None if the p-value was not recorded.
     """
-    numbers = told.numbers
+    numbers = view.numbers
     if "p_together" in numbers:
         what = "The probability of two probes like this one and the one before, if its clients were alike,"
         return what, numbers["p_together"], False
-    if "p" not in numbers or told.kind not in ("keep", "hold", "split"):
+    if "p" not in numbers or view.kind not in ("keep", "hold", "split"):
         return None
-    heard = numbers.get("heard", len(told.clients))
+    heard = numbers.get("heard", len(view.clients))
     p = numbers.get("p_twice", repeated_p(numbers["p"], numbers["p"], int(heard)))
     return "The probability of a probe like this one, coming twice, if its clients were alike,", p, True
 
 
-def _flips(told: NoteView, test: Criterion, level: float, first: bool) -> tuple[Flip, ...]:
+def _flips(view: NoteView, test: Criterion, level: float, first: bool) -> tuple[Flip, ...]:
     change = opposed(test, "level", level, test.value)
-    if told.kind == "split":
+    if view.kind == "split":
         return (Flip((change,), "it would not have split in this round"),)
-    if told.kind == "hold":
+    if view.kind == "hold":
         return (Flip((change,), "it would not have been probed again in the next round"),)
     if not test.holds and test.value < 1:
         then = (
@@ -77,10 +77,10 @@ def _flips(told: NoteView, test: Criterion, level: float, first: bool) -> tuple[
 # -- one client ---------------------------------------------------------------------------------------------------------
 
 
-def member(told: NoteView, client: int) -> Explanation:
+def member(view: NoteView, client: int) -> Explanation:
     """Return how far a client's signal was from each part, and its most similar clients."""
-    side = next((part for part in told.parts if client in part), None)
-    if not told.parts:
+    side = next((part for part in view.parts if client in part), None)
+    if not view.parts:
         return Explanation()
     if side is None:
         return Explanation(says=(
@@ -88,26 +88,26 @@ def member(told: NoteView, client: int) -> Explanation:
         ))  # fmt: skip
     says: list[str] = []
     data: dict[str, Any] = {"side": list(side)}
-    apart = {j: told.values(f"distance {j}").get(client) for j in range(len(told.parts))}
+    apart = {j: view.values(f"distance {j}").get(client) for j in range(len(view.parts))}
     known = {j: value for j, value in apart.items() if value is not None}
-    mine = told.parts.index(side)
-    data["distances"] = [{"clients": list(told.parts[j]), "distance": value} for j, value in known.items()]
+    mine = view.parts.index(side)
+    data["distances"] = [{"clients": list(view.parts[j]), "distance": value} for j, value in known.items()]
     others = {j: value for j, value in known.items() if j != mine}
     if mine in known and others:
         near = min(others, key=lambda j: (others[j], j))
         says.append(
             f"Its signal, {SIGNAL}, was {short(known[mine])} from the mean of the others on its own side and "
-            f"{short(others[near])} from that of {who(told.parts[near])} (squared distances without noise: near or below 0 is "
+            f"{short(others[near])} from that of {who(view.parts[near])} (squared distances without noise: near or below 0 is "
             "no difference)."
         )
     elif not known:
         says.append("How far it was from either side was not recorded.")
-    says += _alike(told, client, side, data)
+    says += _alike(view, client, side, data)
     return Explanation(says=tuple(says), data=data)
 
 
-def _alike(told: NoteView, client: int, side: tuple[int, ...], data: dict[str, Any]) -> list[str]:
-    clients, cosines = told.matrix()
+def _alike(view: NoteView, client: int, side: tuple[int, ...], data: dict[str, Any]) -> list[str]:
+    clients, cosines = view.matrix()
     if cosines is None or client not in clients:
         return []
     at = clients.index(client)

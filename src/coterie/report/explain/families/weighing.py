@@ -27,22 +27,22 @@ def about(settings: dict[str, Any]) -> str:
     )
 
 
-def decision(told: NoteView) -> Explanation:
+def decision(view: NoteView) -> Explanation:
     """Explain a round: how many clients took part, and which were closest to the bar."""
-    loss, bar = told.values("loss"), told.values("bar")
+    loss, bar = view.values("loss"), view.values("bar")
     if bar:
         joins = sum(loss[c] < bar[c] for c in loss if c in bar)
         near = sorted((c for c in loss if c in bar), key=lambda c: (abs(loss[c] - bar[c]), c))[:3]
         named = ", ".join(f"client {c} ({loss[c] - bar[c]:+.3g})" for c in near)
         said = f"The common model appealed to {joins} of {count(len(loss), 'client')}: their loss with it was below their bar."
-        return Explanation(says=(said, f"The closest, by loss less bar: {named}."), data=told.numbers)
-    return Explanation(says=(sentence(told.note["text"]),), data=told.numbers)
+        return Explanation(says=(said, f"The closest, by loss less bar: {named}."), data=view.numbers)
+    return Explanation(says=(sentence(view.note["text"]),), data=view.numbers)
 
 
-def member(told: NoteView, client: int) -> Explanation:
+def member(view: NoteView, client: int) -> Explanation:
     """Return a client's loss, bar and weight, as far as they were recorded."""
     names = ("loss", "bar", "own_loss", "weight", "accuracy")
-    found = {name: told.values(name)[client] for name in names if client in told.values(name)}
+    found = {name: view.values(name)[client] for name in names if client in view.values(name)}
     if not found:
         return Explanation(says=("It was not heard in this round.",))
     if "bar" in found:
@@ -54,7 +54,7 @@ def member(told: NoteView, client: int) -> Explanation:
         says.append(f"Its loss was {short(found['loss'])} with the common model and {short(found['own_loss'])} with its own.")
     if "accuracy" in found:
         says.append(f"The common model's accuracy on its training data was {short(found['accuracy'])}.")
-    weights = list(told.values("weight").values())
+    weights = list(view.values("weight").values())
     total = float(sum(weights))
     if "weight" in found and total > 0:
         share, equal = short(found["weight"] / total), short(1 / len(weights))
