@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from coterie.core import Training
 from coterie.data.scenario import SCENARIOS, Scenario
-from coterie.methods import METHODS
+from coterie.methods import CFL, METHODS
 from coterie.runs.experiment import make
 from coterie.settings import SettingError, UserError, as_dict, build, check, describe, documented, nearest, parse, setting, toml
 
@@ -157,7 +157,7 @@ def test_settings_survive_a_round_trip(settings: Any) -> None:
 @pytest.mark.parametrize("cls", [Training, Scenario, *METHODS.values()])
 def test_every_setting_has_a_sentence_a_type_and_an_allowed_default(cls: type[Any]) -> None:
     check(cls())
-    assert [name for name, *_ in documented(cls)] == [f.name for f in dataclasses.fields(cls)]
+    assert sorted(name for name, *_ in documented(cls)) == sorted(f.name for f in dataclasses.fields(cls))
     for _, kind, _, sentence in documented(cls):
         assert len(sentence) > 5
         assert "typing" not in kind
@@ -236,3 +236,18 @@ def test_texts_are_such_that_a_file_can_hold_them(text: str) -> None:
 def test_a_number_of_seeds_has_an_end() -> None:
     with pytest.raises(SettingError, match="seeds must be a list, or a number of at most 10,000, got 1000000000000"):
         make({"scenario": "synthetic/groups", "methods": ["fedavg"], "seeds": 10**12})
+
+
+def test_advanced_settings_are_listed_last_and_marked() -> None:
+    @dataclass(frozen=True)
+    class Some:
+        rare: int = setting(1, "rarely changed", advanced=True)
+        usual: int = setting(2, "often changed")
+
+    assert [(name, about) for name, _, _, about in documented(Some)] == [
+        ("usual", "often changed"),
+        ("rare", "rarely changed (advanced)"),
+    ]
+    assert {name for name, _, _, about in documented(CFL) if "(advanced)" not in about} == {
+        "eps1", "eps2", "gamma_max", "persistence", "fraction",
+    }  # fmt: skip

@@ -45,6 +45,7 @@ def setting(
     choices: Iterable[str] | None = None,
     multiple: int | None = None,
     bits: int = 64,
+    advanced: bool = False,
 ) -> Any:
     """Make a dataclass field with a sentence ``doc`` and limits.
 
@@ -58,6 +59,7 @@ def setting(
         choices: The value must be one of these.
         multiple: The value must be a positive multiple of this number.
         bits: The greatest number of bits of a whole number; TOML's have 64.
+        advanced: Few users need to change the setting: lists show it after the others, and mark it.
 
     Returns:
         The field.
@@ -67,7 +69,7 @@ def setting(
     """
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "choices": None if choices is None else tuple(choices)}
     limits["multiple"] = multiple
-    metadata = {"doc": doc, "limits": {k: v for k, v in limits.items() if v is not None}, "bits": bits}
+    metadata = {"doc": doc, "limits": {k: v for k, v in limits.items() if v is not None}, "bits": bits, "advanced": advanced}
     if isinstance(default, (dict, list)):
         raise TypeError("a setting's default is immutable")
     return dataclasses.field(default=default, metadata=metadata)
@@ -324,10 +326,12 @@ def _lists(value: Any) -> Any:
 
 
 def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
-    """Return (name, type in words, default, sentence) of every setting of ``cls``, in order."""
+    """Return (name, type in words, default, sentence) of every setting of ``cls``, in order, the advanced ones last."""
     hints = typing.get_type_hints(cls)
+    found = [field for field in dataclasses.fields(cls) if "doc" in field.metadata]
     return [
-        (f.name, describe(hints[f.name]), f.default, f.metadata["doc"]) for f in dataclasses.fields(cls) if "doc" in f.metadata
+        (f.name, describe(hints[f.name]), f.default, f.metadata["doc"] + (" (advanced)" if f.metadata["advanced"] else ""))
+        for f in sorted(found, key=lambda field: bool(field.metadata["advanced"]))
     ]
 
 

@@ -167,33 +167,42 @@ class CFL:
     eps1: float = setting(0.5, "a group is stationary if its mean update's norm is below this (ε1)", ge=0)
     eps2: float = setting(0.4, "it is at odds if a member's update has at least this norm (ε2)", ge=0)
     scale: str = setting("relative", "absolute: as in the paper; relative (ours): eps1, eps2 are shares of norms",
-                         choices=("relative", "absolute"))  # fmt: skip
+                         choices=("relative", "absolute"), advanced=True)  # fmt: skip
     gamma_max: float | None = setting(
         0.68, "relative noise of gradients that is reckoned with (γ_max); none measures it from halves of the data; ours",
         ge=0, lt=1,
     )  # fmt: skip
     persistence: int = setting(3, "rounds in a row in which all criteria must hold; 1 in the paper, 3 is ours", ge=1)
     split_rounds: tuple[int, ...] | None = setting(
-        None, "split the least alike group in each of these rounds, and never by criteria (the papers' figures)", ge=1
+        None,
+        "split the least alike group in each of these rounds, and never by criteria (the papers' figures)",
+        ge=1,
+        advanced=True,
     )
-    warmup: int = setting(0, "rounds before the first split", ge=0)
-    min_cluster_size: int = setting(1, "no side of a split may be smaller", ge=1)
+    warmup: int = setting(0, "rounds before the first split", ge=0, advanced=True)
+    min_cluster_size: int = setting(1, "no side of a split may be smaller", ge=1, advanced=True)
     weighting: str = setting("uniform", "weights of means: uniform (Algorithm 5) or data (Algorithm 2)",
-                             choices=("uniform", "data"))  # fmt: skip
+                             choices=("uniform", "data"), advanced=True)  # fmt: skip
     similarity: str = setting("updates", "what cosines are taken of: updates, or full-batch gradients",
-                              choices=("updates", "gradients"))  # fmt: skip
+                              choices=("updates", "gradients"), advanced=True)  # fmt: skip
     post_split: str = setting("child-mean", "what children apply in the round of the split",
-                              choices=("child-mean", "parent-mean"))  # fmt: skip
-    fallback: bool = setting(False, "serve a client the model on its path that is best on its validation data")
-    ensemble: bool = setting(False, "serve a client the mean of the predictions of all models on its path")
+                              choices=("child-mean", "parent-mean"), advanced=True)  # fmt: skip
+    fallback: bool = setting(False, "serve a client the model on its path that is best on its validation data", advanced=True)
+    ensemble: bool = setting(False, "serve a client the mean of the predictions of all models on its path", advanced=True)
     edge_sketch: int | None = setting(
-        None, "numbers kept of each update on the tree's edges; none keeps all of it; ours", multiple=4
+        None,
+        "numbers kept of each update on the tree's edges; none keeps all of it; ours",
+        multiple=4,
+        advanced=True,
     )
     sketch: int | None = setting(
-        None, "compare sketches of so many numbers, in place of edge_sketch; updates are not kept then; ours", multiple=4
+        None,
+        "compare sketches of so many numbers, in place of edge_sketch; updates are not kept then; ours",
+        multiple=4,
+        advanced=True,
     )
     fraction: float = setting(1.0, "share of each group's clients asked in a round, at least one; ours", gt=0, le=1)
-    quorum: float = setting(0.5, "least share of a group that must answer for it to split; ours", gt=0, le=1)
+    quorum: float = setting(0.5, "least share of a group that must answer for it to split; ours", gt=0, le=1, advanced=True)
 
     def __post_init__(self) -> None:
         check(self)

@@ -612,29 +612,39 @@ class HCCT:
     tradeoff: float = setting(0.7, "price of little data (λ), on the chosen scale; 0: all alone, inf: one group", ge=0)
     scale: str = setting(
         "mean-size", "λ is a share of the mean training-set size (ours), or absolute, or a share of each client's own size",
-        choices=("mean-size", "absolute", "per-client"),
+        choices=("mean-size", "absolute", "per-client"), advanced=True,
     )  # fmt: skip
     groups: int | None = setting(None, "number of groups, in place of merging while there is a gain", ge=1)
-    one_shot: bool = setting(False, "partition once, after the first epoch")
-    layer: str = setting("all", _LAYER, choices=LAYERS)
-    personal: int = setting(0, _PERSONAL, ge=0)
+    one_shot: bool = setting(False, "partition once, after the first epoch", advanced=True)
+    layer: str = setting("all", _LAYER, choices=LAYERS, advanced=True)
+    personal: int = setting(0, _PERSONAL, ge=0, advanced=True)
     newcomers: str = setting(
         "benefit", "after a round alone, a new client joins the group of most benefit, or takes part in the next partition",
-        choices=("benefit", "partition"),
+        choices=("benefit", "partition"), advanced=True,
     )  # fmt: skip
     memory: float = setting(
-        0.95, "weight of an epoch's cosines in each later one (β), 0: none, as in the paper; ours", ge=0, le=1
+        0.95,
+        "weight of an epoch's cosines in each later one (β), 0: none, as in the paper; ours",
+        ge=0,
+        le=1,
+        advanced=True,
     )
     cosines: str = setting(
         "updates", "what cosines are of: updates, as in the paper; or the signals in them, by halves of clients' data; ours",
         choices=("updates", "signals"),
     )  # fmt: skip
     partition_every: int | None = setting(
-        None, "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, which cost; ours", ge=1
+        None,
+        "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, which cost; ours",
+        ge=1,
+        advanced=True,
     )
     fraction: float = setting(1.0, "share of each group's clients asked in an epoch, at least one; ours", gt=0, le=1)
     sketch: int | None = setting(
-        None, "take cosines of sketches of so many numbers; updates are not kept then; ours", multiple=4
+        None,
+        "take cosines of sketches of so many numbers; updates are not kept then; ours",
+        multiple=4,
+        advanced=True,
     )
 
     def __post_init__(self) -> None:
@@ -875,7 +885,7 @@ class HCCTE(HCCT):
 
     name: ClassVar[str] = "hcct-e"
 
-    layer: str = setting("robust", _LAYER, choices=LAYERS)
+    layer: str = setting("robust", _LAYER, choices=LAYERS, advanced=True)
 
 
 @dataclass(frozen=True, kw_only=True)
