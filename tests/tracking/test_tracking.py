@@ -15,7 +15,7 @@ from coterie.cli import main
 from coterie.records.record import Record
 from coterie.settings import UserError
 from coterie.tracking import TRACKERS, Tracking, following, track
-from coterie.tracking.__main__ import Follower, follow, told
+from coterie.tracking.__main__ import Follower, follow, followed
 from coterie.tracking.measures import TrackerState
 
 
@@ -114,7 +114,7 @@ def test_links_to_a_tracker_s_own_files_are_left_alone(run: Path) -> None:
 def test_run_directories_are_told_by_lines_and_an_empty_one_ends_it() -> None:
     ours, theirs = os.pipe()
     os.write(theirs, b"/a run\n/an")
-    heard = told(ours)
+    heard = followed(ours)
     assert next(heard) == Path("/a run")
     os.write(theirs, b"other\n\n")
     assert next(heard) == Path("/another")
