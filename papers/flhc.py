@@ -18,7 +18,6 @@ from typing import Any
 from coterie.boundary import Boundary
 from coterie.core import Cohort, Groups, Method, Note, Position, Replies
 from coterie.engines import rounds as inprocess
-from coterie.engines import rounds as roll
 from coterie.methods import FLHC, METHODS, FedAvg
 from coterie.settings import build
 from papers import flhc_claims as claims
@@ -112,7 +111,7 @@ def clustering_replies(on: Resources, tally: Tally, fraction: float, rounds_befo
     comes after the rounds that ``tally`` counted, and is counted too."""
     assert tally.last
     method, position, world = FLHC(warmup=rounds_before, fraction=fraction), tally.last.position, tally.world
-    cohort = Cohort(present=roll.present(world.attendance, position), exchange=position.exchange, seed=seed)
+    cohort = Cohort(present=inprocess.present(world.attendance, position), exchange=position.exchange, seed=seed)
     wire, _ = inprocess.setup(method, world, seed, Boundary())
     plan = method.plan(position.state, cohort)
     up, down = inprocess.traffic(plan, wire)
