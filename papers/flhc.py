@@ -103,7 +103,7 @@ def by_linkage(
 
 def merges(note: Note) -> list[float | None]:
     """The highest merge that a clustering made, and the lowest that it did not; None where there was none."""
-    return [short(note.numbers[name]) if name in note.numbers else None for name in ("highest_merge", "lowest_cut")]
+    return [short(note.numbers[name]) if name in note.numbers else None for name in ("last_merge", "next_merge")]
 
 
 def clustering_replies(on: Resources, tally: Tally, fraction: float, rounds_before: int, seed: int) -> Replies:

@@ -10,7 +10,7 @@ import torch
 
 import coterie
 from coterie.core import Note
-from coterie.records.record import Record, finite, matrix_file
+from coterie.records.record import Record, finite, matrix_file, note_entry
 from coterie.runs.experiment import make
 
 Groups = Sequence[Sequence[int]]
@@ -24,10 +24,7 @@ def line(number: int, groups: Groups, notes: Sequence[Note] = (), accuracy: floa
         "round": number, "exchange": number, "exchanges": 1, "tested": True, "groups": [list(g) for g in groups],
         "clients": clients, "asked": len(clients), "answered": len(clients), "refused": {}, "silent": [],
         "bytes_up": 0, "bytes_down": 0, "evaluations": 0, "seconds": {},
-        "notes": [{
-            "kind": n.kind, "clients": list(n.clients), "parts": [list(p) for p in n.parts], "text": n.text,
-            "numbers": dict(n.numbers), "values": {k: dict(v) for k, v in n.values.items()}, "similarity": files.get(id(n)),
-        } for n in notes],
+        "notes": [note_entry(note, files.get(id(note))) for note in notes],
     }  # fmt: skip
     result: dict[str, Any] = finite({**plain, **more})
     return result

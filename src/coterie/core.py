@@ -13,6 +13,7 @@ over a network, and may stop it and continue a week later.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
@@ -31,6 +32,7 @@ __all__ = [
     "Averaging",
     "Client",
     "Cohort",
+    "Criterion",
     "Federation",
     "Groups",
     "Means",
@@ -41,6 +43,7 @@ __all__ = [
     "Position",
     "Replies",
     "Round",
+    "Sign",
     "Task",
     "Training",
     "amounts",
@@ -51,6 +54,7 @@ __all__ = [
     "row_of",
     "rows_without",
     "state",
+    "tested",
     "train_from",
     "weights",
     "without",
@@ -648,6 +652,82 @@ class Assignment:
     ensemble: bool = False
 
 
+Sign = Literal["<", "<=", ">", ">="]
+"""How a criterion compares its value with its bound."""
+
+_OPPOSITE: Mapping[str, Sign] = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One comparison on which a decision rests: ``value sign bound``.
+
+    The explanation of a run, its charts, figures and trackers show criteria without knowing the method.
+
+    Attributes:
+        name: What is compared, in few words, the same in every round: its curve has this name.
+        value: The number that was compared.
+        sign: The comparison.
+        bound: The number that it was compared with.
+        setting: The setting whose value is the bound; empty if the bound was measured or is fixed.
+        met: What it means if the comparison holds, in few words.
+        unmet: What it means otherwise.
+
+    Example:
+        >>> one = Criterion("mean update", 0.625, "<", 0.5, setting="eps1", met="stationary", unmet="not stationary")
+        >>> one.held, one.text
+        (False, 'not stationary: mean update 0.625 >= eps1 0.5')
+    """
+
+    name: str
+    value: float
+    sign: Sign
+    bound: float
+    setting: str = ""
+    met: str = ""
+    unmet: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether the comparison holds; it never does if one of the numbers is NaN."""
+        holds = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+        return bool(holds[self.sign](self.value, self.bound))
+
+    @property
+    def meaning(self) -> str:
+        """``met`` or ``unmet``."""
+        return self.met if self.held else self.unmet
+
+    @property
+    def text(self) -> str:
+        """The comparison as it came out, and its meaning."""
+        sign = self.sign if self.held else _OPPOSITE[self.sign]
+        bound = f"{self.setting} {self.bound:.3g}" if self.setting else f"{self.bound:.3g}"
+        meaning = f"{self.meaning}: " if self.meaning else ""
+        return f"{meaning}{self.name} {self.value:.3g} {sign} {bound}"
+
+
+def tested(criteria: Iterable[Criterion]) -> str:
+    """Describe criteria that are tested one after the other, up to the first that does not hold.
+
+    Args:
+        criteria: The criteria, in their order.
+
+    Returns:
+        Their texts, joined by semicolons.
+
+    Example:
+        >>> tested([Criterion("p", 0.5, "<", 0.01), Criterion("gain", 1, ">", 0)])
+        'p 0.5 >= 0.01'
+    """
+    texts = []
+    for one in criteria:
+        texts.append(one.text)
+        if not one.held:
+            break
+    return "; ".join(texts)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Note:
     """The reason why a method acted or did not act, for people and for records.
@@ -657,7 +737,10 @@ class Note:
         clients: The group that the note is about.
         text: One sentence with the numbers that were compared.
         parts: The groups into which it was divided.
-        numbers: The numbers of ``text``, by name.
+        criteria: The comparisons on which the decision rests. If all hold, each is necessary for the decision. If some do
+            not, all of these were in its way.
+        otherwise: What would have happened then, as the end of a sentence: "it would not have split". Empty if it is unknown.
+        numbers: Further numbers, by name.
         values: Numbers for each client, by name.
         similarity: Matrices ``(n, n)`` on which the decision rests, by layer or ``all``. Their rows are the clients of
             ``order``.
@@ -671,6 +754,8 @@ class Note:
     clients: tuple[Client, ...]
     text: str
     parts: Groups = ()
+    criteria: tuple[Criterion, ...] = ()
+    otherwise: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     values: Mapping[str, Mapping[Client, float]] = field(default_factory=dict)
     similarity: Mapping[str, Tensor] = field(default_factory=dict)

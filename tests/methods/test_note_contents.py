@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.clustering import congruence, signal_cosine, signal_gram, utility
+from coterie.clustering import congruence, signal_cosine, signal_gram
 from coterie.methods import ACFL, CFL, HCCT, IFCA, SplitHalf
 from coterie.methods.split_half import distances
 from worlds import THREE, TRUTH, grouped, last, play
@@ -19,8 +19,10 @@ def test_cfl_tells_nodes_peaks_and_rounds_in_a_row() -> None:
     nodes = {int(note.numbers["first_part"]) + i: part for note in splits for i, part in enumerate(note.parts)}
     assert set(TRUTH) <= set(nodes.values())
     assert all(nodes.get(int(note.numbers["node"]), note.clients) == note.clients for note in told)
-    assert all(note.numbers["held"] == 2 for note in splits)
-    assert all(note.numbers["held"] == 1 for note in told if note.kind == "hold")
+    rows = {kind: {note.criteria[-1].value for note in told if note.kind == kind} for kind in ("split", "hold")}
+    assert rows == {"split": {2}, "hold": {1}}
+    assert all(all(one.held for one in note.criteria) for note in splits)
+    assert all(not all(one.held for one in note.criteria) for note in told if note.kind in ("hold", "keep") and note.criteria)
     peaks = [note.numbers["peak"] for note in told if note.numbers["node"] == 0]
     assert peaks == [max(note.numbers["client_norm"] for note in told[: i + 1]) for i in range(len(peaks))]
 
@@ -62,22 +64,21 @@ def test_a_review_tells_the_cosines_once_or_how_near_the_nearest_groups_are() ->
     method = SplitHalf(first_probe=2, probe_every=1, review_every=1, level=1e-3)
     calm = [n for p in play(method, grouped(THREE, d=60, noise=0.3), 12) for n in p.notes if "other_node" in n.numbers]
     assert calm
-    assert all(0 <= note.numbers["p"] <= 0.01 for note in calm)
+    assert all(0 <= note.criteria[0].value <= 0.01 == note.criteria[0].bound for note in calm)
     assert all(not note.similarity for note in calm)
 
 
-def test_hcct_tells_what_utilities_are_made_of_where_groups_change() -> None:
+def test_hcct_tells_utilities_and_the_tradeoff_at_which_groups_merge() -> None:
     world = grouped(THREE, noise=0.4, examples={2: 30, 8: 10})
     first, second = (p.notes[-1] for p in play(HCCT(), world, 2))
-    values, cosines = first.values, first.similarity["all"].double().numpy()
-    order = first.order
-    norm, size, price = (np.array([values[name][c] for c in order]) for name in ("norm", "size", "price"))
-    gram = cosines * np.outer(norm, norm)
-    for part in first.parts:
-        at = [order.index(c) for c in part]
-        mine = utility((gram + gram.T) / 2, size, price, at)
-        assert [values["utility"][order[i]] for i in sorted(at)] == pytest.approx(mine, abs=1e-5)
-    assert bool(second.parts) == ("norm" in second.values)
+    assert sum(first.values["utility"].values()) == pytest.approx(first.numbers["utility"])
+    alone = {c: first.values["utility"][c] - first.values["gain"][c] for c in first.order}
+    assert all(value < 1 for value in alone.values())
+    (criterion,) = first.criteria
+    assert criterion.setting == "tradeoff"
+    assert criterion.held
+    assert criterion.bound == HCCT().tradeoff
+    assert bool(second.parts) == (second.parts != () and second.parts != first.parts)
 
 
 def test_acfl_tells_the_similarities_that_counted() -> None:

@@ -7,17 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from coterie.clustering import cut, optimal_bipartition
 from coterie.core import Note
 from coterie.methods import ACFL, CFL, FLHC, HCCT, SplitHalf
 from coterie.report.explain import explain
 from coterie.settings import as_dict
 from told_runs import recorded
-from worlds import THREE, Played, Pull, grouped, play
+from worlds import THREE, Played, grouped, play
 
 TINY = 1e-5
 """By how much a setting is moved past what is told: matrices are kept in float32."""
@@ -50,7 +47,7 @@ def test_cfl_would_not_have_split(tmp_path: Path, persistence: int, scale: str) 
     assert first["kind"] == "split"
     flips = first["would_change"]
     assert {c["setting"] for flip in flips for c in flip["changes"]} == {
-        "eps1", "eps2", "gamma_max", "min_cluster_size", "persistence",
+        "eps1", "eps2", "gamma_max", "min_cluster_size", *(["persistence"] if persistence > 1 else []),
     }  # fmt: skip
     for flip in flips:
         other = changed(method, flip)
@@ -70,7 +67,7 @@ def test_cfl_would_have_split(tmp_path: Path, eps1: float, eps2: float, gamma_ma
     found = explain(kept(tmp_path / "run", method, played))
     kind = played[0].notes[0].kind
     decision = found["decisions"][0] if kind == "split" else found["standing"]["groups"][0]["decision"]
-    assert [c["holds"] for c in decision["criteria"]].count(False) == 0 if kind == "split" else decision["would_change"]
+    assert [c["held"] for c in decision["criteria"]].count(False) == 0 if kind == "split" else decision["would_change"]
     for flip in decision["would_change"]:
         note = next(play(changed(method, flip), world, 1)).notes[0]
         assert (note.kind == "split") != (kind == "split")
@@ -78,24 +75,6 @@ def test_cfl_would_have_split(tmp_path: Path, eps1: float, eps2: float, gamma_ma
             for one in flip["changes"]:
                 less = [other for other in flip["changes"] if other != one]
                 assert not less or next(play(changed(method, {"changes": less}), world, 1)).notes[0].kind == "keep"
-
-
-def test_two_clients_across_would_have_come_on_one_side(tmp_path: Path) -> None:
-    world = grouped(((1, 2, 3, 4), (7, 8, 9)), noise=0.4)
-    method = CFL(persistence=1, eps1=1.0, eps2=0.0, gamma_max=0.0)
-    played = list(play(method, world, 1))
-    run = kept(tmp_path / "run", method, played)
-    (note,) = played[0].notes
-    assert note.kind == "split"
-    for client in note.clients:
-        (step,) = explain(run, client=client)["steps"]
-        numbers = step["client"]["numbers"]
-        i, j = (note.order.index(c) for c in (client, numbers["nearest_other"]))
-        for beyond, together in ((1e-4, True), (-1e-4, False)):
-            cosines = note.similarity["all"].double().numpy().copy()
-            cosines[i, j] = cosines[j, i] = numbers["together_above"] + beyond
-            sides = optimal_bipartition(cosines)
-            assert ((i in sides.left) == (j in sides.left)) == together
 
 
 @pytest.mark.parametrize("linkage", ["single", "complete", "average", "ward"])
@@ -108,17 +87,6 @@ def test_the_clustering_of_flhc(tmp_path: Path, linkage: str) -> None:
     (decision,) = explain(run)["decisions"]
     more, fewer = (len(next(play(changed(method, flip), world, 1)).groups) for flip in decision["would_change"])
     assert more > groups > fewer
-    apart = played[0].notes[0].similarity["all"].double().numpy()
-    for i, client in enumerate(world.clients):
-        (step,) = explain(run, client=client)["steps"]
-        flips = step["client"]["would_change"]
-        assert len(flips) == 2 - ((client,) in played[0].groups)
-        for flip in flips:
-            then = flip["then"] != "it would have been alone"
-            labels = cut((apart + apart.T) / 2, linkage=linkage, threshold=changed(method, flip).threshold)
-            company = [c for c, label in zip(world.clients, labels, strict=True) if label == labels[i] and c != client]
-            assert bool(company) == then
-            assert not then or set(step["client"]["numbers"]["greater_with"]) <= set(company)
 
 
 def test_the_clustering_of_acfl(tmp_path: Path) -> None:
@@ -129,10 +97,6 @@ def test_the_clustering_of_acfl(tmp_path: Path) -> None:
     (decision,) = explain(run)["decisions"]
     more, fewer = (len(next(play(changed(method, flip), world, 1)).groups) for flip in decision["would_change"])
     assert more > len(played[0].groups) > fewer
-    for client in world.clients:
-        (step,) = explain(run, client=client)["steps"]
-        alone = step["client"]["would_change"][0]
-        assert (client,) in next(play(changed(method, alone), world, 1)).groups
 
 
 def test_the_partition_of_hcct(tmp_path: Path) -> None:
@@ -142,31 +106,11 @@ def test_the_partition_of_hcct(tmp_path: Path) -> None:
     (decision,) = explain(kept(tmp_path / "run", method, played))["decisions"]
     parts = played[0].notes[-1].parts
     assert 1 < len(parts) < 12
-    assert [flip["changes"][0]["sign"] for flip in decision["would_change"]] == [">", "<="]
-    for flip in decision["would_change"]:
-        assert next(play(changed(method, flip), world, 1)).notes[-1].parts != parts
-        back = {"changes": [{**c, "sign": "<=" if c["sign"] == ">" else ">"} for c in flip["changes"]]}
-        if flip["changes"][0]["sign"] == "<=":  # on the other side they are what they were
-            assert next(play(changed(method, back), world, 1)).notes[-1].parts == parts
-
-
-def test_utilities_elsewhere_are_those_of_the_definition(tmp_path: Path) -> None:
-    world = Pull(targets={1: torch.tensor([1.0, 0.0]), 2: torch.tensor([1.0, 0.2]), 3: torch.tensor([0.0, 1.0])}, rate=1.0,
-                 examples={1: 10, 2: 30, 3: 20})  # fmt: skip
-    method = HCCT(tradeoff=0.1)
-    run = kept(tmp_path / "run", method, list(play(method, world, 1)))
-    (step,) = explain(run, client=3)["steps"]
-    (other,) = step["client"]["numbers"]["elsewhere"]
-    assert other["clients"] == [1, 2]
-    g, n, price = {c: world.targets[c].double().numpy() for c in (1, 2, 3)}, {1: 10, 2: 30, 3: 20}, 0.1 * 20
-
-    def worth(client: int, group: Sequence[int]) -> float:
-        mean = sum(n[c] * g[c] for c in group)
-        return float(g[client] @ mean / np.linalg.norm(g[client]) / np.linalg.norm(mean)) - price / sum(n[c] for c in group)
-
-    assert other["utility"] == pytest.approx(worth(3, (1, 2, 3)), abs=1e-6)
-    before = worth(3, (3,)) + worth(1, (1, 2)) + worth(2, (1, 2))
-    assert other["change_of_all"] == pytest.approx(sum(worth(c, (1, 2, 3)) for c in (1, 2, 3)) - before, abs=1e-6)
+    (flip,) = decision["would_change"]
+    assert flip["changes"][0]["sign"] == ">"
+    assert next(play(changed(method, flip), world, 1)).notes[-1].parts != parts
+    back = {"changes": [{**one, "sign": "<="} for one in flip["changes"]]}  # on the other side they are what they were
+    assert next(play(changed(method, back), world, 1)).notes[-1].parts == parts
 
 
 def test_split_half_and_its_level(tmp_path: Path) -> None:

@@ -604,7 +604,7 @@ def admit_new(method: Method[Any], roster: Roster, position: Position) -> tuple[
         position: State of the run before the round.
 
     Returns:
-        The position with the new members, and a note of kind "join" if there are any.
+        The position with the new members, and a note of kind "arrive" if there are any.
     """
     known, number = set(position.members), position.round + 1
     new = tuple(c for c in sorted(roster.clients) if c not in known and roster.attendance.there(c, number))
@@ -612,7 +612,7 @@ def admit_new(method: Method[Any], roster: Roster, position: Position) -> tuple[
         return position, ()
     members = tuple(sorted((*position.members, *new)))
     text = f"{len(new)} client{'s' if len(new) > 1 else ''} joined in round {number}"
-    note = Note(kind="join", clients=new, text=text)
+    note = Note(kind="arrive", clients=new, text=text)
     return replace(position, members=members, state=method.admit(position.state, new)), (note,)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import closeness, sketch
-from coterie.core import Assignment, Client, Groups, Note, Replies, Task, as_groups, state, without
+from coterie.core import Assignment, Client, Criterion, Groups, Note, Replies, Task, as_groups, state, without
 
 Closeness = Callable[[Tensor, Tensor], Tensor]
 """(update ``(d,)``, stored updates ``(m, d)``) -> closeness of each, ``(m,)``; a greater value is closer."""
@@ -226,7 +226,7 @@ def tasks(
     return models, {c: Task(offered=(row[id],), lr_round=tree.nodes[id].round, **task) for c, id in sorted(asked.items())}
 
 
-def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, least: float | None = None) -> Walked:
+def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, threshold: float | None = None) -> Walked:
     """Move every walker that answered down one level.
 
     Args:
@@ -234,7 +234,7 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, least: flo
         walkers: clients at inner nodes.
         replies: replies of the exchange.
         metric: metric of :func:`coterie.clustering.closeness`.
-        least: a walker that is not closer than this to any client becomes a new leaf; None: no walker does.
+        threshold: a walker whose distance from every client is at least this becomes a new leaf; None: no walker does.
 
     Returns:
         The new tree, the walkers that remain, the clients that arrived, and the reasons.
@@ -245,25 +245,36 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, least: flo
         assert own.updates is not None
         at, update = walkers[client], own.updates[i]
         child, close = tree.nearest(at, update, partial(closeness, metric=metric))
-        if least is not None and close[child] <= least:
-            tree, child = tree.grow(at, client, update)
-        else:
+        criteria = () if threshold is None else (_near(1 - close[child] if metric == "cosine" else -close[child], threshold),)
+        if all(one.held for one in criteria):
             tree = tree.place(client, child)
+        else:
+            tree, child = tree.grow(at, client, update)
         if tree.is_leaf(child):
             arrived[client] = child
             del still[client]
         else:
             still[client] = child
-        notes.append(_note(tree, client, at, child, close, metric))
+        notes.append(replace(_note(tree, client, at, child, close, metric), **_tested(criteria)))
     return Walked(tree, still, arrived, tuple(notes))
+
+
+def _near(distance: float, threshold: float) -> Criterion:
+    return Criterion("distance of the nearest client", distance, "<", threshold, "threshold", unmet="far from all clients")
+
+
+def _tested(criteria: tuple[Criterion, ...]) -> dict[str, Any]:
+    """The fields of a walker's note that state its criteria."""
+    instead = "started a new group" if all(one.held for one in criteria) else "joined a group"
+    return {"criteria": criteria, "otherwise": f"it would have {instead}"}
 
 
 def _note(tree: Tree, client: Client, at: int, child: int, close: Mapping[int, float], metric: str) -> Note:
     """Describe one walker's step."""
     sign, measure = (1, "greatest cosine") if metric == "cosine" else (-1, f"least {metric} distance")
     compared = ", ".join(f"{sign * value:.3g} to node {id}" for id, value in sorted(close.items()))
-    where = "joins" if tree.is_leaf(child) else "goes on from"
-    alone = "" if child in close else ", far from all: on its own"
+    where = "joins" if tree.is_leaf(child) else "continues from"
+    alone = "" if child in close else ", a new group: it is far from all"
     return Note(
         kind="join" if tree.is_leaf(child) else "walk", clients=(client,),
         text=f"client {client} at node {at}: {measure} {compared}; {where} node {child}{alone}",

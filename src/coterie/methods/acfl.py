@@ -38,6 +38,7 @@ from coterie.core import (
     Assignment,
     Client,
     Cohort,
+    Criterion,
     Federation,
     Note,
     Plan,
@@ -103,9 +104,17 @@ class Rule:
         spans = [self.columns[layer] for layer in self.compared]
         return torch.cat([self.seen(first, updates)[:, start:stop] for start, stop in spans], dim=1)
 
-    def alike(self, similarity: float) -> bool:
-        """Return whether clients of this similarity belong together: if it is above the threshold, as in the dendrogram."""
-        return self.threshold is None or similarity > self.threshold
+    def similar(self, name: str, similarity: float, met: str = "", unmet: str = "") -> tuple[Criterion, ...]:
+        """The comparison of a similarity with the threshold, above which clients merge; none without a threshold."""
+        if self.threshold is None:
+            return ()
+        return (Criterion(name, similarity, ">", self.threshold, "threshold", met, unmet),)
+
+    def apart(self, name: str, similarity: float, met: str) -> tuple[Criterion, ...]:
+        """The comparison of a similarity with the threshold, up to which groups stay apart; none without a threshold."""
+        if self.threshold is None:
+            return ()
+        return (Criterion(name, similarity, "<=", self.threshold, "threshold", met),)
 
     def words(self) -> str:
         """Return the rule as text for notes."""
@@ -187,21 +196,26 @@ def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple
     count = len(found)
     made, open_ = np.split(merged, [len(merged) - (count - 1)])
     numbers = {"groups": float(count)}
+    criteria: tuple[Criterion, ...] = ()
     if len(made):
-        numbers["lowest_merged"] = float(made[-1])
+        numbers["last_merge"] = float(made[-1])
+        criteria += rule.similar("similarity of the last merge", numbers["last_merge"], met="two groups merged")
     if len(open_):
-        numbers["highest_apart"] = float(open_[0])
-    inside, across = (f"{numbers[name]:.3g}" if name in numbers else "none" for name in ("lowest_merged", "highest_apart"))
+        numbers["next_merge"] = float(open_[0])
+        criteria += rule.apart("similarity of the next merge", numbers["next_merge"], met="no merge")
+    last, further = (f"{numbers[name]:.3g}" if name in numbers else "none" for name in ("last_merge", "next_merge"))
     text = (
         f"{rule.linkage} linkage of the cosine similarity of {'updates' if rule.updates else 'weights'} in "
         f"{', '.join(layer or 'the only layer' for layer in rule.compared)}, {rule.words()}: "
-        f"lowest similarity merged {inside}, highest kept apart {across}, {count} group{'s' if count > 1 else ''}"
+        f"similarity of the last merge {last}, of the next one {further}; {count} group{'s' if count > 1 else ''}"
     )
     if late:
-        text += f"; {len(late)} silent clients wait in a group of their own"
+        text += f"; {len(late)} silent clients wait in a separate group"
     groups = as_groups([*found, late] if late else found)
-    kind = "cluster" if len(groups) > 1 else "keep"
-    return Note(kind=kind, clients=tuple(sorted(c for g in groups for c in g)), text=text, parts=groups, numbers=numbers)
+    return Note(
+        kind="cluster" if len(groups) > 1 else "keep", clients=tuple(sorted(c for g in groups for c in g)), text=text,
+        parts=groups, numbers=numbers, criteria=criteria, otherwise="the groups would have been different",
+    )  # fmt: skip
 
 
 def placed(
@@ -227,13 +241,14 @@ def placed(
     for client, vector in zip(replies.clients, mine, strict=True):
         similar = closeness(vector, vectors)
         best = int(similar.argmax())
-        joins, like = rule.alike(float(similar[best])), known[best]
+        note = _joined(rule, client, known[best], float(similar[best]))
+        joins = all(one.held for one in note.criteria)
         if not joins:
             founded.append([])
         group = home[best] if joins else groups + len(founded) - 1
         if group >= groups:
             founded[group - groups].append(client)
-        notes.append(_joined(rule, client, like, float(similar[best]), joins))
+        notes.append(note)
         others = [i for i, other in enumerate(known) if other != client]
         known, home = [known[i] for i in others] + [client], [home[i] for i in others] + [group]
         vectors = torch.cat([vectors[others], vector[None]])
@@ -242,11 +257,17 @@ def placed(
     return replace(seats, clients=tuple(known), home=tuple(home), vectors=vectors), new, tuple(notes)
 
 
-def _joined(rule: Rule, client: Client, like: Client, similarity: float, joins: bool) -> Note:
-    whom = "itself before" if like == client else f"client {like}"
-    text = f"client {client} is most like {whom}, cosine similarity {similarity:.3g}, {rule.words()}: "
-    text += "it joins that group" if joins else "a group of its own"
-    return Note(kind="join", clients=(client,), text=text, numbers={"similarity": similarity, "like": float(like)})
+def _joined(rule: Rule, client: Client, like: Client, similarity: float) -> Note:
+    """The note of a late client, which joins the group of the most similar client if its criteria hold."""
+    whom = "its own earlier model" if like == client else f"client {like}"
+    name, joins, founds = "similarity of the nearest client", "it joins that group", "it starts a new group"
+    criteria = rule.similar(name, similarity, met=joins, unmet=founds)
+    held = all(one.held for one in criteria)
+    text = f"client {client} is most similar to {whom}, cosine {similarity:.3g}, {rule.words()}: {joins if held else founds}"
+    return Note(
+        kind="join", clients=(client,), text=text, numbers={"similarity": similarity, "like": float(like)},
+        criteria=criteria, otherwise=f"it would have {'started a new group' if held else 'joined that group'}",
+    )  # fmt: skip
 
 
 @state("acfl")
@@ -430,7 +451,7 @@ class ACFL:
     def _cluster(self, state: ACFLState, replies: Replies) -> ACFLState:
         everyone, heard = tuple(sorted(state.home)), len(replies.clients)
         if heard < self.quorum * len(everyone) or heard < 1:
-            text = f"not clustered yet: {heard} of {len(everyone)} clients answered, fewer than the quorum of {self.quorum:g}"
+            text = f"not clustered yet: {heard} of {len(everyone)} clients answered, less than the quorum {self.quorum:g}"
             return replace(state, missed=state.round, notes=(Note(kind="keep", clients=everyone, text=text),))
         late = tuple(sorted(set(everyone) - set(replies.clients)))
         seats, centres, note = clustered(self._rule(state), state.round, state.centres[0], replies, late)

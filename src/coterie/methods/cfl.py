@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,7 +48,6 @@ from coterie.clustering import (
     norm_of_mean,
     norms,
     optimal_bipartition,
-    passes_gamma,
     reliability,
     sketch_error,
 )  # fmt: skip
@@ -57,6 +55,7 @@ from coterie.core import (
     Assignment,
     Client,
     Cohort,
+    Criterion,
     Federation,
     Groups,
     Note,
@@ -64,6 +63,7 @@ from coterie.core import (
     Replies,
     Task,
     as_groups,
+    tested,
     weights,
 )  # fmt: skip
 from coterie.methods import _cluster_tree
@@ -128,24 +128,25 @@ class GroupUpdates:
         sides = (self.sides.left, self.sides.right) if self.sides else ()
         return as_groups([self.clients[i] for i in side] for side in sides)
 
-    def note(self, kind: str, text: str, parts: Groups = (), numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
+    def note(self, kind: str, text: str, parts: Groups = (), criteria: tuple[Criterion, ...] = (), otherwise: str = "") -> Note:
         """Make a note about the group, with its norms and α_cross among the numbers; with the cosines if it splits.
 
         Args:
             kind: kind of the note.
             text: its text.
             parts: the groups that a split makes.
-            numbers: further numbers.
+            criteria: the criteria that were tested.
+            otherwise: what would have happened if they had not come out like this.
         """
-        leaf = self.leaf
-        known = {
-            "node": float(leaf.node), "heard": float(len(self.clients)), "peak": leaf.peak,
+        numbers = {
+            "node": float(self.leaf.node), "heard": float(len(self.clients)), "peak": self.leaf.peak,
             "mean_norm": self.mean_norm, "client_norm": self.client_norm,
         }  # fmt: skip
         if self.sides is not None:
-            known |= {"alpha_cross": self.sides.cross, "smaller_side": float(self.smallest)}
+            numbers["alpha_cross"] = self.sides.cross
         return Note(
-            kind=kind, clients=leaf.clients, text=text, parts=parts, numbers={**known, **numbers}, heard=self.clients,
+            kind=kind, clients=self.leaf.clients, text=text, parts=parts, criteria=criteria, otherwise=otherwise,
+            numbers=numbers, heard=self.clients,
             similarity={"all": torch.from_numpy(self.cosines).float()} if parts else {},
         )  # fmt: skip
 
@@ -154,8 +155,7 @@ class GroupUpdates:
         if self.leaf.node != chosen or self.sides is None:
             return self.note("keep", "not chosen by split_rounds")
         test = f"alpha_cross {self.sides.cross:.3f} ({self.alpha:.3f} corrected for {len(self.clients)} clients)"
-        text = f"chosen by split_rounds as the least alike group: {test}{self.unsure}"
-        return self.note("split", text, self.parts())
+        return self.note("split", f"the least similar group in a round of split_rounds: {test}{self.unsure}", self.parts())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +341,7 @@ class CFL:
                 leaves.append(replace(leaf, gradients=False, held=self.persistence - 1 if leaf.gradients else leaf.held))
                 continue
             leaf = replace(leaf, gradients=False, losses=heard.leaf.losses)
-            note = self.separate(heard, "by gradients at the stationary point")
+            note = self.separate(heard)
             if note.kind == "split":
                 still = dict.fromkeys(note.parts, torch.zeros_like(leaf.model))
                 new, children = self._split(new, replace(heard, leaf=leaf), still)  # a peak is a norm of updates
@@ -388,7 +388,7 @@ class CFL:
         return GroupUpdates(leaf, part, mean, mean_norm, client_norm, cosines, sides, complete, sketched)
 
     def decide(self, heard: GroupUpdates, round: int) -> Note:
-        """Test the criteria in turn and decide whether the group splits, stays or is asked again.
+        """Test the criteria and decide whether the group splits, stays or is asked again.
 
         Args:
             heard: the group's replies.
@@ -398,75 +398,100 @@ class CFL:
             The note of the decision; its kind is ``split``, ``keep``, ``ask``, ``gradients`` or ``hold``.
         """
         leaf = heard.leaf
-        relative = self.scale == "relative"
-        eps1 = self.eps1 * (heard.client_norm if relative else 1.0)
-        eps2 = self.eps2 * (leaf.peak if relative else 1.0)
         if len(leaf.clients) < 2:
-            return heard.note("keep", "a group of one cannot split")
+            return heard.note("keep", "a group of one client cannot split")
         if round <= self.warmup:
-            return heard.note("keep", f"round {round} is within the warm-up of {self.warmup}")
-        numbers = {"eps1": eps1, "eps2": eps2}
+            return heard.note("keep", f"round {round} is within the warm-up of {self.warmup} rounds")
         if self.gamma_max is None and leaf.ask_all and heard.replies.halves is not None and heard.enough(self.quorum):
             # Updates of halves have half the steps, so their norms cannot be compared. The last whole updates passed.
-            return self._held(leaf, self.separate(heard, "stationary and at odds before", numbers))
-        mean, most = f"mean update {heard.mean_norm:.3g}", f"greatest update {heard.client_norm:.3g}"
-        if not heard.mean_norm < eps1:
-            return heard.note("keep", f"not stationary: {mean} >= eps1 {eps1:.3g}", numbers=numbers)
-        said = f"stationary: {mean} < eps1 {eps1:.3g}"
-        if not heard.client_norm >= eps2:
-            return heard.note("keep", f"{said}; but in agreement: {most} < eps2 {eps2:.3g}", numbers=numbers)
-        said += f"; at odds: {most} >= eps2 {eps2:.3g}"
+            return self._held(leaf, self.separate(heard))
+        norms = self.conflict(heard)
+        sides = self.separation(heard) if self.similarity == "updates" else ()
+        text = tested(norms)
+        if not all(one.held for one in norms):
+            return heard.note("keep", text, criteria=(*norms, *sides), otherwise=self._else(heard))
         if not heard.complete:
-            return heard.note("ask", f"{said}; all members are asked next time", numbers=numbers)
+            return heard.note("ask", f"{text}; all members are asked in the next round", criteria=norms)
         if not heard.enough(self.quorum):
-            text = f"{said}; but only {len(heard.clients)} of {len(leaf.clients)} members answered, so asked again"
-            return heard.note("ask", text, numbers=numbers)
+            text += f"; only {len(heard.clients)} of {len(leaf.clients)} members answered, so they are asked again"
+            return heard.note("ask", text, criteria=norms)
         if self.similarity == "updates":
-            found = self.separate(heard, said, numbers)
-        else:
-            found = heard.note("gradients", f"{said}; gradients are asked for next", numbers=numbers)
-        return self._held(leaf, found)
+            return self._held(leaf, self.separate(heard, norms))
+        return self._held(leaf, heard.note("gradients", f"{text}; gradients are asked for next", criteria=norms))
+
+    def conflict(self, heard: GroupUpdates) -> tuple[Criterion, ...]:
+        """The criteria on norms (Algorithm 5): the group is stationary, and its members are at odds."""
+        mean, most, peak = heard.mean_norm, heard.client_norm, heard.leaf.peak
+        if self.scale == "relative":
+            mean, most = (value / norm if norm else np.nan for value, norm in ((mean, most), (most, peak)))
+        return (
+            Criterion("mean update", mean, "<", self.eps1, "eps1", met="stationary", unmet="not stationary"),
+            Criterion("largest update", most, ">=", self.eps2, "eps2", met="at odds", unmet="in agreement"),
+        )
+
+    def separation(self, heard: GroupUpdates) -> tuple[Criterion, ...]:
+        """The criteria on the two sides that Algorithm 1 finds: they can be told apart, and neither is too small.
+
+        The first is left out where γ_max is not known: it is measured from updates of halves.
+        """
+        found: list[Criterion] = []
+        gamma_max = self.gamma_max if self.gamma_max is not None else measured_gamma(heard.replies)
+        if heard.sides is not None and gamma_max is not None:
+            bound, setting = gamma_bound(self._alpha(heard)), "gamma_max" if self.gamma_max is not None else ""
+            found.append(Criterion("noise allowed", bound, ">", gamma_max, setting, met="separable", unmet="not separable"))
+        if heard.sides is not None and self.min_cluster_size > 1:
+            size, least = heard.smallest, self.min_cluster_size
+            found.append(Criterion("smaller side", size, ">=", least, "min_cluster_size", unmet="a side is too small"))
+        return tuple(found)
+
+    def _alpha(self, heard: GroupUpdates) -> float:
+        """α_cross as it is compared with γ_max."""
+        assert heard.sides is not None
+        return heard.alpha if self.scale == "relative" else heard.sides.cross
+
+    def separate(self, heard: GroupUpdates, before: tuple[Criterion, ...] = ()) -> Note:
+        """Test the two sides of the group.
+
+        Args:
+            heard: the group's replies, of two members or more.
+            before: the criteria that were met before.
+
+        Returns:
+            The note of the decision; its kind is ``split``, ``keep`` or ``ask``.
+        """
+        criteria = (*before, *self.separation(heard))
+        text = tested(criteria)
+        if self.gamma_max is None and measured_gamma(heard.replies) is None:
+            if heard.leaf.ask_all:
+                why = "gamma_max cannot be measured: fewer than two members sent updates of halves"
+                return heard.note("keep", "; ".join([*([text] if text else []), why]), criteria=before)
+            return heard.note("ask", f"{text}; gamma_max is measured next, from halves", criteria=before)
+        if not all(one.held for one in criteria):
+            return heard.note("keep", text, criteria=criteria, otherwise=self._else(heard))
+        otherwise = "it would not have split in this round"
+        return heard.note("split", f"{text}{heard.unsure}", heard.parts(), criteria, otherwise)
+
+    def _else(self, heard: GroupUpdates) -> str:
+        """What would have happened to a group that is kept, had it met the criteria."""
+        if not (heard.complete and heard.enough(self.quorum)):
+            return "all members would have been asked in the next round, and it could then have split"
+        if self.similarity == "gradients" and not heard.leaf.gradients:
+            return "gradients would have been asked for, to decide whether it splits"
+        if self.gamma_max is None and measured_gamma(heard.replies) is None:
+            return "updates of halves would have been asked for, to decide whether it splits"
+        if self.persistence > 1 and not heard.leaf.gradients:
+            return f"this round would have counted towards a split, which takes {self.persistence} rounds in a row"
+        return "it would have split in this round"
 
     def _held(self, leaf: Leaf, found: Note) -> Note:
         """Return the decision if it has been the same for ``persistence`` rounds; else hold it."""
         if found.kind in ("keep", "ask") or self.persistence == 1:
             return found
-        text = f"{found.text}; round {leaf.held + 1} of {self.persistence} in a row"
-        found = replace(found, text=text, numbers={**found.numbers, "held": float(leaf.held + 1)})
-        return found if leaf.held + 1 >= self.persistence else replace(found, kind="hold", parts=(), similarity={})
-
-    def separate(self, heard: GroupUpdates, said: str, numbers: Mapping[str, float] = MappingProxyType({})) -> Note:
-        """Test the sides that Algorithm 1 finds against gamma_max.
-
-        Args:
-            heard: the group's replies, of two members or more.
-            said: text about the criteria tested so far.
-            numbers: their numbers.
-
-        Returns:
-            The note of the decision; its kind is ``split``, ``keep`` or ``ask``.
-        """
-        assert heard.sides is not None
-        cross, test = heard.sides.cross, f"alpha_cross {heard.sides.cross:.3f}"
-        if self.scale == "relative":
-            cross = heard.alpha
-            test += f" ({cross:.3f} corrected for {len(heard.clients)} clients)"
-        test += f", so gamma may be up to {gamma_bound(cross):.3f}"
-        gamma_max = self.gamma_max if self.gamma_max is not None else measured_gamma(heard.replies)
-        if gamma_max is None and heard.leaf.ask_all:
-            text = f"{said}; but gamma_max cannot be measured: fewer than two members sent updates of halves"
-            return heard.note("keep", text, numbers=numbers)
-        if gamma_max is None:
-            return heard.note("ask", f"{said}; gamma_max is measured next, from halves", numbers=numbers)
-        limit = f"gamma_max {gamma_max:.3g}" + (" as measured" if self.gamma_max is None else "")
-        numbers = {**numbers, "gamma_bound": gamma_bound(cross)} | ({"gamma_max": gamma_max} if np.isfinite(gamma_max) else {})
-        if gamma_max >= 1 or not passes_gamma(cross, gamma_max):
-            return heard.note("keep", f"{said}; but not separable: {test} <= {limit}", numbers=numbers)
-        if heard.smallest < self.min_cluster_size:
-            text = f"{said}; but a side would have fewer than min_cluster_size {self.min_cluster_size} clients"
-            return heard.note("keep", text, numbers=numbers)
-        text = f"{said}; separable: {test} > {limit}{heard.unsure}"
-        return heard.note("split", text, heard.parts(), numbers)
+        rounds = Criterion("rounds in a row", leaf.held + 1, ">=", self.persistence, "persistence")
+        found = replace(found, text=f"{found.text}; {rounds.text}", criteria=(*found.criteria, rounds))
+        if rounds.held:
+            return found
+        return replace(found, kind="hold", parts=(), similarity={}, otherwise="it would have split by now")
 
 
 def without_bias(cross: float, n: int) -> float:

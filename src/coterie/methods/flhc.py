@@ -33,11 +33,13 @@ from coterie.core import (
     Assignment,
     Client,
     Cohort,
+    Criterion,
     Federation,
     Groups,
     Note,
     Plan,
     Replies,
+    Sign,
     as_groups,
     group_means,
     state,
@@ -151,8 +153,7 @@ class FLHC:
         """Place the walkers that answered in a group, or in new groups."""
         if not state.walkers:
             return state
-        least = None if self.threshold is None else 1 - self.threshold if self.metric == "cosine" else -self.threshold
-        walked = _cluster_tree.step(state.tree, state.walkers, replies, self.metric, least)
+        walked = _cluster_tree.step(state.tree, state.walkers, replies, self.metric, self.threshold)
         new = tuple(dict.fromkeys(id for id in walked.arrived.values() if id not in state.leaves))
         first = state.tree.nodes[0].model
         assert first is not None
@@ -165,7 +166,7 @@ class FLHC:
         clients = state.tree.nodes[0].clients
         heard, members = len(replies.clients), len(clients)
         if heard < self.quorum * members or heard < 1:
-            text = f"not clustered yet: {heard} of {members} clients answered, fewer than the quorum of {self.quorum:g}"
+            text = f"not clustered yet: {heard} of {members} clients answered, less than the quorum {self.quorum:g}"
             return replace(state, missed=state.round, notes=(Note(kind="keep", clients=clients, text=text),))
         assert replies.updates is not None
         apart = self._apart(replies.updates[:, : state.tree.parameters])
@@ -200,24 +201,34 @@ class FLHC:
         return doubt(ends, linkage=self.linkage, metric=self.metric, threshold=self.threshold, size=self.sketch, n=len(labels))
 
     def _note(self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]) -> Note:
-        """Describe the cut; the highest merge made and the lowest merge not made show how clear it is."""
+        """Describe the cut; the last merge made and the next merge, which was not made, show how clear it is."""
         count = len(groups)
         made, open_ = np.split(np.sort(heights), [len(heights) - (count - 1)])
         numbers = {"groups": float(count), "node": 0.0, "first_part": 1.0}
         if len(made):
-            numbers["highest_merge"] = float(made[-1])
+            numbers["last_merge"] = float(made[-1])
         if len(open_):
-            numbers["lowest_cut"] = float(open_[0])
-        inside, across = (f"{numbers[name]:.3g}" if name in numbers else "none" for name in ("highest_merge", "lowest_cut"))
+            numbers["next_merge"] = float(open_[0])
+        last, further = (f"{numbers[name]:.3g}" if name in numbers else "none" for name in ("last_merge", "next_merge"))
         rule = f"threshold {self.threshold:g}" if self.threshold is not None else f"{self.groups} groups asked for"
         text = (
-            f"{self.linkage} linkage of {self.metric} distances after {state.round} rounds, {rule}: highest merge made "
-            f"{inside}, lowest merge not made {across}, {count} group{'s' if count > 1 else ''}"
+            f"{self.linkage} linkage of {self.metric} distances after {state.round} rounds, {rule}: distance of the last merge "
+            f"{last}, of the next one {further}; {count} group{'s' if count > 1 else ''}"
         )
         if late:
             text += f"; {len(late)} silent clients are placed when they answer"
-        kind = "cluster" if len(groups) > 1 else "keep"
-        return Note(kind=kind, clients=state.tree.nodes[0].clients, text=text, parts=groups, numbers=numbers)
+        return Note(
+            kind="cluster" if len(groups) > 1 else "keep", clients=state.tree.nodes[0].clients, text=text, parts=groups,
+            numbers=numbers, criteria=self._criteria(numbers), otherwise="the groups would have been different",
+        )  # fmt: skip
+
+    def _criteria(self, numbers: Mapping[str, float]) -> tuple[Criterion, ...]:
+        """The comparisons with the threshold that decided the cut."""
+        tests: Mapping[str, tuple[Sign, str]] = {"last_merge": ("<", "two groups merged"), "next_merge": (">=", "no merge")}
+        return tuple(
+            Criterion(f"distance of the {name.replace('_', ' ')}", numbers[name], sign, self.threshold, "threshold", met=met)
+            for name, (sign, met) in tests.items() if name in numbers and self.threshold is not None
+        )  # fmt: skip
 
     def assignment(self, state: FLHCState) -> Assignment:
         groups = as_groups([*(group for group in state.groups if group), *_cluster_tree.waiting(state.walkers)])

@@ -47,11 +47,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering import benefit, benefits, cosine, gram, norms, sketch, utility, utility_merge
+from coterie.clustering import benefit, benefits, cosine, gram, sketch, utility, utility_merge
 from coterie.core import (
     Assignment,
     Client,
     Cohort,
+    Criterion,
     Federation,
     Groups,
     Note,
@@ -539,16 +540,18 @@ def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]
 # -- notes ------------------------------------------------------------------------------------------------------------
 
 
-def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | None, joins: bool) -> Note:
+def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | None, full: bool) -> Note:
+    """The note of a newcomer, which joins the group it benefits most if its criteria hold; ``full``: it joins in any case."""
     if found is None:
-        return Note(kind="wait", clients=(client,), text=f"client {client} waits: nobody else was heard")
+        return Note(kind="wait", clients=(client,), text=f"client {client} waits: no other client answered")
     place, gain = found
-    if joins:
+    criteria = () if full else (Criterion("gain of the best group", gain, ">", 0.0, met="it joins", unmet="it stays alone"),)
+    if all(one.held for one in criteria):
         change = f"raises most, by {gain:.3g}" if gain > 0 else f"changes least, by {gain:.3g}; groups are as many as asked for"
         text = f"client {client} joins the group of client {min(parts[place])}, whose utility it {change}"
     else:
         text = f"client {client} stays alone: in the best of the groups it would change utility by {gain:.3g}"
-    return Note(kind="join", clients=(client,), text=text, numbers={"gain": gain})
+    return Note(kind="join", clients=(client,), text=text, criteria=criteria, numbers={"gain": gain})
 
 
 def _count(number: int, noun: str) -> str:
@@ -822,22 +825,22 @@ class HCCT:
             found = heard.best(parts, client)
             waiting -= {client} if found else set()
             full = self.groups is not None and len(parts) >= self.groups  # a number asked for is not exceeded
-            joins = found is not None and (full or found[1] > 0)
-            joined.append(_join_note(client, parts, found, joins))
-            if found and joins:
+            joined.append(_join_note(client, parts, found, full))
+            if found and all(one.held for one in joined[-1].criteria):
                 parts[found[0]].append(client)
             else:
                 parts.append([client])
         following = as_groups(parts)
         state = replace(state, next=following, partitioned=state.partitioned or bool(among), waiting=tuple(sorted(waiting)))
-        return replace(state, notes=(*notes, *joined, self.partition_note(state, heard)))
+        return replace(state, notes=(*notes, *joined, self.partition_note(state, heard, settled)))
 
-    def partition_note(self, state: HCCTState, heard: Comparison) -> Note:
+    def partition_note(self, state: HCCTState, heard: Comparison, settled: bool) -> Note:
         """Describe the next groups and their utility; with parts and cosines if they are not the groups that trained.
 
         Args:
             state: the state with the next groups.
             heard: the data for the partition.
+            settled: whether the groups were final before, so that only newcomers were placed.
         """
         groups = [group for group in state.next if heard.at(group)]
         changed = state.next != state.groups
@@ -848,7 +851,7 @@ class HCCT:
         )
         numbers = {"groups": float(len(state.next)), "answered": float(len(heard.spoke))}
         values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
-        silent = f"; {_count(absent, 'silent client')} with those they were with" if absent else ""
+        silent = f"; {_count(absent, 'silent client')} stay with their previous groups" if absent else ""
         if heard.gram is None:
             return replace(note, text=f"{text}, as λ is infinite{silent}", numbers=numbers)
         for group in groups:
@@ -862,12 +865,6 @@ class HCCT:
         if self.cosines == "signals":
             numbers["signal"] = heard.signal
             said = f", of {heard.signal:.0%} signal" if heard.signal < 1 else ", of whole updates"
-        if changed:  # everything that determines the utility of any client in any group
-            norms_, ids = norms(heard.gram), heard.clients
-            values |= {
-                name: dict(zip(ids, map(float, row), strict=True))
-                for name, row in (("norm", norms_), ("size", heard.sizes), ("price", heard.price))
-            }
         rule = f"λ {numbers['tradeoff']:.3g}" if self.groups is None else f"{_count(self.groups, 'group')} asked for"
         text += (
             f", {rule}{f', layer {state.layer!r}' if state.layer is not None else ''}{said}: utility {numbers['utility']:.3g}"
@@ -875,8 +872,27 @@ class HCCT:
         if len(groups) > 1:
             numbers["best_open"] = float(benefits(heard.gram, heard.sizes, heard.price, [heard.at(g) for g in groups]).max())
             text += f", the best merge not made would add {numbers['best_open']:.3g}"
+        if not settled and self.groups is None:
+            criteria, otherwise = self._criteria(heard, groups), "two groups would have merged"
+            note = replace(note, criteria=criteria, otherwise=otherwise)
         cosines = {state.layer or "all": torch.from_numpy(cosine(heard.gram)).float()} if changed else {}
         return replace(note, text=text + silent, numbers=numbers, values=values, similarity=cosines)
+
+    def _criteria(self, heard: Comparison, groups: Sequence[Sequence[Client]]) -> tuple[Criterion, ...]:
+        """The comparison of λ with the smallest at which merging two of the groups would add to the utility.
+
+        Utilities, and so the gains of merges, are linear in λ.
+        """
+        assert heard.gram is not None
+        parts = [heard.at(group) for group in groups]
+        free, full = (benefits(heard.gram, heard.sizes, price, parts) for price in (0 * heard.price, heard.price))
+        off = ~np.eye(len(parts), dtype=bool)
+        slope = full[off] - free[off]
+        rises = slope > 0
+        if not rises.any():
+            return ()
+        least = float(max((-free[off][rises] / slope[rises]).min(), 1.0)) * self.tradeoff
+        return (Criterion("λ of the next merge", least, ">=", self.tradeoff, "tradeoff", met="no merge adds utility"),)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -272,12 +272,13 @@ class MAXFL:
     def _note(
         self, losses: Mapping[Client, float], bars: Mapping[Client, float], joins: tuple[Client, ...], rests: tuple[Client, ...]
     ) -> Note:
+        """Describe who takes part, that is, has model 0, the global one; a client's own is model 1."""
         bar = "the squared distance to their own" if self.rule == "distance" else "that of their own"
         text = f"{len(joins)} of {len(losses)} clients take part: the global model's training loss is below {bar}"
         parts = as_groups([joins, *((client,) for client in rests)] if joins else [(client,) for client in rests])
         return Note(
             kind="cluster" if len(parts) > 1 else "keep", clients=tuple(losses), text=text, parts=parts,
-            values={"loss": losses, "bar": bars},
+            values={"loss": losses, "bar": bars, "model": {c: 0.0 if c in set(joins) else 1.0 for c in losses}},
         )  # fmt: skip
 
 

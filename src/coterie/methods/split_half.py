@@ -36,6 +36,7 @@ from coterie.core import (
     Assignment,
     Client,
     Cohort,
+    Criterion,
     Federation,
     Groups,
     Note,
@@ -45,6 +46,7 @@ from coterie.core import (
     Training,
     as_groups,
     state,
+    tested,
     weights,
 )  # fmt: skip
 from coterie.methods import _cluster_tree
@@ -96,14 +98,6 @@ def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) ->
         apart = own - 2 * rest[0] / many + rest[1] / many**2
         found[f"distance {j}"] = {client: float(apart[i]) for i, client in enumerate(clients) if known[i]}
     return found
-
-
-def nearest(pairs: Iterable[tuple[Leaf, Leaf, Contrast]]) -> Mapping[str, float]:
-    """Return the numbers of the pair of groups that is most likely to be one group; empty if there are no pairs."""
-    one, other, found = max(pairs, key=lambda pair: pair[2].p, default=(None, None, None))
-    if one is None or other is None or found is None:
-        return {}
-    return {"node": float(one.node), "other_node": float(other.node), "p": found.p, "distance": found.distance}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -174,33 +168,45 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
         text = f"only {len(now.clients)} clients answered the second probe, and {len(before.clients)} the first; asked again"
         return Found(Note(kind="hold", clients=leaf.clients, text=text), before)
     test = congruence(now.products.numpy())
-    finding, rule = f"p {test.p:.2g} of {test.clients} clients alike", f"below level {level:g}"
     if before is None:
-        p = repeated_p(test.p, test.p, test.clients)
-        kind, says, verdict = ("hold", "incongruent", rule) if p < level else ("keep", "congruent", f"not {rule}")
-        text = f"{says}: {finding}; coming twice it would be {p:.2g}, {verdict}"
-        return Found(_group_note(leaf, kind, text, test, p_twice=p), now)
-    p = together(before, now)
-    finding += f", {p:.2g} with the probe before"
-    if not p < level:
-        return Found(_group_note(leaf, "keep", f"congruent: {finding}, not {rule}", test, p_together=p), now)
+        one = _differ("p if seen twice", repeated_p(test.p, test.p, test.clients), level, test.clients)
+        again = "in the next round, for confirmation"
+        if one.held:
+            otherwise = f"it would not have been probed again {again}"
+            return Found(_group_note(leaf, "hold", f"{one.text}; probed again {again}", test, one, otherwise), now)
+        return Found(_group_note(leaf, "keep", one.text, test, one, f"it would have been probed again {again}"), now)
+    both = _differ("p of two probes", together(before, now), level, test.clients)
+    if not both.held:
+        otherwise = "it would have split in this round, if both probes had found the same two sides"
+        return Found(_group_note(leaf, "keep", both.text, test, both, otherwise), now)
     parts = confirmed(level, before, now)
     if len(parts) < 2:
-        text = f"incongruent: {finding}, {rule}; but the two probes do not see the same two sides"
-        return Found(_group_note(leaf, "keep", text, test, p_together=p), now)
-    text, undecided = f"incongruent: {finding}, {rule}", len(now.clients) - sum(map(len, parts))
+        return Found(_group_note(leaf, "keep", f"{both.text}; but the probes find different sides", test, both), now)
+    text, undecided = both.text, len(now.clients) - sum(map(len, parts))
     if undecided:
-        text += f"; {undecided} clients, on which they disagree, walk down"
-    return Found(_told(replace(_group_note(leaf, "split", text, test, p_together=p), parts=parts), before, now), now)
+        text += f"; {undecided} clients, on which the probes disagree, walk down the tree"
+    note = _group_note(leaf, "split", text, test, both, "it would not have split in this round")
+    return Found(_with_evidence(replace(note, parts=parts), before, now), now)
 
 
-def _group_note(leaf: Leaf, kind: str, text: str, test: Congruence, **more: float) -> Note:
+def _differ(name: str, p: float, level: float, count: int) -> Criterion:
+    """The criterion of a split: a p-value, of all clients being alike, below the level."""
+    return Criterion(
+        name, p, "<", level, "level", met=f"{count} clients differ beyond chance",
+        unmet=f"{count} clients differ no more than by chance",
+    )  # fmt: skip
+
+
+def _group_note(leaf: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str = "") -> Note:
     numbers = {"node": float(leaf.node), "heard": float(test.clients), "p": test.p, "z": test.z, "spread": test.spread}
-    numbers |= {"dimension": test.dimension, **more}
-    return Note(kind=kind, clients=leaf.clients, text=text, numbers={k: v for k, v in numbers.items() if np.isfinite(v)})
+    numbers["dimension"] = test.dimension
+    return Note(
+        kind=kind, clients=leaf.clients, text=text, criteria=(criterion,), otherwise=otherwise,
+        numbers={k: v for k, v in numbers.items() if np.isfinite(v)},
+    )  # fmt: skip
 
 
-def _told(note: Note, first: Evidence, second: Evidence) -> Note:
+def _with_evidence(note: Note, first: Evidence, second: Evidence) -> Note:
     """Add cosines and distances to a split's note: of both probes' mean if it represents the group; else of the second."""
     both = tuple(sorted(set(first.clients) & set(second.clients)))
     one = enough(second.clients, both)
@@ -375,7 +381,8 @@ def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, l
         probe = replace(probe, levels={**probe.levels, client: noise})
     else:
         tree, child = tree.place(client, nearest), nearest
-    return Step(tree, child, probe, _walk_note(tree, client, at, child, found, noise is not None, alone), alone)
+    note = _walk_note(tree, client, at, child, found, level if noise is not None else None)
+    return Step(tree, child, probe, note, alone)
 
 
 def _noise(own: Replies) -> float | None:
@@ -395,18 +402,23 @@ def _apart(update: Tensor, noise: float | None, branch: Node, probe: Probed) -> 
     return excess(h, np.outer(weights, weights), Noise(probe.share, probe.df))
 
 
-def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[int, Excess], known: bool, alone: bool) -> Note:
-    """Describe a walker's step; with p-values only if the walker's noise is known."""
+def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[int, Excess], level: float | None) -> Note:
+    """Describe a walker's step; with p-values and the level only if the walker's noise is known."""
     by = ", ".join(
-        f"{seen.value:.3g} to node {id}" + (f" (p {seen.p:.2g})" if known else "") for id, seen in sorted(found.items())
+        f"{seen.value:.3g} to node {id}" + (f" (p {seen.p:.2g})" if level else "") for id, seen in sorted(found.items())
     )
-    where = "joins" if tree.is_leaf(child) else "goes on from"
-    numbers = {"at": float(at), "node": float(child), **{f"node_{id}": seen.value for id, seen in found.items()}}
-    numbers |= {f"p_{id}": seen.p for id, seen in found.items()} if known else {}
+    where = "joins" if tree.is_leaf(child) else "continues from"
+    criteria: tuple[Criterion, ...] = ()
+    if level is not None:
+        most = max(seen.p for seen in found.values())
+        unmet = "it differs from all branches"
+        criteria = (Criterion("p of the most similar branch", most, ">=", level, "level", "it fits a branch", unmet),)
     return Note(
-        kind="join" if tree.is_leaf(child) else "walk", clients=(client,), numbers=numbers,
+        kind="join" if tree.is_leaf(child) else "walk", clients=(client,), criteria=criteria,
         text=f"client {client} at node {at}: squared distance {by}; {where} node {child}"
-        + (", on its own, as it differs from all" if alone else ""),
+        + ("" if child in found else ", a new group: it differs from all"),
+        otherwise=f"it would have {'started a new group' if child in found else 'joined the nearest branch'}",
+        numbers={"at": float(at), "node": float(child), **{f"node_{id}": seen.value for id, seen in found.items()}},
     )  # fmt: skip
 
 
@@ -541,10 +553,23 @@ def reviewed(
     return moved, merged, notes
 
 
-def closest(leaves: Sequence[Leaf], replies: Replies) -> Mapping[str, float]:
-    """Return the numbers of the two groups that are most likely to be one, after a review that changed nothing."""
+def unchanged(leaves: Sequence[Leaf], replies: Replies, heard: bool) -> Note:
+    """Describe a review that changed nothing, by the two groups that are most likely to be one.
+
+    Args:
+        leaves: the groups.
+        replies: replies of the review.
+        heard: whether enough clients answered.
+    """
     seen = evidence_of(replies)
-    return nearest(_pairs(leaves, seen)) if seen is not None else {}
+    pair = max(_pairs(leaves, seen) if seen else (), key=lambda pair: pair[2].p, default=None)
+    text = "reviewed: no client moves, no groups merge" if heard else "reviewed: too few clients answered"
+    clients = tuple(sorted(c for leaf in leaves for c in leaf.clients))
+    if pair is None:
+        return Note(kind="keep", clients=clients, text=text)
+    one, other, found = pair
+    numbers = {"node": float(one.node), "other_node": float(other.node), "distance": found.distance}
+    return Note(kind="keep", clients=clients, text=f"{text}; {_same(found).text}", criteria=(_same(found),), numbers=numbers)
 
 
 def _heard(leaf: Leaf, seen: Evidence) -> list[int]:
@@ -569,12 +594,20 @@ def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[L
             if best is not None and others[best].p > ALIKE:
                 client = seen.clients[i]
                 goes[client] = best
-                text = f"client {client} is not of its group (p {own.p:.2g}), but of node {best}'s (p {others[best].p:.2g})"
-                numbers = {"at": float(leaf.node), "node": float(best), "p": own.p, "p_there": others[best].p}
-                numbers |= {"distance": own.distance, "distance_there": others[best].distance}
-                notes.append(Note(kind="move", clients=(client,), text=text, numbers=numbers))
+                notes.append(_move_note(client, leaf.node, best, own, others[best], level / len(seen.clients)))
     place = {client: leaf.node for leaf in leaves for client in leaf.clients} | goes
     return [replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves], notes
+
+
+def _move_note(client: Client, at: int, to: int, own: Contrast, there: Contrast, level: float) -> Note:
+    """Describe the move of a client from node ``at`` to node ``to``."""
+    criteria = (
+        Criterion("p of belonging to its group", own.p, "<", level, met="it differs from its group"),
+        Criterion("p of belonging to the other", there.p, ">", ALIKE, met="it does not differ from the other"),
+    )
+    numbers = {"at": float(at), "node": float(to), "distance": own.distance, "distance_there": there.distance}
+    text = f"client {client} moves from node {at} to node {to}: {tested(criteria)}"
+    return Note(kind="move", clients=(client,), text=text, criteria=criteria, numbers=numbers)
 
 
 def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
@@ -587,11 +620,15 @@ def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] 
     if not alike:
         return None
     one, other, found = min(alike, key=lambda pair: pair[2].distance)
-    text = f"one group by the evidence: p {found.p:.2g} that they are one, above {ALIKE:g}"
     clients = tuple(sorted((*one.clients, *other.clients)))
-    numbers = {"node": float(one.node), "other_node": float(other.node), "p": found.p}
-    numbers |= {"distance": found.distance, "error": found.error}
-    return one, other, Note(kind="merge", clients=clients, text=text, numbers=numbers)
+    same = _same(found)
+    numbers = {"node": float(one.node), "other_node": float(other.node), "distance": found.distance, "error": found.error}
+    return one, other, Note(kind="merge", clients=clients, text=same.text, criteria=(same,), numbers=numbers)
+
+
+def _same(found: Contrast) -> Criterion:
+    """The criterion of a merge: a p-value, of two groups being one, above :data:`ALIKE`."""
+    return Criterion("p of one group", found.p, ">", ALIKE, met="two groups do not differ", unmet="all groups differ")
 
 
 def _pairs(leaves: Iterable[Leaf], seen: Evidence) -> list[tuple[Leaf, Leaf, Contrast]]:
@@ -780,9 +817,7 @@ class SplitHalf:
         changed = [node for node, members in members_of(new).items() if members != members_of(state).get(node)]
         heard = enough([c for leaf in state.leaves for c in leaf.clients], replies.clients)
         if not changed:
-            text = "reviewed: nobody moves, no groups are one" if heard else "reviewed, but too few answered"
-            everyone = tuple(sorted(c for leaf in leaves for c in leaf.clients))
-            notes = [Note(kind="keep", clients=everyone, text=text, numbers=closest(leaves, replies))]
+            notes = [unchanged(leaves, replies, heard)]
         wait = 2 * state.review[1] if heard and not changed else self.review_every
         again = {node: Watch(due=self._turn(state.round)) for node in changed}
         review = (state.round + wait, wait)

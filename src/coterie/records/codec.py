@@ -33,8 +33,8 @@ Json = Any
 """A value that ``json.dumps`` accepts: dicts, lists, strings, numbers, booleans, None."""
 
 VALUES: Mapping[str, type[Any]] = {
-    "assignment": core.Assignment, "note": core.Note, "plan": core.Plan, "replies": core.Replies, "task": core.Task,
-    "training": core.Training,
+    "assignment": core.Assignment, "criterion": core.Criterion, "note": core.Note, "plan": core.Plan, "replies": core.Replies,
+    "task": core.Task, "training": core.Training,
 }  # fmt: skip
 """Tag -> value class of the contract. A state may hold these classes too."""
 

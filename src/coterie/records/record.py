@@ -21,7 +21,7 @@ import os
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -393,18 +393,6 @@ def line(done: Round) -> Line:
         if str(client) in clients:  # it may not have joined yet
             clients[str(client)]["adversary"] = True
     files = {id(note): name for name, note in matrices(done).items()}
-    notes = [
-        {
-            "kind": note.kind,
-            "clients": list(note.clients),
-            "parts": [list(part) for part in note.parts],
-            "text": note.text,
-            "numbers": dict(note.numbers),
-            "values": {name: dict(sorted(values.items())) for name, values in note.values.items()},
-            "similarity": files.get(id(note)),
-        }
-        for note in done.notes
-    ]
     plain: Line = {
         "round": done.number,
         "exchange": done.position.exchange,
@@ -412,7 +400,7 @@ def line(done: Round) -> Line:
         "tested": done.scores is not None,
         "groups": groups,
         "clients": clients,
-        "notes": notes,
+        "notes": [note_entry(note, files.get(id(note))) for note in done.notes],
         "asked": done.asked,
         "answered": done.answered,
         "refused": {str(client): why for client, why in done.refused.items()},
@@ -431,6 +419,29 @@ def line(done: Round) -> Line:
     result = finite(plain)
     assert isinstance(result, dict)
     return result
+
+
+def note_entry(note: Note, file: str | None) -> dict[str, Any]:
+    """The entry of a note in a round's line.
+
+    Args:
+        note: The note.
+        file: The file of its matrices, if it has any.
+
+    Returns:
+        The entry, in which numbers may still be NaN or infinite.
+    """
+    return {
+        "kind": note.kind,
+        "clients": list(note.clients),
+        "parts": [list(part) for part in note.parts],
+        "text": note.text,
+        "criteria": [{**asdict(one), "held": one.held} for one in note.criteria],
+        "otherwise": note.otherwise,
+        "numbers": dict(note.numbers),
+        "values": {name: dict(sorted(values.items())) for name, values in note.values.items()},
+        "similarity": file,
+    }
 
 
 def matrices(done: Round) -> dict[str, Note]:

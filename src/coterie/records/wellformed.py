@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 from coterie.boundary import Boundary
-from coterie.core import Training
+from coterie.core import Criterion, Sign, Training
 from coterie.methods import METHODS
 from coterie.robust import Robust
 from coterie.settings import UserError, build, fits
 
 Test = Callable[[Any], bool]
+
+_CRITERION = {field.name for field in fields(Criterion)} | {"held"}
 
 
 def _whole(value: Any) -> bool:
@@ -50,6 +52,14 @@ def _client(value: Any) -> bool:
     return known and all(_number(one) for name, one in value.items() if name != "adversary")
 
 
+def _criterion(value: Any) -> bool:
+    if not isinstance(value, Mapping) or set(value) != _CRITERION:
+        return False
+    texts = all(_text(value[name]) for name in ("name", "setting", "met", "unmet"))
+    known = value["sign"] in get_args(Sign) and isinstance(value["held"], bool)
+    return texts and known and _number(value["value"]) and _number(value["bound"])
+
+
 def _named(value: Any) -> bool:
     return isinstance(value, Mapping) and _text(value.get("name"))
 
@@ -66,8 +76,9 @@ _ids = _list(_whole)
 _groups = _list(_ids)
 
 NOTE: Mapping[str, Test] = {
-    "kind": _text, "clients": _ids, "parts": _groups, "text": _text, "numbers": _table(_number),
-    "values": _table(_table(_number, _id)), "similarity": lambda value: value is None or _text(value),
+    "kind": _text, "clients": _ids, "parts": _groups, "text": _text, "criteria": _list(_criterion), "otherwise": _text,
+    "numbers": _table(_number), "values": _table(_table(_number, _id)),
+    "similarity": lambda value: value is None or _text(value),
 }  # fmt: skip
 _ALWAYS: Mapping[str, Test] = {
     "round": _whole, "exchange": _whole, "exchanges": _whole, "tested": lambda value: isinstance(value, bool),

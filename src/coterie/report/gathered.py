@@ -128,7 +128,7 @@ def mostly(clients: Sequence[int], at: Mapping[int, int]) -> int:
 # same group, so methods that make new groups in every round can be followed too.
 
 
-KEEPS = ("keep", "hold", "ask", "gradients", "join", "wait", "walk", "leave", "node")
+KEEPS = ("keep", "hold", "ask", "gradients", "arrive", "join", "wait", "walk", "leave", "node")
 """Notes of these kinds create no new group, except for that of a single new client."""
 
 

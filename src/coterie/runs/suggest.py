@@ -18,7 +18,6 @@ from coterie.clustering import (
     cut_dendrogram,
     dendrogram,
     distances,
-    gamma_bound,
     gram,
     labels_of,
     manhattan,
@@ -542,7 +541,7 @@ class ProbedClients:
 #
 # CFL examines a group at a stationary point, where its updates sum to zero. A probe is seldom made exactly there. So the
 # mean of the members' updates is subtracted from each update, which gives the updates at the stationary point if all members
-# have the same curvature. CFL's own criteria are then computed from these updates (:meth:`coterie.methods.CFL.listen`).
+# have the same curvature. CFL's own criteria are then tested on these updates.
 
 
 LOWER = {"eps2": 1.4, "gamma_max": 1.15}
@@ -625,6 +624,7 @@ def course(probe: Probe, groups: Groups) -> ProbeCourse:
     """
     first, now = (heard(replies, probe.parameters) for replies in (probe.first, probe.now))
     peak = max(first.client_norm, now.client_norm)
+    start, moving = values(first), values(now)
     splits, kept, reached = [], [], []
     waiting = [probe.now.clients]
     while waiting:
@@ -641,8 +641,7 @@ def course(probe: Probe, groups: Groups) -> ProbeCourse:
             kept.append(seen)
     return ProbeCourse(
         tuple(splits), tuple(kept), tuple(sorted(reached)),
-        start=first.mean_norm / first.client_norm, moving=now.mean_norm / now.client_norm,
-        bound=gamma_bound(now.alpha),
+        start=start["mean update"], moving=moving["mean update"], bound=moving["noise allowed"],
     )  # fmt: skip
 
 
@@ -659,26 +658,33 @@ def sight(probe: Probe, clients: tuple[Client, ...], peak: float) -> Sight:
     """
     own = probe.now.of(clients)
     assert own.updates is not None
-    at_rest = heard(replace(own, updates=own.updates - own.updates.mean(0)), probe.parameters)
+    at_rest = heard(replace(own, updates=own.updates - own.updates.mean(0)), probe.parameters, peak)
+    compared = values(at_rest)
     at = probe.now.positions(clients)
     greatest = float(np.sqrt(np.diagonal(centred(halves(probe.halves, at).mean)).max()))
     noise = float(np.sqrt(noise_levels(probe.halves, at).sum())) / len(at)
     floor = noise / greatest if greatest > 0 else 0.0
-    return Sight(clients, at_rest.parts(), floor, at_rest.client_norm / peak, gamma_bound(at_rest.alpha))
+    return Sight(clients, at_rest.parts(), floor, compared["largest update"], compared["noise allowed"])
 
 
-def heard(replies: Replies, parameters: int) -> GroupUpdates:
+def values(group: GroupUpdates) -> dict[str, float]:
+    """The numbers that CFL compares with its settings, by the names of its criteria."""
+    return {one.name: one.value for one in (*CFL().conflict(group), *CFL().separation(group))}
+
+
+def heard(replies: Replies, parameters: int, peak: float = 0.0) -> GroupUpdates:
     """The updates as CFL would receive them if all clients that replied were one group.
 
     Args:
         replies: The replies, with all updates.
         parameters: Number of columns that are compared.
+        peak: The greatest norm of a client's update so far.
 
     Returns:
         CFL's quantities of the group.
     """
     assert replies.updates is not None
-    leaf = Leaf(node=0, clients=replies.clients, model=replies.updates[0])
+    leaf = Leaf(node=0, clients=replies.clients, model=replies.updates[0], peak=peak)
     state = CFLState(round=0, leaves=(leaf,), tree=root(replies.clients, parameters))
     found = CFL().listen(state, 0, replies)
     assert found is not None

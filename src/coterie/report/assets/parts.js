@@ -121,7 +121,7 @@ function costs(run) {
 
 function events(run, ui) {
   const list = h("ol", { class: "events" });
-  const shown = (all) => run.events.filter((event) => all || event.changes || ["join", "walk", "move", "wait", "leave", "node"].includes(event.kind));
+  const shown = (all) => run.events.filter((event) => all || event.changes || ["arrive", "join", "walk", "move", "wait", "leave", "node"].includes(event.kind));
   const fill = () => {
     const wanted = shown(ui.all);
     list.replaceChildren(...wanted.slice(0, 400).map((event) => h("li", {}, h("b", {}, `round ${event.round}, ${event.kind}`),

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.records.record import Line
-from coterie.report.explain import families, story
+from coterie.report.explain import story
+from coterie.report.explain.decision import decision, member
 from coterie.report.explain.view import Clients, NoteView, RunHistory, count, of_client, rounds, who
 from coterie.report.gathered import follow
 from coterie.report.summary import silent
@@ -45,7 +46,6 @@ def client_history(history: RunHistory, client: int) -> dict[str, Any]:
         "standing": [_step(history, note, client) for i, note in enumerate(last) if note not in last[:i]],
         "silent": [line["round"] for line in history.lines if silent(line, client)],
         "refused": {line["round"]: why for line in history.lines if (why := line["refused"].get(str(client)))},
-        "not_recorded": story.not_recorded(history),
     }
 
 
@@ -55,7 +55,7 @@ def _steps(notes: Sequence[NoteView], client: int) -> tuple[list[NoteView], int]
     for note in notes:
         if client not in note.clients:
             continue
-        if note.kind in ("walk", "wait", "move", "merge", "leave", "join"):
+        if note.kind in ("arrive", "walk", "wait", "move", "merge", "leave", "join"):
             found.append(note)
         elif note.parts and note.changes:
             now = _place(note, client, place)
@@ -68,23 +68,18 @@ def _steps(notes: Sequence[NoteView], client: int) -> tuple[list[NoteView], int]
 
 
 def _place(note: NoteView, client: int, before: Any) -> Any:
-    """Return where a note placed a client: its model, whether it took part, or the clients that it is with.
+    """Return where a note placed a client: the model that it took, if notes tell it, or the clients that it is with.
 
-    The first two apply if notes contain them; a client that did not answer then keeps its place ``before``.
+    A client that did not take a model keeps its place ``before``.
     """
-    models, losses, bars = (note.values(name) for name in ("model", "loss", "bar"))
-    if models:
-        return models.get(client, before)
-    if bars:
-        return losses[client] < bars[client] if client in losses and client in bars else before
-    return next((frozenset(part) for part in note.parts if client in part), None)
+    models = note.values("model")
+    return models.get(client, before) if models else next((frozenset(part) for part in note.parts if client in part), None)
 
 
 def _step(history: RunHistory, note: NoteView, client: int) -> dict[str, Any]:
-    found = families.member(note, client)
     after = note.place + (note.kind == "partition")  # the groups of a partition train in the next round
     return {
-        **story.decision(note), "client": {**found.json(), "words": found.words()},
+        **decision(note), "client": member(note, client),
         "accuracy_before": _accuracy(history.lines[: note.place], client),
         "accuracy_after": _first(history.lines[after:], client),
     }  # fmt: skip
@@ -141,25 +136,25 @@ def _truth(history: RunHistory, group: Clients, client: int) -> dict[str, Any] |
 def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a client's explanation."""
     client = found["client"]
-    out = [(0, f"Client {client}. {story.title(found)}"), (0, found["about"]), (0, "")]
+    out = [(0, f"Client {client}. {story.title(found)}"), *story.about_words(found), (0, "")]
     out += _now(found)
     steps = found["steps"]
-    out.append((0, "HOW IT CAME THERE"))
+    out.append((0, "DECISIONS ABOUT IT"))
     if not steps:
-        out.append((1, "No decision concerned it: it is where it was from the first round on."))
+        out.append((1, "None: it has been in this group since the first round."))
     for number, one in enumerate(steps):
         if SHOWN // 2 <= number < len(steps) - SHOWN // 2:
             if number == SHOWN // 2:
                 out.append((1, f"... {count(len(steps) - SHOWN, 'further step')} (--json has all of them) ..."))
             continue
-        out += _told(one, found)
+        out += _described(one, found)
     if found["unchanged"]:
-        out.append((1, f"{count(found['unchanged'], 'other decision')} changed groups and left it where it was."))
+        out.append((1, f"{count(found['unchanged'], 'other decision')} changed groups without moving it."))
     out += [(0, ""), *_path_words(found)]
     if found["standing"]:
-        out += [(0, ""), (0, "WHY IT IS STILL THERE")]
+        out += [(0, ""), (0, "WHY IT STAYED")]
         for one in found["standing"]:
-            out.append((1, f"Round {one['round']}, the last time that this was looked at:"))
+            out.append((1, f"Round {one['round']}, the last time that its group was examined:"))
             out += [(2, sentence) for sentence in dict.fromkeys([*one["words"], *one["client"]["words"]])]
     return [*out, (0, ""), *_absences(found)]
 
@@ -171,13 +166,13 @@ def _now(found: dict[str, Any]) -> list[tuple[int, str]]:
         away = [(words, found["truth"][key]) for words, key in (("it is with", "with"), ("it lacks", "without"))]
         wrong = "; ".join(f"{words} {who(ids)}" for words, ids in away if ids)
         said = f"This is not its true group: {wrong}." if wrong else "This is its true group."
-        out.append((0, f"{said} (The true groups come with the data, and no method was told them.)"))
+        out.append((0, f"{said} (The true groups come with the data and are hidden from all methods.)"))
     if found["adversary"]:
-        out.append((0, "It is hostile. (The record says so; no method could see it.)"))
+        out.append((0, "It simulates an adversary. (This is recorded, and hidden from all methods.)"))
     return [*out, (0, "")]
 
 
-def _told(one: dict[str, Any], found: dict[str, Any]) -> list[tuple[int, str]]:
+def _described(one: dict[str, Any], found: dict[str, Any]) -> list[tuple[int, str]]:
     out = [(1, f"Round {one['round']}: {story.happened(one)}")]
     out += [(2, sentence) for sentence in dict.fromkeys([*one["client"]["words"], *one["words"]])]
     before, after, now = one["accuracy_before"], one["accuracy_after"], found["accuracy"]
@@ -205,10 +200,9 @@ def _path_words(found: dict[str, Any]) -> list[tuple[int, str]]:
 def _absences(found: dict[str, Any]) -> list[tuple[int, str]]:
     out = []
     if found["silent"]:
-        out.append((0, f"It was asked and did not answer in {rounds(found['silent'])}."))
+        out.append((0, f"It did not answer in {rounds(found['silent'])}."))
     for round, why in list(found["refused"].items())[:3]:
-        out.append((0, f"Its reply of round {round} was turned away: {why}."))
+        out.append((0, f"Its reply of round {round} was refused: {why}."))
     if len(found["refused"]) > 3:
         out.append((0, f"... and in {count(len(found['refused']) - 3, 'further round')}."))
-    out += [(0, f"This record does not tell {lack}.") for lack in found["not_recorded"]]
-    return out or [(0, "It answered whenever it was asked.")]
+    return out or [(0, "It answered every request.")]

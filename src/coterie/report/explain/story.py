@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.report.explain import families
+from coterie.methods import METHODS
+from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory, count, who
+from coterie.report.listing import first_line
 from coterie.report.summary import agreement, mean_of, without
 
 SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
@@ -29,7 +31,6 @@ def story(history: RunHistory) -> dict[str, Any]:
         "unchanged": dict(others),
         "unexplained": unexplained(history, changed),
         "standing": {"all": _of_all(history, notes), "groups": [_standing(history, notes, group) for group in history.groups]},
-        "not_recorded": not_recorded(history),
     }
 
 
@@ -38,25 +39,8 @@ def heading(history: RunHistory) -> dict[str, Any]:
     return {
         "run": str(history.folder), "method": history.method, "scenario": history.description["scenario"]["name"],
         "seed": history.description["seeds"][0], "round": history.lines[-1]["round"], "rounds": history.description["rounds"],
-        "about": families.of(history.method).about(history.settings),
+        "about": first_line(METHODS[history.method]) if history.method in METHODS else "",
     }  # fmt: skip
-
-
-def decision(note: NoteView) -> dict[str, Any]:
-    """Return a note as data: the numbers compared, how close they were, what would have changed it, and its own text."""
-    found = families.decision(note)
-    return {
-        "round": note.round, "kind": note.kind, "clients": list(note.clients), "parts": [list(part) for part in note.parts],
-        "text": note.note["text"], "came": note.arrives, "joined": _joined(note), **found.json(), "words": found.words(),
-    }  # fmt: skip
-
-
-def _joined(note: NoteView) -> list[int]:
-    """Return the clients that the client of a note is with after the round, if it found its group in this round."""
-    if note.kind not in ("join", "move") or len(note.clients) != 1:
-        return []
-    group: list[int] = next((group for group in note.line["groups"] if note.clients[0] in group), [])
-    return [client for client in group if client != note.clients[0]]
 
 
 def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
@@ -150,14 +134,6 @@ def came_and_went(history: RunHistory) -> list[tuple[int, Clients, Clients]]:
     return found
 
 
-def not_recorded(history: RunHistory) -> list[str]:
-    """Return what the records of this run lack, because an earlier Coterie wrote them."""
-    lacks = []
-    if any("silent" not in line for line in history.lines):
-        lacks.append("which clients were asked and did not answer")
-    return lacks
-
-
 # -- in words -----------------------------------------------------------------------------------------------------------
 
 SHOWN = 12
@@ -166,10 +142,8 @@ SHOWN = 12
 
 def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a run's explanation."""
-    out = [(0, title(found)), (0, found["about"]), (0, "")]
+    out = [(0, title(found)), *about_words(found), (0, "")]
     out += _changes(found) + _events(history) + _present(found)
-    for lack in found["not_recorded"]:
-        out.append((0, f"This record does not tell {lack}."))
     return out
 
 
@@ -179,6 +153,11 @@ def title(found: dict[str, Any]) -> str:
         f"{found['method']} in {found['scenario']}, seed {found['seed']}, after round {found['round']} of {found['rounds']}: "
         f"{count(len(found['groups']), 'group')}."
     )
+
+
+def about_words(found: dict[str, Any]) -> list[tuple[int, str]]:
+    """Return the paragraph on how the method decides, if it is known."""
+    return [(0, found["about"])] if found["about"] else []
 
 
 def _changes(found: dict[str, Any]) -> list[tuple[int, str]]:
@@ -191,10 +170,10 @@ def _changes(found: dict[str, Any]) -> list[tuple[int, str]]:
             if number == SHOWN // 2:
                 out.append((1, f"... {count(len(decisions) - SHOWN, 'further decision')} (--json has all of them) ..."))
             continue
-        out += told_of(one)
+        out += described(one)
     for one in found["unexplained"][:SHOWN]:
         groups = "; ".join(who(group) for group in one["groups"][:4])
-        out.append((1, f"Round {one['round']}: there were other groups ({groups}), and no reason was recorded."))
+        out.append((1, f"Round {one['round']}: the groups changed to {groups}, and no reason was recorded."))
     other = sum(found["unchanged"].values())
     if other:
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(found["unchanged"].items()))
@@ -202,7 +181,7 @@ def _changes(found: dict[str, Any]) -> list[tuple[int, str]]:
     return [*out, (0, "")]
 
 
-def told_of(one: dict[str, Any]) -> list[tuple[int, str]]:
+def described(one: dict[str, Any]) -> list[tuple[int, str]]:
     """Return one decision: what happened, and below it the reasons."""
     return [(1, f"Round {one['round']}: {happened(one)}"), *((2, sentence) for sentence in one["words"])]
 
@@ -216,16 +195,16 @@ def happened(one: dict[str, Any]) -> str:
             return f"{who(clients)} split into {shown}."
         case "merge":
             return f"two groups became one: {who(clients)}."
-        case "join" if one["came"]:
-            return f"{who(clients)} came."
         case "join":
             return f"client {clients[0]} " + (f"joined {who(one['joined'])}." if one["joined"] else "found its group.")
+        case "arrive":
+            return f"{who(clients)} arrived."
         case "leave":
             return f"{who(clients)} left."
         case "move":
             return f"client {clients[0]} moved to another group."
         case "walk":
-            return f"client {clients[0]} went a step towards its group."
+            return f"client {clients[0]} moved one step down the tree of groups."
         case "wait":
             return f"client {clients[0]} waited."
         case _ if len(parts) > 1:
@@ -236,9 +215,9 @@ def happened(one: dict[str, Any]) -> str:
 
 def _events(history: RunHistory) -> list[tuple[int, str]]:
     events = came_and_went(history)
-    out = [(0, "WHO CAME AND WHO LEFT")] if events else []
+    out = [(0, "CLIENTS THAT ARRIVED OR LEFT")] if events else []
     for round, came, left in events[:SHOWN]:
-        said = [f"{who(ids)} {what}" for ids, what in ((came, "came"), (left, "left")) if ids]
+        said = [f"{who(ids)} {what}" for ids, what in ((came, "arrived"), (left, "left")) if ids]
         out.append((1, f"Round {round}: {'; '.join(said)}."))
     if len(events) > SHOWN:
         out.append((1, f"... and in {count(len(events) - SHOWN, 'further round')}."))
@@ -246,20 +225,20 @@ def _events(history: RunHistory) -> list[tuple[int, str]]:
 
 
 def _present(found: dict[str, Any]) -> list[tuple[int, str]]:
-    standing, out = found["standing"], [(0, "WHY THE GROUPS ARE STILL WHAT THEY ARE")]
+    standing, out = found["standing"], [(0, "WHY THE GROUPS DID NOT CHANGE FURTHER")]
     if found["agreement"] is not None:
         alike = "the same as" if found["agreement"] == 1 else "not the same as"
-        rand = f"adjusted Rand index {found['agreement']:.2f}: 1 where they agree, about 0 by chance"
-        out.append((1, f"They are {alike} the true groups, which no method was told ({rand})."))
+        rand = f"adjusted Rand index {found['agreement']:.2f}: 1 is full agreement, about 0 is chance"
+        out.append((1, f"They are {alike} the true groups, which are hidden from all methods ({rand})."))
     if standing["all"] is not None:
-        out.append((1, f"All together, last looked at in round {standing['all']['round']}:"))
+        out.append((1, f"All together, last examined in round {standing['all']['round']}:"))
         out += [(2, sentence) for sentence in standing["all"]["words"]]
     for one in standing["groups"][:SHOWN]:
         accurate = "" if one["accuracy"] is None else f", mean accuracy {one['accuracy']:.3f}"
         why = one["decision"]
         same = why is None or why == standing["all"]
         name = f"{who(one['clients'])[:1].upper()}{who(one['clients'])[1:]}{accurate}"
-        out.append((1, f"{name}." if same else f"{name}; last looked at in round {why['round']}:"))
+        out.append((1, f"{name}." if same else f"{name}; last examined in round {why['round']}:"))
         out += [] if same else [(2, sentence) for sentence in why["words"]]
     if len(standing["groups"]) > SHOWN:
         out.append((1, f"... and {count(len(standing['groups']) - SHOWN, 'further group')} (--json has all of them)."))

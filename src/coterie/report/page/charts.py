@@ -1,10 +1,9 @@
-"""Charts of the numbers that each method compared before it acted.
+"""Charts of the numbers that a method compared before it acted, from its notes alone.
 
-These are CFL's norms beside eps1 and eps2, p-values of the split-half test, HCCT's utilities and gains, and the dendrograms
-of FL+HC and ACFL. For any other method they are the numbers of its notes.
+These are its criteria, with their bounds, the dendrograms of a method with a linkage, and the further numbers of its notes.
 
-A chart has title, about (a sentence), y (the axis label), log (whether that axis is logarithmic), series, levels (settings
-to compare with), and ``links`` (lines of a dendrogram) in place of series. A series has name, dash (0 is solid), node (its
+A chart has title, about (a sentence), y (the axis label), log (whether that axis is logarithmic), series, levels (bounds to
+compare with), and ``links`` (lines of a dendrogram) in place of series. A series has name, dash (0 is solid), node (its
 group, or None) and points ``[round, value]``.
 """
 
@@ -20,7 +19,6 @@ import numpy as np
 from scipy.cluster import hierarchy
 
 from coterie.clustering import dendrogram
-from coterie.methods.split_half import ALIKE
 from coterie.records.codec import DamagedError
 from coterie.records.record import Line, load_matrices
 from coterie.report.gathered import PlacedNotes
@@ -33,7 +31,16 @@ LEAVES = 400
 """The greatest number of clients in a dendrogram."""
 
 FLOOR = 1e-30
-"""Smaller p-values are drawn at this value."""
+"""Smaller numbers are drawn at this value on a logarithmic axis."""
+
+WIDE = 1e4
+"""The axis of a criterion is logarithmic if its greatest number is more than this times its least positive one."""
+
+MANY = 6
+"""The greatest number of charts of further numbers, and of clients' values."""
+
+IDS = ("node", "other_node", "at", "first_part", "like", "heard", "answered")
+"""Numbers of notes that are not drawn: they name a group or count clients."""
 
 
 def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> list[Chart]:
@@ -45,109 +52,56 @@ def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes
         lines: The completed rounds.
         notes: The notes of the run.
     """
-    made = MAKERS.get(method["name"], _numbers)(method, folder, lines, notes)
+    of_groups = [one for one in notes if len(one[2]["clients"]) > 1]
+    made = [*_criteria(of_groups), *_dendrograms(method, folder, lines, notes), *_numbers(of_groups), *_values(of_groups)]
     return [chart for chart in made if chart.get("links") or any(one["points"] for one in chart["series"])]
 
 
-def _cfl(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
-    relative = method.get("scale") == "relative"
-    bounds = ("eps1 x greatest norm", "eps2 x greatest norm so far") if relative else ("eps1", "eps2")
-    norms = {"mean_norm": "norm of the mean update", "eps1": bounds[0]}
-    norms |= {"client_norm": "greatest norm of a client's update", "eps2": bounds[1]}
-    yield _chart(
-        "Stationary, and at odds?",
-        "A group may split in a round in which the norm of its mean update is below its bound (eps1) while the greatest norm "
-        "of a client's update is at least its own (eps2)."
-        + (" Bounds are shares of the greatest norm of a client: in the same round, and so far." if relative else ""),
-        "norm", _series(notes, norms),
-    )  # fmt: skip
-    gamma, levels = {"gamma_bound": "noise that the cosines allow for"}, []
-    if isinstance(method.get("gamma_max"), float):
-        levels = [{"name": "gamma_max", "value": method["gamma_max"]}]
-    else:  # measured each time
-        gamma["gamma_max"] = "gamma_max as measured"
-    yield _chart(
-        "Separable?",
-        "Of a group that is stationary and at odds: how noisy clients of one kind could be and the cosines across the two "
-        "sides still be as low. It splits where that is above gamma_max.",
-        "noise over signal", _series(notes, gamma), levels,
-    )  # fmt: skip
-    yield _chart(
-        "Greatest similarity across the two sides",
-        "α_cross of the best bipartition of each group, in every round: 1 of clients that move alike, -1 of opposites.",
-        "cosine", _series(notes, {"alpha_cross": "α_cross"}),
-    )  # fmt: skip
-
-
-def _split_half(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
-    names = {"p": "one probe", "p_together": "with the probe before"}
-    reviews = [one for one in notes if _reviews(one[2])]
-    series = _series([one for one in notes if not _reviews(one[2])], names, lambda value: max(value, FLOOR))
-    levels = [{"name": "level", "value": method["level"]}] if isinstance(method.get("level"), float) else []
-    yield _chart(
-        "Are all clients of a group alike?",
-        "p: how probable updates that differ as much would be among clients that are all alike. A group is split where two "
-        f"probes together are below the level. What is smaller than {FLOOR:g} is drawn there.",
-        "p", series, levels, log=True,
-    )  # fmt: skip
-    yield _chart(
-        "Are two groups one?",
-        "In reviews: how probable two groups that differ as much would be if they were one; of the nearest two. They are "
-        f"merged where it is above {ALIKE:g}.",
-        "p", _series(reviews, {"p": "the nearest two groups"}, lambda value: max(value, FLOOR), one_for_all=True),
-        [{"name": "merge above", "value": ALIKE}], log=True,
-    )  # fmt: skip
-
-
-def _reviews(note: Mapping[str, Any]) -> bool:
-    """Return whether a note compares groups with each other instead of the clients of one group."""
-    return "other_node" in note["numbers"] or note["kind"] in ("merge", "move")
-
-
-def _hcct(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
-    yield _chart(
-        "Utility of the groups", "The sum over clients of similarity to their group less the price of little data.",
-        "utility", _series(notes, {"utility": "utility"}, one_for_all=True),
-    )  # fmt: skip
-    yield _chart(
-        "The best merge not made", "What merging the best two groups further would add to the utility; merging goes on while "
-        "this is above zero.", "utility", _series(notes, {"best_open": "gain of the best merge"}, one_for_all=True),
-        [{"name": "merge", "value": 0.0}],
-    )  # fmt: skip
-    gains: Mapping[str, Callable[..., Any]] = {"least": np.min, "mean": np.mean, "greatest": np.max}
-    found = [(round, note["values"].get("gain", {})) for round, _, note in notes]
-    rows = [(round, values) for round, gain in found if (values := [v for v in gain.values() if v is not None])]
-    series = [
-        {"name": name, "dash": dash, "node": None, "points": [[round, round_(of(values))] for round, values in rows]}
-        for dash, (name, of) in enumerate(gains.items())
-    ]
-    yield _chart(
-        "Clients' gains", "How much more utility a client has in its group than it would have alone.", "gain", series,
-        [{"name": "alone", "value": 0.0}],
-    )  # fmt: skip
+def _criteria(notes: PlacedNotes) -> Iterable[Chart]:
+    """Draw a chart for each criterion: its value for every group, and the bound as a level, or as a curve if it varies."""
+    found: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = {}
+    for round, node, note in notes:
+        for one in note["criteria"]:
+            found.setdefault(one["name"], []).append((round, node, one))
+    for name, entries in found.items():
+        first = entries[-1][2]
+        bounds = {one["bound"] for _, _, one in entries}
+        numbers = [one[key] for _, _, one in entries for key in ("value", "bound") if one[key] is not None]
+        small = [number for number in numbers if number > 0]
+        log = bool(small) and min(numbers) >= 0 and max(small) > WIDE * min(small)
+        fixed = len(bounds) == 1 and None not in bounds
+        names = {"value": name} if fixed else {"value": name, "bound": first["setting"] or "bound"}
+        about = f"{first['sign']} {first['setting'] or ('a bound' if not fixed else format(first['bound'], '.3g'))}"
+        meaning = f": {first['met']}" if first["met"] else ""
+        yield _chart(
+            _title(name), f"Required for the decision: {name} {about}{meaning}.", name,
+            _series([(round, node, one) for round, node, one in entries], names, (lambda v: max(v, FLOOR)) if log else float),
+            [{"name": first["setting"] or "bound", "value": first["bound"]}] if fixed else [], log,
+        )  # fmt: skip
 
 
 def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
-    """Draw FL+HC's distances, or 1 minus ACFL's similarities."""
-    similar = method["name"] == "acfl"
+    """Draw the clusterings of a method with a linkage: its distances, or 1 minus its cosines."""
+    if "linkage" not in method:
+        return
     for round, _, note in notes:
         with suppress(DamagedError):  # a lost file
-            clients, matrices = load(folder, lines[round - 1], note) if note.get("similarity") else ([], {})
-            compared = matrices.get("compared" if similar else "all")  # older records of ACFL do not have it
+            clients, matrices = load(folder, lines[round - 1], note) if note["similarity"] else ([], {})
+            compared = matrices.get("compared", matrices.get("all"))
             if compared is not None and 2 <= len(clients) <= LEAVES and np.isfinite(compared).all():
-                yield _tree(method, round, clients, 1 - compared if similar else compared)
+                yield _tree(method, round, clients, compared)
 
 
-def _tree(method: Mapping[str, Any], round: int, clients: Sequence[int], apart: np.ndarray) -> Chart:
-    merges = dendrogram((apart + apart.T) / 2 * (1 - np.eye(len(apart))), method["linkage"])
-    what, threshold = f"{method.get('metric')} distances", method.get("threshold")
-    if method["name"] == "acfl":
-        what = "1 less the cosine similarity"
+def _tree(method: Mapping[str, Any], round: int, clients: Sequence[int], matrix: np.ndarray) -> Chart:
+    what, threshold, apart = "distances", method.get("threshold"), matrix
+    if np.diag(matrix).any():  # the distance of a client from itself is 0
+        what, apart = "1 minus the cosine", 1 - matrix
         threshold = 1 - threshold if isinstance(threshold, float) else None
+    merges = dendrogram((apart + apart.T) / 2 * (1 - np.eye(len(apart))), method["linkage"])
     drawn = hierarchy.dendrogram(merges, no_plot=True)
     chart = _chart(
         f"Dendrogram of round {round}",
-        f"Clients merged by {method['linkage']} linkage of {what}; groups are what hangs together below the threshold.",
+        f"Clients merged by {method['linkage']} linkage of {what}. Merges below the threshold make the groups.",
         "distance", (), [{"name": "threshold", "value": threshold}] if isinstance(threshold, float) else [],
     )  # fmt: skip
     links = np.stack([drawn["icoord"], drawn["dcoord"]], axis=-1)  # (n - 1, 4, 2)
@@ -160,33 +114,37 @@ def round_(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _numbers(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
-    """Draw a chart for each number that the method's notes about groups contain in at least two rounds."""
-    notes = [one for one in notes if len(one[2]["clients"]) > 1]
+def _numbers(notes: PlacedNotes) -> Iterable[Chart]:
+    """Draw a chart for each further number that notes have in at least two rounds."""
     rounds: dict[str, set[int]] = {}
     for round, _, note in notes:
         for name, value in note["numbers"].items():
-            if value is not None:
+            if value is not None and name not in IDS:
                 rounds.setdefault(name, set()).add(round)
-    for name in sorted(name for name, seen in rounds.items() if len(seen) > 1)[:6]:
-        yield _chart(name, "As the method's notes tell it.", name, _series(notes, {name: name}))
+    for name in [name for name, seen in rounds.items() if len(seen) > 1][:MANY]:
+        series = _series([(round, node, note["numbers"]) for round, node, note in notes], {name: name})
+        yield _chart(_title(name), "A number of the method's notes.", name, series)
 
 
-def _choosing(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
-    yield _chart(
-        "Least training loss", "Mean over the clients heard of the least loss that a model has on their training data.", "loss",
-        _series(notes, {"loss": "mean of the least losses"}, one_for_all=True),
-    )  # fmt: skip
-    yield _chart(
-        "Clients that changed their choice", "Those heard in a round that took another model than before.", "clients",
-        _series(notes, {"moved": "changed"}, one_for_all=True),
-    )  # fmt: skip
+def _values(notes: PlacedNotes) -> Iterable[Chart]:
+    """Draw the least, the mean and the greatest of the clients' values in notes of at least two rounds."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for round, _, note in notes:
+        for name, values in note["values"].items():
+            known = [value for value in values.values() if value is not None]
+            if known and name != "model" and not name.rpartition(" ")[2].isdecimal():
+                found.setdefault(name, {}).setdefault(round, []).extend(known)
+    shown: Mapping[str, Callable[..., Any]] = {"least": np.min, "mean": np.mean, "greatest": np.max}
+    for name in [name for name, rows in found.items() if len(rows) > 1][:MANY]:
+        series = [
+            {"name": which, "dash": dash, "node": None, "points": [[at, round_(of(row))] for at, row in found[name].items()]}
+            for dash, (which, of) in enumerate(shown.items())
+        ]
+        yield _chart(f"{_title(name)} of the clients", "Over the clients that answered.", name, series)
 
 
-MAKERS = {
-    "cfl": _cfl, "split-half": _split_half, "hcct": _hcct, "hcct-e": _hcct, "hcct-p": _hcct, "flhc": _dendrograms,
-    "acfl": _dendrograms, "ifca": _choosing, "flsc": _choosing,
-}  # fmt: skip
+def _title(name: str) -> str:
+    return f"{name[:1].upper()}{name[1:]}".replace("_", " ")
 
 
 def _chart(title: str, about: str, y: str, series: Sequence[Any], levels: Sequence[Any] = (), log: bool = False) -> Chart:
@@ -194,23 +152,29 @@ def _chart(title: str, about: str, y: str, series: Sequence[Any], levels: Sequen
 
 
 def _series(
-    notes: PlacedNotes, names: Mapping[str, str], change: Any = float, one_for_all: bool = False
+    entries: Sequence[tuple[int, int, Mapping[str, Any]]], names: Mapping[str, str], change: Any = float
 ) -> list[dict[str, Any]]:
-    """Return a series per group and name of a number; if there are too many groups, those with the most rounds."""
+    """Return a series per group and number; if there are too many groups, those with the most rounds.
+
+    Args:
+        entries: (round, node of the group or -1, numbers by key).
+        names: Key of a number -> name of its series.
+        change: Applied to each number.
+    """
     found: dict[tuple[int, str], list[list[float]]] = {}
-    for round, node, note in notes:
-        for name in names:
-            value = note["numbers"].get(name)
-            if value is not None:
-                found.setdefault((-1 if one_for_all else node, name), []).append([round, round_(change(value))])
+    of_all = 2 * sum(node < 0 for _, node, _ in entries) > len(entries)  # most are about all groups together
+    for round, node, numbers in entries:
+        for key in names:
+            if numbers.get(key) is not None:
+                found.setdefault((-1 if of_all else node, key), []).append([round, round_(change(numbers[key]))])
     most: dict[int, int] = {}
     for (node, _), points in found.items():
         most[node] = max(most.get(node, 0), len(points))
     shown = set(sorted(most, key=lambda node: (-most[node], node))[:NODES])
     dashes = list(names)
     return [
-        {"name": names[name], "dash": dashes.index(name), "node": node if node >= 0 else None, "points": points}
-        for (node, name), points in found.items()
+        {"name": names[key], "dash": dashes.index(key), "node": node if node >= 0 else None, "points": points}
+        for (node, key), points in found.items()
         if node in shown
     ]
 

@@ -34,7 +34,7 @@ LIMITS = (
 )  # fmt: skip
 """Settings of the run itself in ``run.toml``."""
 
-WALKS = ("walk", "join", "move", "wait", "leave", "node")
+WALKS = ("arrive", "walk", "join", "move", "wait", "leave", "node")
 """Kinds of notes about single clients that look for their group."""
 
 
