@@ -127,10 +127,7 @@ for found in pkgutil.walk_packages(coterie.__path__, "coterie.", onerror=lambda 
             out[found.name] = error.name
 print(json.dumps(out))
 """
-NEED = {
-    "coterie.engines.flower": ("flwr", "cryptography", "google"),
-    "coterie.tracking.to_": ("tensorboard", "mlflow", "wandb", "PIL"),
-}
+NEED = {"coterie.engines.flower": ("flwr", "cryptography", "google")}
 """The modules that cannot be imported without an extra: where they begin, and what they lack."""
 
 

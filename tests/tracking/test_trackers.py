@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import struct
 import warnings
@@ -12,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracked import ROUNDS, append, cut
+from tracked import ROUNDS, append, cut, follow_one
 
+import page_runs
 from coterie.cli import main
 from coterie.records.record import Record
 from coterie.settings import UserError
 from coterie.tracking import track
-from coterie.tracking.__main__ import WRITERS, follow
-from coterie.tracking.measures import Course, TrackerState, settings
+from coterie.tracking.metrics import Metrics, settings
+from coterie.tracking.trackers import TRACKERS, MLflow, Tracker, Wandb
 
 pytestmark = pytest.mark.slow
 
@@ -28,15 +28,15 @@ Numbers = dict[int, dict[str, float]]
 
 
 def recorded(run: Path) -> Numbers:
-    course = Course(Record(run).description())
-    return {line["round"]: course.numbers(line) for line in Record(run).lines()}
+    metrics = Metrics(Record(run).description()["world"])
+    return {line["round"]: metrics.of(line) for line in Record(run).lines()}
 
 
 def in_two_parts(run: Path, tracker: str) -> None:
     """Track a run that is stopped after round 5, gone back to 4, and goes on."""
     rest = cut(run, 5)
     track(run, tracker)
-    assert TrackerState(run, tracker).round in (0, 5)  # 0: of a store that is told by where it is
+    assert json.loads((run / "track" / f"{tracker}.json").read_text())["round"] == 5
     fifth = cut(run, 4)
     append(run, fifth + rest)
     track(run, tracker)
@@ -93,7 +93,7 @@ def test_mlflow(run: Path) -> None:
     said = {name: str(value)[:500] for name, value in settings(Record(run).description()).items()}
     assert found.data.params == said
     expected = recorded(run)
-    for name in ("accuracy/mean", "groups/adjusted_rand", "client/3/loss", "cluster/of-1/size", "criteria/of-0/eps1"):
+    for name in ("accuracy/mean", "groups/adjusted_rand", "client/3/loss", "cluster/of-1/size", "numbers/of-0/eps1"):
         history = [(metric.step, metric.value) for metric in client.get_metric_history(found.info.run_id, name)]
         assert history == [(round, numbers[name]) for round, numbers in expected.items() if name in numbers]
         assert history
@@ -106,8 +106,6 @@ def test_mlflow(run: Path) -> None:
 
 def test_wandb_takes_no_settings_of_a_stranger_s(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
-    from coterie.tracking.to_wandb import Wandb
-
     (run / "wandb").mkdir()
     (run / "wandb" / "settings").write_text("[default]\nbase_url = https://theirs.example\n")
     monkeypatch.chdir(run)
@@ -119,34 +117,43 @@ def test_wandb_takes_no_settings_of_a_stranger_s(run: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("kept", [False, True])
 def test_mlflow_writes_nothing_where_a_stranger_s_database_says(run: Path, tmp_path: Path, kept: bool) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
-    from coterie.tracking.to_mlflow import MLflow
-
     (run / "track" / "mlflow").mkdir(parents=True)
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'track' / 'mlflow' / 'mlflow.db'}")
     there = client.create_experiment("coterie", artifact_location=(tmp_path / "outside").as_uri())
     if kept:  # they sent what marks the store, too
-        place = TrackerState(run, "mlflow")
-        place.keep(identity=client.create_run(there, run_name="cfl").info.run_id)
+        theirs = {"schema": 2, "where": "", "run": client.create_run(there, run_name="cfl").info.run_id, "round": 0}
+        (run / "track" / "mlflow.json").write_text(json.dumps(theirs))
     with pytest.raises(UserError, match="keeps the run's files elsewhere; remove"):
         MLflow(run)
     assert not (tmp_path / "outside").exists()
 
 
+@pytest.mark.filterwarnings("ignore")  # of the database's library
+def test_mlflow_takes_every_name_of_a_criterion(run: Path) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    criterion = {"name": "mean norm: ‖Δ‖/n < ../ε²", "value": 0.5, "sign": "<", "bound": 0.4, "held": False}
+    note = page_runs.note("keep", [0], criteria=[criterion])
+    numbers = Metrics({}).of(page_runs.line(1, [[0]], note))
+    tracker = MLflow(run)
+    tracker.write(1, numbers, "", [])
+    assert tracker.client.get_run(tracker.run).data.metrics == numbers
+    tracker.close()
+
+
 def killed(run: Path, tracker: str, in_round: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Track a run by a process that is killed when ``in_round`` is written, and before that is kept; then by another."""
-    writer = getattr(importlib.import_module(f"coterie.tracking.to_{tracker}"), WRITERS[tracker])
-    keep = TrackerState.keep
+    keep = Tracker.keep
 
-    def fatal(self: TrackerState, round: int | None = None, identity: str | None = None) -> None:
-        if round == in_round:
+    def fatal(self: Tracker) -> None:
+        if self.round == in_round:
             raise KeyboardInterrupt
-        keep(self, round, identity)
+        keep(self)
 
     with monkeypatch.context() as patched:
-        patched.setattr(TrackerState, "keep", fatal)
+        patched.setattr(Tracker, "keep", fatal)
         with pytest.raises(KeyboardInterrupt):
-            follow(iter([run]), writer)
-    follow(iter([run]), writer)
+            follow_one(run, TRACKERS[tracker])
+    follow_one(run, TRACKERS[tracker])
 
 
 @pytest.mark.parametrize("in_round", [1, 3])
@@ -155,8 +162,6 @@ def test_mlflow_has_each_round_once_where_a_process_was_killed(
     in_round: int, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
-    from coterie.tracking.to_mlflow import MLflow
-
     MLflow(run)  # and killed before the first round
     killed(run, "mlflow", in_round, monkeypatch)
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'track' / 'mlflow' / 'mlflow.db'}")

@@ -9,88 +9,124 @@ import time
 from pathlib import Path
 
 import pytest
-from tracked import ROUNDS, Kept, append, cut
+from tracked import ROUNDS, Kept, append, cut, follow_one
 
 from coterie.cli import main
 from coterie.records.record import Record
 from coterie.settings import UserError
-from coterie.tracking import TRACKERS, Tracking, following, track
-from coterie.tracking.__main__ import Follower, follow, followed
-from coterie.tracking.measures import TrackerState
+from coterie.tracking import Tracking, following, track
+from coterie.tracking import __main__ as process
+from coterie.tracking.__main__ import follow
+from coterie.tracking.trackers import Tracker
 
 
 def test_rounds_are_tracked_as_they_are_recorded(run: Path) -> None:
     rest = cut(run, 3)
-    writer = Kept(run)
-    follower = Follower(run, writer)
-    follower.catch_up()
-    assert writer.rounds == [1, 2, 3]
+    tracker = Kept(run)
+    tracker.catch_up()
+    assert tracker.rounds == [1, 2, 3]
     append(run, rest[:100])  # a line that is being written
-    follower.catch_up()
-    assert writer.rounds == [1, 2, 3]
+    tracker.catch_up()
+    assert tracker.rounds == [1, 2, 3]
     append(run, rest[100:])
-    follower.catch_up()
-    assert writer.rounds == list(range(1, ROUNDS + 1))
-    assert follower.finished
+    tracker.catch_up()
+    assert tracker.rounds == list(range(1, ROUNDS + 1))
+    assert tracker.finished
     splits = [note for line in Record(run).lines() for note in line["notes"] if note["similarity"]]
-    assert len(writer.pictures) == len(splits) > 1
+    assert len(tracker.pictures) == len(splits) > 1
 
 
 def test_another_process_tracks_no_round_again_and_goes_on_with_the_sums(run: Path) -> None:
     whole, rest = Kept(run), cut(run, 5)
-    follow(iter([run, None]), lambda folder: whole)
+    follow_one(run, lambda folder: whole)
     assert (whole.rounds, whole.closed) == ([1, 2, 3, 4, 5], [False])
     append(run, rest)
     late = cut(run, 4)  # killed, and gone back to a checkpoint: round 5 is made again
     other = Kept(run)
-    follow(iter([run]), lambda folder: other)
-    assert (other.rounds, other.place.round, other.place.identity) == ([], 5, whole.place.identity)
+    follow_one(run, lambda folder: other)
+    assert (other.rounds, other.round, other.identity) == ([], 5, whole.identity)
     append(run, late)
     last = Kept(run)
-    follow(iter([run]), lambda folder: last)
+    follow_one(run, lambda folder: last)
     assert (last.rounds, last.closed) == ([6, 7, 8], [True])
     assert last.numbers[-1]["traffic/bytes_up"] == sum(line["bytes_up"] for line in Record(run).lines())
-    assert Kept(run).place.round == ROUNDS
+    assert Kept(run).round == ROUNDS
 
 
 def test_a_round_in_which_the_tracker_failed_is_tracked_by_the_next(run: Path) -> None:
     failing = Kept(run, fails=4)
     with pytest.raises(RuntimeError, match="the store is full"):
-        follow(iter([run]), lambda folder: failing)
+        follow_one(run, lambda folder: failing)
     assert (failing.rounds, failing.closed) == ([1, 2, 3], [False])
     good = Kept(run)
-    follow(iter([run]), lambda folder: good)
+    follow_one(run, lambda folder: good)
     assert good.rounds == [4, 5, 6, 7, 8]
 
 
-def test_of_several_runs_each_is_closed_before_the_next(whole: Path, run: Path, tmp_path: Path) -> None:
+def test_of_several_runs_each_is_read_to_its_end_and_closed_before_the_next(
+    whole: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "EVERY", 0.01)
     (tmp_path / "experiment.toml").touch()
     whole = Path(shutil.copytree(whole, tmp_path / "elsewhere" / "cfl"))
-    rest = cut(run, 4)
-    writers = {}
+    rest, trackers = cut(run, 4), []
+    ours, theirs = os.pipe()
 
-    def folders():
-        yield run
-        append(run, rest)  # recorded after the last look at it
-        yield None
-        yield whole
-        assert writers[run].closed == [True]
+    class Late(Kept):
+        def catch_up(self) -> None:
+            super().catch_up()
+            if self.round == 4:  # the rest is recorded after this look, and the next run begins
+                append(run, rest)
+                os.write(theirs, os.fsencode(whole) + b"\n\n")
 
     def make(folder: Path) -> Kept:
-        return writers.setdefault(folder, Kept(folder))
+        assert all(tracker.closed == [True] for tracker in trackers)
+        trackers.append(Late(folder))
+        return trackers[-1]
 
-    follow(folders(), make)
-    assert [writer.rounds for writer in writers.values()] == [list(range(1, ROUNDS + 1))] * 2
-    assert (writers[run].place.home, writers[whole].place.home) == (tmp_path, whole)
+    os.write(theirs, os.fsencode(run) + b"\n")
+    with open(ours, "rb", buffering=0) as stream, open(theirs, "wb"):  # open: a forked worker may hold the other end
+        follow(stream, make)
+    assert [tracker.rounds for tracker in trackers] == [list(range(1, ROUNDS + 1))] * 2
+    assert [tracker.home for tracker in trackers] == [tmp_path, whole]
 
 
-def test_another_store_is_told_from_the_first_round(run: Path) -> None:
-    one = TrackerState(run, "mlflow", where="")
-    one.keep(5)
-    assert TrackerState(run, "mlflow", where="").round == 5
-    other = TrackerState(run, "mlflow", where="http://localhost:5000")
+def test_a_record_is_read_again_and_again_until_the_run_s_process_ends(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "EVERY", 0.01)
+    rests = [cut(run, 6), cut(run, 3)]
+    ours, theirs = os.pipe()
+
+    class Late(Kept):
+        def catch_up(self) -> None:
+            super().catch_up()
+            if rests:
+                append(run, rests.pop())
+            elif self.finished and not self.closed:
+                self.close()
+                os.close(theirs)
+
+    tracker = Late(run)
+    os.write(theirs, os.fsencode(run) + b"\n")
+    with open(ours, "rb", buffering=0) as stream:
+        follow(stream, lambda folder: tracker)
+    assert (tracker.rounds, tracker.closed) == (list(range(1, ROUNDS + 1)), [True, True])
+
+
+def test_in_another_store_a_run_is_tracked_from_the_first_round(run: Path) -> None:
+    one = Other(run, "")
+    one.round = 5
+    one.keep()
+    assert Other(run, "").round == 5
+    other = Other(run, "http://localhost:5000")
     assert other.round == 0
     assert other.identity != one.identity
+
+
+class Other(Kept):
+    """A tracker that may have another store."""
+
+    def __init__(self, folder: Path, where: str) -> None:
+        Tracker.__init__(self, folder, where)
 
 
 @pytest.mark.parametrize("name", ["track", "track/kept", "track/kept/cfl", "track/kept/cfl/events"])
@@ -109,18 +145,6 @@ def test_links_to_a_tracker_s_own_files_are_left_alone(run: Path) -> None:
     (run / "track" / "wandb" / "first").mkdir(parents=True)
     (run / "track" / "wandb" / "latest").symlink_to("first")
     Kept(run)
-
-
-def test_run_directories_are_told_by_lines_and_an_empty_one_ends_it() -> None:
-    ours, theirs = os.pipe()
-    os.write(theirs, b"/a run\n/an")
-    heard = followed(ours)
-    assert next(heard) == Path("/a run")
-    os.write(theirs, b"other\n\n")
-    assert next(heard) == Path("/another")
-    assert list(heard) == [None]  # while a forked worker may hold the other end
-    os.close(theirs)
-    os.close(ours)
 
 
 @pytest.mark.parametrize(
@@ -155,11 +179,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "    if name == 'fails': raise ValueError('no room left')\n"
         "    if name == 'hangs': time.sleep(60)\n"
         "    if not line.strip(): break\n"
+        "    for i in range(5 * (name == 'slow')): time.sleep(0.5); open(line.strip() + '/track/slow.json', 'w')\n"
         "    print(line, file=open(line.strip() + '/seen', 'w'))\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(following, "__package__", "stand_in")
-    monkeypatch.setattr(following, "TRACKERS", dict.fromkeys(("fails", "hangs", "works"), ()))
+    monkeypatch.setattr(following, "TRACKERS", dict.fromkeys(("fails", "hangs", "slow", "works"), Tracker))
 
 
 def test_one_that_fails_is_told_of_and_the_others_go_on(run: Path, stand_in: None) -> None:
@@ -203,6 +228,21 @@ def test_one_that_hangs_is_waited_for_and_then_stopped(run: Path, stand_in: None
     assert off == "tracking with hangs is off: it took more than 0 s for a round"
 
 
+def test_one_that_makes_progress_is_waited_for_whichever_run_it_tracks(
+    run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "PATIENCE", 1.5)
+    monkeypatch.setattr(following, "WHILE", 0.2)
+    (run / "track").mkdir()
+    last = Path(shutil.copytree(run, run.parent / "last"))
+    said: list[str] = []
+    with Tracking(["slow"], said.append) as tracking:
+        tracking.follow(run)
+        tracking.follow(last)
+    assert said == []
+    assert (last / "seen").is_file()
+
+
 def test_that_single_clients_are_left_out_is_told_once(run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "MOST", 19)
     said: list[str] = []
@@ -210,9 +250,3 @@ def test_that_single_clients_are_left_out_is_told_once(run: Path, stand_in: None
         tracking.follow(run)
         tracking.follow(run)
     assert said == ["of 20 clients, which are more than 19, only the clusters are tracked and not each client"]
-
-
-def test_trackers_are_known_by_what_they_need() -> None:
-    assert list(TRACKERS) == ["tensorboard", "mlflow", "wandb"]
-    assert following.installed("json")
-    assert not following.installed("no_such_module")

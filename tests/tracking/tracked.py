@@ -1,11 +1,14 @@
-"""What tests of trackers share: a record that is cut, and a writer that keeps what it is told."""
+"""What tests of trackers share: a record that is cut, and a tracker that keeps what it is given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from coterie.tracking.measures import Picture, TrackerState
+from coterie.tracking.__main__ import follow
+from coterie.tracking.pictures import Picture
+from coterie.tracking.trackers import Tracker
 
 ROUNDS = 8
 """Of the run that is tracked."""
@@ -25,11 +28,14 @@ def append(run: Path, data: bytes) -> None:
         file.write(data)
 
 
-class Kept:
-    """Keeps what it is told, and fails in round ``fails``."""
+class Kept(Tracker):
+    """Keeps what it is given, and fails in round ``fails``."""
+
+    name = "kept"
 
     def __init__(self, folder: Path, fails: int = 0) -> None:
-        self.place, self.fails = TrackerState(folder, "kept"), fails
+        super().__init__(folder)
+        self.fails = fails
         self.rounds: list[int] = []
         self.numbers: list[Mapping[str, float]] = []
         self.pictures: list[str] = []
@@ -42,5 +48,13 @@ class Kept:
         self.numbers.append(numbers)
         self.pictures += [picture.name for picture in pictures]
 
-    def close(self, finished: bool) -> None:
-        self.closed.append(finished)
+    def close(self) -> None:
+        self.closed.append(self.finished)
+
+
+def follow_one(run: Path, make: Callable[[Path], Tracker]) -> None:
+    """Follow one run, as the process of a tracker does."""
+    ours, theirs = os.pipe()
+    os.write(theirs, os.fsencode(run) + b"\n\n")
+    with open(ours, "rb", buffering=0) as stream, open(theirs, "wb"):
+        follow(stream, make)

@@ -5,6 +5,7 @@ tracks exactly the contents of the run directory, none of its threads exists whe
 that fails or is slow does not delay training. Trackers are installed by ``pip install 'coterie[track]'``.
 """
 
-from coterie.tracking.following import TRACKERS, Tracking, track
+from coterie.tracking.following import Tracking, track
+from coterie.tracking.trackers import TRACKERS
 
 __all__ = ["TRACKERS", "Tracking", "track"]

@@ -1,4 +1,4 @@
-"""What is tracked of a round: numbers by their definitions, and pictures of matrices."""
+"""The numbers that are tracked of a round, by their definitions."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import safe_open
 
 import page_runs
 from coterie.records.record import Record
 from coterie.report.summary import summary
-from coterie.tracking.measures import MAP, MOST, SIDE, Course, coloured, pictures, settings, words
+from coterie.tracking.metrics import MOST, Metrics, settings, words
 
 
 def numbers(run: Path) -> list[dict[str, float]]:
-    course = Course(Record(run).description())
-    return [course.numbers(line) for line in Record(run).lines()]
+    metrics = Metrics(Record(run).description()["world"])
+    return [metrics.of(line) for line in Record(run).lines()]
 
 
 def test_the_last_round_says_what_the_summary_says(whole: Path) -> None:
@@ -46,11 +45,11 @@ def test_a_cluster_is_named_by_its_smallest_member_and_a_part_keeps_the_name(who
         assert [found[-1][f"client/{c}/accuracy"] for c in group] == values
 
 
-def test_what_the_method_compared_is_a_curve_of_each_group(whole: Path) -> None:
+def test_the_numbers_of_a_note_are_curves_of_its_group(whole: Path) -> None:
     for line, said in zip(Record(whole).lines(), numbers(whole), strict=True):
         for note in line["notes"]:
             for name, value in note["numbers"].items():
-                assert said[f"criteria/of-{min(note['clients'])}/{name}"] == value
+                assert said[f"numbers/of-{min(note['clients'])}/{name}"] == value
     split = next(line for line in Record(whole).lines() if len(line["groups"]) > 1)
     assert words(split).startswith(f"round {split['round']} split: stationary")
 
@@ -61,12 +60,12 @@ def test_of_many_clients_none_is_tracked_alone_and_what_is_not_finite_never() ->
         "round": 1, "tested": True, "groups": [list(range(MOST + 1))], "clients": clients, "notes": [], "asked": 5,
         "answered": 4, "bytes_up": 1, "bytes_down": 2, "seconds": {"train": 0.5},
     }  # fmt: skip
-    found = Course({"world": {}}).numbers(line)
+    found = Metrics({}).of(line)
     assert found["cluster/of-0/accuracy"] == found["accuracy/mean"] == 0.5
     assert not [name for name in found if name.startswith("client/") or "loss" in name or "rand" in name]
     line["clients"].popitem()
     line["groups"] = [list(range(MOST))]
-    assert f"client/{MOST - 1}/accuracy" in Course({"world": {}}).numbers(line)
+    assert f"client/{MOST - 1}/accuracy" in Metrics({}).of(line)
 
 
 def test_adversaries_are_left_out_as_in_the_summary() -> None:
@@ -77,7 +76,7 @@ def test_adversaries_are_left_out_as_in_the_summary() -> None:
         "bytes_up": 1, "bytes_down": 2, "seconds": {},
     }  # fmt: skip
     world = {"true_groups": [[0, 1], [2, 3, 9]], "adversaries": [3]}  # 9 has not come yet
-    found = Course({"world": world}).numbers(line)
+    found = Metrics(world).of(line)
     assert (found["accuracy/mean"], found["groups/adjusted_rand"], found["groups/isolated"]) == (1.0, 1.0, 0.0)
 
 
@@ -85,21 +84,40 @@ def test_a_group_s_mean_leaves_adversaries_out_unless_it_has_nobody_else() -> No
     one = page_runs.line(1, [[0, 1], [2, 3], [4]])
     for client in (3, 4):
         one["clients"][str(client)] |= {"adversary": True, "accuracy": 0.0}
-    found = Course({"world": {"adversaries": [3, 4]}}).numbers(one)
+    found = Metrics({"adversaries": [3, 4]}).of(one)
     assert found["cluster/of-2/accuracy"] == one["clients"]["2"]["accuracy"]
     assert found["cluster/of-4/accuracy"] == 0.0
     assert found["cluster/of-2/size"] == 2
 
 
-def test_what_befalls_a_client_does_not_take_the_place_of_its_group_s_numbers() -> None:
+def criterion(name: str, value: float | None, bound: float | None) -> dict[str, Any]:
+    return {"name": name, "value": value, "sign": "<", "bound": bound, "held": True}
+
+
+def test_each_criterion_of_a_group_is_a_curve_beside_its_bound() -> None:
+    criteria = [criterion("mean norm", 0.2, 0.4), criterion("α (cross) > p/2", 0.1, None), criterion("eps2", None, 0.5)]
+    split = page_runs.note("split", [3, 4, 5], [[3], [4, 5]], criteria=criteria, numbers={"peak": 0.7})
+    everyone = page_runs.note("keep", [], criteria=criteria, numbers={"peak": 0.8})  # about no group
+    found = Metrics({}).of(page_runs.line(1, [[3], [4, 5]], split, everyone))
+    assert of_notes(found) == {
+        "criteria/of-3/mean_norm": 0.2, "criteria/of-3/mean_norm/bound": 0.4, "criteria/of-3/α__cross____p_2": 0.1,
+        "criteria/of-3/eps2/bound": 0.5, "numbers/of-3/peak": 0.7,
+    }  # fmt: skip
+
+
+def of_notes(found: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in found.items() if name.startswith(("criteria/", "numbers/"))}
+
+
+def test_numbers_of_an_event_do_not_replace_those_of_the_group() -> None:
     notes = [page_runs.note(kind, [0], numbers={"p": 0.1}) for kind in ("walk", "join", "move")]
-    keep = page_runs.note("keep", [0, 1, 9], numbers={"p": 0.9})
-    merge = page_runs.note("merge", [0, 1, 9], numbers={"p": 0.5})
+    keep = page_runs.note("keep", [0, 1, 9], numbers={"p": 0.9}, criteria=[criterion("p", 0.9, 0.05)])
+    merge = page_runs.note("merge", [0, 1, 9], numbers={"p": 0.5}, criteria=[criterion("p", 0.5, 0.01)])
     for order in ([*notes, keep, merge], [merge, keep, *notes]):
-        found = Course({"world": {}}).numbers(page_runs.line(1, [[0, 1, 9]], *order))
-        assert {name: value for name, value in found.items() if name.startswith("criteria/")} == {
-            "criteria/of-0/p": 0.9, "criteria/of-0/walk/p": 0.1, "criteria/of-0/join/p": 0.1, "criteria/of-0/move/p": 0.1,
-            "criteria/of-0/merge/p": 0.5,
+        assert of_notes(Metrics({}).of(page_runs.line(1, [[0, 1, 9]], *order))) == {
+            "numbers/of-0/p": 0.9, "numbers/of-0/walk/p": 0.1, "numbers/of-0/join/p": 0.1, "numbers/of-0/move/p": 0.1,
+            "numbers/of-0/merge/p": 0.5, "criteria/of-0/p": 0.9, "criteria/of-0/p/bound": 0.05,
+            "criteria/of-0/merge/p": 0.5, "criteria/of-0/merge/p/bound": 0.01,
         }  # fmt: skip
 
 
@@ -110,34 +128,3 @@ def test_settings_are_flat(whole: Path) -> None:
     assert found["world.clients"] == 20
     assert "versions.torch" in found
     assert all(isinstance(value, str | int | float | bool) for value in found.values())
-
-
-def test_a_picture_shows_the_parts_as_blocks(whole: Path) -> None:
-    line = next(line for line in Record(whole).lines() if len(line["groups"]) > 1)
-    (picture,) = pictures(whole, line)
-    assert picture.name == "similarity/of-0/all"
-    with safe_open(whole / f"similarity/round-{line['round']}.safetensors", framework="np") as file:
-        matrix = file.get_tensor("all")
-    times = SIDE // len(matrix)
-    assert picture.pixels.shape == (20 * times, 20 * times, 3)
-    seen = picture.pixels[::times, ::times, 1].astype(int)  # green grows with the number
-    first = len(line["groups"][0])
-    off = ~np.eye(20, dtype=bool)
-    block = np.zeros((20, 20), dtype=bool)
-    block[:first, :first] = block[first:, first:] = True
-    assert seen[block & off].mean() > seen[~block].mean() + 30
-    order = [client for group in line["groups"] for client in group]  # ids are 0 to 19, as places
-    low, high = matrix[off].min(), matrix[off].max()
-    np.testing.assert_array_equal(picture.pixels, coloured(matrix[np.ix_(order, order)], low, high))
-    assert f"dark {low:.3g}, light {high:.3g}" in picture.caption
-
-
-def test_colours() -> None:
-    found = coloured(np.array([[0.0, 1.0], [np.nan, 0.5]]), 0.0, 1.0)
-    corners = found[[0, 0, -1], [0, -1, 0]]
-    np.testing.assert_array_equal(corners, [MAP[0], MAP[-1], [128] * 3])
-    assert found.shape == (SIDE, SIDE, 3)
-    large = coloured(np.ones((1201, 1201)), 0.0, 1.0)
-    assert large.shape == (401, 401, 3)  # the mean of three by three
-    assert (large == MAP[-1]).all()
-    assert (coloured(np.ones((3, 3)), 1.0, 1.0) == MAP[0]).all()  # one number has no colour of its own

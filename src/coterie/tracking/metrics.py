@@ -1,0 +1,105 @@
+"""The numbers that are tracked of a round, its notes as text, and the settings of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from coterie.printable import printable
+from coterie.records.record import Line, spread
+from coterie.report.summary import ABOUT, agreement, isolated, mean_of, without
+
+MOST = 100
+"""Most clients that are tracked one by one; if there are more, only the clusters and the whole are tracked."""
+
+EVENTS = ("join", "walk", "move", "merge")
+"""Kinds of notes about events. They may be about a group with the same smallest member as a group examined in this round."""
+
+
+class Metrics:
+    """The numbers of a run's rounds. Some are sums over all rounds, so every round is passed, in order.
+
+    Args:
+        world: The table ``world`` of ``run.toml``.
+    """
+
+    def __init__(self, world: Mapping[str, Any]) -> None:
+        self.truth, self.adversaries = world.get("true_groups"), world.get("adversaries", [])
+        self.sums = {"traffic/bytes_up": 0.0, "traffic/bytes_down": 0.0, "seconds/total": 0.0}
+
+    def of(self, line: Line) -> dict[str, float]:
+        """All numbers of the next round by name, except those that are not finite or were not measured."""
+        self.sums["traffic/bytes_up"] += line["bytes_up"]
+        self.sums["traffic/bytes_down"] += line["bytes_down"]
+        self.sums["seconds/total"] += sum(line["seconds"].values())
+        groups = line["groups"]
+        absent = {c for group in self.truth or () for c in group} - {c for group in groups for c in group}
+        truth = self.truth and without(self.truth, [*self.adversaries, *absent])
+        found = {
+            **self.sums,
+            **{f"seconds/{name}": value for name, value in line["seconds"].items()},
+            "traffic/asked": line["asked"],
+            "traffic/answered": line["answered"],
+            "groups/count": len(groups),
+            "groups/adjusted_rand": agreement(without(groups, self.adversaries), truth),
+            "groups/isolated": isolated(groups, self.adversaries),
+            **dict(_of_notes(line["notes"])),
+            **dict(_of_clients(line)),
+        }
+        return {name: float(value) for name, value in found.items() if value is not None and value == value}
+
+
+def _of_notes(notes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float | None]]:
+    """The criteria of each group that was examined, and the other numbers of its note; the same of each event."""
+    for note in notes:
+        if not note["clients"]:
+            continue
+        about = name_of(note["clients"]) + (f"/{note['kind']}" if note["kind"] in EVENTS else "")
+        for criterion in note.get("criteria", ()):
+            name = re.sub(r"[^\w.-]", "_", criterion["name"])  # MLflow refuses most other signs
+            yield f"criteria/{about}/{name}", criterion["value"]
+            yield f"criteria/{about}/{name}/bound", criterion["bound"]
+        yield from ((f"numbers/{about}/{name}", value) for name, value in note["numbers"].items())
+
+
+def _of_clients(line: Line) -> Iterator[tuple[str, float | None]]:
+    """The sizes of clusters, and in a tested round each metric over all clients, over each cluster, and of each client."""
+    clients = line["clients"]
+    yield from ((f"cluster/{name_of(group)}/size", len(group)) for group in line["groups"])
+    if not line["tested"]:
+        return
+    for metric in dict.fromkeys(name for entry in clients.values() for name in entry if name not in ABOUT):
+        whole = spread(line, metric)
+        yield from ((f"{metric}/{part}", whole[part]) for part in ("mean", "std", "min"))
+        yield from ((f"cluster/{name_of(group)}/{metric}", mean_of(line, group, metric)) for group in line["groups"])
+        if len(clients) <= MOST:
+            yield from ((f"client/{client}/{metric}", value) for client, value in whole["per_client"].items())
+
+
+def name_of(group: Sequence[int]) -> str:
+    """The name of a group, after its smallest member. After a split, one part keeps the name, and its curve continues."""
+    return f"of-{min(group)}"
+
+
+def words(line: Line) -> str:
+    """The notes of a round as text, one line each; empty if there are none."""
+    return "\n".join(f"round {line['round']} {note['kind']}: {printable(note['text'])}" for note in line["notes"])
+
+
+def settings(description: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    """The settings of a run as a flat table: ``method.eps1``, ``scenario.clients``, ``training.lr``, ``versions.torch``.
+
+    Args:
+        description: The document of ``run.toml``.
+
+    Returns:
+        Name -> value. Lists and tables in tables are strings. From the world, only the number of clients is included.
+    """
+    rest = {k: v for k, v in description.items() if k not in ("methods", "seeds", "world", "schema")}
+    world = {"clients": len(description["world"]["clients"])}
+    table = {"method": description["methods"][0], "seed": description["seeds"][0], **rest, "world": world}
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
+    return {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
