@@ -1,4 +1,4 @@
-"""A method of one's own: FedAvg, then k-means of the clients' updates, then FedAvg in each group.
+"""A custom method: FedAvg, then k-means of the clients' updates, then FedAvg in each group.
 
     python examples/add_a_method.py
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from sklearn.cluster import KMeans
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from coterie.core import (
     Assignment,
     Client,
     Cohort,
+    Criterion,
     Federation,
     Note,
     Plan,
@@ -35,8 +37,8 @@ from coterie.settings import check, setting
 
 @state("k-means")
 class KMeansState:
-    """round: completed. clients: all that are there. models ``(k, d)``: a single one until the clustering. parameters: how
-    many columns of a model are no buffers. group: client -> row of ``models``, of those who have one. notes: the last."""
+    """round: rounds completed. clients: all clients. models ``(k, d)``: a single one until the clustering. parameters: the
+    number of columns that are not buffers. group: client -> row of ``models``, once it has one. notes: of the last step."""
 
     round: int
     clients: tuple[Client, ...]
@@ -54,6 +56,7 @@ class KMeansFL:
 
     groups: int = setting(4, "number of groups (k)", ge=1)
     warmup: int = setting(3, "rounds of FedAvg before the round whose updates are clustered", ge=0)
+    inside: float = setting(0.5, "most of the updates' variance that may be left inside the groups", ge=0, le=1)
 
     def __post_init__(self) -> None:
         check(self)
@@ -63,7 +66,7 @@ class KMeansFL:
         return KMeansState(round=0, clients=federation.clients, models=federation.draw(0)[None], parameters=size, group={})
 
     def plan(self, state: KMeansState, cohort: Cohort) -> Plan:
-        everything = tuple(range(len(state.models)))  # who has no group takes the model it has least training loss with
+        everything = tuple(range(len(state.models)))  # a client without a group takes the model of lowest loss
         offered = {c: (state.group[c],) if c in state.group else everything for c in state.clients}
         tasks = {client: Task(offered=rows) for client, rows in offered.items() if client in cohort.present}
         return Plan(models=state.models, tasks=tasks, need="rows" if state.round == self.warmup else "mean")
@@ -89,8 +92,15 @@ class KMeansFL:
         found = KMeans(count, n_init=10, random_state=0).fit(updates.numpy())  # a pure function: no randomness of its own
         groups = as_groups([replies.clients[i] for i in part] for part in groups_of(found.labels_))  # ids from here on
         inside = found.inertia_ / max(float((updates - updates.mean(0)).square().sum()), 1e-12)
-        text = f"k-means of {len(updates)} updates: {inside:.0%} of their variance is left inside {len(groups)} groups"
-        note = Note(kind="cluster", clients=replies.clients, parts=groups, text=text, numbers={"inside": inside})
+        clear = Criterion("variance inside groups", inside, "<=", self.inside, "inside", met="clear groups", unmet="no groups")
+        if not clear.held:
+            groups = (replies.clients,)
+        text = f"k-means of {len(updates)} updates: {clear.text}"
+        then = "all clients would have stayed together" if clear.held else "there would have been groups"
+        note = Note(
+            kind="cluster", clients=replies.clients, parts=groups, text=text, criteria=(clear,), otherwise=then,
+            heard=replies.clients, similarity={"all": torch.cdist(updates, updates).float()},
+        )  # fmt: skip
         models = state.models + group_means(replies, groups)[0]
         return replace(state, round=state.round + 1, models=models, group=row_of(groups), notes=(note,))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import safetensors.numpy
 
 import coterie
+from coterie.core import Criterion
 from coterie.records.record import Record
 from coterie.runs.experiment import make
 
@@ -19,8 +21,14 @@ OLD = Path(__file__).parent / "old_runs" / "schema-2"
 
 def note(kind: str, clients: Sequence[int], parts: Sequence[Sequence[int]] = (), **more: Any) -> dict[str, Any]:
     """A note as a line has it."""
-    plain = {"text": f"why it is a {kind}", "numbers": {}, "values": {}, "similarity": None}
+    plain = {"text": f"why it is a {kind}", "criteria": [], "otherwise": "", "numbers": {}, "values": {}, "similarity": None}
     return {"kind": kind, "clients": list(clients), "parts": [list(part) for part in parts], **plain, **more}
+
+
+def criterion(value: float) -> dict[str, Any]:
+    """CFL's first criterion as a line has it."""
+    test = Criterion("mean update", value, "<", 0.5, "eps1", "stationary", "not stationary")
+    return {**asdict(test), "held": test.held}
 
 
 def line(
@@ -74,11 +82,11 @@ def cosines(labels: Sequence[int]) -> np.ndarray:
 def split_run(folder: Path) -> Path:
     """Six clients who split 4 | 2 in round 2, and a newcomer who walks in round 3; matrices of two layers."""
     everyone, parts, now = [0, 1, 2, 3, 4, 5], [[0, 1, 2, 3], [4, 5]], [[0, 1, 2, 3], [4, 5, 9]]
-    norms = {"mean_norm": 0.2, "client_norm": 1.0, "eps1": 0.4, "eps2": 0.5, "alpha_cross": -0.1}
-    split = note("split", everyone, parts, numbers=norms, similarity="similarity/round-2.safetensors")
-    keeps = [note("keep", group, numbers={**norms, "mean_norm": 0.6}) for group in parts]
+    told = {"numbers": {"alpha_cross": -0.1}, "criteria": [criterion(0.2)]}
+    split = note("split", everyone, parts, **told, similarity="similarity/round-2.safetensors")
+    keeps = [note("keep", group, **{**told, "criteria": [criterion(0.6)]}) for group in parts]
     lines = [
-        line(1, [everyone], note("keep", everyone, numbers=norms)),
+        line(1, [everyone], note("keep", everyone, **told)),
         line(2, parts, split),
         line(3, now, note("join", [9], text="client 9 at node 0: joins node 2"), *keeps),
         line(4, now, *keeps, silent=[9], answered=6),

@@ -741,7 +741,8 @@ class Note:
             not, all of these were in its way.
         otherwise: What would have happened then, as the end of a sentence: "it would not have split". Empty if it is unknown.
         numbers: Further numbers, by name.
-        values: Numbers for each client, by name.
+        values: Numbers for each client, by name. ``model`` is the number of the model that a client took. Names that differ
+            only in a number at their end, such as ``loss of model 0``, belong together.
         similarity: Matrices ``(n, n)`` on which the decision rests, by layer or ``all``. Their rows are the clients of
             ``order``.
         heard: The clients of these rows, in order; empty if they are ``clients``.

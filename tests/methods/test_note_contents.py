@@ -38,7 +38,7 @@ def test_split_half_tells_its_signals_cosines_by_both_probes() -> None:
     assert note.order == played[at].replies.clients
     assert note.numbers["heard"] == 12
     assert note.numbers["p"] == pytest.approx(congruence(second).p)
-    near = [min(range(len(note.parts)), key=lambda j: note.values[f"distance {j}"][c]) for c in note.order]
+    near = [min(range(len(note.parts)), key=lambda j: note.values[f"distance to part {j}"][c]) for c in note.order]
     assert [client in note.parts[j] for client, j in zip(note.order, near, strict=True)] == [True] * 12
 
 
@@ -47,17 +47,17 @@ def test_distances_are_those_of_the_definition() -> None:
     rows = rng.normal(size=(10, 7))
     gram, clients, parts = rows @ rows.T, (3, 5, 8, 9, 20), ((3, 8, 9), (5,))
     signal, found = signal_gram(gram), distances(clients, gram, parts)
-    assert list(found) == ["distance 0", "distance 1"]
+    assert list(found) == ["distance to part 0", "distance to part 1"]
     for j, part in enumerate(parts):
         for i, client in enumerate(clients):
             rest = [clients.index(c) for c in part if c != client]
             if not rest:
-                assert client not in found[f"distance {j}"]
+                assert client not in found[f"distance to part {j}"]
                 continue
             w = np.zeros(5)
             w[i] += 1
             w[rest] -= 1 / len(rest)
-            assert found[f"distance {j}"][client] == pytest.approx(w @ signal @ w)
+            assert found[f"distance to part {j}"][client] == pytest.approx(w @ signal @ w)
 
 
 def test_a_review_tells_the_cosines_once_or_how_near_the_nearest_groups_are() -> None:
@@ -91,5 +91,5 @@ def test_ifca_tells_the_losses_with_all_models() -> None:
     played = last(IFCA(models=3), grouped(THREE), 4)
     (note,) = played.notes
     for client, losses in zip(played.replies.clients, played.replies.losses, strict=True):
-        assert [note.values[f"loss {j}"][client] for j in range(3)] == list(losses)
-    assert note.values["loss"][2] == min(note.values[f"loss {j}"][2] for j in range(3))
+        assert [note.values[f"loss of model {j}"][client] for j in range(3)] == list(losses)
+    assert note.values["loss"][2] == min(note.values[f"loss of model {j}"][2] for j in range(3))

@@ -162,10 +162,10 @@ def test_a_method_of_ones_own_gets_explanations_by_its_criteria(tmp_path: Path) 
 
 def test_losses_with_each_model_are_ordered(tmp_path: Path) -> None:
     values = {"model": {0: 1.0, 1: 0.0}, "loss": {0: 0.5, 1: 0.25},
-              "loss 0": {0: 0.75, 1: 0.25}, "loss 1": {0: 0.5, 1: 0.375}}  # fmt: skip
+              "loss of model 0": {0: 0.75, 1: 0.25}, "loss of model 1": {0: 0.5, 1: 0.375}}  # fmt: skip
     note = Note(kind="cluster", clients=(0, 1), parts=((0,), (1,)), text="", numbers={"moved": 0.0}, values=values)
     run = recorded(tmp_path / "run", {"name": "ifca", "models": 2}, [(((0,), (1,)), [note])])
-    assert "Its loss by number, the least first: 0.5 (1), 0.75 (0)." in flat(words(run, client=0))
+    assert "Its loss of model 1: 0.5; 0: 0.75." in flat(words(run, client=0))
 
 
 def test_a_newcomer_found_its_group(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_cosines_have_zero_in_the_middle_and_distances_their_own_scale() -> None
 
 def test_criteria_are_the_charts_of_the_page(run: Path) -> None:
     axes = criteria.figure(gather(run)).axes
-    assert next(one.get_title() for one in axes if one.get_title()) == "Stationary, and at odds?"
+    assert next(one.get_title() for one in axes if one.get_title()) == "Mean update"
     assert any(list(one.get_ydata()) == [0.2, 0.2] for one in axes[0].lines)  # G0's mean norm before its split
 
 

@@ -83,9 +83,10 @@ def test_the_document_tells_what_was_recorded(tmp_path: Path) -> None:
     assert np.isnan(scores[6, :2]).all()
     assert scores[0] == pytest.approx([1 - 1 / (r + 1) for r in (1, 2, 3, 4)], abs=1e-4)
     assert run["rounds"]["groups"] == [1, 2, 2, 2]
-    norms = run["charts"][0]["series"]
-    assert {(one["name"], one["node"]) for one in norms} >= {("eps1 x greatest norm", 0), ("norm of the mean update", 2)}
-    root = next(one for one in norms if one["name"] == "norm of the mean update" and one["node"] == 0)
+    first = run["charts"][0]
+    assert first["levels"] == [{"name": "eps1", "value": 0.5}]
+    assert {(one["name"], one["node"]) for one in first["series"]} == {("mean update", node) for node in (0, 1, 2)}
+    root = next(one for one in first["series"] if one["node"] == 0)
     assert root["points"] == [[1, 0.2], [2, 0.2]]  # a note is about the group as it was before it
 
 
@@ -200,7 +201,7 @@ def test_a_method_of_ones_own_has_a_page(tmp_path: Path) -> None:
     change(folder, lambda text: text.replace('name = "cfl"', 'name = "mine"'))
     (run,) = document([folder])["runs"]
     assert (run["method"], run["about"]) == ("mine", "")
-    assert [chart["title"] for chart in run["charts"]] == ["alpha_cross", "client_norm", "eps1", "eps2", "mean_norm"]
+    assert [chart["title"] for chart in run["charts"]] == ["Mean update", "Alpha cross"]
 
 
 @pytest.mark.parametrize("method", ["flhc", "acfl"])

@@ -301,10 +301,11 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
 
 
 def losses_of(replies: Replies) -> dict[str, dict[Client, float]]:
-    """Return ``loss j`` -> client -> its training loss with model j, for clients that measured all k models."""
-    finite = [(client, losses) for client, losses in zip(replies.clients, replies.losses, strict=True) if losses]
-    count = max((len(losses) for _, losses in finite), default=0)
-    return {f"loss {j}": {client: losses[j] for client, losses in finite if len(losses) == count} for j in range(count)}
+    """Return ``loss of model j`` -> client -> its training loss with model j, for clients that measured all k models."""
+    found = [(client, losses) for client, losses in zip(replies.clients, replies.losses, strict=True) if losses]
+    count = max((len(losses) for _, losses in found), default=0)
+    whole = [(client, losses) for client, losses in found if len(losses) == count]
+    return {f"loss of model {j}": {client: losses[j] for client, losses in whole} for j in range(count)}
 
 
 def restart_note(state: ChoosingState, start: Start, best: int, losses: np.ndarray, heard: int) -> Note:

@@ -81,7 +81,7 @@ def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) ->
         parts: groups of clients.
 
     Returns:
-        ``distance j`` -> client -> its squared distance from part j; no value where the client is alone in the part.
+        ``distance to part j`` -> client -> its squared distance from part j; no value where the client is alone in the part.
     """
     signal, place = signal_gram(products), {client: i for i, client in enumerate(clients)}
     own = np.diagonal(signal)
@@ -96,7 +96,7 @@ def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) ->
         known = count > 0
         many = np.where(known, count, 1)
         apart = own - 2 * rest[0] / many + rest[1] / many**2
-        found[f"distance {j}"] = {client: float(apart[i]) for i, client in enumerate(clients) if known[i]}
+        found[f"distance to part {j}"] = {client: float(apart[i]) for i, client in enumerate(clients) if known[i]}
     return found
 
 

@@ -227,7 +227,7 @@ def _nearest(note: NoteView, client: int, side: tuple[int, ...] | None) -> dict[
 
 
 def _listed(values: Mapping[str, float]) -> list[str]:
-    """Return a client's numbers as sentences; those of one kind, as ``loss 0`` and ``loss 1``, in one sentence."""
+    """Return a client's numbers as sentences; ``loss of model 0``, ``loss of model 1``, ... in one, the least first."""
     kinds: dict[str, dict[str, float]] = {}
     words = []
     for name, value in values.items():
@@ -238,6 +238,6 @@ def _listed(values: Mapping[str, float]) -> list[str]:
             words.append(f"Its {name.replace('_', ' ')}: {short(value)}.")
     for kind, found in kinds.items():
         order = sorted(found, key=lambda which: (found[which], int(which)))
-        shown = ", ".join(f"{short(found[which])} ({which})" for which in order[:LISTED])
-        words.append(f"Its {kind} by number, the least first: {shown}{', ...' if len(order) > LISTED else ''}.")
+        shown = "; ".join(f"{which}: {short(found[which])}" for which in order[:LISTED])
+        words.append(f"Its {kind} {shown}{'; ...' if len(order) > LISTED else ''}.")
     return words
