@@ -55,18 +55,18 @@ def test_limits_hold_at_their_edges() -> None:
         ({"at_least": 0}, "Knobs.at_least must be >= 1, got 0"),
         ({"inside": 1.0}, "Knobs.inside must be > 0 and < 1, got 1.0"),
         ({"inside": "wide"}, "Knobs.inside must be a number, got 'wide'"),
-        ({"at_least": 2.0}, "Knobs.at_least must be a whole number, got 2.0"),
-        ({"at_least": True}, "Knobs.at_least must be a whole number, got True"),
+        ({"at_least": 2.0}, "Knobs.at_least must be an integer, got 2.0"),
+        ({"at_least": True}, "Knobs.at_least must be an integer, got True"),
         ({"free": False}, "Knobs.free must be a number, got False"),
         ({"free": math.nan}, "Knobs.free must be a number, got nan"),
         ({"flag": 1}, "Knobs.flag must be true or false, got 1"),
         ({"kind": "B"}, "Knobs.kind must be one of a, b, got 'B'"),
         ({"kind": "aa"}, "Knobs.kind must be one of a, b, got 'aa'; did you mean a?"),
         ({"maybe": "some"}, "Knobs.maybe must be a number or none, got 'some'"),
-        ({"at_least": None}, "Knobs.at_least must be a whole number, got None"),
-        ({"rounds": (3, "x")}, "Knobs.rounds[1] must be a whole number, got 'x'"),
+        ({"at_least": None}, "Knobs.at_least must be an integer, got None"),
+        ({"rounds": (3, "x")}, "Knobs.rounds[1] must be an integer, got 'x'"),
         ({"rounds": 3}, "Knobs.rounds must be a list (a whole number each), got 3"),
-        ({"pairs": ((1, 2), (3, None))}, "Knobs.pairs[1][1] must be a whole number, got None"),
+        ({"pairs": ((1, 2), (3, None))}, "Knobs.pairs[1][1] must be an integer, got None"),
     ],
 )
 def test_a_refusal_is_one_sentence(values: dict[str, Any], text: str) -> None:
@@ -192,7 +192,7 @@ def test_a_table_of_nested_settings_is_built_too() -> None:
     [
         (f"a = {'9' * 5000}", "a number of too many digits"),
         (f"a = 0x{'f' * 17}", "more than 64 bits"),
-        (f"a = [{2**63 + 1}]", "it has a whole number of more than 64 bits"),
+        (f"a = [{2**63 + 1}]", "it has an integer of more than 64 bits"),
         (f"[boundary]\nsecret = {2**63}", "a longer secret is given by --secret-file FILE"),
         ("a = [{b = 1979-05-27}]", "a date or a time, which no setting is"),
         ("a = 07:32:00", "a date or a time, which no setting is"),
@@ -229,7 +229,7 @@ def test_whole_numbers_have_64_bits(number: int) -> None:
 
 @pytest.mark.parametrize("text", ["a\x00b", "\udcff", "\x1b[2J", "a\nb"], ids=range(4))
 def test_texts_are_such_that_a_file_can_hold_them(text: str) -> None:
-    with pytest.raises(SettingError, match="must be a text in UTF-8 without control characters"):
+    with pytest.raises(SettingError, match="must be a UTF-8 string without control characters"):
         make({"scenario": "synthetic/groups", "methods": ["fedavg"], "data": text})
 
 

@@ -38,7 +38,7 @@ def test_a_table_of_an_experiment() -> None:
     [
         ({"rotate": "permute"}, "boundary has no setting 'rotate'; did you mean rotation?"),
         ({"noise": 1}, "Boundary.noise 1 needs Boundary.clip"),
-        (3, "boundary must be a table of settings; what was given is not shown: it may be a secret"),
+        (3, "boundary must be a table of settings; the value is not shown: it may be a secret"),
     ],
 )
 def test_mistakes_in_the_table(table: Any, sentence: str) -> None:
@@ -86,7 +86,7 @@ def test_a_summary_tells_what_was_spent(tmp_path: Path) -> None:
 def test_the_command_line_tells_what_was_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["run", "--scenario", "synthetic/groups", "--method", "fedavg", "--rounds", "1", "--out", str(tmp_path / "run")]
     assert main([*call, "--workers", "1", "--set", "boundary.clip=1", "--set", "boundary.noise=10"]) == 0
-    assert "run: ε = 0.726 at δ = 1e-05 after 1 updates of the client that sent most" in capsys.readouterr().out
+    assert "run: ε = 0.726 at δ = 1e-05 after 1 updates of the client that sent the most" in capsys.readouterr().out
     assert main([*call[:-1], str(tmp_path / "other"), "--workers", "1", "--set", "boundary.clip=1"]) == 0
     assert "ε" not in capsys.readouterr().out
 

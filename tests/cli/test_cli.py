@@ -210,10 +210,10 @@ MISTAKES = [
     (("rn",), "there is no command 'rn'; did you mean run?"),
     (("run", "--metod", "cfl"), "coterie run has no option --metod; did you mean --method?"),
     (("run", "--rounds"), "--rounds: expected one argument"),
-    (("run", "--rounds", "many"), "--rounds: must be a whole number, got 'many'"),
+    (("run", "--rounds", "many"), "--rounds: must be an integer, got 'many'"),
     (("run", "--rounds", "0"), "--rounds must be at least 1, got 0"),
     (("run", "--workers", "-2"), "--workers must be at least 1, got -2"),
-    (("run", "--seed", "1", "--seeds", "2"), "use just one of --seed and --seeds"),
+    (("run", "--seed", "1", "--seeds", "2"), "use only one of --seed and --seeds"),
     (("run", "--seed", "-1"), "Experiment.seeds must be >= 0, got -1"),
     (("run", "--target", "high"), "--target: must be a number, got 'high'"),
     (("run", "--target", "0"), "Experiment.target must be > 0, got 0.0"),
@@ -318,7 +318,7 @@ def interrupted(call: Call, monkeypatch: pytest.MonkeyPatch, after: int, error: 
 def test_ctrl_c_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     status, out, err = interrupted(call, monkeypatch, after)
     assert (status, out) == (130, "")
-    assert err == "coterie: interrupted; coterie resume here goes on where it stands\n"
+    assert err == "coterie: interrupted; to continue, run coterie resume here\n"
     status, out, _ = call("resume", "here", "--json")
     assert status == 0
     run_small(call, "--method", "cfl", "--out", "whole")
@@ -353,15 +353,15 @@ def test_every_command_works_on_a_path_that_is_not_utf8(call: Call, monkeypatch:
         json.loads(call(*words)[1])
     status, _, err = call("run", "--scenario", "folder/clients", "--data", name, "--out", "no")
     assert status == 2
-    assert err.startswith("coterie: Experiment.data must be a text in UTF-8 without control characters, got '")
+    assert err.startswith("coterie: Experiment.data must be a UTF-8 string without control characters, got '")
     assert not Path("no").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--rounds", "9" * 5000], "--rounds: must be a whole number, got '999"),
-        (["--seed", "1" + "0" * 20], "--seed: must be a whole number of at most 64 bits, got '1000"),
+        (["--rounds", "9" * 5000], "--rounds: must be an integer, got '999"),
+        (["--seed", "1" + "0" * 20], "--seed: must be an integer of at most 64 bits, got '1000"),
         (["--seeds", "1000000000000"], "--seeds must be at most 10,000, got 1000000000000"),
         (["--set", f"rounds={'9' * 5000}"], "--set rounds: the value cannot be read: it has a number of too many digits"),
         (["--set", f"rounds={'[' * 3000}"], "--set rounds: the value cannot be read: its tables and lists are more than 16"),

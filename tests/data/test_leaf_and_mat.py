@@ -85,7 +85,7 @@ def test_matlab_files_that_will_not_do(tmp_path: Path) -> None:
     write_mat(tmp_path / "test_32x32.mat", 5)
     file = tmp_path / "train_32x32.mat"
     file.write_bytes(b"no such thing")
-    with pytest.raises(UserError, match="is no readable MATLAB file"):
+    with pytest.raises(UserError, match="is not a readable MATLAB file"):
         datasets.load("svhn", tmp_path)
     savemat(file, {"X": np.zeros((32, 32, 3, 2))})
     with pytest.raises(UserError, match="lacks 'y'; it must hold X and y"):

@@ -105,7 +105,7 @@ def test_a_killed_worker_ends_the_run() -> None:
 
 
 def test_workers_must_be_one_or_more() -> None:
-    with pytest.raises(ValueError, match="workers must be a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match="workers must be an integer >= 1, got 0"):
         play(FedAvg(), world(), 1, 0)
 
 

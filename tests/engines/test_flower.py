@@ -229,8 +229,8 @@ def test_a_node_whose_id_is_none_takes_no_part_and_is_told_of(client: Any) -> No
     found = list(strategy_of(FedAvg(), tried, nodes=5).rounds(grid, 3))
     assert found[-1].position.members == (0, 1, 2, 3, 4)
     notes = [note.text for done in found for note in done.notes if note.kind == "node"]
-    why = "its client id is no whole number >= 0"
-    assert notes == [f"node {FIRST + 35} has not said in 3 queries which client it is, and takes no part: {why}"]
+    why = "its client id must be a non-negative integer"
+    assert notes == [f"node {FIRST + 35} did not report its client id in 3 queries and does not take part: {why}"]
 
 
 def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again() -> None:
@@ -366,7 +366,7 @@ def test_two_nodes_that_are_one_client_are_told_of_and_the_later_one_is_asked() 
     grid.join(3, node=77)
     done = next(rounds)
     assert [(note.kind, note.clients) for note in done.notes] == [("node", (3,))]
-    assert "2 nodes are client 3 at once; the one that came last is asked" in done.notes[0].text
+    assert "2 nodes claim to be client 3; only the one that came last is used" in done.notes[0].text
     assert (done.asked, done.answered) == (6, 6)
     assert 77 in [m.metadata.dst_node_id for m, _ in grid.messages if m.metadata.message_type == "train"]
     assert not next(rounds).notes  # told once
@@ -400,7 +400,7 @@ def test_a_run_config_tells_all_of_it() -> None:
 
 @pytest.mark.parametrize("name", ["nodes", "patience", "seed", "eval_every"])
 def test_wrong_settings_are_told(name: str) -> None:
-    with pytest.raises(SettingError, match=f"MethodStrategy.{name} must be a whole number >= [01], got -1"):
+    with pytest.raises(SettingError, match=f"MethodStrategy.{name} must be an integer >= [01], got -1"):
         MethodStrategy(FedAvg(), mlp, **{name: -1})
 
 

@@ -171,7 +171,9 @@ def test_under_noise_an_app_that_fails_does_not_say_why() -> None:
     broken = replace(tried, clients={**tried.clients, 2: wide})
     grid = Here(app_of(broken, [boundary_mod(boundary, tried.model)]), 6)
     done = next(strategy_of(FedAvg(), tried, boundary=boundary).rounds(grid, 1))
-    assert done.refused == {2: "its app failed: the app failed; under noise it does not say why, as that may tell of its data"}
+    assert done.refused == {
+        2: "its app failed: the app failed; with noise, it does not send the reason, which may reveal its data"
+    }
 
 
 @pytest.mark.parametrize("compress", ["topk", "sign", "8bit"])
@@ -240,9 +242,9 @@ def with_one_of(other: Boundary | None, boundary: Boundary, tried: World) -> Her
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (Boundary(rotation="permute", secret=SECRET + 1), "its boundary's secret is another than the other clients'"),
+        (Boundary(rotation="permute", secret=SECRET + 1), "its boundary's secret differs from the other clients'"),
         (Boundary(rotation="blocks", secret=SECRET), "its boundary is rotation blocks, and the server's is rotation permute"),
-        (None, "it has no boundary, and the server's strategy has one; its app needs the mod boundary_mod"),
+        (None, "it has no boundary, but the server's strategy has one; its app needs the mod boundary_mod"),
     ],
     ids=["secret", "settings", "none"],
 )

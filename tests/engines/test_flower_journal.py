@@ -156,7 +156,7 @@ def test_a_setting_that_is_newer_than_the_run_is_no_obstacle(tmp_path: Path) -> 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="is there already and no run directory; name another"):
+    with pytest.raises(UserError, match="exists and is not a run directory; choose another folder"):
         federated(tmp_path, rounds=1)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

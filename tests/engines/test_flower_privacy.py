@@ -226,7 +226,7 @@ def test_a_count_that_is_damaged_lets_nothing_out(text: str, tmp_path: Path) -> 
 
 def test_a_count_that_cannot_be_kept_lets_nothing_out_and_names_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"^the count of this client's privacy budget cannot be kept; its log says why$"):
+    with pytest.raises(ValueError, match=r"^the count of this client's privacy budget cannot be saved; see its log$"):
         boundary_mod(NOISE, mlp, budget=9.0)(asked(), a_context(tmp_path / "file"), answer)
     with pytest.raises(ValueError, match="needs a folder in the node's config, keep-dir"):
         boundary_mod(NOISE, mlp, budget=9.0)(asked(), a_context(), answer)

@@ -90,7 +90,7 @@ def test_an_upload_that_is_no_message_is_an_error_of_its_node(caplog: pytest.Log
     found = uploads.exchange(grid, link)
     assert set(found) == {1, 2, 3, 4, 5}
     assert [node for node, reply in found.items() if reply.has_error()] == [uploads.HOSTILE + 1]
-    assert found[uploads.HOSTILE + 1].error.reason.startswith("its answer is no message of Flower's: ")
+    assert found[uploads.HOSTILE + 1].error.reason.startswith("its answer is not a Flower message: ")
 
 
 def test_the_name_of_a_message_cannot_be_computed_by_who_does_not_get_it() -> None:
@@ -332,7 +332,7 @@ def test_a_run_that_goes_on_does_not_take_the_secret_of_who_answers_first() -> N
     assert (next(rounds).answered, alone) == (1, [True])  # there is nobody to compare it with
     alone[0] = False
     done = next(rounds)
-    assert done.refused == {0: "its boundary's secret is another than the other clients'"}
+    assert done.refused == {0: "its boundary's secret differs from the other clients'"}
     assert done.answered == 5
 
 

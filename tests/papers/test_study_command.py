@@ -118,7 +118,7 @@ def test_an_interrupted_study_goes_on(tiny: Path, capsys: pytest.CaptureFixture[
         ("cfl/fig3 --scale data --data nowhere", "nowhere does not exist"),
         ("cfl/fig3 --seeds 0", "--seeds must be at least 1, got 0"),
         ("cfl/fig3 --workers 0", "--workers must be at least 1, got 0"),
-        ("cfl/fig3 --device tpu", "device must be cpu, cuda, cuda:1 or the like, got 'tpu'"),
+        ("cfl/fig3 --device tpu", "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
         ("cfl/fig3 --out settings/cfl-fig3.toml", "--out must be a folder, and settings/cfl-fig3.toml is a file"),
         ("", "the following arguments are required: NAME"),
     ],

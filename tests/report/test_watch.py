@@ -163,7 +163,7 @@ def test_who_has_no_token_gets_a_sentence_and_no_data(
                 assert status == 403, (path, query)
                 assert "ETag" not in headers
                 assert token not in str(headers)
-                assert body in (b"", b"The address that coterie watch printed has a token at its end: open it as a whole.\n")
+                assert body in (b"", b"The token is missing or wrong: open the full address that coterie watch printed.\n")
     assert ask(server)[0] == ask(server, "/document.json")[0] == 200
     assert ask(server, query="", Host="evil.example")[0] == 403
     assert ask(server, Host="evil.example")[0] == 403
@@ -290,7 +290,7 @@ def test_the_command_prints_its_address_and_ends_by_ctrl_c(run: Path) -> None:
         with socket.create_connection((HOST, int(port)), timeout=30) as reader:
             reader.sendall(f"GET /{asked} HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode())
             assert reader.recv(15) == b"HTTP/1.0 " + status
-    assert watching.end(signal.SIGINT) == (0, "no longer shown\n", "")
+    assert watching.end(signal.SIGINT) == (0, "stopped\n", "")
 
 
 @pytest.fixture

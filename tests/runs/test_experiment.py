@@ -115,13 +115,13 @@ def test_a_runs_own_file_is_an_experiment_file(tmp_path: Path, monkeypatch: pyte
         ({"methods": [{"name": "cfl", "eps1": "big"}]}, "CFL.eps1 must be a number, got 'big'"),
         ({"methods": [{"name": "cfl", "eps1": -0.1}]}, "CFL.eps1 must be >= 0, got -0.1"),
         ({"training": {"lr_": 1}}, "training has no setting 'lr_'; did you mean lr"),
-        ({"training": {"batch": 1.5}}, "Training.batch must be a whole number, got 1.5"),
+        ({"training": {"batch": 1.5}}, "Training.batch must be an integer, got 1.5"),
         ({"training": 3}, "training must be a table"),
         ({"rounds": 0}, "Experiment.rounds must be >= 1, got 0"),
-        ({"rounds": "many"}, "Experiment.rounds must be a whole number, got 'many'"),
+        ({"rounds": "many"}, "Experiment.rounds must be an integer, got 'many'"),
         ({"seeds": [1, 1]}, "must be at least one, all different"),
         ({"seeds": 0}, "must be at least one"),
-        ({"seed": 1, "seeds": 2}, "use just one of seed and seeds"),
+        ({"seed": 1, "seeds": 2}, "use only one of seed and seeds"),
         ({"target": True}, "Experiment.target must be a number or none, got True"),
     ],
 )
@@ -208,8 +208,8 @@ def test_run_takes_names_or_objects() -> None:
     [
         ({"method": "clf"}, "no method 'clf'; did you mean cfl?"),
         ({"scenario": "digits/idd"}, "no scenario 'digits/idd'; did you mean digits/iid?"),
-        ({"rounds": 0}, "rounds must be a whole number >= 1, got 0"),
-        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+        ({"rounds": 0}, "rounds must be an integer >= 1, got 0"),
+        ({"seed": -1}, "seed must be an integer >= 0, got -1"),
     ],
 )
 def test_run_tells_mistakes_before_the_first_round(arguments: dict[str, Any], sentence: str) -> None:
@@ -378,8 +378,8 @@ def test_records_are_mappings_of_plain_values(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"newcomers": 2, "join_round": 3}, r"Scenario\.join_round 3 is after the last round, 2: nobody would join"),
-        ({"leavers": 1, "leave": [3, 4]}, r"Scenario\.leave \[3, 4\] is after the last round, 2: nobody would leave"),
+        ({"newcomers": 2, "join_round": 3}, r"Scenario\.join_round 3 is after the last round, 2: no client would join"),
+        ({"leavers": 1, "leave": [3, 4]}, r"Scenario\.leave \[3, 4\] is after the last round, 2: no client would leave"),
     ],
 )
 def test_who_would_never_come_or_go_is_told_before_anything_is_written(tmp_path: Path, changes: Any, said: str) -> None:

@@ -153,7 +153,7 @@ def test_models_that_stay_at_the_clients_altogether_cannot_be_taken_out(
     federated(Path("run"), "independent", rounds=1)
     capsys.readouterr()
     assert main(["export", "run", "--to", "models"]) == 2
-    assert capsys.readouterr().err == "coterie: independent leaves all layers at the clients, and run has no model of theirs\n"
+    assert capsys.readouterr().err == "coterie: independent keeps all layers at the clients, and run has no model of them\n"
     assert [path.name for path in Path().iterdir()] == ["run"]
 
 

@@ -281,13 +281,13 @@ def test_check_of_matrices_experiments_and_exports(made: Path, run: Path, tmp_pa
     (matrix,) = (run / "similarity").iterdir()
     data = matrix.read_bytes()
     matrix.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert check(run).damaged == [f"{matrix} is not what was written: its checksum does not fit"]
+    assert check(run).damaged == [f"{matrix} was changed or damaged: its checksum does not match"]
     assert "cannot be read; coterie check says why" in call("report", str(run), "-o", str(tmp_path / "page.html"))[2]
     coterie.save(made / "run", tmp_path / "models")
     assert check(tmp_path / "models").damaged == []
     file = next((tmp_path / "models").glob("*.safetensors"))
     file.write_bytes(file.read_bytes() + b"\0")
-    assert check(tmp_path / "models").damaged == [f"{file} is not what was written: its checksum does not fit"]
+    assert check(tmp_path / "models").damaged == [f"{file} was changed or damaged: its checksum does not match"]
     experiment(tmp_path / "several", "fedavg", seeds=[0, 1], rounds=1)
     assert len(check(tmp_path / "several").intact) == 2
     one, two = tmp_path / "several" / "fedavg-seed0", tmp_path / "several" / "fedavg-seed1"
@@ -295,7 +295,7 @@ def test_check_of_matrices_experiments_and_exports(made: Path, run: Path, tmp_pa
     two.rename(one)
     (tmp_path / "between").rename(two)
     assert "has another run than" in check(tmp_path / "several").damaged[0]
-    with pytest.raises(UserError, match="is no run directory, has none inside, and holds no exported models"):
+    with pytest.raises(UserError, match="is not a run directory, and contains neither runs nor exported models"):
         check(tmp_path / "between")
 
 
@@ -462,7 +462,7 @@ def test_a_checkpoint_of_a_blob_elsewhere_is_damaged(tmp_path: Path) -> None:
     del document["checksum"]
     document["value"]["blob"] = "../../thesis"
     path.write_bytes(checksum.sealed_json(json.dumps(document).encode()))
-    with pytest.raises(DamagedError, match="is no name of a blob"):
+    with pytest.raises(DamagedError, match="is not a blob name"):
         checkpoints.load()
 
 
@@ -562,7 +562,7 @@ def test_a_damaged_checkpoint_that_is_not_needed_may_be_deleted(run: Path) -> No
     path = run / "state" / "000002.json"
     path.write_bytes(path.read_bytes() + b"x")
     (damaged,) = check(run).damaged
-    assert damaged.endswith("; that of round 3 is whole, so 000002.json is not needed and may be deleted")
+    assert damaged.endswith("; that of round 3 is intact, so 000002.json is not needed and may be deleted")
     path.unlink()
     assert check(run).damaged == []
 
@@ -584,12 +584,12 @@ def test_check_says_what_becomes_of_what_comes_after_the_last_line(run: Path) ->
     with open(run / "rounds.jsonl", "a") as file:
         file.write('{"round": 4, "ex')
     (told,) = check(run).unchecked
-    assert told == f"{run / 'rounds.jsonl'} has something after the last round, which no command reads; it may be deleted"
+    assert told == f"{run / 'rounds.jsonl'} has data after the last round, which no command reads; they may be deleted"
     path = run / "run.toml"
     path.write_text(path.read_text().replace("rounds = 3", "rounds = 4"))
     accept(run)
     (told,) = check(run).unchecked
-    assert told.endswith("has a last line that was cut short; resuming makes it again")
+    assert told.endswith("has an incomplete last line; resuming repeats that round")
 
 
 def test_check_without_a_file_or_checkpoints_says_what_that_means(run: Path) -> None:

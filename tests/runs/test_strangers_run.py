@@ -177,7 +177,7 @@ def test_no_linked_run_inside_a_folder_is_followed(run: Path, tmp_path: Path) ->
     for words_ in (("check", "--accept"), ("compare",), ("report", "-o", out)):
         status, told, err = call(words_[0], str(tmp_path / "named"), *words_[1:])
         assert (status, told) == (2, "")
-        assert f"{tmp_path / 'named' / 'b'} is a symbolic link, and Coterie follows no links here" in err
+        assert f"{tmp_path / 'named' / 'b'} is a symbolic link, which Coterie does not follow here" in err
     assert (contents(run), contents(tmp_path / "folder" / "a")) == (before, inside)
     assert not Path(out).exists()
 
@@ -188,7 +188,7 @@ def test_no_linked_export_inside_a_folder_is_checked(run: Path, tmp_path: Path) 
     (tmp_path / "folder" / "b").symlink_to("../models")
     found = coterie.check(tmp_path / "folder")
     assert (found.intact, found.damaged) == ([], [
-        f"{tmp_path / 'folder' / 'b'} is a symbolic link, and Coterie follows no links here",
+        f"{tmp_path / 'folder' / 'b'} is a symbolic link, which Coterie does not follow here",
     ])  # fmt: skip
 
 
@@ -252,8 +252,8 @@ def test_a_secret_is_given_again(sealed: Path, tmp_path: Path, monkeypatch: pyte
     assert call("resume", str(sealed))[0] == 0  # it is finished
     status, _, err = call("export", str(sealed), "--to", str(tmp_path / "none"))
     assert status == 2
-    assert "was recorded with a secret of its boundary, which was not given" in err
-    with pytest.raises(UserError, match="and another one was given"):
+    assert "was recorded with a boundary secret, which was not given" in err
+    with pytest.raises(UserError, match="and a different one was given"):
         coterie.save(sealed, tmp_path / "none", secret=SECRET + 1)
     assert call("export", str(sealed), "--to", str(tmp_path / "one"), "--secret-file", str(tmp_path / "secret"))[0] == 0
     monkeypatch.setenv("COTERIE_SECRET", str(SECRET))

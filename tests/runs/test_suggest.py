@@ -306,7 +306,7 @@ def test_the_true_groups_are_found_twice(told: tuple[Path, Suggestion]) -> None:
     assert said.finding.same
     assert said.finding.firm
     assert said.finding.p < said.finding.level
-    assert (said.start, said.round, said.caveats) == ("the model that serves all", 10, ())
+    assert (said.start, said.round, said.caveats) == ("the model that serves all clients", 10, ())
 
 
 @pytest.mark.parametrize(("method", "rounds"), [("flhc", 11), ("acfl", 1), ("cfl", 25)])
@@ -367,7 +367,7 @@ SHARED = StartingPoint(MODELS[0], 3, "", True)
         (replace(CLOSE, groups=((3, 5), (8, 9))), SHARED, "the run has 2 groups, not these"),
         (replace(CLOSE, alone=(SIDES, (IDS,)), agreement=0.0), SHARED, "each probe alone finds other groups, 2 and 1"),
         (replace(CLOSE, alike=(0.004, 0.9)), SHARED, "2 clients are one group with p 0.004"),
-        (CLOSE, replace(SHARED, shared=False, words="the mean of the 3 models that serve"), "the mean of the 3 models"),
+        (CLOSE, replace(SHARED, shared=False, words="the mean of the 3 models that serve clients"), "the mean of the 3 models"),
         (replace(CLOSE, groups=SINGLES, alike=(1.0, 1.0, 1.0)), SHARED, "2 of 3 groups are single clients"),
     ],
 )
@@ -406,7 +406,7 @@ def test_the_screen_says_what_was_found_and_what_can_be_run(told: tuple[Path, Su
     folder, said = told
     status, out, err = call("suggest", str(folder), "--workers", "1")
     assert (status, err) == (0, "")
-    assert "digits/label-permutation, fedavg, seed 0: probed from the model that serves all, after round 10" in out
+    assert "digits/label-permutation, fedavg, seed 0: probed from the model that serves all clients, after round 10" in out
     assert "4 groups, found by each of two probes" in out
     assert all(f"{one.method} " in out and one.compared in out for one in said.advice)
     assert len(out.splitlines()) < 30
@@ -430,7 +430,7 @@ def test_the_screen_says_what_was_found_and_what_can_be_run(told: tuple[Path, Su
         ("begun", "has no completed round yet"),
         ("federation", "is of a federation, whose clients are elsewhere and cannot be asked for a probe here; there, method "
          "split-half probes by itself"),
-        ("changed", "cannot be probed: the scenario's clients or data are not what they were"),
+        ("changed", "cannot be probed: the scenario's clients or data have changed"),
     ],
 )  # fmt: skip
 def test_a_mistake_costs_one_sentence(made: str, words: str, call: Call, tmp_path: Path) -> None:

@@ -86,9 +86,9 @@ def check_packed(sent: Mapping[str, Tensor], kind: str, count: int, share: float
                 f"its {name} are {tuple(found.shape)} of {found.dtype} where {kind} has {tuple(values.shape)} of {values.dtype}"
             )
     if kind == "topk" and not bool(((sent["indices"] >= 0) & (sent["indices"] < count)).all()):
-        raise ValueError(f"its indices are not of {count} entries")
+        raise ValueError(f"its indices must be from 0 to {count - 1}")
     if kind == "topk" and not bool((sent["indices"].diff() > 0).all()):
-        raise ValueError("its indices are not in order, each once")
+        raise ValueError("its indices must increase strictly")
 
 
 def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:

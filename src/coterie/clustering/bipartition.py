@@ -167,7 +167,7 @@ def _clustered(square: np.ndarray, linkage: str) -> tuple[np.ndarray, np.ndarray
 def _at_least_two(similarity: np.ndarray) -> np.ndarray:
     square = _checks.similarity_matrix(similarity)
     if len(square) < 2:
-        raise ValueError("similarity must be of at least 2 clients to be cut in two, got 1")
+        raise ValueError("similarity must have at least 2 clients to be split, got 1")
     return square
 
 
@@ -243,7 +243,7 @@ def H(gamma_i: float, gamma_j: float) -> float:
     """
     for name, value in (("gamma_i", gamma_i), ("gamma_j", gamma_j)):
         if not 0 <= value <= 1:
-            raise ValueError(f"{name} must be 0 to 1, where the Separation Theorem speaks, got {value}")
+            raise ValueError(f"{name} must be 0 to 1, where the Separation Theorem holds, got {value}")
     return -gamma_i * gamma_j + math.sqrt(1 - gamma_i**2) * math.sqrt(1 - gamma_j**2)
 
 
@@ -349,4 +349,4 @@ def passes_gamma(cross: float, gamma_max: float) -> bool:
 
 def _whole(k: int) -> None:
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise ValueError(f"k must be a number of data distributions, a whole number >= 1, got {k!r}")
+        raise ValueError(f"k, the number of data distributions, must be an integer >= 1, got {k!r}")

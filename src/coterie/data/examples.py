@@ -101,7 +101,7 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
     ends = targets.min(), targets.max()  # Python cannot write some floats as whole numbers
     low, high = (int(np.clip(end, -1e18, 1e18) if targets.dtype.kind == "f" else end) for end in ends)
     if high >= MOST_CLASSES:
-        raise UserError(f"{where} is mislabelled: labels number the classes from 0, found {high}; are these ids?")
+        raise UserError(f"{where} is mislabelled: labels must be class numbers from 0, found {high}; are these ids?")
     if low < 0 or (classes is not None and high >= classes):
         allowed = ">= 0" if classes is None else f"0 to {classes - 1}"
         raise UserError(f"{where} is mislabelled: labels must be {allowed}, found {low} to {high}")

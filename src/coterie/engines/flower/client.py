@@ -202,7 +202,7 @@ def _models(learner: training.Learner, content: RecordDict, count: int, own: Ten
     try:
         rows = [messages.unpacked(content[messages.name_of(i)], learner.layout, may_lack=has) for i in range(count)]
     except messages.Unfit as error:
-        raise ValueError(f"of a model offered: {error}, or this client has lost the layers that it kept") from None
+        raise ValueError(f"invalid offered model: {error}; or this client has lost its personal layers") from None
     return [own_layers(row, own) for row in rows]
 
 
