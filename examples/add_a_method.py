@@ -1,4 +1,4 @@
-"""A method of one's own: FedAvg, then k-means of the clients' updates, then FedAvg in each group.
+"""A custom method: FedAvg, then k-means of the clients' updates, then FedAvg in each group.
 
     python examples/add_a_method.py
 
@@ -36,7 +36,7 @@ from coterie.settings import check, setting
 @state("k-means")
 class KMeansState:
     """round: completed. clients: all that are there. models ``(k, d)``: a single one until the clustering. parameters: how
-    many columns of a model are no buffers. group: client -> row of ``models``, of those who have one. notes: the last."""
+    many columns of a model are not buffers. group: client -> row of ``models``, of those who have one. notes: the last."""
 
     round: int
     clients: tuple[Client, ...]
@@ -63,7 +63,7 @@ class KMeansFL:
         return KMeansState(round=0, clients=federation.clients, models=federation.draw(0)[None], parameters=size, group={})
 
     def plan(self, state: KMeansState, cohort: Cohort) -> Plan:
-        everything = tuple(range(len(state.models)))  # who has no group takes the model it has least training loss with
+        everything = tuple(range(len(state.models)))  # a client without a group takes the model with its least training loss
         offered = {c: (state.group[c],) if c in state.group else everything for c in state.clients}
         tasks = {client: Task(offered=rows) for client, rows in offered.items() if client in cohort.present}
         return Plan(models=state.models, tasks=tasks, need="rows" if state.round == self.warmup else "mean")
@@ -86,7 +86,7 @@ class KMeansFL:
         assert replies.updates is not None
         updates = replies.updates[:, : state.parameters].double()  # a counter of batches would drown everything else
         count = min(self.groups, len(updates.unique(dim=0)))
-        found = KMeans(count, n_init=10, random_state=0).fit(updates.numpy())  # a pure function: no randomness of its own
+        found = KMeans(count, n_init=10, random_state=0).fit(updates.numpy())  # a pure function needs a fixed seed
         groups = as_groups([replies.clients[i] for i in part] for part in groups_of(found.labels_))  # ids from here on
         inside = found.inertia_ / max(float((updates - updates.mean(0)).square().sum()), 1e-12)
         text = f"k-means of {len(updates)} updates: {inside:.0%} of their variance is left inside {len(groups)} groups"

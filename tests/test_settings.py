@@ -23,7 +23,7 @@ from coterie.settings import SettingError, UserError, as_dict, build, check, des
 class Knobs:
     """One field of each kind."""
 
-    at_least: int = setting(1, "a whole number", ge=1)
+    at_least: int = setting(1, "an integer", ge=1)
     inside: float = setting(0.5, "a share", gt=0, lt=1)
     up_to: float = setting(1.0, "no limit below", le=1)
     kind: str = setting("a", "one of two", choices=("a", "b"))
@@ -65,7 +65,7 @@ def test_limits_hold_at_their_edges() -> None:
         ({"maybe": "some"}, "Knobs.maybe must be a number or none, got 'some'"),
         ({"at_least": None}, "Knobs.at_least must be an integer, got None"),
         ({"rounds": (3, "x")}, "Knobs.rounds[1] must be an integer, got 'x'"),
-        ({"rounds": 3}, "Knobs.rounds must be a list (a whole number each), got 3"),
+        ({"rounds": 3}, "Knobs.rounds must be a list (an integer each), got 3"),
         ({"pairs": ((1, 2), (3, None))}, "Knobs.pairs[1][1] must be an integer, got None"),
     ],
 )
@@ -165,9 +165,9 @@ def test_every_setting_has_a_sentence_a_type_and_an_allowed_default(cls: type[An
 
 
 def test_types_in_words() -> None:
-    assert describe(tuple[int, ...] | None) == "a list (a whole number each) or none"
-    assert describe(tuple[tuple[int, ...], ...]) == "a list (a list (a whole number each) each)"
-    assert [describe(t) for t in (int, float, bool, str)] == ["a whole number", "a number", "true or false", "a text"]
+    assert describe(tuple[int, ...] | None) == "a list (an integer each) or none"
+    assert describe(tuple[tuple[int, ...], ...]) == "a list (a list (an integer each) each)"
+    assert [describe(t) for t in (int, float, bool, str)] == ["an integer", "a number", "true or false", "a string"]
 
 
 @pytest.mark.parametrize(

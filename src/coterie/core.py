@@ -62,7 +62,7 @@ __all__ = [
 
 
 Client = int
-"""A client's id: any whole number >= 0, the same in every exchange. Never a position in a matrix."""
+"""A client's id: any integer >= 0, the same in every exchange. Never a position in a matrix."""
 
 Groups = tuple[tuple[Client, ...], ...]
 """A partition of clients: each group sorted, groups ordered by their first member."""

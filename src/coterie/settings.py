@@ -58,7 +58,7 @@ def setting(
         lt: The value must be < this number.
         choices: The value must be one of these.
         multiple: The value must be a positive multiple of this number.
-        bits: The greatest number of bits of a whole number; TOML's have 64.
+        bits: The greatest number of bits of an integer; TOML's have 64.
         advanced: Few users need to change the setting: lists show it after the others, and mark it.
 
     Returns:
@@ -156,7 +156,7 @@ def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
 
 
 def fits(number: int, bits: int = 64) -> bool:
-    """Whether a whole number has at most ``bits`` bits, including its sign; TOML's have 64."""
+    """Whether an integer has at most ``bits`` bits, including its sign; TOML's have 64."""
     return -(1 << bits - 1) <= number < 1 << bits - 1
 
 
@@ -171,7 +171,7 @@ def describe(hint: Any) -> str:
 
     Example:
         >>> describe(int | None)
-        'a whole number or none'
+        'an integer or none'
     """
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return " or ".join(describe(h) for h in typing.get_args(hint))

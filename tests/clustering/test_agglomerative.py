@@ -182,7 +182,7 @@ def test_distances_in_place_of_updates_are_refused():
         ({"threshold": None, "groups": 0}, "1 to the 3 clients"),
         ({"threshold": None, "groups": 4}, "1 to the 3 clients"),
         ({"threshold": None, "groups": 1.5}, "pass threshold"),
-        ({"threshold": None, "groups": True}, "whole number"),
+        ({"threshold": None, "groups": True}, "an integer"),
     ],
 )
 def test_wrong_settings_are_refused(wrong, says):

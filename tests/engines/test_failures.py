@@ -115,7 +115,7 @@ def test_one_client_is_a_world(method: Any) -> None:
         method = replace(method, groups=1)
     done = play(method, tried, 2, workers=2)
     assert done[-1].assignment.groups == ((5,),)
-    with pytest.raises(ValueError, match="whole number >= 0, got -1"):
+    with pytest.raises(ValueError, match="non-negative integer, got -1"):
         replace(tried, clients={-1: client(5)})
 
 

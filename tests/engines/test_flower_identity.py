@@ -82,10 +82,10 @@ def test_a_list_of_key_files_fingerprints_and_node_ids(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("0 = ", "is no TOML file"),
-        ("\xff", "lists clients by their ids, whole numbers >= 0, got 'Ã¿'|is no TOML file"),
+        ("\xff", "must list clients by their ids, non-negative integers, got 'Ã¿'|is not a TOML file"),
         ("", "lists no client"),
-        ('a = "0.pub"', "lists clients by their ids, whole numbers >= 0, got 'a'"),
-        ('-1 = "0.pub"', "lists clients by their ids, whole numbers >= 0, got '-1'"),
+        ('a = "0.pub"', "must list clients by their ids, non-negative integers, got 'a'"),
+        ('-1 = "0.pub"', "must list clients by their ids, non-negative integers, got '-1'"),
         ("0 = 1.5", r"must give client 0 a public key file, a fingerprint SHA256:... or a node id, got 1\.5"),
         ("0 = -1", "must give client 0 a public key file, a fingerprint SHA256:... or a node id, got -1"),
         ("0 = true", "must give client 0 a public key file, a fingerprint SHA256:... or a node id, got True"),

@@ -23,7 +23,7 @@ def pack(values: Tensor, kind: str, share: float = 1.0, gen: torch.Generator | N
     - topk: the ``share`` of entries with the greatest magnitude, as ``values`` and ``indices``.
     - sign: one bit per entry, and the mean magnitude of all entries. A zero gets a random sign from ``gen``: otherwise
       entries that are zero at all clients would make all clients similar.
-    - 8bit: whole numbers from -127 to 127 and the scale, greatest magnitude / 127. The error is at most half the scale.
+    - 8bit: integers from -127 to 127 and the scale, greatest magnitude / 127. The error is at most half the scale.
 
     Args:
         values: The values ``(c,)`` float32.

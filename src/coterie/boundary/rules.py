@@ -196,7 +196,7 @@ def secret_of_file(path: Path | str) -> int:
         The secret.
 
     Raises:
-        UserError: The file cannot be read or is not a whole number >= 0.
+        UserError: The file cannot be read or is not an integer >= 0.
     """
     try:
         data = read_regular(path, limit=10_000)

@@ -51,7 +51,7 @@ class Version(argparse.Action):
 
 
 def whole(text: str) -> int:
-    """A whole number in an argument."""
+    """An integer in an argument."""
     try:
         number = int(text)
     except ValueError:  # also for more digits than Python reads

@@ -193,7 +193,7 @@ def one_per_client(values: Any, n: int, name: str) -> np.ndarray:
 
 
 def label_vector(labels: Any, n: int | None = None, name: str = "labels") -> np.ndarray:
-    """Renumber labels by first member: ``(n,)`` whole numbers 0 to g-1.
+    """Renumber labels by first member: ``(n,)`` integers 0 to g-1.
 
     Args:
         labels: One label per client; any labels that NumPy can sort.
@@ -241,7 +241,7 @@ def position_list(group: Iterable[int], n: int, name: str = "group") -> np.ndarr
 
 
 def number_of_groups(groups: Any, n: int) -> None:
-    """Refuse anything but a whole number 1 to n."""
+    """Refuse anything but an integer 1 to n."""
     if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)) or not 1 <= groups <= n:
         hint = "; to cut at a distance, pass threshold" if isinstance(groups, float) else ""
         raise ValueError(f"groups must be an integer from 1 to {n}, the number of clients, got {groups!r}{hint}")

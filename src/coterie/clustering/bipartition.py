@@ -263,7 +263,7 @@ def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
         the formula contains π/0; the bound is 1, that of every cosine.
 
     Raises:
-        ValueError: k is not a whole number >= 1, or a γ is not in [0, 1].
+        ValueError: k is not an integer >= 1, or a γ is not in [0, 1].
 
     Example:
         >>> round(separation_bound(3, 0.0, 0.6), 12)  # H = 0.8; sqrt(1 - 0.8²)
@@ -294,7 +294,7 @@ def guaranteed_gamma(k: int) -> float:
         The bound on γ; 0 for k = 1, since no cut of congruent clients is correct.
 
     Raises:
-        ValueError: k is not a whole number >= 1.
+        ValueError: k is not an integer >= 1.
 
     Example:
         >>> [round(guaranteed_gamma(k), 4) for k in (2, 3, 10)]

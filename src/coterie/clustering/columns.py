@@ -29,7 +29,7 @@ def blocks(rows: Tensor, columns: Columns, width: int) -> Iterator[Tensor]:
 
 
 def widened(block: Tensor) -> Tensor:
-    """Convert to the precision for products and sums: float32 at least, and float64 for whole numbers."""
+    """Convert to the precision for products and sums: float32 at least, and float64 for integers."""
     if block.is_floating_point() and block.element_size() >= 4:
         return block
     return block.to(torch.float32 if block.is_floating_point() else torch.float64)

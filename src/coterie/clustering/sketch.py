@@ -74,7 +74,7 @@ class Sketcher:
             rows: Shape ``(n, d)``.
 
         Returns:
-            Shape ``(n, size)``, in the precision of the rows; half precisions and whole numbers become a wider one.
+            Shape ``(n, size)``, in the precision of the rows; half precisions and integers become a wider one.
 
         Raises:
             ValueError: The rows have another shape.

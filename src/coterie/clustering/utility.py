@@ -77,7 +77,7 @@ def utility_merge(
         Groups as sorted tuples of positions, in the order of their first members.
 
     Raises:
-        ValueError: As in :func:`utility`, or ``groups`` is not a whole number 1 to n.
+        ValueError: As in :func:`utility`, or ``groups`` is not an integer 1 to n.
 
     Example:
         Two clients of N examples and cosine c merge if ``λ/N > 2 (1 - sqrt((1 + c)/2))``, 0.586 for c = 0:

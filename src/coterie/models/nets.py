@@ -191,7 +191,7 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
 
 
 def takes_tokens(name: str) -> bool:
-    """Whether a model may take whole numbers: a next-word model, or a model of the user."""
+    """Whether a model may take integers: a next-word model, or a model of the user."""
     return name == "cfl-lstm" or name not in MODELS
 
 

@@ -69,7 +69,7 @@ def client_app(
         data: Function that returns this node's examples.
         objective: Loss and metrics. None means cross entropy and accuracy.
         participant: Function that returns all of this, in place of ``model``, ``data`` and ``objective``.
-        client: Function that returns the client's id, a whole number that stays the same when a node returns. None takes
+        client: Function that returns the client's id, an integer that stays the same when a node returns. None takes
             ``client-id`` or ``partition-id`` of the node's config; without these the server assigns an id.
         mods: Flower's client mods, such as :func:`~coterie.engines.flower.boundary_mod`.
 

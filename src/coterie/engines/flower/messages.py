@@ -283,7 +283,7 @@ def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
 
 
 def whole(value: Any) -> int | None:
-    """Return a whole number >= 0 of at most 63 bits, such as an id or a count; None for any other value."""
+    """Return a non-negative integer of at most 63 bits, such as an id or a count; None for any other value."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if type(value) is int and 0 <= value < 2**63 else None
