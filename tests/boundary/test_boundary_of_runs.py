@@ -62,7 +62,7 @@ def test_what_does_not_go_together_leaves_no_folder(tmp_path: Path, capsys: pyte
     call = ["run", "--scenario", "synthetic/groups", "--method", "fedfa", "--out", str(out), "--rounds", "1"]
     assert main([*call, "--set", "boundary.clip=1", "--set", "boundary.noise=1"]) == 2
     told = capsys.readouterr().err
-    assert "Boundary.noise 1 does not go with fedfa" in told
+    assert "Boundary.noise 1 cannot be used with fedfa" in told
     assert told.count("\n") == 1
     assert not out.exists()
     methods = [{"name": "flhc", "metric": "l1", "linkage": "single"}]

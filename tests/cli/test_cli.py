@@ -217,7 +217,7 @@ MISTAKES = [
     (("run", "--seed", "-1"), "Experiment.seeds must be >= 0, got -1"),
     (("run", "--target", "high"), "--target: must be a number, got 'high'"),
     (("run", "--target", "0"), "Experiment.target must be > 0, got 0.0"),
-    (("run", "a.toml", "b.toml"), "coterie run takes no 'b.toml' here"),
+    (("run", "a.toml", "b.toml"), "coterie run does not take 'b.toml' here"),
     (("run", "absent.toml"), "absent.toml cannot be read: no such file or directory"),
     (("run", "--scenario", "digits/idd"), "there is no scenario 'digits/idd'; did you mean digits/iid?"),
     (("run", "--method", "cf1"), "there is no method 'cf1'; did you mean cfl?"),
@@ -225,15 +225,15 @@ MISTAKES = [
     (("run", "--method", "cfl", "--set", "eps1=high"), "CFL.eps1 must be a number, got 'high'"),
     (("run", "--set", "eps1"), "--set takes key=value, got 'eps1'"),
     (("run", "--set", "data=1979-05-27"), "--set data: the value cannot be read: it has a date or a time"),
-    (("run", "--set", "boundary.secret:7319991"), "--set takes key=value; what was given is not shown"),
-    (("run", "--set", "boundary.secret:7319991=1"), "--set takes key=value; what was given is not shown"),
-    (("run", "--secret-file", "7319991"), "its name, a number, is not shown: is it the secret?"),
+    (("run", "--set", "boundary.secret:7319991"), "--set takes key=value; the value is not shown"),
+    (("run", "--set", "boundary.secret:7319991=1"), "--set takes key=value; the value is not shown"),
+    (("run", "--secret-file", "7319991"), "its name is a number and not shown: did you pass the secret itself?"),
     (("run", "--set", "method.fraction=2"), "FedAvg.fraction must be > 0 and <= 1, got 2.0"),
     (("run", "--scenario", "mnist/iid", "--data", "absent"), "absent"),
     (("resume",), "the following arguments are required: RUN"),
     (("resume", "absent"), "absent does not exist"),
-    (("resume", "."), ". is no run directory"),
-    (("compare", "absent"), "absent is no run directory and has none inside"),
+    (("resume", "."), ". is not a run directory"),
+    (("compare", "absent"), "absent is not a run directory and contains none"),
     (("methods", "clf"), "there is no method 'clf'; did you mean cfl?"),
     (("scenarios", "digits/idd"), "there is no scenario 'digits/idd'; did you mean digits/iid?"),
     (("--verison",), "coterie has no option --verison; did you mean --version?"),
@@ -268,14 +268,14 @@ def test_a_memory_that_is_not_enough_is_one_sentence(call: Call, monkeypatch: py
     monkeypatch.setattr("coterie.runs.run.begin", fill)
     status, _, err = call("run", "--out", "here")
     assert (status, err.count("\n")) == (2, 1)
-    assert "the memory is not enough" in err
+    assert "not enough memory" in err
 
 
 def test_a_table_in_place_of_which_a_secret_stands_is_not_shown(call: Call) -> None:
     Path("a.toml").write_text('boundary = "7319991"')
     status, _, err = call("run", "a.toml", "--out", "here")
     assert status == 2
-    assert "boundary must be a table of settings; what was given is not shown" in err
+    assert "boundary must be a table of settings; the value is not shown" in err
     assert "7319991" not in err
 
 

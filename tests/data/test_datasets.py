@@ -171,7 +171,7 @@ def test_unknown_names_are_told_the_nearest() -> None:
         (np.array([[np.nan], [1.0]]), np.arange(2), "not finite"),
         (np.array([[1e300], [1.0]]), np.arange(2), "not finite numbers in float32"),
         (np.ones((2, 2)), np.array([0, np.inf]), "labels that are integers"),
-        (np.ones((2, 2)), np.array([0, 2**63], np.uint64), "labels number the classes from 0, found 9223372036854775808"),
+        (np.ones((2, 2)), np.array([0, 2**63], np.uint64), "labels must be class numbers from 0, found 9223372036854775808"),
     ],
 )
 def test_arrays_that_are_no_data(inputs: np.ndarray, targets: np.ndarray, sentence: str) -> None:

@@ -228,7 +228,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
         find("folder/clients").build(0, tmp_path)
     np.savez(tmp_path / "a.npz", x=np.ones((5, 2)), y=np.arange(5))
     np.savez(tmp_path / "b.npz", x=np.ones((5, 3)), y=np.arange(5))
-    with pytest.raises(UserError, match=r"must be alike: a has \(2,\) torch.float32, b has \(3,\)"):
+    with pytest.raises(UserError, match=r"must have the same shape and type: a has \(2,\) torch.float32, b has \(3,\)"):
         find("folder/clients").build(0, tmp_path)
 
 

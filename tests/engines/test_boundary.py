@@ -297,10 +297,10 @@ NOISE = {"clip": 1.0, "noise": 1.0}
         (L1, mlp, {"rotation": "blocks"}, "none or permute or permute-tensors for flhc with these settings, got blocks"),
         (HCCTE(layer="paper-code"), mlp, {"rotation": "permute-tensors"}, "must be none for hcct-e with these settings"),
         (HCCTE(), mlp, {"rotation": "permute"}, "must be none or permute-tensors if a method uses single layers, got"),
-        (FedPer(), mlp, {"rotation": "blocks"}, "must be none or permute-tensors where fedper leaves some layers"),
-        (FedFA(), mlp, NOISE, "Boundary.noise 1 does not go with fedfa and these settings: clients would tell losses"),
-        (MAXFL(), mlp, NOISE, "Boundary.noise 1 does not go with maxfl"),
-        (CFL(fallback=True), mlp, NOISE, "Boundary.noise 1 does not go with cfl and these settings"),
+        (FedPer(), mlp, {"rotation": "blocks"}, "must be none or permute-tensors if fedper keeps some layers"),
+        (FedFA(), mlp, NOISE, "Boundary.noise 1 cannot be used with fedfa and these settings: clients would send losses"),
+        (MAXFL(), mlp, NOISE, "Boundary.noise 1 cannot be used with maxfl"),
+        (CFL(fallback=True), mlp, NOISE, "Boundary.noise 1 cannot be used with cfl and these settings"),
         (FedAvg(), normed, NOISE, "needs a model without running statistics .BatchNorm., got '1.running_mean'"),
     ],
 )
@@ -322,7 +322,7 @@ def test_noise_is_refused_at_once_or_never(method: Any) -> None:
     except SettingError as error:
         refused = str(error)
     if refused:
-        assert "does not go with" in refused
+        assert "cannot be used with" in refused
     else:
         play(method, tried, 6, boundary=boundary)
 

@@ -119,18 +119,20 @@ def test_apps_are_told_what_the_server_app_says() -> None:
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        (IFCA(), "to choose among several models"), (FedPer(), "to keep layers"), (ACFL(), "to train in another way"),
+        (IFCA(), "to choose among several models"), (FedPer(), "to keep some layers"), (ACFL(), "to train differently"),
         (HCCT(cosines="signals"), "for updates of both halves"), (HCCTE(cosines="signals"), "for updates of both halves"),
         (CFL(gamma_max=None), "for updates of both halves"), (SplitHalf(), "for updates of both halves"),
-        (FLSC(first="random", overlap=1), "the loss of a model"),
-        (CFL(similarity="gradients", post_split="parent-mean"), "a gradient in place of an update"),
+        (FLSC(first="random", overlap=1), "for the loss of a model"),
+        (CFL(similarity="gradients", post_split="parent-mean"), "for a gradient instead of an update"),
     ],
     ids=str,
 )  # fmt: skip
 def test_what_such_an_app_would_ignore_is_refused_before_anybody_trains(method: Any, says: str, tmp_path: Path) -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
-    sentence = f"^{method.name} asks a client {says}.*client_app, or take fedavg, cfl, flhc, hcct or hcct-e with .*settings$"
+    sentence = (
+        f"^{method.name} asks a client {says}.*client_app, or use fedavg, cfl, flhc, hcct or hcct-e with default settings$"
+    )
     with pytest.raises(SettingError, match=sentence):
         strategy_of(method, tried, out=tmp_path / "run").start(grid, num_rounds=3)
     assert {message.metadata.message_type for message, _ in grid.messages} == {QUERY}
@@ -260,7 +262,7 @@ def test_a_plain_app_that_joins_late_stops_nobody() -> None:
     grid.join(5, node=77)
     done = next(rounds)
     assert (done.asked, done.answered, set(done.refused)) == (6, 5, {5})
-    assert "fedper asks a client to keep layers to itself, and client 5's app" in done.refused[5]
+    assert "fedper asks a client to keep some layers, which client 5's app does not support" in done.refused[5]
 
 
 MALFORMED = [
@@ -379,7 +381,7 @@ def test_two_nodes_that_are_one_client_do_not_count_as_two() -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 6)
     grid.join(3, node=77)
-    with pytest.raises(EngineError, match="7 nodes, and 7 came; 2 nodes are client 3 at once"):
+    with pytest.raises(EngineError, match="7 clients, and 7 nodes connected; 2 nodes claim to be client 3"):
         next(strategy_of(FedAvg(), tried, nodes=7, wait=0.1).rounds(grid, 1))
 
 
@@ -426,7 +428,7 @@ def test_a_server_that_was_stopped_goes_on(method: Any, tmp_path: Path) -> None:
     assert again.last.scores == whole[-1].scores
     told = summary(tmp_path / "run")
     assert (told["method"], told["scenario"], told["rounds"]) == (method.name, "federation", 5)
-    with pytest.raises(UserError, match="cannot go on: its seeds were"):
+    with pytest.raises(UserError, match="cannot be resumed: its seeds were"):
         strategy_of(method, tried, out=tmp_path / "run", seed=1).start(grid, num_rounds=6)
 
 
@@ -457,7 +459,7 @@ def test_layers_that_stay_are_sent_once_to_every_node() -> None:
     del down[:]
     done = next(rounds)
     assert set(done.refused) == {0}
-    assert "lack '2.weight'; they are of another model, or this client has lost the layers that it kept" in done.refused[0]
+    assert "lack '2.weight'; they are from another model; or this client has lost its personal layers" in done.refused[0]
     assert down[:6] == [own] * 6
     assert next(rounds).answered == 6
     assert down[12:18] == [4 * layout.size, *[own] * 5]

@@ -81,7 +81,7 @@ def test_a_list_of_key_files_fingerprints_and_node_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("0 = ", "is no TOML file"),
+        ("0 = ", "is not a TOML file"),
         ("\xff", "must list clients by their ids, non-negative integers, got 'Ã¿'|is not a TOML file"),
         ("", "lists no client"),
         ('a = "0.pub"', "must list clients by their ids, non-negative integers, got 'a'"),
@@ -95,7 +95,7 @@ def test_a_list_of_key_files_fingerprints_and_node_ids(tmp_path: Path) -> None:
         ('0 = "0.pub"\n1 = "0.pub"', "gives SHA256:.* to client 0 and to client 1; a node can be only one client"),
         ("0 = 5\n1 = 5", "gives node 5 to client 0 and to client 1; a node can be only one client"),
         ("[0]\na = 1", "must give client 0 a public key file"),
-        ("0 = " + "[" * 3000, "is no TOML file"),
+        ("0 = " + "[" * 3000, "is not a TOML file"),
     ],
     ids=str,
 )  # fmt: skip

@@ -404,7 +404,7 @@ def test_a_client_that_does_not_clip_is_refused() -> None:
     spoiling(with_array(lambda a: a + np.float32(1.0)))(grid)
     done = next(strategy_of(FedAvg(), tried, boundary=boundary).rounds(grid, 1))
     assert set(done.refused) == {0}
-    assert done.refused[0].endswith("and under the boundary's clip 0.01 none is above 0.01")
+    assert done.refused[0].endswith("more than 0.01, the maximum under the boundary's clip 0.01")
 
 
 # -- first models -----------------------------------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ def test_a_first_model_that_no_initialiser_draws_is_no_offer_even_of_most(factor
 
 
 def test_where_witnesses_do_not_agree_nothing_begins() -> None:
-    with pytest.raises(EngineError, match="of 2 clients that drew the first model under rotation permute no more than 1 "):
+    with pytest.raises(EngineError, match="only 1 of 2 clients drew the same first model under rotation permute; "):
         offers({0: lambda row: row.flip(0)}, count=2)
 
 

@@ -66,7 +66,7 @@ class Terminal:
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[dict[str, Terminal]]:
     """The server and two clients; one whose key nobody has registered, one that has no certificate of the CA, and one that
-    is registered as they are and says that it is client 1."""
+    is registered as they are and claims to be client 1."""
     (tmp_path / "bin").mkdir()
     for name, script in COMMANDS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")

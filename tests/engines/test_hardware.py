@@ -78,7 +78,7 @@ def test_a_gpu_that_is_not_there_is_told_before_anything_trains() -> None:
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (dropped, "dropout, whose draws"),
+        (dropped, "dropout, which draws"),
         (lambda: nn.Sequential(nn.Flatten(), nn.LSTM(5, 3)), "recurrent layers"),
         (lambda: nn.InstanceNorm1d(3, track_running_stats=True), "buffers in InstanceNorm1d"),
     ],

@@ -87,7 +87,7 @@ def test_a_row_that_was_cut_short_is_measured_again(tmp_path: Path, torn: bytes)
 def test_a_damaged_row_is_told(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(line + b'{"cell": {}, "found": {}, "seconds": 0}\n')
-    with pytest.raises(DamagedError, match=r"line 1 of .*rows\.jsonl is no row of a study"):
+    with pytest.raises(DamagedError, match=r"line 1 of .*rows\.jsonl is not a row of a study"):
         Rows(path).known()
 
 

@@ -225,16 +225,16 @@ def test_a_port_in_use_and_one_that_is_none(run: Path, capsys: pytest.CaptureFix
     with Server(run, 0) as server:
         assert main(["watch", str(run), "--port", str(server.server_port)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"coterie: port {server.server_port} cannot be had (")
-    assert said.endswith("; --port 0 takes one that is free\n")
+    assert said.startswith(f"coterie: port {server.server_port} is not available (")
+    assert said.endswith("; --port 0 picks a free one\n")
     assert main(["watch", str(run), "--port", "70000"]) == 2
     assert capsys.readouterr().err == "coterie: --port must be from 0 to 65535, got 70000\n"
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(tmp_path / "nothing"), "--port", "0"]) == 2
-    assert "is no run directory and has none inside" in capsys.readouterr().err
-    with pytest.raises(UserError, match="is no run directory"):
+    assert "is not a run directory and contains none" in capsys.readouterr().err
+    with pytest.raises(UserError, match="is not a run directory"):
         Server(tmp_path, 0)
 
 
