@@ -68,7 +68,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--out", type=Path, help="folder of the results (benchmarks/results/speed)")
     chosen = options.parse_args(argv)
     if chosen.scale == "small" and chosen.out is None:
-        options.error("--scale small needs --out: what it finds is no measurement, and not to be kept as one")
+        options.error("--scale small needs --out: its results are not measurements, and must not replace them")
     chosen.out = chosen.out or OUT
     if chosen.device == "cuda" and not torch.cuda.is_available():
         options.error("--device cuda needs a GPU that PyTorch can use, and there is none")

@@ -143,7 +143,7 @@ def steps(products: np.ndarray, repetitions: int) -> dict[str, Any]:
     return {step.__name__: spread([seconds(step) for _ in range(repetitions)]) for step in (cfl, flhc, hcct)}
 
 
-# -- what one would write instead -----------------------------------------------------------------------------------------
+# -- the usual alternatives, for comparison ---------------------------------------------------------------------------------
 
 
 def pairwise(n: int, d: int) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def against(
 ) -> dict[str, Any]:
     """Both three times in turns, after one call of each whose results have to be the same."""
     if not same(theirs(), ours()):
-        raise AssertionError("what is compared does not come to the same")
+        raise AssertionError("the compared implementations give different results")
     times = [(seconds(theirs), seconds(ours)) for _ in range(3)]
     return {
         "clients": n, "parameters": d, "theirs": spread([one for one, _ in times]), "ours": spread([two for _, two in times]),
@@ -233,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--out", type=Path)
     chosen = options.parse_args(argv)
     if chosen.scale == "small" and chosen.out is None:
-        options.error("--scale small needs --out: what it finds is no measurement, and not to be kept as one")
+        options.error("--scale small needs --out: its results are not measurements, and must not replace them")
     chosen.out = chosen.out or OUT
     about = {"scale": chosen.scale, "machine": machine.described("cpu"), "versions": machine.versions()}
     found = {**about, "measured": measure(chosen.scale)}

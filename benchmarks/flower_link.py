@@ -68,7 +68,7 @@ def messages(stream: bytes) -> Iterator[tuple[str, int, int]]:
         head = stream[start:stop].decode("latin-1").splitlines()
         fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
         if "transfer-encoding" in fields:
-            raise ValueError("a body is sent in parts, whose length is not told")
+            raise ValueError("a body without a content length is not supported")
         stop, body = stop + len(END), int(fields.get("content-length", "0"))
         if stop + body > len(stream):
             return

@@ -22,7 +22,7 @@ RESULTS = ROOT / "docs" / "results" / "studies"
 PAGES = ROOT / "docs" / "studies"
 FIGURES = PAGES / "figures"
 
-WORDS = {True: "yes", False: "**no**", None: "cannot be told"}
+WORDS = {True: "yes", False: "**no**", None: "undecided"}
 
 
 def outcomes(study: Study) -> Iterator[tuple[str, Outcome | int]]:

@@ -89,7 +89,7 @@ class KMeansFL:
         assert replies.updates is not None
         updates = replies.updates[:, : state.parameters].double()  # a counter of batches would drown everything else
         count = min(self.groups, len(updates.unique(dim=0)))
-        found = KMeans(count, n_init=10, random_state=0).fit(updates.numpy())  # a pure function: no randomness of its own
+        found = KMeans(count, n_init=10, random_state=0).fit(updates.numpy())  # a pure function needs a fixed seed
         groups = as_groups([replies.clients[i] for i in part] for part in groups_of(found.labels_))  # ids from here on
         inside = found.inertia_ / max(float((updates - updates.mean(0)).square().sum()), 1e-12)
         clear = Criterion("variance inside groups", inside, "<=", self.inside, "inside", met="clear groups", unmet="no groups")

@@ -29,11 +29,11 @@ from papers.store import Rows
 from papers.study import Cell, Resources, Scale, Study, key
 
 LIST = """\
-List the experiments of the papers: the figure or table, the scales it can be run at, about how long that takes on two
-cores, and the data sets it reads from files."""
+List the experiments of the papers: figure or table, scales, approximate duration on two cores, and the data sets
+that are read from files."""
 RUN = """\
-Run what is not recorded yet of an experiment of a paper, then print the paper's numbers beside these, with the spread
-over seeds and a verdict, and draw the figure. Interrupted, the same command goes on where it stands.
+Run the part of a paper's experiment that is not recorded yet. Then print the paper's numbers beside ours, with the
+spread over seeds and a verdict, and draw the figure. After an interruption, the same command continues.
 
   python -m papers run cfl/fig5
   python -m papers run all --scale small --out studies"""
@@ -41,14 +41,18 @@ over seeds and a verdict, and draw the figure. Interrupted, the same command goe
 
 def parser() -> tuple[Parser, dict[str, Parser]]:
     """The parser, and each command's own."""
-    top = Parser(prog="python -m papers", description="The experiments of the four papers, beside the numbers they print.")
+    top = Parser(
+        prog="python -m papers", description="Run the experiments of the four papers and compare with the printed numbers."
+    )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, required=True)
     own = {
-        "list": commands.add_parser("list", help="list the experiments, and how long they take", description=LIST),
-        "run": commands.add_parser("run", help="run an experiment, beside the paper's numbers", description=RUN),
+        "list": commands.add_parser("list", help="list the experiments and their durations", description=LIST),
+        "run": commands.add_parser("run", help="run an experiment and compare it with the paper's numbers", description=RUN),
     }
     run = own["run"]
-    run.add_argument("names", metavar="NAME", nargs="+", help="python -m papers list lists them; all is every one of the scale")
+    run.add_argument(
+        "names", metavar="NAME", nargs="+", help="see python -m papers list; all runs every experiment of the scale"
+    )
     run.add_argument("--scale", metavar="S", default="small", help="small, data or paper (small)")
     run.add_argument("--data", metavar="DIR", help="folder of the data sets' files (COTERIE_DATA)")
     run.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1 (the scale's own number)")
@@ -79,11 +83,11 @@ def listed() -> int:
 
 
 LETTERS = 24
-"""A setting that is a list is told in so many."""
+"""Maximum number of entries shown of a setting that is a list."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """``python -m papers run``: every mistake is told before the first study begins."""
+    """``python -m papers run``: every mistake is reported before the first study begins."""
     chosen = list(_chosen(arguments))
     drawing.check_installed()
     on = Resources(
@@ -101,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             _carry_out(one, scale, rows, on, arguments.seeds, progress, arguments.json)
         except KeyboardInterrupt:
-            tell(progress, f"coterie: interrupted; what is done is in {rows.path}, and the same command goes on from there")
+            tell(progress, f"coterie: interrupted; completed runs are in {rows.path}; run the same command again to continue")
             return 130
         except EngineError as error:
             tell(progress, f"coterie: {one.name}: {error}")
@@ -143,11 +147,13 @@ def _carry_out(study: Study, scale: Scale, rows: Rows, on: Resources, seeds: int
     left = duration((len(cells) - done) / len(scale.cells()) * scale.seconds)
     tell(console, f"{done} of {len(cells)} runs are recorded{f'; about {left}' if done < len(cells) else ''}")
     with Steps(console if watched(quiet) else None, study.name, len(cells), done) as steps:
-        on = replace(on, told=lambda last, rounds: steps.tell(_round(last, rounds)))
+        on = replace(on, progress=lambda last, rounds: steps.tell(_round(last, rounds)))
         for row in running.carry_out(study, scale, rows, on, seeds):
             done += 1
-            told = ", ".join(f"{name} {_shown(row['cell'][name])}" for name in varied(cells) if name in row["cell"])
-            tell(console, f"{done} of {len(cells)}: {told}: {row['seconds']:.1f} s, {time.perf_counter() - began:.0f} s in all")
+            shown = ", ".join(f"{name} {_shown(row['cell'][name])}" for name in varied(cells) if name in row["cell"])
+            tell(
+                console, f"{done} of {len(cells)}: {shown}: {row['seconds']:.1f} s, {time.perf_counter() - began:.0f} s in all"
+            )
             steps.step()
 
 

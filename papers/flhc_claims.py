@@ -63,14 +63,14 @@ def _at_once(rows: Sequence[Row], fractions: Sequence[float], befores: Sequence[
     def post(n: int) -> float:
         return sum(mean(picked(rows, fraction=c, rounds_before=n), str(n + 1), "accuracy") for c in fractions) / len(fractions)
 
-    def told(n: int) -> float:
+    def paper(n: int) -> float:
         known = [printed[place][0] for place in printed if place[1] == n]
         return sum(known) / len(known)
 
     first, final = befores[0], befores[-1]
     return Claim(
         what="directly after clustering, early and late",
-        printed=f"n = {first}: {told(first):.1f} %, n = {final}: {told(final):.1f} %",
+        printed=f"n = {first}: {paper(first):.1f} %, n = {final}: {paper(final):.1f} %",
         ours=f"{post(first):.3f} and {post(final):.3f}", rule="more accurate with the later one",
         holds=post(final) > post(first),
     )  # fmt: skip
@@ -97,9 +97,9 @@ def of_linkages(rows: Sequence[Row], printed: ByLinkage, gain: float) -> tuple[C
     of groups that are known whether they are found."""
     problem, names = rows[0]["cell"]["problem"], rows[0]["cell"]["linkages"]
     mine = {name: mean(rows, name, "end", "accuracy") for name in names}
-    told = {name: printed[name][1] for name in names if name in printed}
-    best, theirs = max(mine, key=lambda name: mine[name]), max(told.values())
-    top = [name for name in told if told[name] == theirs]
+    paper = {name: printed[name][1] for name in names if name in printed}
+    best, theirs = max(mine, key=lambda name: mine[name]), max(paper.values())
+    top = [name for name in paper if paper[name] == theirs]
     behind = mine[best] - max(mine[name] for name in top)
     claims: tuple[Claim, ...] = (
         _main(rows, (best, "end", "accuracy"), "the best metric and linkage, at the end: accuracy", theirs, problem,
@@ -107,36 +107,36 @@ def of_linkages(rows: Sequence[Row], printed: ByLinkage, gain: float) -> tuple[C
         Claim(what="the paper's best beside the best here", printed=f"{', '.join(top)}: {theirs:g} %",
               ours=f"{best}: {mine[best]:.3f}; the paper's best are {behind:.3f} behind", rule="0.01 behind at most",
               holds=behind <= 0.01),
-        _beside(rows, names, min(told.values())),
+        _beside(rows, names, min(paper.values())),
     )  # fmt: skip
-    if len({name.split()[0] for name in told}) == len({name.split()[0] for name in printed}):
-        claims += (order(mine, told),)
+    if len({name.split()[0] for name in paper}) == len({name.split()[0] for name in printed}):
+        claims += (order(mine, paper),)
     if problem == SAME:
-        claims += (_each(rows, {name: printed[name] for name in told}),)
+        claims += (_each(rows, {name: printed[name] for name in paper}),)
     return claims if rows[0]["found"][best]["end"]["ari"] is None else (*claims, _right(rows, top))
 
 
-def _beside(rows: Sequence[Row], names: Sequence[str], told: float) -> Claim:
+def _beside(rows: Sequence[Row], names: Sequence[str], paper: float) -> Claim:
     """At the end; directly after clustering, where FL was not run to the end."""
     when = "end" if rows[0]["found"]["fedavg"]["end"]["tested"][-1] == rows[0]["cell"]["rounds"] else "post"
     mine = {name: mean(rows, name, when, "accuracy") for name in names}
     least, joint = min(mine, key=lambda name: mine[name]), mean(rows, "fedavg", when, "accuracy")
     where = "at the end" if when == "end" else "directly after clustering"
     return Claim(
-        what=f"every metric and linkage beside FL, {where}", printed=f"{told:g} % or more at the end, none behind FL",
+        what=f"every metric and linkage beside FL, {where}", printed=f"{paper:g} % or more at the end, none behind FL",
         ours=f"least {mine[least]:.3f} ({least}), FL {joint:.3f}", rule=f"none less accurate than FL by {SLACK:g} or more",
         holds=mine[least] - joint > -SLACK,
     )  # fmt: skip
 
 
-def order(mine: Mapping[str, float], told: Mapping[str, float]) -> Claim:
+def order(mine: Mapping[str, float], paper: Mapping[str, float]) -> Claim:
     """The metrics by the mean accuracy over their linkages, at the end."""
 
     def means(of: Mapping[str, float]) -> dict[str, float]:
-        metrics = dict.fromkeys(name.split()[0] for name in told)
-        return {one: float(np.mean([of[name] for name in told if name.split()[0] == one])) for one in metrics}
+        metrics = dict.fromkeys(name.split()[0] for name in paper)
+        return {one: float(np.mean([of[name] for name in paper if name.split()[0] == one])) for one in metrics}
 
-    theirs, ours = means(told), means(mine)
+    theirs, ours = means(paper), means(mine)
     tied = max(ours.values()) - min(ours.values()) < TIE
     wrong = [(a, b) for a in theirs for b in theirs if theirs[a] - theirs[b] >= 100 * TIE and ours[b] - ours[a] >= TIE]
     return Claim(
@@ -154,12 +154,12 @@ def _ranked(means: Mapping[str, float], digits: int, unit: str = "") -> str:
 def _each(rows: Sequence[Row], printed: ByLinkage) -> Claim:
     """Every printed accuracy, directly after clustering and at the end."""
     away = {
-        (name, when): 100 * mean(rows, name, when, "accuracy") - told[place]
-        for name, told in printed.items()
+        (name, when): 100 * mean(rows, name, when, "accuracy") - paper[place]
+        for name, paper in printed.items()
         for place, when in enumerate(("post", "end"))
     }
     most = max(away, key=lambda place: abs(away[place]))
-    said = "; ".join(f"{name} {told[0]:g} %, {told[1]:g} %" for name, told in printed.items())
+    said = "; ".join(f"{name} {paper[0]:g} %, {paper[1]:g} %" for name, paper in printed.items())
     return Claim(
         what="every row, directly after clustering and at the end", printed=said,
         ours=f"{away[most]:+.2f} points at most ({most[0]}, {'after' if most[1] == 'post' else 'end'})",

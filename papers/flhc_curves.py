@@ -113,16 +113,16 @@ def iid_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     fractions = [name for name in labels(alike) if name.startswith(ONE_MODEL)]
     ends = {name: mean(of(alike, name), "accuracy") for name in fractions}
     capped = max(mean(of(rows, name, problem="label swap"), "accuracy") for name in fractions)
-    whole = {name: _times_whole(of(alike, name)) for name in labels(alike) if name not in fractions}
+    whole = {name: _times_text(of(alike, name)) for name in labels(alike) if name not in fractions}
     runs = alike[-1]["cell"]["seed"] + 1
     later = [name for name in whole if name in ("FL+HC, n = 3", "FL+HC, n = 5", "FL+HC, n = 10")]
     metrics = ["FL+HC, l2 complete", "FL+HC, cosine average"]
     return (
-        Claim(what="IID, FL+HC by Ward after 3, 5 and 10 rounds", printed="one cluster", ours=_told(whole, later, runs),
+        Claim(what="IID, FL+HC by Ward after 3, 5 and 10 rounds", printed="one cluster", ours=_text(whole, later, runs),
               rule="one group in every run", holds=all(whole[name] == runs for name in later)),
-        Claim(what="IID, L2 and cosine", printed="one cluster", ours=_told(whole, metrics, runs), rule="one group in every run",
+        Claim(what="IID, L2 and cosine", printed="one cluster", ours=_text(whole, metrics, runs), rule="one group in every run",
               holds=all(whole[name] == runs for name in metrics)),
-        Claim(what="IID, L1", printed="split, and less accurate", ours=_told(whole, ["FL+HC, l1 complete"], runs),
+        Claim(what="IID, L1", printed="split, and less accurate", ours=_text(whole, ["FL+HC, l1 complete"], runs),
               rule="not one group in every run", holds=whole["FL+HC, l1 complete"] < runs),
         Claim(what="IID, FL by client fraction", printed="99.1 % for all on MNIST",
               ours=", ".join(f"{end:.3f} ({name.partition(', ')[2]})" for name, end in ends.items()),
@@ -132,11 +132,11 @@ def iid_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     )  # fmt: skip
 
 
-def _times_whole(rows: Sequence[Row]) -> int:
+def _times_text(rows: Sequence[Row]) -> int:
     return sum(row["found"]["groups"] == 1 for row in rows)
 
 
-def _told(whole: dict[str, int], names: Sequence[str], runs: int) -> str:
+def _text(whole: dict[str, int], names: Sequence[str], runs: int) -> str:
     return ", ".join(f"{name.partition(', ')[2]}: whole in {whole[name]} of {runs}" for name in names)
 
 

@@ -25,9 +25,9 @@ def by_fraction(rows: Sequence[Row], printed: Printed) -> Table:
     for c in values(rows, "fraction"):
         joint = picked(rows, fraction=c, rounds_before=0)
         for n in [n for n in values(rows, "rounds_before") if n]:
-            own, told = picked(rows, fraction=c, rounds_before=n), printed.get((c, n), NOT_PRINTED)
+            own, paper = picked(rows, fraction=c, rounds_before=n), printed.get((c, n), NOT_PRINTED)
             post = str(n + 1)
-            lines.append((f"{c:g}", str(n), *_line(at(own, post), at(own, end), told, at(joint, post), at(joint, end))))
+            lines.append((f"{c:g}", str(n), *_line(at(own, post), at(own, end), paper, at(joint, post), at(joint, end))))
         lines.append((f"{c:g}", "FL", *_line([], at(joint, end), NOT_PRINTED, [], [])))
     head = ("C", "n", *AFTER, *END, *COST)
     return Table(head, tuple(lines), "r" * len(head))
@@ -39,20 +39,20 @@ def by_linkage(rows: Sequence[Row], printed: ByLinkage) -> Table:
     whole = rows[0]["found"]["fedavg"]["end"]["tested"][-1] == cell["rounds"]
     joint = at(rows, "fedavg")
     for name in names:
-        own, told = at(rows, name), printed.get(name, NOT_PRINTED)
-        ends = _line(at(own, "post"), at(own, "end"), told, at(joint, "post"), at(joint, "end") if whole else [])
+        own, paper = at(rows, name), printed.get(name, NOT_PRINTED)
+        ends = _line(at(own, "post"), at(own, "end"), paper, at(joint, "post"), at(joint, "end") if whole else [])
         lines.append(("FL" if name == "fedavg" else name, *ends, _merges(own)))
     head = ("metric, linkage", *AFTER, *END, *COST, "thresholds")
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 
 
 def _line(
-    post: Sequence[Row], end: Sequence[Row], told: Sequence[float | str], joint: Sequence[Row], joint_end: Sequence[Row]
+    post: Sequence[Row], end: Sequence[Row], paper: Sequence[float | str], joint: Sequence[Row], joint_end: Sequence[Row]
 ) -> tuple[str, ...]:
     """The columns :data:`AFTER`, :data:`END` and :data:`COST`; no rows are what was not run."""
     return (
-        f"{told[0]}", percent(post, "accuracy") if post else "–", _ratio(post, joint),
-        f"{told[1]}", percent(end, "accuracy"), _ratio(end, joint_end), f"{told[3]}", percent(end, "share", digits=0),
+        f"{paper[0]}", percent(post, "accuracy") if post else "–", _ratio(post, joint),
+        f"{paper[1]}", percent(end, "accuracy"), _ratio(end, joint_end), f"{paper[3]}", percent(end, "share", digits=0),
         percent(end, "worst"), spread(end, "groups", digits=1), rand(end), f"{mean(end, 'exchanges'):.0f}",
         sent(end),
     )  # fmt: skip

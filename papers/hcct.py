@@ -42,16 +42,16 @@ def run_of(on: Resources, method: Method[Any], world: World, rounds: int, every:
         tally.add(done)
         for client, score in (done.scores or {}).items():
             best[client] = max(best.get(client, 0.0), score["accuracy"])
-        utility = told_utility(done.notes, utility)
+        utility = noted_utility(done.notes, utility)
     assert tally.last
     more = {"best_epoch": short(float(np.mean([*best.values()]))), "utility": utility}
     return {**tally.found(), **more, **at_the_end(on, method, tally.last, world, seed)}
 
 
-def told_utility(notes: tuple[Note, ...], before: float | None) -> float | None:
+def noted_utility(notes: tuple[Note, ...], before: float | None) -> float | None:
     """The sum of all clients' utilities in the last partition of a round, or ``before`` where there was none."""
-    told = [note.numbers["utility"] for note in notes if note.kind == "partition" and "utility" in note.numbers]
-    return short(told[-1]) if told else before
+    shown = [note.numbers["utility"] for note in notes if note.kind == "partition" and "utility" in note.numbers]
+    return short(shown[-1]) if shown else before
 
 
 def at_the_end(on: Resources, method: Method[Any], last: Round, world: World, seed: int) -> dict[str, Any]:

@@ -90,8 +90,8 @@ def rounds_of(
     """The rounds of a method over a world, from the first or after ``start``; every so many are tested, and the last."""
     how = {"eval_every": every or rounds, "start": start, "robust": AS_PUBLISHED, **asdict(resources.hardware)}
     for done in inprocess.rounds(method, world, rounds=rounds, seed=seed, **how):
-        if resources.told:
-            resources.told(done, rounds)
+        if resources.progress:
+            resources.progress(done, rounds)
         yield done
 
 

@@ -19,7 +19,7 @@ class Rows:
         self.path = path
 
     def known(self) -> dict[str, Row]:
-        """Key of a cell -> its row. Raises :class:`~coterie.records.codec.DamagedError` for a line that is no row."""
+        """Key of a cell -> its row. Raises :class:`~coterie.records.codec.DamagedError` for a line that is not a row."""
         return self._whole()[0]
 
     def of(self, cells: list[Cell]) -> list[Row]:
@@ -49,6 +49,6 @@ class Rows:
                 row = json.loads(line)
                 known[key(row["cell"])] = {"found": row["found"], "seconds": row["seconds"], "cell": row["cell"]}
             except (ValueError, TypeError, KeyError, RecursionError) as error:
-                raise DamagedError(f"line {number} of {self.path} is no row of a study ({error})") from error
+                raise DamagedError(f"line {number} of {self.path} is not a row of a study ({error})") from error
             end += len(line)
         return known, end

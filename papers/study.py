@@ -32,12 +32,12 @@ SCALES = ("small", "data", "paper")
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a cell may use. data: folder of the data sets' files. hardware: processes and a device. told: takes each round of
-    a method, and how many there are to be, for whoever watches."""
+    """What a cell may use. data: folder of the data sets' files. hardware: processes and a device. progress: called with each
+    round of a method and the planned number of rounds."""
 
     data: str | None = None
     hardware: Hardware = field(default_factory=Hardware)
-    told: Callable[[Round, int], None] | None = None
+    progress: Callable[[Round, int], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def verdict(claims: Sequence[Claim]) -> str:
     known = [claim for claim in claims if claim.holds is not None]
     right = sum(bool(claim.holds) for claim in known)
     if not known:
-        return "cannot be told"
+        return "undecided"
     if right == len(known):
         return f"reproduced, {right} of {len(known)}"
     wrong = "; ".join(claim.what for claim in known if not claim.holds)

@@ -188,7 +188,7 @@ def test_a_tag_belongs_to_one_class() -> None:
         again = define("Old", "mine")  # as of a notebook's cell that is run twice
         assert STATES["test.tag"] is again
         assert define("Old", "__main__") is STATES["test.tag"]
-        with pytest.raises(ValueError, match=r"the tag 'test.tag' of New is that of __main__.Old already"):
+        with pytest.raises(ValueError, match=r"the tag 'test.tag' of New is already used by __main__.Old"):
             define("New", "mine")
     finally:
         del STATES["test.tag"]

@@ -23,7 +23,7 @@ from coterie.settings import SettingError, UserError, as_dict, build, check, des
 class Knobs:
     """One field of each kind."""
 
-    at_least: int = setting(1, "a whole number", ge=1)
+    at_least: int = setting(1, "an integer", ge=1)
     inside: float = setting(0.5, "a share", gt=0, lt=1)
     up_to: float = setting(1.0, "no limit below", le=1)
     kind: str = setting("a", "one of two", choices=("a", "b"))
@@ -55,18 +55,18 @@ def test_limits_hold_at_their_edges() -> None:
         ({"at_least": 0}, "Knobs.at_least must be >= 1, got 0"),
         ({"inside": 1.0}, "Knobs.inside must be > 0 and < 1, got 1.0"),
         ({"inside": "wide"}, "Knobs.inside must be a number, got 'wide'"),
-        ({"at_least": 2.0}, "Knobs.at_least must be a whole number, got 2.0"),
-        ({"at_least": True}, "Knobs.at_least must be a whole number, got True"),
+        ({"at_least": 2.0}, "Knobs.at_least must be an integer, got 2.0"),
+        ({"at_least": True}, "Knobs.at_least must be an integer, got True"),
         ({"free": False}, "Knobs.free must be a number, got False"),
         ({"free": math.nan}, "Knobs.free must be a number, got nan"),
         ({"flag": 1}, "Knobs.flag must be true or false, got 1"),
         ({"kind": "B"}, "Knobs.kind must be one of a, b, got 'B'"),
         ({"kind": "aa"}, "Knobs.kind must be one of a, b, got 'aa'; did you mean a?"),
         ({"maybe": "some"}, "Knobs.maybe must be a number or none, got 'some'"),
-        ({"at_least": None}, "Knobs.at_least must be a whole number, got None"),
-        ({"rounds": (3, "x")}, "Knobs.rounds[1] must be a whole number, got 'x'"),
-        ({"rounds": 3}, "Knobs.rounds must be a list (a whole number each), got 3"),
-        ({"pairs": ((1, 2), (3, None))}, "Knobs.pairs[1][1] must be a whole number, got None"),
+        ({"at_least": None}, "Knobs.at_least must be an integer, got None"),
+        ({"rounds": (3, "x")}, "Knobs.rounds[1] must be an integer, got 'x'"),
+        ({"rounds": 3}, "Knobs.rounds must be a list (an integer each), got 3"),
+        ({"pairs": ((1, 2), (3, None))}, "Knobs.pairs[1][1] must be an integer, got None"),
     ],
 )
 def test_a_refusal_is_one_sentence(values: dict[str, Any], text: str) -> None:
@@ -165,9 +165,9 @@ def test_every_setting_has_a_sentence_a_type_and_an_allowed_default(cls: type[An
 
 
 def test_types_in_words() -> None:
-    assert describe(tuple[int, ...] | None) == "a list (a whole number each) or none"
-    assert describe(tuple[tuple[int, ...], ...]) == "a list (a list (a whole number each) each)"
-    assert [describe(t) for t in (int, float, bool, str)] == ["a whole number", "a number", "true or false", "a text"]
+    assert describe(tuple[int, ...] | None) == "a list (an integer each) or none"
+    assert describe(tuple[tuple[int, ...], ...]) == "a list (a list (an integer each) each)"
+    assert [describe(t) for t in (int, float, bool, str)] == ["an integer", "a number", "true or false", "a string"]
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,10 @@ def test_a_table_of_nested_settings_is_built_too() -> None:
     [
         (f"a = {'9' * 5000}", "a number of too many digits"),
         (f"a = 0x{'f' * 17}", "more than 64 bits"),
-        (f"a = [{2**63 + 1}]", "it has a whole number of more than 64 bits"),
-        (f"[boundary]\nsecret = {2**63}", "a longer secret is given by --secret-file FILE"),
-        ("a = [{b = 1979-05-27}]", "a date or a time, which no setting is"),
-        ("a = 07:32:00", "a date or a time, which no setting is"),
+        (f"a = [{2**63 + 1}]", "it has an integer of more than 64 bits"),
+        (f"[boundary]\nsecret = {2**63}", "give a longer secret with --secret-file FILE"),
+        ("a = [{b = 1979-05-27}]", "a date or a time, which no setting takes"),
+        ("a = 07:32:00", "a date or a time, which no setting takes"),
         (f"b = {{{'.'.join(['a'] * 80_000)} = 1}}", "more than 16 deep"),
         (f"a = {'[' * 3000}{']' * 3000}", "more than 16 deep"),
         (f"a = {'{a = ' * 3000}1{'}' * 3000}", "more than 16 deep"),
@@ -229,7 +229,7 @@ def test_whole_numbers_have_64_bits(number: int) -> None:
 
 @pytest.mark.parametrize("text", ["a\x00b", "\udcff", "\x1b[2J", "a\nb"], ids=range(4))
 def test_texts_are_such_that_a_file_can_hold_them(text: str) -> None:
-    with pytest.raises(SettingError, match="must be a text in UTF-8 without control characters"):
+    with pytest.raises(SettingError, match="must be a UTF-8 string without control characters"):
         make({"scenario": "synthetic/groups", "methods": ["fedavg"], "data": text})
 
 

@@ -1,6 +1,6 @@
 """Flower's Ray simulation, written as Flower's quickstart for PyTorch is, in a process of its own.
 
-The server waits before each round until it is told to go on, so that its rounds can take turns with those of others.
+The server waits for a signal before each round, so that its rounds can take turns with those of others.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def server_app(work: Workload, rounds: int, wait: Callable[[], Any], tell: Calla
 
         def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
             wait()
-            while len(list(grid.get_node_ids())) < work.clients:  # else it would choose from those that are there yet
+            while len(list(grid.get_node_ids())) < work.clients:  # otherwise it would sample from the clients connected so far
                 time.sleep(0.01)
             self.since = time.perf_counter()
             return super().configure_train(server_round, arrays, config, grid)
@@ -116,7 +116,7 @@ class Flower:
     """
 
     def __init__(self, work: Workload, workers: int, rounds: int) -> None:
-        context = multiprocessing.get_context("spawn")  # Ray wants a process without a past
+        context = multiprocessing.get_context("spawn")  # Ray needs a fresh process
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, work, workers, rounds), daemon=True)
         self.process.start()

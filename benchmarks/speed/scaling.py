@@ -46,7 +46,7 @@ def _wider(mlp: Workload, scale: str) -> list[Workload]:
 
 
 def _d(work: Workload) -> int:
-    return int(work.told()["parameters"])
+    return int(work.description()["parameters"])
 
 
 def _series(values: Mapping[str, tuple[Workload, int | None]], repetitions: int) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def measure(work: Workload, *, device: str = "cpu", repetitions: int = 3, gemm_s
         found = interleaved(turns, repetitions, work.turn)
     ours = {name: one.train[1:] for name, one in everyone.items() if isinstance(one, Coterie)}
     return {
-        "workload": work.told(),
+        "workload": work.description(),
         "workers": workers,
         "flops": flops.of_a_round(work),
         "seconds": {name: found[name] for name in everyone},

@@ -50,7 +50,7 @@ class Workload:
             return nets.dense(self.shape, self.classes, (self.hidden,))
         return nets.make(self.model, self.shape, self.classes)
 
-    def told(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """For the results: the setting, and the number of parameters d."""
         with torch.device("meta"):
             d = sum(p.numel() for p in self.module().parameters())

@@ -130,7 +130,9 @@ def with_files(worlds: Sequence[str], folder: str | None, needed: Callable[[str]
     """The worlds whose data are there."""
     without = [world for world in worlds if needed(world) and not folder]
     if without:
-        print(f"left out, for want of files: {', '.join(without)}; give --data DIR or set COTERIE_DATA", file=sys.stderr)
+        print(
+            f"left out, because files are missing: {', '.join(without)}; give --data DIR or set COTERIE_DATA", file=sys.stderr
+        )
     return [world for world in worlds if world not in without]
 
 
@@ -146,7 +148,7 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
 
 
 KEY = ("kind", "size", "participation", "method", "settings", "seed")
-"""What a run is known by."""
+"""The key of a run."""
 
 if __name__ == "__main__":
     raise SystemExit(main())

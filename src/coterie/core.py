@@ -66,7 +66,7 @@ __all__ = [
 
 
 Client = int
-"""A client's id: any whole number >= 0, the same in every exchange. Never a position in a matrix."""
+"""A client's id: any integer >= 0, the same in every exchange. Never a position in a matrix."""
 
 Groups = tuple[tuple[Client, ...], ...]
 """A partition of clients: each group sorted, groups ordered by their first member."""
@@ -107,7 +107,7 @@ def state(tag: str) -> Callable[[type[T]], type[T]]:
         ours = known.__module__.startswith("coterie.") and known.__module__ != cls.__module__
         if ours or known.__qualname__ != cls.__qualname__:
             other = f"{known.__module__}.{known.__qualname__}"
-            raise ValueError(f"the tag {tag!r} of {cls.__qualname__} is that of {other} already")
+            raise ValueError(f"the tag {tag!r} of {cls.__qualname__} is already used by {other}")
         STATES[tag] = made  # a class that is defined again, as in a notebook, replaces the old one
         made.__state_tag__ = tag  # type: ignore[attr-defined]
         return made
@@ -154,8 +154,8 @@ def without(clients: Iterable[Client], gone: Iterable[Client]) -> tuple[Client, 
 # Distributed Learning: Towards Optimal Statistical Rates", ICML 2018, arXiv 1803.01498, definitions 1 and 2. Geometric
 # median by the smoothed Weiszfeld algorithm: K. Pillutla, S. Kakade, Z. Harchaoui, "Robust Aggregation for Federated
 # Learning", IEEE TSP 2022, arXiv 1912.13445, algorithm 2. Norm clipping: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan,
-# "Can You Really Backdoor Federated Learning?", arXiv 1911.07963, section 4; here the threshold is the median norm, so there
-# is no number to choose.
+# "Can You Really Backdoor Federated Learning?", arXiv 1911.07963, section 4; here the threshold is the median norm, so it
+# need not be chosen.
 
 
 MEANS = ("mean", "median", "trimmed-mean", "geometric-median", "norm-clipping")
@@ -173,14 +173,14 @@ class Averaging:
     longer updates have been scaled down to the median norm.
     """
 
-    mean: str = setting("mean", "how updates are averaged; every rule but mean limits what a hostile client can do",
+    mean: str = setting("mean", "how updates are averaged; all rules except mean limit the effect of hostile clients",
                         choices=MEANS)  # fmt: skip
     trim: float = setting(
-        0.2, "share of the values that trimmed-mean leaves out at either end; of three or more, one at least", ge=0, lt=0.5
+        0.2, "fraction of the values that trimmed-mean removes at each end; at least one of three or more", ge=0, lt=0.5
     )
 
     share: float = setting(
-        0.1, "largest share of all weight for one client, or twice the average weight if that is more; 1 sets no limit",
+        0.1, "maximum share of the total weight for one client, or twice the average weight if more; 1: no limit",
         gt=0, le=1,
     )  # fmt: skip
 
@@ -315,14 +315,14 @@ class Training:
 
     lr: float = setting(0.1, "learning rate in the first round (η)", gt=0, lt=1e9)
     lr_decay: float = setting(1.0, "factor on the learning rate per communication round", gt=0)
-    epochs: int = setting(1, "passes over the client's training data per exchange (E); 0 only measures", ge=0)
-    steps: int | None = setting(None, "mini-batch steps per exchange, in place of epochs", ge=1)
-    batch: int = setting(32, "examples per mini-batch (B); the last, short one is kept; 0 takes all", ge=0)
-    optimizer: str = setting("sgd", "sgd or adam; its state is fresh in every exchange", choices=("sgd", "adam"))
+    epochs: int = setting(1, "passes over the client's training data per exchange (E); 0: measure only", ge=0)
+    steps: int | None = setting(None, "mini-batch steps per exchange, instead of epochs", ge=1)
+    batch: int = setting(32, "examples per mini-batch (B); a smaller last batch is kept; 0: all examples", ge=0)
+    optimizer: str = setting("sgd", "sgd or adam; its state is reset in every exchange", choices=("sgd", "adam"))
     momentum: float = setting(0.0, "momentum of SGD", ge=0, lt=1)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient", ge=0)
-    clip: float | None = setting(None, "greatest L2 norm of a gradient; larger ones are scaled down", gt=0)
-    proximal: float = setting(0.0, "FedProx's pull towards the offered model (μ)", ge=0)
+    clip: float | None = setting(None, "maximum L2 norm of a gradient; larger gradients are scaled down", gt=0)
+    proximal: float = setting(0.0, "weight of FedProx's proximal term (μ)", ge=0)
 
     def __post_init__(self) -> None:
         check(self)
@@ -372,11 +372,13 @@ class Task:
         if not 1 <= self.choose <= len(self.offered):
             raise ValueError(f"Task.choose must be 1 to the {len(self.offered)} models offered, got {self.choose}")
         if self.measure not in (None, "train", "validation"):
-            raise ValueError(f"Task.measure must be train, validation or None, got {self.measure!r}; test data are for tests")
+            raise ValueError(
+                f"Task.measure must be train, validation or None, got {self.measure!r}; test data are for evaluation only"
+            )
         if self.halves and not (self.trains and not self.gradient):
-            raise ValueError("Task.halves are of training, and the task is none")
+            raise ValueError("Task.halves needs a task that trains on updates, not gradients")
         if self.halves and self.choose < len(self.offered):
-            raise ValueError("Task.halves begin with the same model, and the task leaves a choice")
+            raise ValueError("Task.halves needs a task without a choice of models: both halves start from the same one")
         if self.choose < len(self.offered) and self.measure is None:
             object.__setattr__(self, "measure", "train")  # choosing takes losses
 
@@ -766,7 +768,7 @@ class Note:
         rows = len(self.order)
         for name, matrix in self.similarity.items():
             if tuple(matrix.shape) != (rows, rows):
-                raise ValueError(f"Note.similarity {name!r} is {tuple(matrix.shape)}, and {rows} clients were heard")
+                raise ValueError(f"Note.similarity {name!r} has shape {tuple(matrix.shape)}, but {rows} clients replied")
 
     @property
     def order(self) -> tuple[Client, ...]:

@@ -48,12 +48,12 @@ def open_regular(path: Path | str, *, follow: bool = True, limit: float = LARGES
     os.close(handle)
     if not stat.S_ISREG(about.st_mode):
         raise UserError(f"{path} is not a regular file")
-    raise UserError(f"{path} has {about.st_size:,} bytes, more than the {limit:,.0f} that such a file may have")
+    raise UserError(f"{path} has {about.st_size:,} bytes, more than the limit of {limit:,.0f}")
 
 
 def _refuse_link(path: Path) -> None:
     if path.is_symlink():
-        raise UserError(f"{path} is a symbolic link, and Coterie follows no links here")
+        raise UserError(f"{path} is a symbolic link, which Coterie does not follow here")
 
 
 def read_regular(path: Path | str, *, follow: bool = True, limit: int = LARGEST) -> bytes:
@@ -74,7 +74,7 @@ def read_regular(path: Path | str, *, follow: bool = True, limit: int = LARGEST)
     with open_regular(path, follow=follow, limit=limit) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise UserError(f"{path} has more than the {limit:,} bytes that such a file may have")
+        raise UserError(f"{path} has more than the limit of {limit:,} bytes")
     return data
 
 
@@ -118,7 +118,7 @@ def check_unpacked(path: Path | str, packed: int, unpacked: int) -> None:
     if unpacked > memory:
         raise UserError(f"{path} unpacks to {unpacked:,} bytes or more, and half of the free memory is {memory:,.0f} bytes")
     if unpacked > max(ALWAYS, FOLDS * packed):
-        raise UserError(f"{path} unpacks to {unpacked:,} bytes or more from {packed:,}: it is made to fill the memory")
+        raise UserError(f"{path} unpacks to {unpacked:,} bytes or more from {packed:,}: it looks like a decompression bomb")
 
 
 def available_memory() -> float:
@@ -160,7 +160,7 @@ def within(folder: Path, name: str) -> Path:
     """
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
-        raise UserError(f"{folder} names a file {name!r}, which is not inside of it")
+        raise UserError(f"{folder} refers to a file {name!r} outside the folder")
     path = folder
     for part in parts:
         path = path / part

@@ -50,8 +50,8 @@ class Robust(Averaging):
     """Limits on the effect of one client on means and comparisons; settings of an experiment, the same for every method."""
 
     norms: float | None = setting(
-        2.0, "greatest norm of an update, in medians of the norms of the clients that began with the same model; larger "
-        f"updates are scaled down to it, and refused from {LOOSE:g} times that on; none accepts any", gt=1,
+        2.0, "maximum norm of an update, in medians of the norms of clients that started from the same model; larger "
+        f"updates are scaled down to it, and refused from {LOOSE:g} times this norm on; none: no limit", gt=1,
     )  # fmt: skip
     most_examples: int = setting(10**9, "number of examples above which a client's reply is refused", ge=1)
 
@@ -145,7 +145,7 @@ class Length:
             return f"its update has norm {self.update:.3g}, more than {LONGEST:g} times its model's {self.model[0]:.3g}"
         for own, name, median, most in self._compared(usual, factor):
             if own > most:
-                bound = f"{factor:g} times the usual {median:.3g}"
+                bound = f"{factor:g} times the median {median:.3g}"
                 return f"its {name} has norm {own:.3g}, more than {bound} (robust.norms)"
         return None
 

@@ -58,7 +58,7 @@ def setting(
         lt: The value must be < this number.
         choices: The value must be one of these.
         multiple: The value must be a positive multiple of this number.
-        bits: The greatest number of bits of a whole number; TOML's have 64.
+        bits: The greatest number of bits of an integer; TOML's have 64.
         advanced: Few users need to change the setting: lists show it after the others, and mark it.
 
     Returns:
@@ -147,7 +147,7 @@ def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
             inner = typing.get_args(option)[0]
             return tuple(_coerce(f"{name}[{i}]", v, inner, bits) for i, v in enumerate(value))
         if origin is str and isinstance(value, str) and not _is_text(value):
-            raise SettingError(f"{name} must be a text in UTF-8 without control characters, got {value!r}")
+            raise SettingError(f"{name} must be a UTF-8 string without control characters, got {value!r}")
         if origin in (bool, str) and isinstance(value, origin):
             return value
         if isinstance(origin, type) and origin not in (float, int, bool, str) and isinstance(value, origin):
@@ -156,7 +156,7 @@ def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
 
 
 def fits(number: int, bits: int = 64) -> bool:
-    """Whether a whole number has at most ``bits`` bits, including its sign; TOML's have 64."""
+    """Whether an integer has at most ``bits`` bits, including its sign; TOML's have 64."""
     return -(1 << bits - 1) <= number < 1 << bits - 1
 
 
@@ -171,13 +171,13 @@ def describe(hint: Any) -> str:
 
     Example:
         >>> describe(int | None)
-        'a whole number or none'
+        'an integer or none'
     """
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return " or ".join(describe(h) for h in typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
         return f"a list ({describe(typing.get_args(hint)[0])} each)"
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "a string", type(None): "none"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
@@ -227,12 +227,12 @@ def toml(text: str) -> dict[str, Any]:
         raise ValueError(f"it has a number of too many digits ({error})") from None
     for value in _within(document, too_deep):
         if isinstance(value, date | time):
-            raise ValueError("it has a date or a time, which no setting is")
+            raise ValueError("it has a date or a time, which no setting takes")
         if isinstance(value, int) and not fits(value):
             table = document.get("boundary")
             if isinstance(table, dict) and table.get("secret") is value:
-                raise ValueError("its boundary.secret has more than 64 bits; a longer secret is given by --secret-file FILE")
-            raise ValueError("it has a whole number of more than 64 bits")
+                raise ValueError("its boundary.secret has more than 64 bits; give a longer secret with --secret-file FILE")
+            raise ValueError("it has an integer of more than 64 bits")
     return document
 
 
@@ -358,7 +358,7 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
     known = settings_of(type(base), hidden)
     for key in values:
         if key not in known:
-            hint = f"; it has a table of its own, [{key}]" if key in hidden else nearest(key, known)
+            hint = f"; write it as its own table, [{key}]" if key in hidden else nearest(key, known)
             raise SettingError(f"{table} has no setting {key!r}{hint} (known: {', '.join(known)})")
     return dataclasses.replace(base, **values)
 

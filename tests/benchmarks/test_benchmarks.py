@@ -93,7 +93,7 @@ def test_operations_are_counted_as_by_hand() -> None:
 
 def test_full_workloads_are_the_ones_the_titles_tell() -> None:
     full = {work.key: work for work in workloads("full")}
-    assert [full[key].told()["parameters"] for key in ("a", "b", "c100", "d")] == [1_663_370, 130_826, 50_890, 4_771_600]
+    assert [full[key].description()["parameters"] for key in ("a", "b", "c100", "d")] == [1_663_370, 130_826, 50_890, 4_771_600]
     assert set(full) == set(SMALL) == set(speed_tables.TRAINING)
     assert all(f"{work.clients:,} clients" in work.title for work in full.values())
     assert all(f"batch {work.batch}" in work.title for work in full.values())

@@ -77,7 +77,7 @@ def test_worlds_without_their_files_are_left_out_with_a_sentence(
     path = tmp_path / "study.jsonl"
     assert run.main(["--out", str(path), "--only", "mnist-iid,domains-4"]) == 0
     assert capsys.readouterr().err == (
-        "left out, for want of files: mnist-iid, domains-4; give --data DIR or set COTERIE_DATA\n"
+        "left out, because files are missing: mnist-iid, domains-4; give --data DIR or set COTERIE_DATA\n"
     )
     assert not path.exists()
 

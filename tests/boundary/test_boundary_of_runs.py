@@ -38,7 +38,7 @@ def test_a_table_of_an_experiment() -> None:
     [
         ({"rotate": "permute"}, "boundary has no setting 'rotate'; did you mean rotation?"),
         ({"noise": 1}, "Boundary.noise 1 needs Boundary.clip"),
-        (3, "boundary must be a table of settings; what was given is not shown: it may be a secret"),
+        (3, "boundary must be a table of settings; the value is not shown: it may be a secret"),
     ],
 )
 def test_mistakes_in_the_table(table: Any, sentence: str) -> None:
@@ -62,7 +62,7 @@ def test_what_does_not_go_together_leaves_no_folder(tmp_path: Path, capsys: pyte
     call = ["run", "--scenario", "synthetic/groups", "--method", "fedfa", "--out", str(out), "--rounds", "1"]
     assert main([*call, "--set", "boundary.clip=1", "--set", "boundary.noise=1"]) == 2
     told = capsys.readouterr().err
-    assert "Boundary.noise 1 does not go with fedfa" in told
+    assert "Boundary.noise 1 cannot be used with fedfa" in told
     assert told.count("\n") == 1
     assert not out.exists()
     methods = [{"name": "flhc", "metric": "l1", "linkage": "single"}]
@@ -86,7 +86,7 @@ def test_a_summary_tells_what_was_spent(tmp_path: Path) -> None:
 def test_the_command_line_tells_what_was_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["run", "--scenario", "synthetic/groups", "--method", "fedavg", "--rounds", "1", "--out", str(tmp_path / "run")]
     assert main([*call, "--workers", "1", "--set", "boundary.clip=1", "--set", "boundary.noise=10"]) == 0
-    assert "run: ε = 0.726 at δ = 1e-05 after 1 updates of the client that sent most" in capsys.readouterr().out
+    assert "run: ε = 0.726 at δ = 1e-05 after 1 updates of the client that sent the most" in capsys.readouterr().out
     assert main([*call[:-1], str(tmp_path / "other"), "--workers", "1", "--set", "boundary.clip=1"]) == 0
     assert "ε" not in capsys.readouterr().out
 

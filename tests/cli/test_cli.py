@@ -210,14 +210,14 @@ MISTAKES = [
     (("rn",), "there is no command 'rn'; did you mean run?"),
     (("run", "--metod", "cfl"), "coterie run has no option --metod; did you mean --method?"),
     (("run", "--rounds"), "--rounds: expected one argument"),
-    (("run", "--rounds", "many"), "--rounds: must be a whole number, got 'many'"),
+    (("run", "--rounds", "many"), "--rounds: must be an integer, got 'many'"),
     (("run", "--rounds", "0"), "--rounds must be at least 1, got 0"),
     (("run", "--workers", "-2"), "--workers must be at least 1, got -2"),
-    (("run", "--seed", "1", "--seeds", "2"), "use just one of --seed and --seeds"),
+    (("run", "--seed", "1", "--seeds", "2"), "use only one of --seed and --seeds"),
     (("run", "--seed", "-1"), "Experiment.seeds must be >= 0, got -1"),
     (("run", "--target", "high"), "--target: must be a number, got 'high'"),
     (("run", "--target", "0"), "Experiment.target must be > 0, got 0.0"),
-    (("run", "a.toml", "b.toml"), "coterie run takes no 'b.toml' here"),
+    (("run", "a.toml", "b.toml"), "coterie run does not take 'b.toml' here"),
     (("run", "absent.toml"), "absent.toml cannot be read: no such file or directory"),
     (("run", "--scenario", "digits/idd"), "there is no scenario 'digits/idd'; did you mean digits/iid?"),
     (("run", "--method", "cf1"), "there is no method 'cf1'; did you mean cfl?"),
@@ -225,15 +225,15 @@ MISTAKES = [
     (("run", "--method", "cfl", "--set", "eps1=high"), "CFL.eps1 must be a number, got 'high'"),
     (("run", "--set", "eps1"), "--set takes key=value, got 'eps1'"),
     (("run", "--set", "data=1979-05-27"), "--set data: the value cannot be read: it has a date or a time"),
-    (("run", "--set", "boundary.secret:7319991"), "--set takes key=value; what was given is not shown"),
-    (("run", "--set", "boundary.secret:7319991=1"), "--set takes key=value; what was given is not shown"),
-    (("run", "--secret-file", "7319991"), "its name, a number, is not shown: is it the secret?"),
+    (("run", "--set", "boundary.secret:7319991"), "--set takes key=value; the value is not shown"),
+    (("run", "--set", "boundary.secret:7319991=1"), "--set takes key=value; the value is not shown"),
+    (("run", "--secret-file", "7319991"), "its name is a number and not shown: did you pass the secret itself?"),
     (("run", "--set", "method.fraction=2"), "FedAvg.fraction must be > 0 and <= 1, got 2.0"),
     (("run", "--scenario", "mnist/iid", "--data", "absent"), "absent"),
     (("resume",), "the following arguments are required: RUN"),
     (("resume", "absent"), "absent does not exist"),
-    (("resume", "."), ". is no run directory"),
-    (("compare", "absent"), "absent is no run directory and has none inside"),
+    (("resume", "."), ". is not a run directory"),
+    (("compare", "absent"), "absent is not a run directory and contains none"),
     (("methods", "clf"), "there is no method 'clf'; did you mean cfl?"),
     (("scenarios", "digits/idd"), "there is no scenario 'digits/idd'; did you mean digits/iid?"),
     (("--verison",), "coterie has no option --verison; did you mean --version?"),
@@ -268,14 +268,14 @@ def test_a_memory_that_is_not_enough_is_one_sentence(call: Call, monkeypatch: py
     monkeypatch.setattr("coterie.runs.run.begin", fill)
     status, _, err = call("run", "--out", "here")
     assert (status, err.count("\n")) == (2, 1)
-    assert "the memory is not enough" in err
+    assert "not enough memory" in err
 
 
 def test_a_table_in_place_of_which_a_secret_stands_is_not_shown(call: Call) -> None:
     Path("a.toml").write_text('boundary = "7319991"')
     status, _, err = call("run", "a.toml", "--out", "here")
     assert status == 2
-    assert "boundary must be a table of settings; what was given is not shown" in err
+    assert "boundary must be a table of settings; the value is not shown" in err
     assert "7319991" not in err
 
 
@@ -318,7 +318,7 @@ def interrupted(call: Call, monkeypatch: pytest.MonkeyPatch, after: int, error: 
 def test_ctrl_c_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     status, out, err = interrupted(call, monkeypatch, after)
     assert (status, out) == (130, "")
-    assert err == "coterie: interrupted; coterie resume here goes on where it stands\n"
+    assert err == "coterie: interrupted; to continue, run coterie resume here\n"
     status, out, _ = call("resume", "here", "--json")
     assert status == 0
     run_small(call, "--method", "cfl", "--out", "whole")
@@ -353,15 +353,15 @@ def test_every_command_works_on_a_path_that_is_not_utf8(call: Call, monkeypatch:
         json.loads(call(*words)[1])
     status, _, err = call("run", "--scenario", "folder/clients", "--data", name, "--out", "no")
     assert status == 2
-    assert err.startswith("coterie: Experiment.data must be a text in UTF-8 without control characters, got '")
+    assert err.startswith("coterie: Experiment.data must be a UTF-8 string without control characters, got '")
     assert not Path("no").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--rounds", "9" * 5000], "--rounds: must be a whole number, got '999"),
-        (["--seed", "1" + "0" * 20], "--seed: must be a whole number of at most 64 bits, got '1000"),
+        (["--rounds", "9" * 5000], "--rounds: must be an integer, got '999"),
+        (["--seed", "1" + "0" * 20], "--seed: must be an integer of at most 64 bits, got '1000"),
         (["--seeds", "1000000000000"], "--seeds must be at most 10,000, got 1000000000000"),
         (["--set", f"rounds={'9' * 5000}"], "--set rounds: the value cannot be read: it has a number of too many digits"),
         (["--set", f"rounds={'[' * 3000}"], "--set rounds: the value cannot be read: its tables and lists are more than 16"),

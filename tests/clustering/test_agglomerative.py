@@ -173,16 +173,16 @@ def test_distances_in_place_of_updates_are_refused():
     [
         ({"metric": "l3"}, "one of l1, l2, cosine, got 'l3'"),
         ({"linkage": "centroid"}, "one of single, complete, average, ward, got 'centroid'"),
-        ({"linkage": "ward", "metric": "l1"}, "takes metric l2 only, got l1"),
-        ({"linkage": "ward", "metric": "cosine"}, "takes metric l2 only, got cosine"),
+        ({"linkage": "ward", "metric": "l1"}, "needs metric l2, got l1"),
+        ({"linkage": "ward", "metric": "cosine"}, "needs metric l2, got cosine"),
         ({"groups": 2}, "exactly one of threshold and groups"),
         ({"threshold": None}, "exactly one of threshold and groups"),
         ({"threshold": -1.0}, ">= 0"),
         ({"threshold": float("nan")}, ">= 0"),
-        ({"threshold": None, "groups": 0}, "1 to the 3 clients"),
-        ({"threshold": None, "groups": 4}, "1 to the 3 clients"),
+        ({"threshold": None, "groups": 0}, "1 to 3"),
+        ({"threshold": None, "groups": 4}, "1 to 3"),
         ({"threshold": None, "groups": 1.5}, "pass threshold"),
-        ({"threshold": None, "groups": True}, "whole number"),
+        ({"threshold": None, "groups": True}, "an integer"),
     ],
 )
 def test_wrong_settings_are_refused(wrong, says):

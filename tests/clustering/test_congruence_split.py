@@ -185,9 +185,9 @@ def test_a_newcomer_finds_its_group_down_the_tree():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: signal_cut(np.eye(1)), "signal must be of at least 2 clients"),
-        (lambda: signal_cut(np.ones((3, 3))), "signal has nothing to cut"),
-        (lambda: signal_cut(np.zeros((3, 3))), "signal has nothing to cut"),
+        (lambda: signal_cut(np.eye(1)), "signal must have at least 2 clients"),
+        (lambda: signal_cut(np.ones((3, 3))), "signal cannot be split"),
+        (lambda: signal_cut(np.zeros((3, 3))), "signal cannot be split"),
         (lambda: signal_cut(np.ones((2, 3))), "signal must be a matrix"),
         (lambda: congruent_groups(np.eye(4), alpha=2.0), "alpha must be the probability of a false split, 0 to 1, got 2"),
         (lambda: congruent_groups(np.eye(4), alpha=float("nan")), "alpha must be"),

@@ -115,7 +115,7 @@ def test_layers_add_up_to_the_model():
         ([], "empty"),
         (np.array([40]), "0 to 39"),
         (np.array([True, False]), "booleans"),
-        (np.array([0.5]), "whole numbers"),
+        (np.array([0.5]), "integers"),
     ],
 )
 def test_wrong_columns_are_refused(columns, says):

@@ -134,7 +134,7 @@ def test_a_client_of_noise_alone_is_similar_to_nobody_and_unreliable():
         (lambda: signal_gram(np.ones((2, 4))), "gram must be a matrix"),
         (lambda: signal_gram(-np.eye(2)), "a squared norm is >= 0"),
         (lambda: reliability(np.eye(4), members=[2]), "members must be positions 0 to 1"),
-        (lambda: signal_cosine(np.eye(4), members=[0, 0]), "members names a position twice"),
+        (lambda: signal_cosine(np.eye(4), members=[0, 0]), "members contains a position twice"),
         (lambda: noise_levels(np.eye(4), members=[]), "members must be a list of positions"),
     ],
 )

@@ -71,7 +71,7 @@ def test_labels_of_any_kind():
     ("groups", "says"),
     [
         ([(0, 1), (1, 2)], "once"),
-        ([(10, 20), (30,)], "client ids are no positions"),
+        ([(10, 20), (30,)], "client ids are not positions"),
         ([], "empty"),
         ([(0,), ()], "empty"),
     ],

@@ -100,9 +100,9 @@ def test_overlapping_groups_have_no_margin() -> None:
 
 def test_slips_are_refused() -> None:
     apart = distances(gram(points(0)))
-    with pytest.raises(ValueError, match="of which no margin is known"):
+    with pytest.raises(ValueError, match="for which no margin is known"):
         cut_margin(apart, linkage="ward", groups=2)
-    with pytest.raises(ValueError, match="tree must be of the"):
+    with pytest.raises(ValueError, match="tree must have the"):
         cut_margin(apart, linkage="single", groups=1, tree=np.zeros((0, 4)))
     with pytest.raises(ValueError, match="exactly one of threshold and groups"):
         cut_margin(apart, linkage="single")
@@ -177,7 +177,7 @@ def test_sketches_of_a_large_models_updates_find_the_exact_groups() -> None:
 
 def test_a_warning_is_one_sentence_with_the_numbers() -> None:
     x, _ = updates(np.random.default_rng(1), 12, 5000, signal=0.1)
-    with pytest.warns(SketchWarning, match=r"a sketch of 256 numbers may put a cosine off by 0\.\d+, more than"):
+    with pytest.warns(SketchWarning, match=r"a sketch of 256 numbers may change a cosine by 0\.\d+, more than"):
         agglomerative(x, metric="cosine", linkage="average", threshold=0.9, sketch=256)
     with pytest.warns(SketchWarning, match="no margin is known for linkage ward"):
         agglomerative(x, metric="l2", linkage="ward", groups=3, sketch=256)
@@ -191,5 +191,5 @@ def test_there_is_no_warning_where_nothing_could_change() -> None:
 
 
 def test_manhattan_distances_have_no_sketch() -> None:
-    with pytest.raises(ValueError, match="sketch takes metric l2 or cosine only, got l1"):
+    with pytest.raises(ValueError, match="sketch needs metric l2 or cosine, got l1"):
         agglomerative(np.eye(3), metric="l1", linkage="single", groups=2, sketch=4)

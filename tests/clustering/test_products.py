@@ -90,7 +90,7 @@ def test_an_update_reads_the_changed_rows_only_against_all(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("changed", "says"),
-    [([30], "changed must be positions 0 to 29, got 30"), ([1, 1], "changed names a position twice"), ([0.5], "changed")],
+    [([30], "changed must be positions 0 to 29, got 30"), ([1, 1], "changed contains a position twice"), ([0.5], "changed")],
 )
 def test_wrong_positions_are_refused(changed: list[int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
@@ -98,7 +98,7 @@ def test_wrong_positions_are_refused(changed: list[int], says: str) -> None:
 
 
 def test_a_matrix_of_others_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"gram must be \(30, 30\), of the 30 updates"):
+    with pytest.raises(ValueError, match=r"gram must be \(30, 30\), for the 30 updates"):
         gram_update(gram(rows(6, n=29)), rows(6), [1])
     x = rows(6)
     before = gram(x)

@@ -210,8 +210,8 @@ def test_one_client():
         ({"tradeoff": [1, 2]}, r"tradeoff .*\(3,\)"),
         ({"tradeoff": -1}, "tradeoff"),
         ({"tradeoff": np.inf}, "tradeoff"),
-        ({"groups": 0}, "1 to the 3 clients"),
-        ({"groups": 4}, "1 to the 3 clients"),
+        ({"groups": 0}, "1 to 3"),
+        ({"groups": 4}, "1 to 3"),
         ({"gram": 1 - np.eye(3)}, "looks like a matrix of distances"),
         ({"gram": np.ones((3, 5))}, r"gram\(updates\)"),
     ],
@@ -225,7 +225,7 @@ def test_slips_of_merging_are_refused(change, says):
 @pytest.mark.parametrize(
     ("group", "says"),
     [
-        ([0, 0, 1], "labels are no positions"),
+        ([0, 0, 1], "labels are not positions"),
         ([0, 7], "0 to 2, got 7"),
         ([-1], "got -1"),
         ([], "positions"),
@@ -323,7 +323,7 @@ def test_a_newcomer_gains_most_where_its_like_are():
 
 @pytest.mark.parametrize("groups", [[], [[0], [0, 1]]])
 def test_groups_that_are_none_are_refused(groups):
-    with pytest.raises(ValueError, match="groups must be one or more lists of positions"):
+    with pytest.raises(ValueError, match="groups must be one or more disjoint lists of positions"):
         benefits(np.eye(3), [1, 2, 3], 1.0, groups)
 
 

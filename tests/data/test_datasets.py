@@ -165,13 +165,13 @@ def test_unknown_names_are_told_the_nearest() -> None:
         (np.ones((3, 2)), np.arange(4), "mislabelled: 3 inputs but 4 labels"),
         (np.ones((3, 2)), np.array([0, 1, 10]), "mislabelled: labels must be 0 to 9, found 0 to 10"),
         (np.ones((2, 2)), np.array([-1, 1]), "labels must be 0 to 9, found -1 to 1"),
-        (np.ones((2, 2)), np.array([0.5, 1]), "labels that are whole numbers"),
+        (np.ones((2, 2)), np.array([0.5, 1]), "labels that are integers"),
         (np.ones((0, 2)), np.ones(0), "holds no examples"),
         (np.array([["a"], ["b"]]), np.arange(2), "must hold numbers"),
         (np.array([[np.nan], [1.0]]), np.arange(2), "not finite"),
         (np.array([[1e300], [1.0]]), np.arange(2), "not finite numbers in float32"),
-        (np.ones((2, 2)), np.array([0, np.inf]), "labels that are whole numbers"),
-        (np.ones((2, 2)), np.array([0, 2**63], np.uint64), "labels number the classes from 0, found 9223372036854775808"),
+        (np.ones((2, 2)), np.array([0, np.inf]), "labels that are integers"),
+        (np.ones((2, 2)), np.array([0, 2**63], np.uint64), "labels must be class numbers from 0, found 9223372036854775808"),
     ],
 )
 def test_arrays_that_are_no_data(inputs: np.ndarray, targets: np.ndarray, sentence: str) -> None:

@@ -54,7 +54,7 @@ def test_columns_by_usual_names_or_as_told(hub: Any, tmp_path: Path) -> None:
     features = hub.Features({"x": hub.Sequence(hub.Value("float32")), "kind": hub.Value("int64")})
     rows = {"x": [[0.5, 1.0], [1.0, 2.0]], "kind": [1, 0]}
     name = write(hub, tmp_path / "table", features, {"train": rows})
-    with pytest.raises(UserError, match="which column is meant is unclear, set label_column; it has x, kind"):
+    with pytest.raises(UserError, match="the column is ambiguous, set label_column; it has x, kind"):
         datasets.load(name)
     data = datasets.load(name, label_column="kind")
     assert data.shape == (2,)

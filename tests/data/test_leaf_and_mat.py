@@ -38,7 +38,7 @@ def test_femnist_of_all_data_makes_clients_of_writers(tmp_path: Path) -> None:
 def test_a_file_that_is_not_leafs_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.json").write_text(content)
-    with pytest.raises(UserError, match=r"a\.json is no file of LEAF's FEMNIST"):
+    with pytest.raises(UserError, match=r"a\.json is not a LEAF FEMNIST file"):
         datasets.load("femnist", tmp_path)
 
 
@@ -85,7 +85,7 @@ def test_matlab_files_that_will_not_do(tmp_path: Path) -> None:
     write_mat(tmp_path / "test_32x32.mat", 5)
     file = tmp_path / "train_32x32.mat"
     file.write_bytes(b"no such thing")
-    with pytest.raises(UserError, match="is no readable MATLAB file"):
+    with pytest.raises(UserError, match="is not a readable MATLAB file"):
         datasets.load("svhn", tmp_path)
     savemat(file, {"X": np.zeros((32, 32, 3, 2))})
     with pytest.raises(UserError, match="lacks 'y'; it must hold X and y"):
@@ -102,5 +102,5 @@ def test_a_writer_without_numbers_is_told(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     document = {"user_data": {"a": {"x": [["q"] * 784], "y": [0]}}}
     (tmp_path / "train" / "a.json").write_text(json.dumps(document))
-    with pytest.raises(UserError, match="is no file of LEAF's FEMNIST"):
+    with pytest.raises(UserError, match="is not a LEAF FEMNIST file"):
         datasets.load("femnist", tmp_path)

@@ -140,7 +140,7 @@ def test_each_client_is_one_writer() -> None:
     parts = partition.by_owner(owners, 3, rng(), least=3)
     assert sorted(int(owners[part[0]]) for part in parts) == [3, 4, 7]
     assert all(len(np.unique(owners[part])) == 1 for part in parts)
-    with pytest.raises(SettingError, match="4 clients asked for, but only 3 writers have at least 3 examples"):
+    with pytest.raises(SettingError, match="4 clients requested, but only 3 writers have at least 3 examples"):
         partition.by_owner(owners, 4, rng(), least=3)
 
 

@@ -52,7 +52,7 @@ def test_cifar_rows_must_be_whole(tmp_path: Path) -> None:
     path = tmp_path / "train.bin"
     path.write_bytes(bytes(3074 * 2))
     assert readers.cifar(path, 2)[0].shape == (2, 3, 32, 32)
-    with pytest.raises(UserError, match="6148 bytes, no multiple of a row of 3073"):
+    with pytest.raises(UserError, match="6148 bytes, not a multiple of the row size 3073"):
         readers.cifar(path, 1)
     path.write_bytes(b"")
     with pytest.raises(UserError, match="is empty"):
@@ -70,14 +70,14 @@ def test_npz_with_python_objects_is_refused(tmp_path: Path) -> None:
 def test_npz_that_is_none(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "x.npz"
     path.write_bytes(raw)
-    with pytest.raises(UserError, match=r"is no readable \.npz file"):
+    with pytest.raises(UserError, match=r"is not a readable \.npz file"):
         readers.npz(path)
 
 
 def test_npz_that_is_a_single_array(tmp_path: Path) -> None:
     with (tmp_path / "x.npz").open("wb") as file:
         np.save(file, np.ones(3))
-    with pytest.raises(UserError, match=r"is no readable \.npz file"):
+    with pytest.raises(UserError, match=r"is not a readable \.npz file"):
         readers.npz(tmp_path / "x.npz")
 
 
@@ -85,7 +85,7 @@ def test_npz_cut_short(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     np.savez(path, x=np.ones(1000))
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(UserError, match=r"is no readable \.npz file"):
+    with pytest.raises(UserError, match=r"is not a readable \.npz file"):
         readers.npz(path)
 
 
@@ -157,7 +157,7 @@ def test_an_array_that_claims_other_bytes_than_there_are(tmp_path: Path, shape: 
     ids=range(6),
 )  # fmt: skip
 def test_a_header_that_is_none(tmp_path: Path, head: bytes) -> None:
-    with pytest.raises(UserError, match=r"is no readable \.npz file"):
+    with pytest.raises(UserError, match=r"is not a readable \.npz file"):
         readers.npz(zipped(tmp_path / "x.npz", ("x.npy", head)))
 
 
@@ -184,7 +184,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_bombs_are_refused_before_they_fill_the_memory(tmp_path: Path) -> None:
-    zeros, many = bytes(1 << 24), "it is made to fill the memory"
+    zeros, many = bytes(1 << 24), "it looks like a decompression bomb"
     with pytest.raises(UserError, match=f"16,777,344 bytes or more from .*: {many}"):
         readers.npz(zipped(tmp_path / "x.npz", ("x.npy", headed(f"({1 << 21},)").ljust(128) + zeros)))
     (tmp_path / "x.gz").write_bytes(gzip.compress(zeros))
@@ -214,7 +214,7 @@ def test_files_have_room_in_the_memory(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(600)))
     for module in (files, readers):
         monkeypatch.setattr(module, "available_memory", lambda: 1000.0)
-    with pytest.raises(UserError, match="has 600 bytes, more than the 500"):
+    with pytest.raises(UserError, match="has 600 bytes, more than the limit of 500"):
         readers.content(tmp_path / "x")
     with pytest.raises(UserError, match="unpacks to 600 bytes or more, and half of the free memory is 500 bytes"):
         readers.content(tmp_path / "x.gz")

@@ -163,7 +163,7 @@ def test_text_reports_perplexity(tmp_path: Path) -> None:
     [
         ({"partition": "idd"}, "Scenario.partition must be one of .*did you mean iid?"),
         ({"train": 1.5}, "Scenario.train must be > 0 and <= 1, got 1.5"),
-        ({"train": 0.9}, "train and validation must leave a share for the test data, got 0.9 and 0.1"),
+        ({"train": 0.9}, "train and validation must leave some examples for the test data, got 0.9 and 0.1"),
         ({"sizes": [5, 2]}, r"Scenario.sizes must be a lowest and a highest number, got \[5, 2\]"),
         ({"dataset": "folder"}, "folder and the partition clients go together"),
         ({"clinets": 3}, "Scenario has no setting 'clinets'; did you mean clients?"),
@@ -178,7 +178,7 @@ def test_settings_that_are_none(settings: dict[str, object], sentence: str) -> N
     ("settings", "sentence"),
     [
         ({"test": "whole"}, "digits has no test pool: Scenario.test must be share, got 'whole'"),
-        ({"partition": "writer"}, "digits does not tell the writer of an example"),
+        ({"partition": "writer"}, "digits does not record the writer of its examples"),
         ({"clients": 3, "shift": "label-swap"}, "4 groups need at least as many clients, got 3"),
         ({"clients": 1500}, "client 0 has 2 examples, too few to hold some out"),
         ({"clients": 5000}, "5000 clients of at least 1 examples need 5000, and there are 1797"),
@@ -228,7 +228,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
         find("folder/clients").build(0, tmp_path)
     np.savez(tmp_path / "a.npz", x=np.ones((5, 2)), y=np.arange(5))
     np.savez(tmp_path / "b.npz", x=np.ones((5, 3)), y=np.arange(5))
-    with pytest.raises(UserError, match=r"must be alike: a has \(2,\) torch.float32, b has \(3,\)"):
+    with pytest.raises(UserError, match=r"must have the same shape and type: a has \(2,\) torch.float32, b has \(3,\)"):
         find("folder/clients").build(0, tmp_path)
 
 

@@ -68,7 +68,7 @@ def test_a_rare_class_does_not_starve_the_others() -> None:
 
 
 def test_no_test_example_is_told() -> None:
-    with pytest.raises(UserError, match="finds no test example of its own kind"):
+    with pytest.raises(UserError, match="has no example for one of the clients"):
         found("classes", [5])
 
 

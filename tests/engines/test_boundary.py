@@ -275,7 +275,7 @@ def test_updates_that_noise_covers_are_counted_for_each_client() -> None:
         ({"noise": 1.0}, r"Boundary.noise 1 needs Boundary.clip, got none"),
         ({"noise": -1.0, "clip": 1.0}, "Boundary.noise must be >= 0"),
         ({"clip": 0.0}, "Boundary.clip must be > 0"),
-        ({"secret": 3}, "Boundary.secret draws a map, and Boundary.rotation is none"),
+        ({"secret": 3}, "Boundary.secret needs Boundary.rotation, got none"),
         ({"compress": "topk", "share": 0.6}, "Boundary.share must be > 0 and <= 0.5"),
         ({"block": 1}, "Boundary.block must be >= 2"),
         ({"delta": 1.0}, "Boundary.delta must be > 0 and < 1"),
@@ -296,11 +296,11 @@ NOISE = {"clip": 1.0, "noise": 1.0}
     [
         (L1, mlp, {"rotation": "blocks"}, "none or permute or permute-tensors for flhc with these settings, got blocks"),
         (HCCTE(layer="paper-code"), mlp, {"rotation": "permute-tensors"}, "must be none for hcct-e with these settings"),
-        (HCCTE(), mlp, {"rotation": "permute"}, "must be none or permute-tensors where a method looks at single layers, got"),
-        (FedPer(), mlp, {"rotation": "blocks"}, "must be none or permute-tensors where fedper leaves some layers"),
-        (FedFA(), mlp, NOISE, "Boundary.noise 1 does not go with fedfa and these settings: clients would tell losses"),
-        (MAXFL(), mlp, NOISE, "Boundary.noise 1 does not go with maxfl"),
-        (CFL(fallback=True), mlp, NOISE, "Boundary.noise 1 does not go with cfl and these settings"),
+        (HCCTE(), mlp, {"rotation": "permute"}, "must be none or permute-tensors if a method uses single layers, got"),
+        (FedPer(), mlp, {"rotation": "blocks"}, "must be none or permute-tensors if fedper keeps some layers"),
+        (FedFA(), mlp, NOISE, "Boundary.noise 1 cannot be used with fedfa and these settings: clients would send losses"),
+        (MAXFL(), mlp, NOISE, "Boundary.noise 1 cannot be used with maxfl"),
+        (CFL(fallback=True), mlp, NOISE, "Boundary.noise 1 cannot be used with cfl and these settings"),
         (FedAvg(), normed, NOISE, "needs a model without running statistics .BatchNorm., got '1.running_mean'"),
     ],
 )
@@ -322,7 +322,7 @@ def test_noise_is_refused_at_once_or_never(method: Any) -> None:
     except SettingError as error:
         refused = str(error)
     if refused:
-        assert "does not go with" in refused
+        assert "cannot be used with" in refused
     else:
         play(method, tried, 6, boundary=boundary)
 

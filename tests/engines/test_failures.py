@@ -105,7 +105,7 @@ def test_a_killed_worker_ends_the_run() -> None:
 
 
 def test_workers_must_be_one_or_more() -> None:
-    with pytest.raises(ValueError, match="workers must be a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match="workers must be an integer >= 1, got 0"):
         play(FedAvg(), world(), 1, 0)
 
 
@@ -115,7 +115,7 @@ def test_one_client_is_a_world(method: Any) -> None:
         method = replace(method, groups=1)
     done = play(method, tried, 2, workers=2)
     assert done[-1].assignment.groups == ((5,),)
-    with pytest.raises(ValueError, match="whole number >= 0, got -1"):
+    with pytest.raises(ValueError, match="non-negative integer, got -1"):
         replace(tried, clients={-1: client(5)})
 
 

@@ -119,18 +119,20 @@ def test_apps_are_told_what_the_server_app_says() -> None:
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        (IFCA(), "to choose among several models"), (FedPer(), "to keep layers"), (ACFL(), "to train in another way"),
+        (IFCA(), "to choose among several models"), (FedPer(), "to keep some layers"), (ACFL(), "to train differently"),
         (HCCT(cosines="signals"), "for updates of both halves"), (HCCTE(cosines="signals"), "for updates of both halves"),
         (CFL(gamma_max=None), "for updates of both halves"), (SplitHalf(), "for updates of both halves"),
-        (FLSC(first="random", overlap=1), "the loss of a model"),
-        (CFL(similarity="gradients", post_split="parent-mean"), "a gradient in place of an update"),
+        (FLSC(first="random", overlap=1), "for the loss of a model"),
+        (CFL(similarity="gradients", post_split="parent-mean"), "for a gradient instead of an update"),
     ],
     ids=str,
 )  # fmt: skip
 def test_what_such_an_app_would_ignore_is_refused_before_anybody_trains(method: Any, says: str, tmp_path: Path) -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
-    sentence = f"^{method.name} asks a client {says}.*client_app, or take fedavg, cfl, flhc, hcct or hcct-e with .*settings$"
+    sentence = (
+        f"^{method.name} asks a client {says}.*client_app, or use fedavg, cfl, flhc, hcct or hcct-e with default settings$"
+    )
     with pytest.raises(SettingError, match=sentence):
         strategy_of(method, tried, out=tmp_path / "run").start(grid, num_rounds=3)
     assert {message.metadata.message_type for message, _ in grid.messages} == {QUERY}
@@ -229,8 +231,8 @@ def test_a_node_whose_id_is_none_takes_no_part_and_is_told_of(client: Any) -> No
     found = list(strategy_of(FedAvg(), tried, nodes=5).rounds(grid, 3))
     assert found[-1].position.members == (0, 1, 2, 3, 4)
     notes = [note.text for done in found for note in done.notes if note.kind == "node"]
-    why = "its client id is no whole number >= 0"
-    assert notes == [f"node {FIRST + 35} has not said in 3 queries which client it is, and takes no part: {why}"]
+    why = "its client id must be a non-negative integer"
+    assert notes == [f"node {FIRST + 35} did not report its client id in 3 queries and does not take part: {why}"]
 
 
 def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again() -> None:
@@ -260,7 +262,7 @@ def test_a_plain_app_that_joins_late_stops_nobody() -> None:
     grid.join(5, node=77)
     done = next(rounds)
     assert (done.asked, done.answered, set(done.refused)) == (6, 5, {5})
-    assert "fedper asks a client to keep layers to itself, and client 5's app" in done.refused[5]
+    assert "fedper asks a client to keep some layers, which client 5's app does not support" in done.refused[5]
 
 
 MALFORMED = [
@@ -366,7 +368,7 @@ def test_two_nodes_that_are_one_client_are_told_of_and_the_later_one_is_asked() 
     grid.join(3, node=77)
     done = next(rounds)
     assert [(note.kind, note.clients) for note in done.notes] == [("node", (3,))]
-    assert "2 nodes are client 3 at once; the one that came last is asked" in done.notes[0].text
+    assert "2 nodes claim to be client 3; only the one that came last is used" in done.notes[0].text
     assert (done.asked, done.answered) == (6, 6)
     assert 77 in [m.metadata.dst_node_id for m, _ in grid.messages if m.metadata.message_type == "train"]
     assert not next(rounds).notes  # told once
@@ -379,7 +381,7 @@ def test_two_nodes_that_are_one_client_do_not_count_as_two() -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 6)
     grid.join(3, node=77)
-    with pytest.raises(EngineError, match="7 nodes, and 7 came; 2 nodes are client 3 at once"):
+    with pytest.raises(EngineError, match="7 clients, and 7 nodes connected; 2 nodes claim to be client 3"):
         next(strategy_of(FedAvg(), tried, nodes=7, wait=0.1).rounds(grid, 1))
 
 
@@ -400,7 +402,7 @@ def test_a_run_config_tells_all_of_it() -> None:
 
 @pytest.mark.parametrize("name", ["nodes", "patience", "seed", "eval_every"])
 def test_wrong_settings_are_told(name: str) -> None:
-    with pytest.raises(SettingError, match=f"MethodStrategy.{name} must be a whole number >= [01], got -1"):
+    with pytest.raises(SettingError, match=f"MethodStrategy.{name} must be an integer >= [01], got -1"):
         MethodStrategy(FedAvg(), mlp, **{name: -1})
 
 
@@ -426,7 +428,7 @@ def test_a_server_that_was_stopped_goes_on(method: Any, tmp_path: Path) -> None:
     assert again.last.scores == whole[-1].scores
     told = summary(tmp_path / "run")
     assert (told["method"], told["scenario"], told["rounds"]) == (method.name, "federation", 5)
-    with pytest.raises(UserError, match="cannot go on: its seeds were"):
+    with pytest.raises(UserError, match="cannot be resumed: its seeds were"):
         strategy_of(method, tried, out=tmp_path / "run", seed=1).start(grid, num_rounds=6)
 
 
@@ -457,7 +459,7 @@ def test_layers_that_stay_are_sent_once_to_every_node() -> None:
     del down[:]
     done = next(rounds)
     assert set(done.refused) == {0}
-    assert "lack '2.weight'; they are of another model, or this client has lost the layers that it kept" in done.refused[0]
+    assert "lack '2.weight'; they are from another model; or this client has lost its personal layers" in done.refused[0]
     assert down[:6] == [own] * 6
     assert next(rounds).answered == 6
     assert down[12:18] == [4 * layout.size, *[own] * 5]

@@ -95,7 +95,7 @@ def test_a_rotation_without_a_secret_is_for_simulations() -> None:
     with pytest.raises(SettingError, match=r"at a real node, got a smaller one: the server has a digest") as told:
         boundary_mod(Boundary(rotation="permute", secret=2**63 + 12345), mlp)
     assert str(2**63 + 12345) not in str(told.value)
-    with pytest.raises(SettingError, match=r"Boundary.secret is for the clients alone"):
+    with pytest.raises(SettingError, match=r"Boundary.secret must be none in the server's strategy"):
         MethodStrategy(CFL(), mlp, boundary=Boundary(rotation="permute", secret=3))
 
 
@@ -103,7 +103,7 @@ def test_a_rotation_without_a_secret_is_for_simulations() -> None:
 def test_under_a_rotation_no_first_model_is_given() -> None:
     tried, boundary = world(IDS), Boundary(rotation="permute", secret=SECRET)
     strategy = strategy_of(FedAvg(), tried, boundary=Boundary(rotation="permute"))
-    with pytest.raises(SettingError, match=r"Boundary.rotation permute hides the first model too.*let the function"):
+    with pytest.raises(SettingError, match=r"Boundary.rotation permute hides the first model too.*load it in the function"):
         strategy.start(
             Here(app_of(tried, [boundary_mod(boundary, tried.model)]), 6), ArrayRecord(tried.model().state_dict()), num_rounds=1
         )
@@ -139,7 +139,7 @@ def test_under_noise_a_client_measures_nothing_whoever_asks(task: dict[str, Any]
     grid = Here(app_of(tried, [boundary_mod(boundary, tried.model)]), 1)
     order = Order(task=Task(offered=(0,), **task), training=Training(), lr=0.1, key=(0, 0, 0), client=0)
     content = RecordDict({"arrays": ArrayRecord(tried.model().state_dict()), "config": config_of(order)})
-    with pytest.raises(ValueError, match="under noise this client only trains"):
+    with pytest.raises(ValueError, match="with noise, this client only trains"):
         grid.app(Message(content, dst_node_id=FIRST, message_type="train"), grid.contexts[FIRST])
 
 
@@ -171,7 +171,9 @@ def test_under_noise_an_app_that_fails_does_not_say_why() -> None:
     broken = replace(tried, clients={**tried.clients, 2: wide})
     grid = Here(app_of(broken, [boundary_mod(boundary, tried.model)]), 6)
     done = next(strategy_of(FedAvg(), tried, boundary=boundary).rounds(grid, 1))
-    assert done.refused == {2: "its app failed: the app failed; under noise it does not say why, as that may tell of its data"}
+    assert done.refused == {
+        2: "its app failed: the app failed; with noise, it does not send the reason, which may reveal its data"
+    }
 
 
 @pytest.mark.parametrize("compress", ["topk", "sign", "8bit"])
@@ -205,8 +207,8 @@ def spoil(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Messa
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda s: {**s, "indices": s["indices"] + 10**6}, "indices are not of"),
-        (lambda s: {**s, "indices": s["indices"] - 10**6}, "indices are not of"),
+        (lambda s: {**s, "indices": s["indices"] + 10**6}, "indices must be from 0 to"),
+        (lambda s: {**s, "indices": s["indices"] - 10**6}, "indices must be from 0 to"),
         (lambda s: {**s, "values": s["values"][:3]}, "its values are"),
         (lambda s: {**s, "values": s["values"].double()}, "of torch.float64 where topk has"),
         (lambda s: {**s, "values": s["values"] * torch.nan}, "NaN, infinite"),
@@ -240,9 +242,9 @@ def with_one_of(other: Boundary | None, boundary: Boundary, tried: World) -> Her
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (Boundary(rotation="permute", secret=SECRET + 1), "its boundary's secret is another than the other clients'"),
+        (Boundary(rotation="permute", secret=SECRET + 1), "its boundary's secret differs from the other clients'"),
         (Boundary(rotation="blocks", secret=SECRET), "its boundary is rotation blocks, and the server's is rotation permute"),
-        (None, "it has no boundary, and the server's strategy has one; its app needs the mod boundary_mod"),
+        (None, "it has no boundary, but the server's strategy has one; its app needs the mod boundary_mod"),
     ],
     ids=["secret", "settings", "none"],
 )

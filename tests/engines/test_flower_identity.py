@@ -81,21 +81,21 @@ def test_a_list_of_key_files_fingerprints_and_node_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("0 = ", "is no TOML file"),
-        ("\xff", "lists clients by their ids, whole numbers >= 0, got 'Ã¿'|is no TOML file"),
+        ("0 = ", "is not a TOML file"),
+        ("\xff", "must list clients by their ids, non-negative integers, got 'Ã¿'|is not a TOML file"),
         ("", "lists no client"),
-        ('a = "0.pub"', "lists clients by their ids, whole numbers >= 0, got 'a'"),
-        ('-1 = "0.pub"', "lists clients by their ids, whole numbers >= 0, got '-1'"),
+        ('a = "0.pub"', "must list clients by their ids, non-negative integers, got 'a'"),
+        ('-1 = "0.pub"', "must list clients by their ids, non-negative integers, got '-1'"),
         ("0 = 1.5", r"must give client 0 a public key file, a fingerprint SHA256:... or a node id, got 1\.5"),
         ("0 = -1", "must give client 0 a public key file, a fingerprint SHA256:... or a node id, got -1"),
         ("0 = true", "must give client 0 a public key file, a fingerprint SHA256:... or a node id, got True"),
         ('0 = "none.pub"', r"gives client 0 the public key file .*none\.pub, which cannot be read: no such file"),
         ('0 = "clients.toml"', r"gives client 0 the public key file .*clients\.toml, which cannot be read"),
         ('0 = "."', "which cannot be read"),
-        ('0 = "0.pub"\n1 = "0.pub"', "gives SHA256:.* to client 0 and to client 1; a node is one client"),
-        ("0 = 5\n1 = 5", "gives node 5 to client 0 and to client 1; a node is one client"),
+        ('0 = "0.pub"\n1 = "0.pub"', "gives SHA256:.* to client 0 and to client 1; a node can be only one client"),
+        ("0 = 5\n1 = 5", "gives node 5 to client 0 and to client 1; a node can be only one client"),
         ("[0]\na = 1", "must give client 0 a public key file"),
-        ("0 = " + "[" * 3000, "is no TOML file"),
+        ("0 = " + "[" * 3000, "is not a TOML file"),
     ],
     ids=str,
 )  # fmt: skip
@@ -127,18 +127,18 @@ def test_wrong_settings_are_told(identity: Any) -> None:
 def test_who_is_refused_is_told_in_one_sentence() -> None:
     identity = Identity("first", {3: "SHA256:a", 4: "node 9"})
     cases = {
-        (1, ("SHA256:b", "node 1"), 3): "node 1 with key SHA256:b says that it is client 3, and client 3 is the node with key "
-        "SHA256:a; it takes no part",
-        (1, ("node 1",), 4): "node 1 says that it is client 4, and client 4 is node 9; it takes no part",
-        (1, ("SHA256:a", "node 1"), 5): "node 1 with key SHA256:a says that it is client 5, and belongs to client 3; it takes "
-        "no part",
+        (1, ("SHA256:b", "node 1"), 3): "node 1 with key SHA256:b claims to be client 3, but client 3 is the node with key "
+        "SHA256:a; it does not take part",
+        (1, ("node 1",), 4): "node 1 claims to be client 4, but client 4 is node 9; it does not take part",
+        (1, ("SHA256:a", "node 1"), 5): "node 1 with key SHA256:a claims to be client 5, but belongs to client 3; it does not "
+        "take part",
     }  # fmt: skip
     for (node, its, claim), says in cases.items():
         with pytest.raises(Refused) as told:
             identity.judge(node, its, claim)
         assert str(told.value) == says
     listed = Identity("listed", {3: "SHA256:a"})
-    with pytest.raises(Refused, match=r"^node 1 with key SHA256:b is in no line of the list of clients; it takes no part$"):
+    with pytest.raises(Refused, match=r"^node 1 with key SHA256:b is not in the list of clients; it does not take part$"):
         listed.judge(1, ("SHA256:b", "node 1"), None)
 
 
@@ -150,7 +150,9 @@ def test_one_key_is_told_under_another_curve_too() -> None:
 def test_a_federation_of_refused_nodes_says_why_nobody_is_there(clock: Clock) -> None:
     grid = grid_of(3, clock, random.Random(0))
     made = strategy(FedAvg(), 3, {i: f"SHA256:{i}" for i in range(3)})
-    with pytest.raises(EngineError, match=r"waited 5 s for 3 nodes, and 3 came; node \d+ with key SHA256:.* says that it is"):
+    with pytest.raises(
+        EngineError, match=r"waited 5 s for 3 clients, and 3 nodes connected; node \d+ with key SHA256:.* claims to be"
+    ):
         next(made.rounds(grid, 1))
 
 

@@ -73,8 +73,8 @@ def test_who_resumes_a_federation_is_told_what_to_do(capsys: pytest.CaptureFixtu
     status, out, err = call(capsys, "resume", "run")
     assert (status, out) == (2, "")
     assert err == (
-        "coterie: the clients of a federation are elsewhere: start its ServerApp again with the same settings, and the run "
-        "goes on\n"
+        "coterie: the clients of a federation are on other machines: to resume, start its ServerApp again with the same "
+        "settings\n"
     )
     assert {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")} == before
     assert call(capsys, "run", "run/run.toml", "--out", "other")[0] == 2
@@ -104,7 +104,7 @@ def test_where_nothing_is_stored_yet_the_server_app_goes_on(capsys: pytest.Captu
     shutil.rmtree("run/state")  # as if killed before the first checkpoint
     status, _, err = call(capsys, "export", "run", "--to", "models")
     assert status == 2
-    assert err == "coterie: run has no completed round yet; its ServerApp, started again, goes on with it\n"
+    assert err == "coterie: run has no completed round yet; to continue, start its ServerApp again\n"
     federated(Path("run"), rounds=2)
     assert len(Record("run").lines()) == 2
     assert call(capsys, "export", "run", "--to", "models")[0] == 0
@@ -139,7 +139,7 @@ def test_a_run_that_goes_on_for_longer_says_so(tmp_path: Path) -> None:
 def test_other_settings_are_told_by_name(tmp_path: Path, how: dict[str, Any], says: str) -> None:
     federated(tmp_path, rounds=1)
     before = (tmp_path / "run.toml").read_bytes()
-    with pytest.raises(UserError, match=f"cannot go on: {says}"):
+    with pytest.raises(UserError, match=f"cannot be resumed: {says}"):
         federated(tmp_path, rounds=2, **how)
     assert (tmp_path / "run.toml").read_bytes() == before
 
@@ -156,7 +156,7 @@ def test_a_setting_that_is_newer_than_the_run_is_no_obstacle(tmp_path: Path) -> 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="is there already and no run directory; name another"):
+    with pytest.raises(UserError, match="exists and is not a run directory; choose another folder"):
         federated(tmp_path, rounds=1)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

@@ -110,7 +110,7 @@ def test_layers_that_are_lost_are_told_of_and_begin_anew(tmp_path: Path) -> None
     assert again.last is not None
     assert again.last.answered == 4
     assert [note.text for note in again.last.notes if note.kind == "node"] == [
-        f"client {client} had kept layers of its own after exchange 1, and has none, and begins anew" for client in IDS
+        f"client {client} should have its layers of exchange 1, but has none, and starts anew" for client in IDS
     ]
 
 

@@ -132,7 +132,7 @@ def allowed(mod: Any, messages: list[Message], context: Context) -> int:
         try:
             left += len(mod(message, context, answer).content.array_records)
         except ValueError as error:
-            if "this client's privacy budget is spent: one more answer would take ε to " not in str(error):
+            if "this client's privacy budget is spent: one more answer would raise ε to " not in str(error):
                 raise
     return left
 
@@ -178,7 +178,7 @@ def test_an_app_that_fails_has_been_counted(tmp_path: Path) -> None:
 
     mod, context = boundary_mod(NOISE, mlp, budget=spent(10.0, 2)), a_context(tmp_path)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"^the app failed; under noise it does not say why"):
+        with pytest.raises(RuntimeError, match=r"^the app failed; with noise, it does not send the reason"):
             mod(asked(), context, failing)
     with pytest.raises(ValueError, match="budget is spent"):
         mod(asked(), context, failing)
@@ -226,7 +226,7 @@ def test_a_count_that_is_damaged_lets_nothing_out(text: str, tmp_path: Path) -> 
 
 def test_a_count_that_cannot_be_kept_lets_nothing_out_and_names_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"^the count of this client's privacy budget cannot be kept; its log says why$"):
+    with pytest.raises(ValueError, match=r"^the count of this client's privacy budget cannot be saved; see its log$"):
         boundary_mod(NOISE, mlp, budget=9.0)(asked(), a_context(tmp_path / "file"), answer)
     with pytest.raises(ValueError, match="needs a folder in the node's config, keep-dir"):
         boundary_mod(NOISE, mlp, budget=9.0)(asked(), a_context(), answer)
@@ -250,7 +250,7 @@ def test_who_has_spent_its_budget_is_refused_and_the_others_go_on(tmp_path: Path
     found = list(strategy_of(FedAvg(), tried, boundary=NOISE, patience=2).rounds(grid, 4))
     assert [done.answered for done in found] == [6, 6, 5, 5]
     assert set(found[2].refused) == {0}
-    assert "its app failed: this client's privacy budget is spent: one more answer would take ε to " in found[2].refused[0]
+    assert "its app failed: this client's privacy budget is spent: one more answer would raise ε to " in found[2].refused[0]
     assert [(note.kind, note.clients) for note in found[3].notes] == [("leave", (0,))]
 
 

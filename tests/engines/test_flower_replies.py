@@ -90,7 +90,7 @@ def test_an_upload_that_is_no_message_is_an_error_of_its_node(caplog: pytest.Log
     found = uploads.exchange(grid, link)
     assert set(found) == {1, 2, 3, 4, 5}
     assert [node for node, reply in found.items() if reply.has_error()] == [uploads.HOSTILE + 1]
-    assert found[uploads.HOSTILE + 1].error.reason.startswith("its answer is no message of Flower's: ")
+    assert found[uploads.HOSTILE + 1].error.reason.startswith("its answer is not a Flower message: ")
 
 
 def test_the_name_of_a_message_cannot_be_computed_by_who_does_not_get_it() -> None:
@@ -332,7 +332,7 @@ def test_a_run_that_goes_on_does_not_take_the_secret_of_who_answers_first() -> N
     assert (next(rounds).answered, alone) == (1, [True])  # there is nobody to compare it with
     alone[0] = False
     done = next(rounds)
-    assert done.refused == {0: "its boundary's secret is another than the other clients'"}
+    assert done.refused == {0: "its boundary's secret differs from the other clients'"}
     assert done.answered == 5
 
 
@@ -404,7 +404,7 @@ def test_a_client_that_does_not_clip_is_refused() -> None:
     spoiling(with_array(lambda a: a + np.float32(1.0)))(grid)
     done = next(strategy_of(FedAvg(), tried, boundary=boundary).rounds(grid, 1))
     assert set(done.refused) == {0}
-    assert done.refused[0].endswith("and under the boundary's clip 0.01 none is above 0.01")
+    assert done.refused[0].endswith("more than 0.01, the maximum under the boundary's clip 0.01")
 
 
 # -- first models -----------------------------------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ def test_a_first_model_that_no_initialiser_draws_is_no_offer_even_of_most(factor
 
 
 def test_where_witnesses_do_not_agree_nothing_begins() -> None:
-    with pytest.raises(EngineError, match="of 2 clients that drew the first model under rotation permute no more than 1 "):
+    with pytest.raises(EngineError, match="only 1 of 2 clients drew the same first model under rotation permute; "):
         offers({0: lambda row: row.flip(0)}, count=2)
 
 

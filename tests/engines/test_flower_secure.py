@@ -66,7 +66,7 @@ class Terminal:
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[dict[str, Terminal]]:
     """The server and two clients; one whose key nobody has registered, one that has no certificate of the CA, and one that
-    is registered as they are and says that it is client 1."""
+    is registered as they are and claims to be client 1."""
     (tmp_path / "bin").mkdir()
     for name, script in COMMANDS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
@@ -107,7 +107,7 @@ def test_the_page_leads_to_a_federation_that_keeps_strangers_out(hosts: dict[str
     notes = {note["text"] for line in lines for note in line["notes"] if note["kind"] == "node"}
     who = rf"node \d+ with key {re.escape(key)}"
     (told,) = (note for note in notes if note.endswith("takes no part"))
-    assert re.fullmatch(rf"{who} says that it is client 1, and is in no line of the list of clients; it takes no part", told)
+    assert re.fullmatch(rf"{who} claims to be client 1, but is not in the list of clients; it does not take part", told)
 
     for terminal, reason in ((stranger, "Exit Code: 305"), (unsure, "certificate verify failed")):
         assert "ended with 1" in terminal('wait "$(cat supernode-$CLIENT.pid)" || echo "ended with $?"')

@@ -62,7 +62,7 @@ def test_one_mute_of_twenty_costs_two_graces_and_then_nothing(clock: Clock) -> N
     assert made.seconds[3:] == pytest.approx([20.0] * 3, abs=2)
     assert [done.silent for done in made.rounds] == [(), *[(3,)] * 5]
     notes = [(done.number, note.clients, note.text) for done in made.rounds for note in done.notes if note.kind == "node"]
-    texts = "client 3 has left 2 {} in a row without an answer, and is asked without being waited for"
+    texts = "client 3 did not answer 2 {} in a row; the server no longer waits for it"
     assert notes == [(3, (3,), texts.format("tasks")), (3, (3,), texts.format("tests"))]
 
 
@@ -96,7 +96,7 @@ def test_who_wakes_up_is_waited_for_again_and_the_records_tell_so(clock: Clock) 
     play(made, 9, [2], stop=4)
     assert made.rounds[-1].silent == ()
     texts = [note.text for done in made.rounds for note in done.notes if note.kind == "node"]
-    assert "client 2 answers tasks again, and is waited for" in texts
+    assert "client 2 answers tasks again; the server waits for it" in texts
 
 
 def test_a_silent_client_is_no_member_again_because_it_is_connected(clock: Clock) -> None:

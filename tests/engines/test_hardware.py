@@ -55,10 +55,10 @@ def test_blocks_fit_a_cache_and_long_steps_need_none() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"workers": 0}, "workers must be a whole number >= 1, got 0"),
-        ({"width": 0}, "width must be a whole number >= 1, got 0"),
+        ({"workers": 0}, "workers must be an integer >= 1, got 0"),
+        ({"width": 0}, "width must be an integer >= 1, got 0"),
         ({"precision": "fp16"}, "precision must be one of fp32, bf16, got 'fp16'"),
-        ({"device": "gpu"}, "device must be cpu, cuda, cuda:1 or the like, got 'gpu'"),
+        ({"device": "gpu"}, "device must be cpu, cuda or cuda:NUMBER, got 'gpu'"),
         ({"device": "meta"}, "device must be cpu or cuda, got 'meta'"),
         ({"device": "cuda", "workers": 2}, "workers must be 1 with device cuda, got 2"),
     ],
@@ -78,7 +78,7 @@ def test_a_gpu_that_is_not_there_is_told_before_anything_trains() -> None:
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (dropped, "dropout, whose draws"),
+        (dropped, "dropout, which draws"),
         (lambda: nn.Sequential(nn.Flatten(), nn.LSTM(5, 3)), "recurrent layers"),
         (lambda: nn.InstanceNorm1d(3, track_running_stats=True), "buffers in InstanceNorm1d"),
     ],

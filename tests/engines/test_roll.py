@@ -99,7 +99,7 @@ def test_the_last_client_is_waited_for() -> None:
 
 
 def test_a_method_without_admit_takes_no_newcomers_and_waits_for_those_away() -> None:
-    with pytest.raises(SettingError, match="closed cannot take newcomers: it has no admit and retire"):
+    with pytest.raises(SettingError, match="closed cannot take newcomers: it has no methods admit and retire"):
         play(Closed(), Attendance(joins={7: 2}), 1)
     done = play(Closed(), Attendance(away={7: [(2, 30)]}), Attendance().patience + 3)
     assert 7 in done[-1].assignment.row

@@ -262,7 +262,7 @@ def test_silence_changes_nobodys_halves() -> None:
 
 @pytest.mark.parametrize("task", [{"gradient": True}, {"epochs": 0}])
 def test_halves_are_of_training(task: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"Task.halves are of training, and the task is none"):
+    with pytest.raises(ValueError, match=r"Task.halves needs a task that trains on updates, not gradients"):
         Task(offered=(0,), halves=True, **task)
 
 

@@ -320,7 +320,7 @@ def test_cfl_that_never_splits_is_fedavg(never_splits: dict[str, float], weighti
         ({"similarity": "gradients"}, "needs post_split parent-mean, got child-mean"),
         ({"split_rounds": (0,)}, r"CFL\.split_rounds must be >= 1, got 0"),
         ({"min_cluster_size": 0}, "must be >= 1, got 0"),
-        ({"persistence": 1.5}, "must be a whole number, got 1.5"),
+        ({"persistence": 1.5}, "must be an integer, got 1.5"),
     ],
 )
 def test_contradictions_are_refused_at_birth(settings: dict[str, object], sentence: str) -> None:

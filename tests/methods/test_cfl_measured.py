@@ -76,5 +76,5 @@ def test_clients_who_are_alike_are_not_split() -> None:
 
 
 def test_gradients_have_no_halves() -> None:
-    with pytest.raises(SettingError, match=r"CFL.gamma_max none is measured from updates, and needs similarity updates"):
+    with pytest.raises(SettingError, match=r"CFL.gamma_max none needs similarity updates"):
         CFL(gamma_max=None, similarity="gradients", post_split="parent-mean")

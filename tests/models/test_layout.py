@@ -127,7 +127,7 @@ def test_all_layers_are_everything() -> None:
 def _wrong() -> list[tuple[Any, str]]:
     fits = nn.Linear(3, 2).state_dict()
     return [
-        ({"weight": fits["weight"]}, "the state dict lacks 'bias'; it is of another model"),
+        ({"weight": fits["weight"]}, "the state dict lacks 'bias'; it is from another model"),
         ({**fits, "weight": torch.zeros(3, 2)}, r"weight has shape \(3, 2\) where the model has \(2, 3\)"),
         (nn.Linear(3, 4), r"weight has shape \(4, 3\) where the model has \(2, 3\)"),
     ]

@@ -98,7 +98,7 @@ def test_models_that_cannot_be_built(name: str, shape: tuple[int, ...], sentence
         (3.14, "'users_own:Net' fails with shape .* 'float' object is not callable"),
         (lambda shape, classes: nn.Linear(shape, classes), "fails with shape"),
         (lambda shape, classes: nn.Identity(), "has no trainable parameter"),
-        (lambda shape, classes: 3, "must make an nn.Module, it makes int"),
+        (lambda shape, classes: 3, "must make an nn.Module, but makes int"),
     ],
 )
 def test_a_net_of_the_users_that_is_none(monkeypatch: pytest.MonkeyPatch, made: object, sentence: str) -> None:

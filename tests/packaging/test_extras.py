@@ -124,4 +124,7 @@ def test_without_fcntl_it_says_what_it_needs() -> None:
     code = "import sys; sys.modules['fcntl'] = None; from coterie.cli import main; sys.exit(main(['resume', 'x']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "coterie: Coterie locks run directories by fcntl, which Windows has not: install it in WSL 2\n"
+    assert (
+        done.stderr
+        == "coterie: Coterie locks run directories with fcntl, which Windows does not have: install Coterie in WSL 2\n"
+    )

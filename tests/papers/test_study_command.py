@@ -101,7 +101,7 @@ def test_an_interrupted_study_goes_on(tiny: Path, capsys: pytest.CaptureFixture[
         patch.setattr("papers.cfl_bounds.gradients", interrupted)
         assert main(["run", "cfl/fig3"]) == 130
     said = capsys.readouterr().err
-    assert "interrupted; what is done is in studies/cfl-fig3.small.jsonl, and the same command goes on from there" in said
+    assert "interrupted; completed runs are in studies/cfl-fig3.small.jsonl; run the same command again to continue" in said
     assert len((tiny / "studies" / "cfl-fig3.small.jsonl").read_text().splitlines()) == 2
     assert main(["run", "cfl/fig3"]) == 0
     assert "2 of 8 runs are recorded" in capsys.readouterr().err
@@ -118,7 +118,7 @@ def test_an_interrupted_study_goes_on(tiny: Path, capsys: pytest.CaptureFixture[
         ("cfl/fig3 --scale data --data nowhere", "nowhere does not exist"),
         ("cfl/fig3 --seeds 0", "--seeds must be at least 1, got 0"),
         ("cfl/fig3 --workers 0", "--workers must be at least 1, got 0"),
-        ("cfl/fig3 --device tpu", "device must be cpu, cuda, cuda:1 or the like, got 'tpu'"),
+        ("cfl/fig3 --device tpu", "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
         ("cfl/fig3 --out settings/cfl-fig3.toml", "--out must be a folder, and settings/cfl-fig3.toml is a file"),
         ("", "the following arguments are required: NAME"),
     ],

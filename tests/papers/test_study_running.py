@@ -87,7 +87,7 @@ def test_a_row_that_was_cut_short_is_measured_again(tmp_path: Path, torn: bytes)
 def test_a_damaged_row_is_told(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(line + b'{"cell": {}, "found": {}, "seconds": 0}\n')
-    with pytest.raises(DamagedError, match=r"line 1 of .*rows\.jsonl is no row of a study"):
+    with pytest.raises(DamagedError, match=r"line 1 of .*rows\.jsonl is not a row of a study"):
         Rows(path).known()
 
 
@@ -104,7 +104,7 @@ def test_missing_data_and_scales_are_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_whoever_watches_is_told_each_round() -> None:
     said: list[tuple[int, int]] = []
-    on = Resources(hardware=Hardware(workers=1), told=lambda last, rounds: said.append((last.number, rounds)))
+    on = Resources(hardware=Hardware(workers=1), progress=lambda last, rounds: said.append((last.number, rounds)))
     world = world_of(on, {"name": "synthetic/groups"}, {"epochs": 1}, 0)
     assert [done.number for done in rounds_of(FedAvg(), world, on, 3, 0)] == [1, 2, 3]
     assert said == [(1, 3), (2, 3), (3, 3)]
@@ -116,7 +116,7 @@ def test_verdicts_name_what_does_not_hold() -> None:
     assert verdict([claim, unknown]) == "reproduced, 1 of 1"
     assert verdict([wrong, claim, replace(wrong, what="d")]) == "reproduced in part, 1 of 3: not b; d"
     assert verdict([wrong]) == "not reproduced, 0 of 1: not b"
-    assert verdict([unknown]) == "cannot be told"
+    assert verdict([unknown]) == "undecided"
 
 
 def test_numbers_of_rows() -> None:

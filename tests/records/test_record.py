@@ -273,7 +273,7 @@ def test_a_last_line_that_was_never_filled_counts_as_cut_short(tmp_path: Path) -
 
 
 def test_rewind_needs_the_records_to_reach_the_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(DamagedError, match="ends at round 2, but the checkpoint stands at round 3"):
+    with pytest.raises(DamagedError, match="ends at round 2, but the checkpoint is of round 3"):
         recorded(tmp_path, 2).rewind(3)
 
 

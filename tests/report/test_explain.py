@@ -203,7 +203,7 @@ def test_errors_are_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.Captu
         ([str(run), "--round", "0"], "1 to 3"),
         ([str(tmp_path / "runs")], "has 2 runs inside, and explain tells of one: one, two"),
         ([str(empty)], "has no completed round yet"),
-        ([str(tmp_path / "none")], "is no run directory"),
+        ([str(tmp_path / "none")], "is not a run directory"),
     ):
         assert main(["explain", *arguments]) == 2
         said = capsys.readouterr()

@@ -90,7 +90,7 @@ def test_one_client_heard_alone_is_a_matrix_of_one() -> None:
 
 
 def test_a_matrix_has_a_row_for_everyone_heard() -> None:
-    with pytest.raises(ValueError, match=r"'all' is \(2, 2\), and 3 clients were heard"):
+    with pytest.raises(ValueError, match=r"'all' has shape \(2, 2\), but 3 clients replied"):
         Note(kind="split", clients=(1, 2, 3), text="", similarity={"all": torch.zeros(2, 2)})
     note = Note(kind="split", clients=(1, 2, 3), text="", similarity={"all": torch.zeros(2, 2)}, heard=(1, 3))
     assert note.order == (1, 3)

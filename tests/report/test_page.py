@@ -241,7 +241,7 @@ def test_the_command_writes_beside_the_run_or_where_it_is_told(tmp_path: Path, c
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["nowhere"], "nowhere is no run directory"), (["RUN", "-o", "x.pdf"], "--out must end in .html, got x.pdf"),
+    (["nowhere"], "nowhere is not a run directory"), (["RUN", "-o", "x.pdf"], "--out must end in .html, got x.pdf"),
     (["EMPTY"], "has no completed round yet"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,5 +253,5 @@ def test_a_mistake_is_one_sentence(arguments: list[str], said: str, tmp_path: Pa
 
 
 def test_no_report_of_a_run_without_rounds() -> None:
-    with pytest.raises(UserError, match="is no run directory"):
+    with pytest.raises(UserError, match="is not a run directory"):
         document(["/nowhere"])

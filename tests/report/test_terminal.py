@@ -163,7 +163,7 @@ def test_settings_are_listed_with_their_limits() -> None:
 
     text = shown(listing.settings(FLHC))
     assert "single, complete, average, ward" in text
-    assert "a whole number >= 0" in text
+    assert "an integer >= 0" in text
     assert "none" in text
 
 

@@ -163,7 +163,7 @@ def test_who_has_no_token_gets_a_sentence_and_no_data(
                 assert status == 403, (path, query)
                 assert "ETag" not in headers
                 assert token not in str(headers)
-                assert body in (b"", b"The address that coterie watch printed has a token at its end: open it as a whole.\n")
+                assert body in (b"", b"The token is missing or wrong: open the full address that coterie watch printed.\n")
     assert ask(server)[0] == ask(server, "/document.json")[0] == 200
     assert ask(server, query="", Host="evil.example")[0] == 403
     assert ask(server, Host="evil.example")[0] == 403
@@ -225,16 +225,16 @@ def test_a_port_in_use_and_one_that_is_none(run: Path, capsys: pytest.CaptureFix
     with Server(run, 0) as server:
         assert main(["watch", str(run), "--port", str(server.server_port)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"coterie: port {server.server_port} cannot be had (")
-    assert said.endswith("; --port 0 takes one that is free\n")
+    assert said.startswith(f"coterie: port {server.server_port} is not available (")
+    assert said.endswith("; --port 0 picks a free one\n")
     assert main(["watch", str(run), "--port", "70000"]) == 2
     assert capsys.readouterr().err == "coterie: --port must be from 0 to 65535, got 70000\n"
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(tmp_path / "nothing"), "--port", "0"]) == 2
-    assert "is no run directory and has none inside" in capsys.readouterr().err
-    with pytest.raises(UserError, match="is no run directory"):
+    assert "is not a run directory and contains none" in capsys.readouterr().err
+    with pytest.raises(UserError, match="is not a run directory"):
         Server(tmp_path, 0)
 
 
@@ -290,7 +290,7 @@ def test_the_command_prints_its_address_and_ends_by_ctrl_c(run: Path) -> None:
         with socket.create_connection((HOST, int(port)), timeout=30) as reader:
             reader.sendall(f"GET /{asked} HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode())
             assert reader.recv(15) == b"HTTP/1.0 " + status
-    assert watching.end(signal.SIGINT) == (0, "no longer shown\n", "")
+    assert watching.end(signal.SIGINT) == (0, "stopped\n", "")
 
 
 @pytest.fixture

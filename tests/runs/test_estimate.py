@@ -262,7 +262,7 @@ def test_a_long_run_is_announced_to_who_looks_on(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("error", [ValueError("signal has nothing to cut"), MemoryError(), UserError("no such data")])
+@pytest.mark.parametrize("error", [ValueError("signal cannot be split"), MemoryError(), UserError("no such data")])
 def test_an_estimate_that_fails_does_not_stop_a_run(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,7 +303,7 @@ def test_too_little_of_the_disk_or_the_memory_is_told(tmp_path: Path) -> None:
     assert disk.startswith(f"{tmp_path} has ")
     assert "may take 1000000.0 TB" in disk
     (memory,) = running.shortages(whole(memory=1e18, disk=1.0), tmp_path)
-    assert "fewer --workers need less" in memory
+    assert "use fewer --workers" in memory
 
 
 def whole(**numbers: float) -> Estimate:

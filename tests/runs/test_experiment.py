@@ -106,7 +106,7 @@ def test_a_runs_own_file_is_an_experiment_file(tmp_path: Path, monkeypatch: pyte
         ({"roundz": 3}, "no setting 'roundz'; did you mean rounds?"),
         ({"scenario": "digits/label-permutations"}, "no scenario 'digits/label-permutations'; did you mean"),
         ({"scenario": {"name": "digits/iid", "client": 3}}, "scenario has no setting 'client'; did you mean clients?"),
-        ({"scenario": {"name": "digits/iid", "training": {}}}, r"it has a table of its own, \[training\]"),
+        ({"scenario": {"name": "digits/iid", "training": {}}}, r"write it as its own table, \[training\]"),
         ({"scenario": {"clients": 3}}, "scenario must be a name or a table with a name"),
         ({"methods": ["fedavgg"]}, "no method 'fedavgg'; did you mean fedavg?"),
         ({"methods": "fedavg"}, "methods must be a list"),
@@ -115,13 +115,13 @@ def test_a_runs_own_file_is_an_experiment_file(tmp_path: Path, monkeypatch: pyte
         ({"methods": [{"name": "cfl", "eps1": "big"}]}, "CFL.eps1 must be a number, got 'big'"),
         ({"methods": [{"name": "cfl", "eps1": -0.1}]}, "CFL.eps1 must be >= 0, got -0.1"),
         ({"training": {"lr_": 1}}, "training has no setting 'lr_'; did you mean lr"),
-        ({"training": {"batch": 1.5}}, "Training.batch must be a whole number, got 1.5"),
+        ({"training": {"batch": 1.5}}, "Training.batch must be an integer, got 1.5"),
         ({"training": 3}, "training must be a table"),
         ({"rounds": 0}, "Experiment.rounds must be >= 1, got 0"),
-        ({"rounds": "many"}, "Experiment.rounds must be a whole number, got 'many'"),
+        ({"rounds": "many"}, "Experiment.rounds must be an integer, got 'many'"),
         ({"seeds": [1, 1]}, "must be at least one, all different"),
         ({"seeds": 0}, "must be at least one"),
-        ({"seed": 1, "seeds": 2}, "use just one of seed and seeds"),
+        ({"seed": 1, "seeds": 2}, "use only one of seed and seeds"),
         ({"target": True}, "Experiment.target must be a number or none, got True"),
     ],
 )
@@ -135,7 +135,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"absent\.toml cannot be read: no such file"):
         read(tmp_path / "absent.toml")
     (tmp_path / "bad.toml").write_text("rounds = = 3")
-    with pytest.raises(UserError, match=r"bad\.toml is no TOML file"):
+    with pytest.raises(UserError, match=r"bad\.toml is not a readable TOML file"):
         read(tmp_path / "bad.toml")
     (tmp_path / "bad.toml").write_text("schema = 99")
     with pytest.raises(UserError, match="schema version 99"):
@@ -208,8 +208,8 @@ def test_run_takes_names_or_objects() -> None:
     [
         ({"method": "clf"}, "no method 'clf'; did you mean cfl?"),
         ({"scenario": "digits/idd"}, "no scenario 'digits/idd'; did you mean digits/iid?"),
-        ({"rounds": 0}, "rounds must be a whole number >= 1, got 0"),
-        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+        ({"rounds": 0}, "rounds must be an integer >= 1, got 0"),
+        ({"seed": -1}, "seed must be an integer >= 0, got -1"),
     ],
 )
 def test_run_tells_mistakes_before_the_first_round(arguments: dict[str, Any], sentence: str) -> None:
@@ -227,10 +227,10 @@ def test_public_names() -> None:
 
 def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"not an empty folder; name another$"):
+    with pytest.raises(UserError, match=r"not an empty folder; choose another$"):
         begin(make(SMALL), tmp_path)
     begin(make(SMALL), tmp_path / "run")
-    with pytest.raises(UserError, match=r"coterie resume .* goes on with what is there"):
+    with pytest.raises(UserError, match=r"to continue its runs, use coterie resume "):
         begin(make(SMALL), tmp_path / "run")
 
 
@@ -245,9 +245,9 @@ def test_what_is_no_run_directory(tmp_path: Path) -> None:
         reopen(tmp_path)
     with pytest.raises(UserError, match="does not exist"):
         reopen(tmp_path / "absent")
-    with pytest.raises(UserError, match="is no run directory"):
+    with pytest.raises(UserError, match="is not a run directory"):
         summary(tmp_path)
-    with pytest.raises(UserError, match="is no run directory and has none inside"):
+    with pytest.raises(UserError, match="is not a run directory and contains none"):
         compare([tmp_path])
 
 
@@ -341,7 +341,7 @@ def test_a_run_stops_at_its_target(tmp_path: Path) -> None:
 
 def test_a_run_without_rounds_has_no_summary(tmp_path: Path) -> None:
     begin(make({**SMALL, "methods": ["cfl"]}), tmp_path / "run")
-    with pytest.raises(UserError, match="no completed round yet; coterie resume"):
+    with pytest.raises(UserError, match="no completed round yet; to continue, run coterie resume"):
         summary(tmp_path / "run")
 
 
@@ -378,8 +378,8 @@ def test_records_are_mappings_of_plain_values(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"newcomers": 2, "join_round": 3}, r"Scenario\.join_round 3 is after the last round, 2: nobody would join"),
-        ({"leavers": 1, "leave": [3, 4]}, r"Scenario\.leave \[3, 4\] is after the last round, 2: nobody would leave"),
+        ({"newcomers": 2, "join_round": 3}, r"Scenario\.join_round 3 is after the last round, 2: no client would join"),
+        ({"leavers": 1, "leave": [3, 4]}, r"Scenario\.leave \[3, 4\] is after the last round, 2: no client would leave"),
     ],
 )
 def test_who_would_never_come_or_go_is_told_before_anything_is_written(tmp_path: Path, changes: Any, said: str) -> None:

@@ -234,10 +234,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert call(capsys, "export", "all/fedavg-seed0", "--to", "one") == (0, "1 model written to one\n", "")
     status, out, err = call(capsys, "export", "all", "--to", "one")
     assert (status, out) == (2, "")
-    assert err.endswith("one is there already and not an empty folder; name another\n")
-    with pytest.raises(UserError, match=r"no models\.json; it has those of several runs: fedavg-seed0, independent-seed0"):
+    assert err.endswith("one exists and is not an empty folder; choose another\n")
+    with pytest.raises(UserError, match=r"no models\.json; it has models of several runs: fedavg-seed0, independent-seed0"):
         coterie.load("deep/out", 0)
-    with pytest.raises(UserError, match=r"one has no model for client 7; it has those of 0, 1, 2, 3, 4"):
+    with pytest.raises(UserError, match=r"one has no model for client 7; it has models for 0, 1, 2, 3, 4"):
         coterie.load("one", client=7)
     Path("one/models.json").write_text('{"schema": 99}')
     with pytest.raises(UserError, match="schema version 99"):
@@ -252,8 +252,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     [
         (("export", "run"), "the following arguments are required: --to"),
         (("export", "absent", "--to", "out"), "absent does not exist"),
-        (("export", ".", "--to", "out"), ". is no run directory"),
-        (("export", "begun", "--to", "out"), "begun has no completed round yet; coterie resume begun goes on with it"),
+        (("export", ".", "--to", "out"), ". is not a run directory"),
+        (("export", "begun", "--to", "out"), "begun has no completed round yet; to continue, run coterie resume begun"),
     ],
 )
 def test_a_mistake_costs_one_sentence_and_leaves_nothing(
@@ -294,12 +294,12 @@ def test_a_file_of_another_net_is_refused(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", "fedavg", rounds=1)
     folder = coterie.save(run.folder, tmp_path / "models")
     safetensors.torch.save_file({"fc.weight": torch.zeros(3)}, folder / "group-0.safetensors")
-    with pytest.raises(UserError, match=r"group-0\.safetensors is not what was written: its checksum does not fit"):
+    with pytest.raises(UserError, match=r"group-0\.safetensors was changed or damaged: its checksum does not match"):
         coterie.load(folder, 0)
     about = json.loads((folder / "models.json").read_text())
     earlier = {key: about[key] for key in about if key not in ("files", "checksum")}
     (folder / "models.json").write_text(json.dumps({**earlier, "schema": 1}))
-    with pytest.raises(UserError, match=r"a net of 4,810 numbers, and its models have 3"):  # of an earlier Coterie
+    with pytest.raises(UserError, match=r"a net of 4,810 numbers, but its models have 3"):  # of an earlier Coterie
         coterie.load(folder, 0)
     safetensors.torch.save_file({"fc.weight": torch.zeros(4810)}, folder / "group-0.safetensors")
     with pytest.raises(UserError, match=r"group-0\.safetensors cannot be loaded into mlp"):
@@ -313,10 +313,10 @@ def test_a_net_is_not_made_for_models_that_are_much_smaller(tmp_path: Path) -> N
     del about["checksum"]
     big = {"name": "mlp", "shape": [2**23], "classes": 10}  # 2 GB
     (folder / "models.json").write_bytes(sealed_json(json.dumps({**about, "model": big}).encode()))
-    with pytest.raises(UserError, match="a net of 536,871,626 numbers, and its models have 4,810"):
+    with pytest.raises(UserError, match="a net of 536,871,626 numbers, but its models have 4,810"):
         coterie.load(folder, 0)
     change(run.folder, lambda text: re.sub(r"(?s)(\[world.model\].*?shape = \[).*?\]", r"\g<1>8388608]", text))
-    with pytest.raises(UserError, match=r"run\.toml describes no net that can be made: a net of 536,871,626 numbers"):
+    with pytest.raises(UserError, match=r"the net that .*run\.toml describes cannot be made: a net of 536,871,626 numbers"):
         coterie.save(run.folder, tmp_path / "again")
 
 

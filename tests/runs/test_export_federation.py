@@ -93,11 +93,15 @@ def test_files_are_the_state_dict_of_the_net(tmp_path: Path) -> None:
 def test_who_does_not_say_what_makes_the_net_is_told(tmp_path: Path) -> None:
     federated(tmp_path / "run", "fedavg", rounds=1)
     models = coterie.save(tmp_path / "run", tmp_path / "models")
-    with pytest.raises(UserError, match=r"a net that Coterie has no name for; say what makes it: coterie.load\(..., model=Net"):
+    with pytest.raises(
+        UserError, match=r"a custom net; pass its class or a function that makes it: coterie.load\(..., model=Net"
+    ):
         coterie.load(models, 0)
-    with pytest.raises(UserError, match=r"model must be what makes the net, .* got a net; leave out the brackets"):
+    with pytest.raises(
+        UserError, match=r"model must be a class or function that makes the net, .* got a net; leave out the parentheses"
+    ):
         coterie.load(models, 0, model=Net())  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"model must make an nn\.Module, it makes int"):
+    with pytest.raises(UserError, match=r"model must make an nn\.Module, but makes int"):
         coterie.load(models, 0, model=lambda: 3)  # type: ignore[arg-type, return-value]
     with pytest.raises(UserError, match=r"group-0\.safetensors cannot be loaded into Linear"):
         coterie.load(models, 0, model=lambda: nn.Linear(2, 2))
@@ -142,7 +146,7 @@ def test_layers_that_stay_at_the_clients_are_not_made_up(tmp_path: Path, name: s
     lacking = Net().load_state_dict(safetensors.torch.load_file(models / "group-0.safetensors"), strict=False)
     assert lacking.missing_keys == ["last.weight", "last.bias"]
     assert not lacking.unexpected_keys
-    with pytest.raises(UserError, match=r"client 3 keeps last of its model to itself, .* has the rest alone; .* strict=False"):
+    with pytest.raises(UserError, match=r"client 3 keeps last of its model, .* has only the rest; .* strict=False"):
         coterie.load(models, 3, model=Net)
 
 
@@ -153,7 +157,7 @@ def test_models_that_stay_at_the_clients_altogether_cannot_be_taken_out(
     federated(Path("run"), "independent", rounds=1)
     capsys.readouterr()
     assert main(["export", "run", "--to", "models"]) == 2
-    assert capsys.readouterr().err == "coterie: independent leaves all layers at the clients, and run has no model of theirs\n"
+    assert capsys.readouterr().err == "coterie: independent keeps all layers at the clients, and run has no model of them\n"
     assert [path.name for path in Path().iterdir()] == ["run"]
 
 
@@ -161,7 +165,7 @@ def test_layers_that_ended_with_a_simulation_are_not_made_up(tmp_path: Path) -> 
     run = finished(tmp_path / "run", "fedper", rounds=1)
     change(run.folder, lambda text: text.replace('engine = "inprocess"', 'engine = "flower"'))
     models = coterie.save(run.folder, tmp_path / "models")
-    with pytest.raises(UserError, match="client 0 keeps fc2 of its model to itself"):
+    with pytest.raises(UserError, match="client 0 keeps fc2 of its model"):
         coterie.load(models, 0)
 
 
@@ -180,7 +184,9 @@ def test_a_directory_that_does_not_tell_its_net_does_once_its_server_app_was_sta
     federated(folder, "cfl")
     without_net(folder)
     assert set(Record(folder).description()["world"]) == {"clients"}
-    with pytest.raises(UserError, match=r"does not tell which tensors its net has: .* start its ServerApp again with the same"):
+    with pytest.raises(
+        UserError, match=r"does not record which tensors its net has: .* start its ServerApp again with the same"
+    ):
         coterie.save(folder, tmp_path / "models")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     tried = federated(folder, "cfl")  # all rounds are there: it makes none
@@ -195,7 +201,7 @@ def test_a_directory_that_does_not_tell_its_net_does_once_its_server_app_was_sta
 def test_a_damaged_description_is_told(tmp_path: Path, old: str, new: str) -> None:
     federated(tmp_path / "run", "fedavg", rounds=1)
     change(tmp_path / "run", lambda text: text.replace(old, new))
-    with pytest.raises(UserError, match="does not tell its net's tensors as it should"):
+    with pytest.raises(UserError, match="has no valid list of its net's tensors"):
         coterie.save(tmp_path / "run", tmp_path / "models")
 
 

@@ -116,14 +116,14 @@ def test_records_that_were_cut_at_the_end_of_a_line_are_noticed(run: Path, comma
 @pytest.mark.parametrize("name", ["rounds.jsonl", "run.toml"])
 def test_files_of_another_run_do_not_fit(made: Path, run: Path, command: str, name: str) -> None:
     shutil.copy(made / "other" / name, run / name)
-    assert "not what was written, or not at its place" in refused(command, run)
+    assert "was changed, damaged or moved" in refused(command, run)
 
 
 @pytest.mark.parametrize("command", ["export", "resume", "suggest", "check"])
 def test_checkpoints_of_another_run_do_not_fit(made: Path, run: Path, command: str) -> None:
     shutil.rmtree(run / "state")
     shutil.copytree(made / "other" / "state", run / "state")
-    assert "is of other records than those in" in refused(command, run)
+    assert "belongs to other records than those in" in refused(command, run)
 
 
 def test_a_cut_last_state_is_no_silent_round_before(run: Path, tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_an_export_says_that_the_records_go_on(run: Path, tmp_path: Path) -> Non
     (run / "state" / "000003.json").unlink()  # as if it had been killed before the last checkpoint
     status, _, err = call("export", str(run), "--to", str(tmp_path / "models"))
     assert status == 0
-    assert "has records up to round 3, and models of round 2 alone" in err
+    assert "has records up to round 3, but models only of round 2" in err
     about = json.loads((tmp_path / "models" / "models.json").read_text())
     assert (about["round"], about["finished"]) == (2, False)
-    with pytest.warns(UserWarning, match="models of round 2 alone"):
+    with pytest.warns(UserWarning, match="models only of round 2"):
         coterie.save(run, tmp_path / "again")
 
 
@@ -170,7 +170,7 @@ def test_a_run_whose_state_is_gone_is_not_begun_anew(run: Path) -> None:
     shutil.rmtree(run / "state")
     (run / "run.toml").write_text((run / "run.toml").read_text().replace("rounds = 3", "rounds = 4"))
     accept(run)
-    assert "3 recorded rounds and no checkpoint to go on from" in refused("resume", run)
+    assert "3 recorded rounds and no checkpoint to resume from" in refused("resume", run)
     assert (run / "rounds.jsonl").read_bytes() == before
     assert call("compare", str(run))[0] == 0  # it needs the records alone
 
@@ -183,7 +183,7 @@ def test_a_folder_of_a_run_that_was_killed_before_it_began_is_as_good_as_empty(t
         (folder / name).write_text("sche")
     status, _, err = call("resume", str(folder))
     assert status == 2
-    assert f"it was stopped before it began: coterie run --out {folder} begins it there" in err
+    assert f"it was stopped before it started: to start it there, use coterie run --out {folder}" in err
     experiment(folder, "fedavg")
     assert check(folder).damaged == []
     assert not (folder / "run.toml.part").exists()
@@ -192,7 +192,7 @@ def test_a_folder_of_a_run_that_was_killed_before_it_began_is_as_good_as_empty(t
 def test_something_else_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run.toml.part").write_text("")
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="is there already and not an empty folder"):
+    with pytest.raises(UserError, match="exists and is not an empty folder"):
         experiment(tmp_path)
 
 
@@ -215,7 +215,7 @@ def test_an_old_state_in_a_new_run_is_damage(run: Path) -> None:
     document = json.loads(path.read_text())
     del document["checksum"], document["record"]
     path.write_text(json.dumps({**document, "schema": 1}))
-    assert "does not say of which records it is" in refused("export", run)
+    assert "does not say which records it belongs to" in refused("export", run)
 
 
 def test_a_file_without_its_checksum_counts_from_its_schema_on(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_sealed_toml_stays_one(text: str, tmp_path: Path) -> None:
     data = checksum.sealed_toml(text)
     assert tomllib.loads(data.decode()) == tomllib.loads(text)
     checksum.check_toml(data, tmp_path, needed=True)
-    with pytest.raises(DamagedError, match="does not fit"):
+    with pytest.raises(DamagedError, match="does not match"):
         checksum.check_toml(b"b = 2\n" + data, tmp_path, needed=True)
 
 
@@ -281,21 +281,21 @@ def test_check_of_matrices_experiments_and_exports(made: Path, run: Path, tmp_pa
     (matrix,) = (run / "similarity").iterdir()
     data = matrix.read_bytes()
     matrix.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert check(run).damaged == [f"{matrix} is not what was written: its checksum does not fit"]
+    assert check(run).damaged == [f"{matrix} was changed or damaged: its checksum does not match"]
     assert "cannot be read; coterie check says why" in call("report", str(run), "-o", str(tmp_path / "page.html"))[2]
     coterie.save(made / "run", tmp_path / "models")
     assert check(tmp_path / "models").damaged == []
     file = next((tmp_path / "models").glob("*.safetensors"))
     file.write_bytes(file.read_bytes() + b"\0")
-    assert check(tmp_path / "models").damaged == [f"{file} is not what was written: its checksum does not fit"]
+    assert check(tmp_path / "models").damaged == [f"{file} was changed or damaged: its checksum does not match"]
     experiment(tmp_path / "several", "fedavg", seeds=[0, 1], rounds=1)
     assert len(check(tmp_path / "several").intact) == 2
     one, two = tmp_path / "several" / "fedavg-seed0", tmp_path / "several" / "fedavg-seed1"
     one.rename(tmp_path / "between")
     two.rename(one)
     (tmp_path / "between").rename(two)
-    assert "has another run than" in check(tmp_path / "several").damaged[0]
-    with pytest.raises(UserError, match="is no run directory, has none inside, and holds no exported models"):
+    assert "does not have the run that" in check(tmp_path / "several").damaged[0]
+    with pytest.raises(UserError, match="is not a run directory, and contains neither runs nor exported models"):
         check(tmp_path / "between")
 
 
@@ -303,7 +303,7 @@ def test_a_run_can_be_made_longer_if_that_is_said(run: Path) -> None:
     path = run / "run.toml"
     path.write_text(path.read_text().replace("rounds = 3", "rounds = 4"))
     edits = "rounds, target, eval_every, checkpoint_every, checkpoints_kept, workers or data"
-    assert f"if you edited only its {edits}, coterie check {run} --accept accepts it" in refused("resume", run)
+    assert f"if you edited only its {edits}, accept it with coterie check {run} --accept" in refused("resume", run)
     assert call("check", str(run), "--accept")[0] == 0
     assert call("resume", str(run), "--workers", "1")[0] == 0
     assert len(Record(run).lines()) == 4
@@ -449,7 +449,7 @@ def test_a_check_tells_so_many_damaged_lines_and_no_more(run: Path) -> None:
 def test_a_file_of_a_users_own_is_small(tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
     file.write_text("rounds = 1\n" + "#" * 2**20)
-    assert "more than the 1,048,576 that such a file may have" in call("run", str(file), "--out", str(tmp_path / "out"))[2]
+    assert "more than the limit of 1,048,576" in call("run", str(file), "--out", str(tmp_path / "out"))[2]
     file.write_text("rounds = 1\n" + "#" * 1000)
     assert coterie.runs.experiment.read(file)["rounds"] == 1
 
@@ -462,7 +462,7 @@ def test_a_checkpoint_of_a_blob_elsewhere_is_damaged(tmp_path: Path) -> None:
     del document["checksum"]
     document["value"]["blob"] = "../../thesis"
     path.write_bytes(checksum.sealed_json(json.dumps(document).encode()))
-    with pytest.raises(DamagedError, match="is no name of a blob"):
+    with pytest.raises(DamagedError, match="is not a blob name"):
         checkpoints.load()
 
 
@@ -501,7 +501,7 @@ def test_an_experiment_s_file_is_accepted_where_its_runs_are_of_it(tmp_path: Pat
     path = tmp_path / "several" / "experiment.toml"
     text = path.read_text()
     path.write_text(text.replace('mean = "mean"', 'mean = "median"'))
-    with pytest.raises(UserError, match=r"experiment\.toml cannot be accepted: .* has another run than"):
+    with pytest.raises(UserError, match=r"experiment\.toml cannot be accepted: .* does not have the run that"):
         accept(tmp_path / "several")
     path.write_text(text.replace("rounds = 1", "rounds = 2"))
     accept(tmp_path / "several")
@@ -562,7 +562,7 @@ def test_a_damaged_checkpoint_that_is_not_needed_may_be_deleted(run: Path) -> No
     path = run / "state" / "000002.json"
     path.write_bytes(path.read_bytes() + b"x")
     (damaged,) = check(run).damaged
-    assert damaged.endswith("; that of round 3 is whole, so 000002.json is not needed and may be deleted")
+    assert damaged.endswith("; that of round 3 is intact, so 000002.json is not needed and may be deleted")
     path.unlink()
     assert check(run).damaged == []
 
@@ -584,19 +584,19 @@ def test_check_says_what_becomes_of_what_comes_after_the_last_line(run: Path) ->
     with open(run / "rounds.jsonl", "a") as file:
         file.write('{"round": 4, "ex')
     (told,) = check(run).unchecked
-    assert told == f"{run / 'rounds.jsonl'} has something after the last round, which no command reads; it may be deleted"
+    assert told == f"{run / 'rounds.jsonl'} has data after the last round, which no command reads; they may be deleted"
     path = run / "run.toml"
     path.write_text(path.read_text().replace("rounds = 3", "rounds = 4"))
     accept(run)
     (told,) = check(run).unchecked
-    assert told.endswith("has a last line that was cut short; resuming makes it again")
+    assert told.endswith("has an incomplete last line; resuming repeats that round")
 
 
 def test_check_without_a_file_or_checkpoints_says_what_that_means(run: Path) -> None:
     shutil.rmtree(run / "state")
     rows = (run / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     (run / "rounds.jsonl").write_bytes(b"".join(rows[:2]))
-    assert any("nobody would notice if its last rounds were missing" in told for told in check(run).unchecked)
+    assert any("missing last rounds cannot be detected" in told for told in check(run).unchecked)
     (run / "run.toml").unlink()
     assert check(run).damaged == [f"{run / 'run.toml'} cannot be read: no such file or directory"]
 
@@ -604,5 +604,7 @@ def test_check_without_a_file_or_checkpoints_says_what_that_means(run: Path) -> 
 def test_an_export_of_an_experiment_says_which_run_is_not_there(tmp_path: Path) -> None:
     experiment(tmp_path / "several", "fedavg", seeds=[0, 1], rounds=1)
     (tmp_path / "several" / "fedavg-seed0").rename(tmp_path / "several" / "first")
-    with pytest.raises(UserError, match="fedavg-seed0 has no run: it was renamed, or it has not begun and coterie resume"):
+    with pytest.raises(
+        UserError, match="fedavg-seed0 has no run: it was renamed, or it has not started; to start it, run coterie resume"
+    ):
         coterie.save(tmp_path / "several", tmp_path / "models")

@@ -181,7 +181,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
 def test_other_data_are_refused(tmp_path: Path) -> None:
     (run,) = begin(experiment(), tmp_path / "run")
     other = replace(run, experiment=experiment(scenario={"name": "digits/label-permutation", "clients": 5, "groups": 2}))
-    with pytest.raises(UserError, match="clients or data are not what they were"):
+    with pytest.raises(UserError, match="clients or data have changed"):
         finish(other)
 
 

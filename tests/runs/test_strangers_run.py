@@ -78,8 +78,8 @@ def test_a_recorded_model_is_imported_with_consent_alone(own: Path) -> None:
     ):  # fmt: skip
         status, _, err = call(*arguments)
         assert status == 2
-        assert "run.toml names the model 'users_net_of_trust:Net', which is code, and Coterie would import" in err
-        assert f"from {own.parent / 'users_net_of_trust.py'}; if you trust it, say so by --trust-code" in err
+        assert "run.toml names the model 'users_net_of_trust:Net', which is code: Coterie would import" in err
+        assert f"from {own.parent / 'users_net_of_trust.py'}; if you trust it, pass --trust-code" in err
         assert not Path("models").exists()
         assert not Path("again").exists()
     for command in ("report", "compare", "explain", "resume", "check"):
@@ -122,7 +122,7 @@ def test_any_name_with_code_is_asked_for(run: Path, name: str) -> None:
     document["world"]["model"]["name"] = name
     (run / "run.toml").write_text(to_toml(document))
     forge(run)
-    with pytest.raises(UserError, match="which is code, and Coterie would import"):
+    with pytest.raises(UserError, match="which is code: Coterie would import"):
         coterie.save(run, run.parent / "models")
 
 
@@ -147,7 +147,7 @@ def test_a_file_without_a_schema_in_a_run_directory_is_nobody_s_word(
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "", "a\0b", ".."])
 def test_a_name_stays_within(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match="is not inside of it"):
+    with pytest.raises(UserError, match="outside the folder"):
         within(tmp_path, name)
 
 
@@ -177,7 +177,7 @@ def test_no_linked_run_inside_a_folder_is_followed(run: Path, tmp_path: Path) ->
     for words_ in (("check", "--accept"), ("compare",), ("report", "-o", out)):
         status, told, err = call(words_[0], str(tmp_path / "named"), *words_[1:])
         assert (status, told) == (2, "")
-        assert f"{tmp_path / 'named' / 'b'} is a symbolic link, and Coterie follows no links here" in err
+        assert f"{tmp_path / 'named' / 'b'} is a symbolic link, which Coterie does not follow here" in err
     assert (contents(run), contents(tmp_path / "folder" / "a")) == (before, inside)
     assert not Path(out).exists()
 
@@ -188,7 +188,7 @@ def test_no_linked_export_inside_a_folder_is_checked(run: Path, tmp_path: Path) 
     (tmp_path / "folder" / "b").symlink_to("../models")
     found = coterie.check(tmp_path / "folder")
     assert (found.intact, found.damaged) == ([], [
-        f"{tmp_path / 'folder' / 'b'} is a symbolic link, and Coterie follows no links here",
+        f"{tmp_path / 'folder' / 'b'} is a symbolic link, which Coterie does not follow here",
     ])  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def test_the_lock_is_no_link(tmp_path: Path) -> None:
 def test_a_part_that_is_a_link_is_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("thesis")
     (tmp_path / "file.part").symlink_to(tmp_path / "theirs")
-    with pytest.raises(UserError, match="is in the way"):
+    with pytest.raises(UserError, match="cannot be replaced"):
         write_whole(tmp_path / "file", b"ours")
     (tmp_path / "file.part").unlink()
     (tmp_path / "file").symlink_to(tmp_path / "theirs")
@@ -252,8 +252,8 @@ def test_a_secret_is_given_again(sealed: Path, tmp_path: Path, monkeypatch: pyte
     assert call("resume", str(sealed))[0] == 0  # it is finished
     status, _, err = call("export", str(sealed), "--to", str(tmp_path / "none"))
     assert status == 2
-    assert "was recorded with a secret of its boundary, which was not given" in err
-    with pytest.raises(UserError, match="and another one was given"):
+    assert "was recorded with a boundary secret, which was not given" in err
+    with pytest.raises(UserError, match="and a different one was given"):
         coterie.save(sealed, tmp_path / "none", secret=SECRET + 1)
     assert call("export", str(sealed), "--to", str(tmp_path / "one"), "--secret-file", str(tmp_path / "secret"))[0] == 0
     monkeypatch.setenv("COTERIE_SECRET", str(SECRET))
@@ -328,5 +328,5 @@ def test_what_a_record_keeps_of_a_secret() -> None:
 @pytest.mark.parametrize("text", ["", "word", "-3", "1 2", "9" * 2000, "²"])
 def test_a_file_without_a_secret_is_told_and_not_shown(tmp_path: Path, text: str) -> None:
     (tmp_path / "secret").write_text(text)
-    with pytest.raises(UserError, match="what it has is not shown"):
+    with pytest.raises(UserError, match="its content is not shown"):
         secret_of_file(tmp_path / "secret")

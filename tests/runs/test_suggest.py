@@ -125,7 +125,7 @@ def test_two_draws_have_in_common_what_is_right_in_both() -> None:
     far = [distances(gram(np.array([[0.0], [1.0], [5.0], [6.0]]) * scale)) for scale in (1.0, 10.0)]
     advice = Geometry("flhc", {}, "l2, ward", "ward", far).advice(PAIRS, firm=True)
     assert (advice.sure, advice.ari) == ("none", 1.0)
-    assert "both draws" in advice.text
+    assert "both probes" in advice.text
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_cfls_advice_lies_between_what_must_be_cut_and_what_must_not() -> None:
     assert gamma.value < gamma.high
     assert advice.margin == pytest.approx(min(eps1.margin, max(eps2.margin, gamma.margin)))
     assert advice.sure == "clear"
-    assert "0.75 in the median, 1.00 at most" in advice.text  # sqrt(1/ρ - 1) is 0.5 and 1
+    assert "median 0.75, maximum 1.00" in advice.text  # sqrt(1/ρ - 1) is 0.5 and 1
     build(CFL, dict(advice.settings))
 
 
@@ -280,7 +280,7 @@ def test_who_cannot_be_halved_is_left_out_and_two_must_be_left() -> None:
         assert clients.updates(start).clients == (2, 7, 11)
     assert clients.left_out == {3: "too few training examples for two halves"}
     few = asked((20, 1, 1, 1))
-    with few.fleet, pytest.raises(UserError, match="a probe needs two clients with training examples"):
+    with few.fleet, pytest.raises(UserError, match="a probe needs two clients with enough training examples"):
         few.halves(start)
 
 
@@ -306,7 +306,7 @@ def test_the_true_groups_are_found_twice(told: tuple[Path, Suggestion]) -> None:
     assert said.finding.same
     assert said.finding.firm
     assert said.finding.p < said.finding.level
-    assert (said.start, said.round, said.caveats) == ("the model that serves all", 10, ())
+    assert (said.start, said.round, said.caveats) == ("the model that serves all clients", 10, ())
 
 
 @pytest.mark.parametrize(("method", "rounds"), [("flhc", 11), ("acfl", 1), ("cfl", 25)])
@@ -364,10 +364,10 @@ SHARED = StartingPoint(MODELS[0], 3, "", True)
 @pytest.mark.parametrize(
     ("finding", "start", "words"),
     [
-        (replace(CLOSE, groups=((3, 5), (8, 9))), SHARED, "the run has 2 groups, not these"),
-        (replace(CLOSE, alone=(SIDES, (IDS,)), agreement=0.0), SHARED, "each probe alone finds other groups, 2 and 1"),
-        (replace(CLOSE, alike=(0.004, 0.9)), SHARED, "2 clients are one group with p 0.004"),
-        (CLOSE, replace(SHARED, shared=False, words="the mean of the 3 models that serve"), "the mean of the 3 models"),
+        (replace(CLOSE, groups=((3, 5), (8, 9))), SHARED, "the run has 2 groups, different from these"),
+        (replace(CLOSE, alone=(SIDES, (IDS,)), agreement=0.0), SHARED, "the two probes alone find 2 and 1 groups"),
+        (replace(CLOSE, alike=(0.004, 0.9)), SHARED, "2 clients are in one group, but p = 0.004"),
+        (CLOSE, replace(SHARED, shared=False, words="the mean of the 3 models that serve clients"), "the mean of the 3 models"),
         (replace(CLOSE, groups=SINGLES, alike=(1.0, 1.0, 1.0)), SHARED, "2 of 3 groups are single clients"),
     ],
 )
@@ -406,7 +406,7 @@ def test_the_screen_says_what_was_found_and_what_can_be_run(told: tuple[Path, Su
     folder, said = told
     status, out, err = call("suggest", str(folder), "--workers", "1")
     assert (status, err) == (0, "")
-    assert "digits/label-permutation, fedavg, seed 0: probed from the model that serves all, after round 10" in out
+    assert "digits/label-permutation, fedavg, seed 0: probed from the model that serves all clients, after round 10" in out
     assert "4 groups, found by each of two probes" in out
     assert all(f"{one.method} " in out and one.compared in out for one in said.advice)
     assert len(out.splitlines()) < 30
@@ -425,12 +425,12 @@ def test_the_screen_says_what_was_found_and_what_can_be_run(told: tuple[Path, Su
     ("made", "words"),
     [
         ("missing", "does not exist"),
-        ("empty", "is no run directory"),
-        ("several", "holds 2 runs, and a suggestion is for one: name it, as"),
+        ("empty", "is not a run directory"),
+        ("several", "holds 2 runs, and a suggestion is for one; give one, for example"),
         ("begun", "has no completed round yet"),
-        ("federation", "is of a federation, whose clients are elsewhere and cannot be asked for a probe here; there, method "
+        ("federation", "is of a federation, whose clients are on other machines and cannot be probed here; there, method "
          "split-half probes by itself"),
-        ("changed", "cannot be probed: the scenario's clients or data are not what they were"),
+        ("changed", "cannot be probed: the scenario's clients or data have changed"),
     ],
 )  # fmt: skip
 def test_a_mistake_costs_one_sentence(made: str, words: str, call: Call, tmp_path: Path) -> None:

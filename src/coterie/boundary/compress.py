@@ -23,7 +23,7 @@ def pack(values: Tensor, kind: str, share: float = 1.0, gen: torch.Generator | N
     - topk: the ``share`` of entries with the greatest magnitude, as ``values`` and ``indices``.
     - sign: one bit per entry, and the mean magnitude of all entries. A zero gets a random sign from ``gen``: otherwise
       entries that are zero at all clients would make all clients similar.
-    - 8bit: whole numbers from -127 to 127 and the scale, greatest magnitude / 127. The error is at most half the scale.
+    - 8bit: integers from -127 to 127 and the scale, greatest magnitude / 127. The error is at most half the scale.
 
     Args:
         values: The values ``(c,)`` float32.
@@ -86,9 +86,9 @@ def check_packed(sent: Mapping[str, Tensor], kind: str, count: int, share: float
                 f"its {name} are {tuple(found.shape)} of {found.dtype} where {kind} has {tuple(values.shape)} of {values.dtype}"
             )
     if kind == "topk" and not bool(((sent["indices"] >= 0) & (sent["indices"] < count)).all()):
-        raise ValueError(f"its indices are not of {count} entries")
+        raise ValueError(f"its indices must be from 0 to {count - 1}")
     if kind == "topk" and not bool((sent["indices"].diff() > 0).all()):
-        raise ValueError("its indices are not in order, each once")
+        raise ValueError("its indices must increase strictly")
 
 
 def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:

@@ -33,33 +33,33 @@ class Boundary:
     """The protection of an update before it is sent, in this order: clip, noise, rotation, compression."""
 
     rotation: str = setting(
-        "none", "orthonormal map of a row: permute and permute-tensors move and flip entries, blocks mixes them",
+        "none", "orthonormal map of the parameters: permute and permute-tensors move and flip entries, blocks mixes them",
         choices=ROTATIONS,
     )  # fmt: skip
     block: int = setting(64, "entries per block of rotation blocks", ge=2, le=4096)
     secret: int | None = setting(
-        None, "number that the clients share and the server must not know: it draws the map and the first models; "
-        "none: the seed does, to compare runs with and without a map", ge=0, bits=4096,
+        None, "number shared by the clients and hidden from the server: the seed of the map and of the first models; "
+        "none: the run's seed, to compare runs with and without a map", ge=0, bits=4096,
     )  # fmt: skip
-    clip: float | None = setting(None, "greatest L2 norm of an update; larger ones are scaled down", gt=0, lt=1e9)
+    clip: float | None = setting(None, "maximum L2 norm of an update; larger updates are scaled down", gt=0, lt=1e9)
     noise: float = setting(0.0, "standard deviation of the noise added to each entry, in units of clip (z)", ge=0, lt=1e6)
-    delta: float = setting(1e-5, "the δ for which the ε that was spent is told", gt=0, lt=1)
-    compress: str = setting("none", "how an update is sent: topk, sign (and one scale), 8bit",
+    delta: float = setting(1e-5, "the δ at which the spent ε is reported", gt=0, lt=1)
+    compress: str = setting("none", "compression of updates: topk, sign (with one scale), 8bit",
                             choices=("none", "topk", "sign", "8bit"))  # fmt: skip
     share: float = setting(
-        0.1, "share of the entries that topk sends; above one half it would cost more than all", gt=0, le=0.5
+        0.1, "fraction of the entries that topk sends; more than one half would cost more than all", gt=0, le=0.5
     )
 
     def __post_init__(self) -> None:
         if self.secret not in (None, "none") and (not _whole(self.secret) or self.secret < 0):
-            raise SettingError("Boundary.secret must be a whole number >= 0 or none; the one that was given is not shown")
+            raise SettingError("Boundary.secret must be a non-negative integer or none; the given value is not shown")
         check(self)
         if self.noise and self.clip is None:
             raise SettingError(
-                f"Boundary.noise {self.noise:g} needs Boundary.clip, got none: without a greatest norm no noise is enough"
+                f"Boundary.noise {self.noise:g} needs Boundary.clip, got none: without a maximum norm, noise gives no privacy"
             )
         if self.secret is not None and self.rotation == "none":
-            raise SettingError("Boundary.secret draws a map, and Boundary.rotation is none")
+            raise SettingError("Boundary.secret needs Boundary.rotation, got none")
 
     def __repr__(self) -> str:
         shown = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name != "secret"]
@@ -88,7 +88,7 @@ class Boundary:
         if self.rotation not in UNCHANGED[invariant]:
             raise SettingError(
                 f"Boundary.rotation must be {' or '.join(UNCHANGED[invariant])} for {method.name} with these settings, got "
-                f"{self.rotation}: what {method.name} computes from updates is not the same under such a map"
+                f"{self.rotation}: this map changes what {method.name} computes from updates"
             )
 
     def check_layout(self, layout: Layout) -> None:
@@ -103,7 +103,7 @@ class Boundary:
         if self.noise and layout.statistics:
             raise SettingError(
                 f"Boundary.noise {self.noise:g} needs a model without running statistics (BatchNorm), got "
-                f"{layout.statistics[0]!r}: they are averages of a client's data, and would leave it without noise"
+                f"{layout.statistics[0]!r}: these averages of a client's data would be sent without noise"
             )
 
     def check_plan(self, plan: Plan, layout: Layout, name: str) -> None:
@@ -122,20 +122,20 @@ class Boundary:
             raise self._measured(name)
         if self.rotation in WHOLE_ROW:
             if any(task.keep and set(task.keep) != set(layout.columns) for task in tasks):
-                raise self.hidden(f"{name} leaves some layers at the client")
+                raise self.hidden(f"{name} keeps some layers at the clients")
             if plan.columns is not None and _span(plan.columns, layout) != (0, layout.trainable):
                 raise self.hidden(f"{name} compares updates by some of their columns")
 
     def _measured(self, name: str) -> SettingError:
         return SettingError(
-            f"Boundary.noise {self.noise:g} does not go with {name} and these settings: clients would tell losses on their "
-            f"data, and choices made by them, without noise"
+            f"Boundary.noise {self.noise:g} cannot be used with {name} and these settings: clients would send losses on their "
+            f"data, or choices based on them, without noise"
         )
 
     def hidden(self, why: str) -> SettingError:
         """The error for access to a layer in a row that is mapped as a whole."""
         return SettingError(
-            f"Boundary.rotation must be none or permute-tensors where {why}, got {self.rotation}: it hides layers"
+            f"Boundary.rotation must be none or permute-tensors if {why}, got {self.rotation}, which hides the layers"
         )
 
 
@@ -159,7 +159,7 @@ VARIABLE = "COTERIE_SECRET"
 """Environment variable that holds the secret."""
 
 _KIND = "scrypt"
-_HOW = f"set {VARIABLE}, or give --secret-file FILE, or secret= in Python"
+_HOW = f"set {VARIABLE}, or pass --secret-file FILE, or secret= in Python"
 
 
 def known_by(secret: int) -> str:
@@ -177,7 +177,7 @@ def unlike_secret(secret: int | None, known: str) -> str | None:
         same = kind == _KIND and hmac.compare_digest(_digest(secret, bytes.fromhex(salt)), bytes.fromhex(digest))
     except ValueError:
         same = False
-    return None if same else f", and another one was given: {_HOW}"
+    return None if same else f", and a different one was given: {_HOW}"
 
 
 def secret_of_environment() -> int | None:
@@ -196,20 +196,22 @@ def secret_of_file(path: Path | str) -> int:
         The secret.
 
     Raises:
-        UserError: The file cannot be read or is not a whole number >= 0.
+        UserError: The file cannot be read or is not an integer >= 0.
     """
     try:
         data = read_regular(path, limit=10_000)
     except OSError as error:
         if re.fullmatch(r"[\d\s_,.+-]+", str(path)):
-            raise UserError("the secret's file cannot be read; its name, a number, is not shown: is it the secret?") from None
+            raise UserError(
+                "the secret file cannot be read; its name is a number and not shown: did you pass the secret itself?"
+            ) from None
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
     return _number(data.decode("utf-8-sig", errors="replace"), str(path))
 
 
 def _number(text: str, where: str) -> int:
     if not (text.strip().isascii() and text.strip().isdecimal() and len(text.strip()) <= 1000):
-        raise UserError(f"{where} must have a secret, a whole number >= 0, and nothing else; what it has is not shown")
+        raise UserError(f"{where} must contain a secret, a non-negative integer, and nothing else; its content is not shown")
     return int(text)
 
 

@@ -61,7 +61,7 @@ class Veil(Mapping[str, tuple[int, int]]):
         return name in self.names
 
     def __getitem__(self, name: str) -> tuple[int, int]:
-        raise self.boundary.hidden("a method looks at single layers")
+        raise self.boundary.hidden("a method uses single layers")
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Wire:
         there, behind = self._travelling(keep)
         packed = {name: values for name, values in sent.items() if name != OTHERS}
         if OTHERS not in sent or sent[OTHERS].shape != behind.shape:
-            raise ValueError(f"its {OTHERS} are not the {len(behind)} entries behind the parameters")
+            raise ValueError(f"its {OTHERS} must be the {len(behind)} entries after the parameters")
         row = torch.zeros(self.layout.size)
         if len(there):
             check_packed(packed, self.boundary.compress, len(there), self.boundary.share)
@@ -273,8 +273,8 @@ class Wire:
         norm, most = float(sizes.norm()), clip * (1 + noise * (math.sqrt(self.columns(task)[0]) + 8))
         if norm <= most * (1 + 1e-4):  # allows for single precision, with a margin
             return None
-        said = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
-        return f"its update has norm {norm:.4g}, and under the boundary's {said} none is above {most:.4g}"
+        bounds = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
+        return f"its update has norm {norm:.4g}, more than {most:.4g}, the maximum under the boundary's {bounds}"
 
     def _travelling(self, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         """The columns that do not stay at the client: those of parameters, and those behind them."""

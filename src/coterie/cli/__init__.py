@@ -69,7 +69,7 @@ def guarded(call: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return fail("interrupted", 130)
     except MemoryError:
-        return fail("the memory is not enough for this; a smaller scenario, model or file takes less", 2)
+        return fail("not enough memory; use a smaller scenario, model or file", 2)
     except BrokenPipeError:  # the reader has closed the pipe
         _drop(sys.stdout)
         return 0

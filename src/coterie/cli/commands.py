@@ -44,7 +44,7 @@ def suggest(arguments: argparse.Namespace) -> int:
     from coterie.runs.suggest import EXCHANGES
     from coterie.runs.suggest import suggest as asked
 
-    with Steps(watched(arguments.json), "asking the clients", EXCHANGES) as steps:
+    with Steps(watched(arguments.json), "probing the clients", EXCHANGES) as steps:
         said = asked(arguments.run, data=arguments.data, workers=arguments.workers, progress=steps.step, **given(arguments))
     say(to_json(asdict(said))) if arguments.json else terminal.console(sys.stdout).print(suggested.screen(said))
     return 0
@@ -184,9 +184,9 @@ def watch(arguments: argparse.Namespace) -> int:
     from coterie.report.watch import Server
 
     with Server(Path(arguments.run), arguments.port) as server:
-        say(f"{arguments.run} is shown at {server.address} to this machine; Ctrl-C ends it")
+        say(f"{arguments.run} is shown at {server.address} for this machine only; press Ctrl-C to stop")
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
-            say("no longer shown")
+            say("stopped")
     return 0

@@ -150,7 +150,7 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
         more = "".join(f" --track {name}" for name in arguments.track)
         more += " --trust-code" if ":" in one.experiment.setup.model else ""
         more += f" --secret-file {arguments.secret_file}" if arguments.secret_file else ""
-        return fail(f"interrupted; coterie resume {folder}{more} goes on where it stands", 130)
+        return fail(f"interrupted; to continue, run coterie resume {folder}{more}", 130)
     except EngineError as error:
         return fail(f"{one.folder}: {error}{_keep_details(one, error.details)}", 1)
     except OSError as error:
@@ -199,10 +199,10 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         refused = [(client, why) for done in one.record.lines() for client, why in done["refused"].items()]
         if refused:
             client, why = refused[-1]
-            say(f"\n{one.folder.name}: {len(refused)} replies were refused, as of client {client}: {printable(why)}")
+            say(f"\n{one.folder.name}: {len(refused)} replies were refused, for example of client {client}: {printable(why)}")
         if (left := result["privacy"]) is not None:
             spent = f"ε = {left['epsilon']:.3g} at δ = {left['delta']:g}"
-            say(f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent most")
+            say(f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent the most")
     say(f"\nrecorded in {folder}")
 
 
@@ -336,9 +336,11 @@ def shortages(whole: Estimate, folder: Path) -> Sequence[str]:
     free, memory = shutil.disk_usage(there).free, available_memory()
     said = []
     if free < whole.disk:
-        said.append(f"{there} has {size(free)} free, and the records may take {size(whole.disk)}: --out names another folder")
+        said.append(
+            f"{there} has {size(free)} free, and the records may take {size(whole.disk)}: choose another folder with --out"
+        )
     if memory < whole.memory:
-        said.append(f"{size(memory)} of memory are free, and the runs may take {size(whole.memory)}: fewer --workers need less")
+        said.append(f"{size(memory)} of memory are free, and the runs may take {size(whole.memory)}: use fewer --workers")
     return said
 
 

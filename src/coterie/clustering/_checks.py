@@ -193,7 +193,7 @@ def one_per_client(values: Any, n: int, name: str) -> np.ndarray:
 
 
 def label_vector(labels: Any, n: int | None = None, name: str = "labels") -> np.ndarray:
-    """Renumber labels by first member: ``(n,)`` whole numbers 0 to g-1.
+    """Renumber labels by first member: ``(n,)`` integers 0 to g-1.
 
     Args:
         labels: One label per client; any labels that NumPy can sort.
@@ -217,7 +217,7 @@ def label_vector(labels: Any, n: int | None = None, name: str = "labels") -> np.
     if n is not None and len(given) != n:
         raise ValueError(
             f"{name} must hold one label per client, {n} here, got {len(given)}; "
-            "positions of a group's members are no labels: use labels_of(groups)"
+            "positions of a group's members are not labels: use labels_of(groups)"
         )
     if not given.size:
         raise ValueError(f"{name} is empty: there are no clients")
@@ -231,20 +231,20 @@ def position_list(group: Iterable[int], n: int, name: str = "group") -> np.ndarr
     """Check positions 0 to n-1 and sort them. Repetitions are refused; they show that labels were passed instead."""
     given = array(group if isinstance(group, (Sequence, np.ndarray, torch.Tensor)) else list(group))
     if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be a list of positions, whole numbers 0 to {n - 1}")
+        raise ValueError(f"{name} must be a list of positions, integers 0 to {n - 1}")
     if len(np.unique(given)) != len(given):
-        raise ValueError(f"{name} names a position twice; labels are no positions: use groups_of(labels)")
+        raise ValueError(f"{name} contains a position twice; labels are not positions: use groups_of(labels)")
     if given.min() < 0 or given.max() >= n:
         wrong = int(given.max() if given.max() >= n else given.min())
-        raise ValueError(f"{name} must be positions 0 to {n - 1}, got {wrong}; client ids are no positions")
+        raise ValueError(f"{name} must be positions 0 to {n - 1}, got {wrong}; client ids are not positions")
     return np.sort(given)
 
 
 def number_of_groups(groups: Any, n: int) -> None:
-    """Refuse anything but a whole number 1 to n."""
+    """Refuse anything but an integer 1 to n."""
     if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)) or not 1 <= groups <= n:
         hint = "; to cut at a distance, pass threshold" if isinstance(groups, float) else ""
-        raise ValueError(f"groups must be a whole number, 1 to the {n} clients, got {groups!r}{hint}")
+        raise ValueError(f"groups must be an integer from 1 to {n}, the number of clients, got {groups!r}{hint}")
 
 
 def one_of(value: Any, valid: Sequence[str], name: str) -> str:

@@ -162,12 +162,12 @@ def cut_margin(
         (3.0, 1.0)
     """
     if linkage == "ward":
-        raise ValueError("linkage must be single, complete or average, got 'ward', of which no margin is known")
+        raise ValueError("linkage must be single, complete or average, got 'ward', for which no margin is known")
     square = _checks.distance_matrix(distances)
     made = dendrogram(square, linkage) if tree is None else tree
     labels = cut_dendrogram(made, threshold=threshold, groups=groups)
     if len(labels) != len(square):
-        raise ValueError(f"tree must be of the {len(square)} clients of distances, got one of {len(labels)}")
+        raise ValueError(f"tree must have the {len(square)} clients of distances, got {len(labels)}")
     return margin(*borders(square, labels, made, linkage), threshold)
 
 
@@ -212,14 +212,14 @@ def agglomerative(
     _checks.one_of(metric, METRICS, "metric")
     _checks.one_of(linkage, LINKAGES, "linkage")
     if linkage == "ward" and metric != "l2":
-        raise ValueError(f"linkage ward is defined by Euclidean distances and takes metric l2 only, got {metric}")
+        raise ValueError(f"linkage ward needs metric l2, got {metric}: it is defined for Euclidean distances")
     rows = _checks.rows(updates)
     d = rows.shape[1]
     _check_cut(len(rows), threshold, groups)
     _refuse_distances(rows)
     if sketch is not None:
         if metric == "l1":
-            raise ValueError("sketch takes metric l2 or cosine only, got l1: a sketch keeps inner products, not l1 distances")
+            raise ValueError("sketch needs metric l2 or cosine, got l1: a sketch keeps inner products, not l1 distances")
         rows = sketch_of_columns(rows, None, sketch, seed)
     if metric == "l1":
         apart = geometry.manhattan(rows)
@@ -318,8 +318,8 @@ def doubt(ends: tuple[float, float], *, linkage: str, metric: str, threshold: fl
         return "no margin is known for linkage ward"
     if _safe(ends, metric, threshold, error):
         return None
-    what = "a cosine" if metric == "cosine" else "a squared distance by a share"
-    return f"a sketch of {size} numbers may put {what} off by {error:.3g}, more than the cut has room for"
+    what = "a cosine" if metric == "cosine" else "a squared distance, relatively,"
+    return f"a sketch of {size} numbers may change {what} by {error:.3g}, more than the cut allows"
 
 
 def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
@@ -328,7 +328,7 @@ def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
     if reason is None:
         return
     advice = "compare with a larger sketch, or cluster the updates themselves"
-    warnings.warn(f"the groups of the updates may be others than those of their sketches: {reason}; {advice}",
+    warnings.warn(f"the groups of the updates may differ from those of their sketches: {reason}; {advice}",
                   SketchWarning, stacklevel=3)  # fmt: skip
 
 

@@ -167,7 +167,7 @@ def _clustered(square: np.ndarray, linkage: str) -> tuple[np.ndarray, np.ndarray
 def _at_least_two(similarity: np.ndarray) -> np.ndarray:
     square = _checks.similarity_matrix(similarity)
     if len(square) < 2:
-        raise ValueError("similarity must be of at least 2 clients to be cut in two, got 1")
+        raise ValueError("similarity must have at least 2 clients to be split, got 1")
     return square
 
 
@@ -243,7 +243,7 @@ def H(gamma_i: float, gamma_j: float) -> float:
     """
     for name, value in (("gamma_i", gamma_i), ("gamma_j", gamma_j)):
         if not 0 <= value <= 1:
-            raise ValueError(f"{name} must be 0 to 1, where the Separation Theorem speaks, got {value}")
+            raise ValueError(f"{name} must be 0 to 1, where the Separation Theorem holds, got {value}")
     return -gamma_i * gamma_j + math.sqrt(1 - gamma_i**2) * math.sqrt(1 - gamma_j**2)
 
 
@@ -263,7 +263,7 @@ def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
         the formula contains π/0; the bound is 1, that of every cosine.
 
     Raises:
-        ValueError: k is not a whole number >= 1, or a γ is not in [0, 1].
+        ValueError: k is not an integer >= 1, or a γ is not in [0, 1].
 
     Example:
         >>> round(separation_bound(3, 0.0, 0.6), 12)  # H = 0.8; sqrt(1 - 0.8²)
@@ -294,7 +294,7 @@ def guaranteed_gamma(k: int) -> float:
         The bound on γ; 0 for k = 1, since no cut of congruent clients is correct.
 
     Raises:
-        ValueError: k is not a whole number >= 1.
+        ValueError: k is not an integer >= 1.
 
     Example:
         >>> [round(guaranteed_gamma(k), 4) for k in (2, 3, 10)]
@@ -349,4 +349,4 @@ def passes_gamma(cross: float, gamma_max: float) -> bool:
 
 def _whole(k: int) -> None:
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise ValueError(f"k must be a number of data distributions, a whole number >= 1, got {k!r}")
+        raise ValueError(f"k, the number of data distributions, must be an integer >= 1, got {k!r}")

@@ -29,7 +29,7 @@ def blocks(rows: Tensor, columns: Columns, width: int) -> Iterator[Tensor]:
 
 
 def widened(block: Tensor) -> Tensor:
-    """Convert to the precision for products and sums: float32 at least, and float64 for whole numbers."""
+    """Convert to the precision for products and sums: float32 at least, and float64 for integers."""
     if block.is_floating_point() and block.element_size() >= 4:
         return block
     return block.to(torch.float32 if block.is_floating_point() else torch.float64)
@@ -57,7 +57,7 @@ def parts(columns: Columns, d: int) -> list[slice | np.ndarray]:
         columns = [columns]
     ranges = sorted((_range(c, d) for c in columns), key=lambda part: part.start)
     if not ranges:
-        raise ValueError("columns is empty: no parameter would count")
+        raise ValueError("columns is empty: select at least one")
     for one, two in pairwise(ranges):
         if two.start < one.stop:
             raise ValueError(f"columns overlap: {two.start} to {min(one.stop, two.stop)} would count twice")
@@ -85,10 +85,10 @@ def _range(part: Any, d: int) -> slice:
 def _index(index: np.ndarray, d: int) -> np.ndarray:
     if index.ndim != 1 or index.dtype.kind not in "iub" or (index.dtype.kind == "b" and len(index) != d):
         got = f"{index.dtype} of shape {index.shape}"
-        raise ValueError(f"columns: an index array must be (m,) whole numbers or ({d},) booleans, got {got}")
+        raise ValueError(f"columns: an index array must be (m,) integers or ({d},) booleans, got {got}")
     index = np.flatnonzero(index) if index.dtype.kind == "b" else index.astype(np.int64)
     if not index.size or index.min() < 0 or index.max() >= d:
-        raise ValueError(f"columns: an index array must name columns 0 to {d - 1}")
+        raise ValueError(f"columns: an index array must contain columns 0 to {d - 1}")
     if len(np.unique(index)) != len(index):
-        raise ValueError("columns: the index array names a column twice")
+        raise ValueError("columns: the index array contains a column twice")
     return index

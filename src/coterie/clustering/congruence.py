@@ -379,11 +379,11 @@ def signal_cut(signal: np.ndarray) -> tuple[Group, Group]:
 def _cut(signal: np.ndarray) -> tuple[Group, Group]:
     n = len(signal)
     if n < 2:
-        raise ValueError("signal must be of at least 2 clients to be cut in two, got 1")
+        raise ValueError("signal must have at least 2 clients to be split, got 1")
     square = centred(signal)
     largest = float(np.abs(square).max())
     if largest <= SAME**2 * float(np.abs(signal).max()):
-        raise ValueError("signal has nothing to cut: all clients are the same")
+        raise ValueError("signal cannot be split: all clients are equal")
     # Moved below all other eigenvalues, the constant vector is never the leading one.
     vector = np.linalg.eigh(square / largest - 2.0)[1][:, -1]
     vector = vector * np.sign(vector[np.abs(vector).argmax()])

@@ -91,7 +91,7 @@ def gram_update(gram: np.ndarray, updates: np.ndarray | Tensor, changed: Iterabl
     """
     rows, out = _checks.rows(updates), _checks.gram_matrix(gram)
     if len(out) != len(rows):
-        raise ValueError(f"gram must be ({len(rows)}, {len(rows)}), of the {len(rows)} updates, got shape {out.shape}")
+        raise ValueError(f"gram must be ({len(rows)}, {len(rows)}), for the {len(rows)} updates, got shape {out.shape}")
     out, positions = out.copy(), list(changed)
     if positions:
         at = _checks.position_list(positions, len(rows), "changed")

@@ -58,8 +58,8 @@ def labels_of(groups: Iterable[Iterable[int]]) -> np.ndarray:
         raise ValueError("groups must not be empty")
     if sorted(members) != list(range(len(members))):
         raise ValueError(
-            f"groups must hold each position 0 to {len(members) - 1} once; "
-            "client ids are no positions, and labels become groups with groups_of(labels)"
+            f"groups must contain each position 0 to {len(members) - 1} once; "
+            "client ids are not positions; for labels, use groups_of(labels)"
         )
     labels = np.empty(len(members), dtype=np.int64)
     for number, part in enumerate(sorted(parts, key=min)):
@@ -138,5 +138,5 @@ def purity(labels: Any, truth: Any) -> float:
 def _two(labels_a: Any, labels_b: Any) -> tuple[np.ndarray, np.ndarray]:
     one, two = _checks.label_vector(labels_a), _checks.label_vector(labels_b)
     if len(one) != len(two):
-        raise ValueError(f"both labellings must be of the same clients, got {len(one)} and {len(two)} labels")
+        raise ValueError(f"both labellings must have the same clients, got {len(one)} and {len(two)} labels")
     return one, two

@@ -74,7 +74,7 @@ class Sketcher:
             rows: Shape ``(n, d)``.
 
         Returns:
-            Shape ``(n, size)``, in the precision of the rows; half precisions and whole numbers become a wider one.
+            Shape ``(n, size)``, in the precision of the rows; half precisions and integers become a wider one.
 
         Raises:
             ValueError: The rows have another shape.
@@ -176,7 +176,7 @@ def sketch_error(k: int, n: int, delta: float = 0.01) -> float:
         (0.123, 0.078)
     """
     if k < 1 or n < 1:
-        raise ValueError(f"k and n must be >= 1, numbers of a sketch and clients, got {k} and {n}")
+        raise ValueError(f"k (numbers in a sketch) and n (clients) must be >= 1, got {k} and {n}")
     if not 0 < delta < 1:
         raise ValueError(f"delta must be above 0 and below 1, a probability, got {delta}")
     log = math.log(n * n / delta)

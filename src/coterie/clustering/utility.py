@@ -77,7 +77,7 @@ def utility_merge(
         Groups as sorted tuples of positions, in the order of their first members.
 
     Raises:
-        ValueError: As in :func:`utility`, or ``groups`` is not a whole number 1 to n.
+        ValueError: As in :func:`utility`, or ``groups`` is not an integer 1 to n.
 
     Example:
         Two clients of N examples and cosine c merge if ``λ/N > 2 (1 - sqrt((1 + c)/2))``, 0.586 for c = 0:
@@ -118,7 +118,7 @@ def benefits(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[
     parts = [_checks.position_list(group, len(products)) for group in groups]
     order = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
     if not parts or len(np.unique(order)) != len(order):
-        raise ValueError("groups must be one or more lists of positions, none of them in two")
+        raise ValueError("groups must be one or more disjoint lists of positions")
     starts = np.cumsum([0, *map(len, parts)])[:-1]
     pp, pu = (_sums(table[np.ix_(order, order)], starts) for table in _tables(products, sizes))
     data, price = np.add.reduceat(sizes[order], starts), np.add.reduceat(tradeoff[order], starts)

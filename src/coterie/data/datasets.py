@@ -167,7 +167,7 @@ def _writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
         data: dict[str, Any] = json.loads(readers.content(path))["user_data"]
         found = [(name, _images(own["x"]), np.array(own["y"])) for name, own in data.items() if own["y"]]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise UserError(f"{path} is no file of LEAF's FEMNIST: {type(error).__name__}, {error}") from error
+        raise UserError(f"{path} is not a LEAF FEMNIST file: {type(error).__name__}, {error}") from error
     for name, images, labels in found:
         if labels.shape != (len(images),):
             raise UserError(f"{path} is mislabelled: writer {name!r} has {len(images)} images but labels {list(labels.shape)}")
@@ -220,7 +220,7 @@ def read_hub(paths: tuple[Path, ...], name: str, input_column: str | None = None
 
 def _splits(name: str) -> tuple[Any, Any | None]:
     """The training split, and the split for tests or None."""
-    # Otherwise flwr-datasets sends names of data sets to its makers.
+    # Otherwise flwr-datasets reports the names of data sets to its developers.
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     try:
         from flwr_datasets import FederatedDataset
@@ -262,7 +262,7 @@ def _column(name: str, features: Mapping[str, Any], kind: str, usual: tuple[str,
     typed = [column for column, feature in features.items() if type(feature).__name__ == kind]
     likely = typed if len(typed) == 1 else [column for column in usual if column in (typed or features)]
     if not likely:
-        raise UserError(f"{name}: which column is meant is unclear, set {setting}; it has {have}")
+        raise UserError(f"{name}: the column is ambiguous, set {setting}; it has {have}")
     return likely[0]
 
 

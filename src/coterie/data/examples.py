@@ -72,15 +72,15 @@ class Dataset:
 def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = None, **meta: Any) -> Pool:
     """Make a checked :class:`Pool` of arrays.
 
-    Inputs of type uint8, and whole numbers with three or more dimensions, are images of 0-255 and are scaled to [0, 1].
-    Other whole numbers are tokens. ``(N, H, W)`` gets a channel dimension, and ``(N, H, W, C)`` becomes ``(N, C, H, W)``.
+    Inputs of type uint8, and integers with three or more dimensions, are images of 0-255 and are scaled to [0, 1].
+    Other integers are tokens. ``(N, H, W)`` gets a channel dimension, and ``(N, H, W, C)`` becomes ``(N, C, H, W)``.
 
     Args:
         inputs: The inputs, one per example.
         targets: The labels ``(N,)``, or next tokens ``(N, t)``.
         where: The file, for messages.
         classes: Number of classes, if it is known.
-        **meta: Name -> ``(N,)`` whole numbers.
+        **meta: Name -> ``(N,)`` integers.
 
     Returns:
         The pool.
@@ -97,11 +97,11 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
     if len(inputs) != len(targets):
         raise UserError(f"{where} is mislabelled: {len(inputs)} inputs but {len(targets)} labels")
     if inputs.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf" or _fractional(targets):
-        raise UserError(f"{where} must hold numbers, and labels that are whole numbers")
-    ends = targets.min(), targets.max()  # Python cannot write some floats as whole numbers
+        raise UserError(f"{where} must hold numbers, and labels that are integers")
+    ends = targets.min(), targets.max()  # Python cannot write some floats as integers
     low, high = (int(np.clip(end, -1e18, 1e18) if targets.dtype.kind == "f" else end) for end in ends)
     if high >= MOST_CLASSES:
-        raise UserError(f"{where} is mislabelled: labels number the classes from 0, found {high}; are these ids?")
+        raise UserError(f"{where} is mislabelled: labels must be class numbers from 0, found {high}; are these ids?")
     if low < 0 or (classes is not None and high >= classes):
         allowed = ">= 0" if classes is None else f"0 to {classes - 1}"
         raise UserError(f"{where} is mislabelled: labels must be {allowed}, found {low} to {high}")

@@ -93,7 +93,7 @@ def common(clients: Mapping[str, Sequence[Pool | None]], classes: int | None) ->
     if len(shapes) > 1:
         (a, first), (b, second) = list(shapes.items())[:2]
         differ = f"{first} has {a[0]} {a[1]}, {second} has {b[0]} {b[1]}"
-        raise UserError(f"the inputs of all clients must be alike: {differ}")
+        raise UserError(f"the inputs of all clients must have the same shape and type: {differ}")
     if classes is not None and top >= classes:
         raise UserError(f"labels must be 0 to {classes - 1}, found {top}")
     return next(iter(shapes))[0], classes or top + 1

@@ -209,7 +209,7 @@ def by_owner(owners: np.ndarray, clients: int, rng: np.random.Generator, least: 
     names, sizes = np.unique(owners, return_counts=True)
     able = names[sizes >= least]
     if clients > len(able):
-        raise SettingError(f"{clients} clients asked for, but only {len(able)} writers have at least {least} examples")
+        raise SettingError(f"{clients} clients requested, but only {len(able)} writers have at least {least} examples")
     return [np.flatnonzero(owners == owner) for owner in rng.choice(able, clients, replace=False)]
 
 

@@ -98,7 +98,7 @@ def content(path: Path) -> bytes:
                 out += some
                 check_unpacked(path, packed.tell(), len(out))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is a broken or incomplete gzip file ({error}); get it again") from error
+        raise UserError(f"{path} is a broken or incomplete gzip file ({error}); download it again") from error
     return bytes(out)
 
 
@@ -159,7 +159,7 @@ def cifar(path: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
     if not raw:
         raise UserError(f"{path} is empty")
     if len(raw) % row:
-        raise UserError(f"{path} has {len(raw)} bytes, no multiple of a row of {row}; it is incomplete or another file")
+        raise UserError(f"{path} has {len(raw)} bytes, not a multiple of the row size {row}; it is incomplete or another file")
     rows = np.frombuffer(raw, np.uint8).reshape(-1, row)
     return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1]
 
@@ -182,7 +182,7 @@ def npz(path: Path) -> dict[str, np.ndarray]:
             check_unpacked(path, os.fstat(raw.fileno()).st_size, sum(member.file_size for member in members))
             return {name: _member(path, file, member) for name, member in _named(path, members)}
     except (zipfile.BadZipFile, ValueError, EOFError, zlib.error, struct.error, OSError, NotImplementedError) as error:
-        raise UserError(f"{path} is no readable .npz file ({error}); write plain arrays with numpy.savez") from error
+        raise UserError(f"{path} is not a readable .npz file ({error}); write plain arrays with numpy.savez") from error
 
 
 def _named(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
@@ -280,7 +280,7 @@ def mat(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
         for name in names:
             shape, kind = told[name]
             if kind not in NUMBERS or math.prod(map(int, shape)) > len(raw):
-                raise ValueError(f"{name} is said to be {kind} of shape {list(shape)}")
+                raise ValueError(f"{name} is declared as {kind} of shape {list(shape)}")
         found = loadmat(io.BytesIO(raw), variable_names=names)
         return tuple(np.asarray(found[name]) for name in names)
     except KeyError as error:
@@ -288,7 +288,7 @@ def mat(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
     except NotImplementedError as error:
         raise UserError(f"{path} is a MATLAB file of version 7.3; save it as version 7 or older") from error
     except Exception as error:  # the parser raises errors of many kinds
-        raise UserError(f"{path} is no readable MATLAB file ({error})") from error
+        raise UserError(f"{path} is not a readable MATLAB file ({error})") from error
 
 
 _PACKED = 15
@@ -318,5 +318,5 @@ def _inflated(path: Path, end: int, before: int, data: bytes) -> bytes:
             data = unpacker.unconsumed_tail
             check_unpacked(path, end - len(data), before + len(out))
     except zlib.error as error:
-        raise UserError(f"{path} is no readable MATLAB file ({error})") from error
+        raise UserError(f"{path} is not a readable MATLAB file ({error})") from error
     return bytes(out)

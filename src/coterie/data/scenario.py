@@ -70,7 +70,7 @@ _ACFL = {
 def _digits() -> dict[str, Settings]:
     """20 clients of about 90 images of scikit-learn's digits: 72 to train, 9 for validation, 9 to test."""
     return {
-        "digits/iid": {**_SMALL, "about": "every client alike; nothing to split"},
+        "digits/iid": {**_SMALL, "about": "identically distributed clients; nothing to split"},
         "digits/label-permutation": {
             **_SMALL, "shift": "label-permutation", "about": "four groups, each with its own permutation of the labels",
         },
@@ -85,8 +85,8 @@ def _digits() -> dict[str, Settings]:
 def _synthetic() -> dict[str, Settings]:
     base = {**_SMALL, "dataset": "synthetic", "model": "linear"}
     return {
-        "synthetic/iid": {**base, "about": "Gaussian classes, every client alike"},
-        "synthetic/groups": {**base, "shift": "label-permutation", "about": "four groups that name the classes otherwise"},
+        "synthetic/iid": {**base, "about": "Gaussian classes, identically distributed clients"},
+        "synthetic/groups": {**base, "shift": "label-permutation", "about": "four groups with different class labels"},
     }  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def _fashion() -> dict[str, Settings]:
     return {
         "fashion/iid": {
             "dataset": "fashion_mnist", **_HCCT, **hcct, "clients": 20, "train": 0.04,
-            "about": "HCCT's FMNIST: 20 clients, 120 images each to train, the rest of theirs to test",
+            "about": "HCCT's FMNIST: 20 clients, 120 training images each, their other images to test",
         },
         "fashion/label-swap": {**base, "shift": "label-swap", "about": "4 groups, two labels exchanged"},
         "fashion/label-permutation": {**base, "shift": "label-permutation", "about": "4 groups that permute the labels"},
@@ -133,7 +133,7 @@ def _cifar10() -> dict[str, Settings]:
     base = {**_CFL, "dataset": "cifar10"}
     hcct = {"model": "hcct-cnn", "augment": True, "training": Training(lr=0.1, lr_decay=0.995, batch=64, epochs=1)}
     return {
-        "cifar10/iid": {**base, "about": "20 clients, every one alike"},
+        "cifar10/iid": {**base, "about": "20 identically distributed clients"},
         "cifar10/label-permutation": {
             **base, "shift": "label-permutation", "about": "CFL's CIFAR-10: 4 groups of 5 clients permute the labels",
         },
@@ -144,7 +144,7 @@ def _cifar10() -> dict[str, Settings]:
             "about": "HCCT's CIFAR-10: 100 shards of one class, 10 clients with half-normal numbers of them",
         },
         "cifar10/dirichlet": {**base, "partition": "dirichlet", "train": 0.8, "test": "share", "about": "Dirichlet(0.5)"},
-        "cifar10/class-groups": {**base, "partition": "classes", "test": "classes", "about": "4 groups, own classes"},
+        "cifar10/class-groups": {**base, "partition": "classes", "test": "classes", "about": "4 groups, disjoint classes"},
     }  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _others() -> dict[str, Settings]:
     return {
         "cifar100/class-pairs": {
             **cifar100, "groups": 8, "classes_per_group": 2,
-            "about": "ACFL's two tasks: 8 pairs of clients, two classes a pair, classes of unequal size",
+            "about": "ACFL's two tasks: 8 pairs of clients, two classes per pair, classes of unequal size",
         },
         "cifar100/class-groups": {
             **cifar100, "groups": 4, "classes_per_group": 5, "classes_per_client": 3,
@@ -197,8 +197,8 @@ _PARTITIONS = (
     "iid", "shards", "half-normal", "dirichlet", "quantity", "classes", "writer", "population", "domain", "topic", "clients",
 )  # fmt: skip
 _TEST = (
-    "share: the rest of its own examples; whole: the test pool (of its domain, topic or population); classes: those of its "
-    "classes in it; own: as many as match its class proportions"
+    "share: the rest of its own examples; whole: the test pool (of its domain, topic or population); classes: test examples "
+    "of its classes; own: test examples in its class proportions"
 )
 
 
@@ -206,38 +206,38 @@ _TEST = (
 class Scenario:
     """The settings of a world: the clients' data, the shift between groups, and the training."""
 
-    about: str = setting("", "one sentence for people")
+    about: str = setting("", "description in one sentence")
     dataset: str = setting("digits", "name of the data set, hub:NAME, NAME of a NAME.npz, or folder (a file per client)")
-    partition: str = setting("iid", "how examples are dealt to clients", choices=_PARTITIONS)
+    partition: str = setting("iid", "how examples are distributed over clients", choices=_PARTITIONS)
     shift: str = setting("none", "what makes groups of clients differ", choices=SHIFTS)
     clients: int = setting(20, "number of clients", ge=1)
     groups: int = setting(4, "number of groups, where the shift or the classes partition makes groups", ge=1)
-    shuffle: bool = setting(True, "put clients into groups in random order; false deals them out in turn")
-    samples: int | None = setting(None, "examples per client at most, before any are held out; none takes all", ge=1)
-    train: float = setting(0.8, "share of a client's own examples that it trains on", gt=0, le=1)
-    validation: float = setting(0.1, "share of a client's own examples held out for choices", ge=0, lt=1)
-    test: str = setting("share", f"what a client is tested on: {_TEST}", choices=TESTS)
+    shuffle: bool = setting(True, "assign clients to groups in random order; false: in turn")
+    samples: int | None = setting(None, "maximum number of examples per client, including held-out ones; none: all", ge=1)
+    train: float = setting(0.8, "fraction of a client's own examples to train on", gt=0, le=1)
+    validation: float = setting(0.1, "fraction of a client's own examples held out for validation", ge=0, lt=1)
+    test: str = setting("share", f"test data of a client. {_TEST}", choices=TESTS)
     model: str = setting("mlp", "name of the model, or package.module:Name")
     training: Training = setting(Training(), "local training")  # noqa: RUF009  (frozen)
     augment: bool = setting(False, "shift and mirror training images at random")
-    silent: float = setting(0.0, "probability that a client asked does not answer, in each exchange", ge=0, lt=1)
-    patience: int = setting(10, "rounds in a row without an answer after which a client is away, until it is back", ge=1)
+    silent: float = setting(0.0, "probability that a client does not answer, in each exchange", ge=0, lt=1)
+    patience: int = setting(10, "consecutive rounds without an answer after which a client counts as away", ge=1)
     newcomers: int = setting(0, "number of clients that join late, in join_round", ge=0)
     join_round: int = setting(10, "the round in which newcomers join", ge=1)
-    leavers: int = setting(0, "number of clients that go away and come back, see leave", ge=0)
+    leavers: int = setting(0, "number of clients that leave and return, see leave", ge=0)
     leave: tuple[int, ...] = setting((10, 20), "the first and the last round in which leavers are away", ge=1)
-    adversaries: float = setting(0.0, "share of the clients that are hostile, at least one; 0 is none", ge=0, lt=1)
+    adversaries: float = setting(0.0, "fraction of clients that are hostile, at least one client; 0: none", ge=0, lt=1)
     attack: str = setting("none", "what hostile clients do, to their labels or to their updates", choices=("none", *ATTACKS))
-    attack_scale: float | None = setting(None, "scale of the attack; none is the usual one", gt=0, lt=1e18)
+    attack_scale: float | None = setting(None, "scale of the attack; none: the attack's default", gt=0, lt=1e18)
     alpha: float = setting(0.5, "concentration of the dirichlet and quantity partitions", gt=0)
-    least: int = setting(10, "fewest examples of a client (dirichlet, quantity, writer)", ge=1)
+    least: int = setting(10, "minimum examples per client (dirichlet, quantity, writer)", ge=1)
     shards: int = setting(2, "shards per client (shards)", ge=1)
     total_shards: int = setting(100, "shards in all (half-normal)", ge=1)
-    classes_per_group: int | None = setting(None, "classes of a group; none shares out all (classes)", ge=1)
-    classes_per_client: int | None = setting(None, "classes of its group at a client; none holds all (classes)", ge=1)
+    classes_per_group: int | None = setting(None, "classes per group; none: divide all of them (classes)", ge=1)
+    classes_per_client: int | None = setting(None, "classes per client, from its group's; none: all of them (classes)", ge=1)
     sizes: tuple[int, ...] = setting((), "lowest and highest size of a client (quantity) or of a class (classes)", ge=1)
     swaps: tuple[tuple[int, ...], ...] = setting(SWAPS, "pairs of labels that the groups exchange (label-swap)")
-    angles: tuple[int, ...] = setting((), "degrees the groups' images are turned by; empty spreads them (rotation)")
+    angles: tuple[int, ...] = setting((), "rotation of each group's images in degrees; empty: evenly spaced (rotation)")
     identity: bool = setting(False, "the first group keeps its labels (label-permutation)")
     vocabulary: int = setting(10_000, "number of words (ag_news)", ge=3)
     length: int = setting(30, "words of a sequence (ag_news)", ge=1)
@@ -245,8 +245,8 @@ class Scenario:
     features: int = setting(20, "number of features (synthetic)", ge=1)
     classes: int = setting(4, "number of classes (synthetic)", ge=2)
     spread: float = setting(1.0, "standard deviation within a class, where class means have 1 (synthetic)", gt=0)
-    input_column: str | None = setting(None, "column of the inputs; none finds it (hub)")
-    label_column: str | None = setting(None, "column of the labels; none finds it (hub)")
+    input_column: str | None = setting(None, "column of the inputs; none: find it (hub)")
+    label_column: str | None = setting(None, "column of the labels; none: find it (hub)")
 
     def __post_init__(self) -> None:
         check(self)
@@ -335,7 +335,7 @@ class Scenario:
             case "half-normal":
                 return partition.half_normal(labels, n, self.total_shards, rng), None
         if self.partition not in pool.meta:
-            raise SettingError(f"{self.dataset} does not tell the {self.partition} of an example")
+            raise SettingError(f"{self.dataset} does not record the {self.partition} of its examples")
         values = pool.meta[self.partition].numpy()
         if self.partition == "writer":
             return partition.by_owner(values, n, rng, self.least), None
@@ -411,7 +411,7 @@ class Elsewhere(Scenario):
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
         """Raise :class:`~coterie.settings.UserError`: only the federation itself can continue its run."""
         raise UserError(
-            "the clients of a federation are elsewhere: start its ServerApp again with the same settings, and the run goes on"
+            "the clients of a federation are on other machines: to resume, start its ServerApp again with the same settings"
         )
 
 

@@ -30,7 +30,7 @@ def check_shares(train: float, validation: float, test: str) -> None:
     """
     total = train + validation
     if total > 1 + 1e-9 or (test == "share" and total > 1 - 1e-9):
-        rest = "leave a share for the test data" if test == "share" else "be 1 at most together"
+        rest = "leave some examples for the test data" if test == "share" else "sum to at most 1"
         raise SettingError(f"train and validation must {rest}, got {train:g} and {validation:g}")
 
 
@@ -58,7 +58,7 @@ def hold_out(
     most = len(mine) - held - test
     if most < 1:
         few = f"{name} has {len(mine)} examples, too few to hold some out"
-        raise UserError(f"{few}; take fewer clients or other shares")
+        raise UserError(f"{few}; use fewer clients or other fractions")
     first = min(max(round(train * len(mine)), 1), most)
     return mine[:first], mine[first : first + held], mine[first + held :] if test else mine[:0]
 
@@ -103,7 +103,7 @@ class Selections:
             if rule == "own":
                 found = in_proportion(self.pool.labels, found, classes, counts)
             if not len(found):
-                raise UserError("a client finds no test example of its own kind; test on a share of its own examples")
+                raise UserError("the test pool has no example for one of the clients; use test = share")
             self.kept[key] = torch.from_numpy(found)
         return self.kept[key]
 

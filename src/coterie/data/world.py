@@ -126,7 +126,7 @@ class Attack:
     """
 
     kind: str = setting("sign-flip", "what the adversary does", choices=ATTACKS)
-    scale: float = setting(1.0, "factor on the update it would have sent", gt=0, lt=1e18)
+    scale: float = setting(1.0, "factor on the update that it would send without the attack", gt=0, lt=1e18)
 
     def __post_init__(self) -> None:
         check(self)
@@ -323,10 +323,10 @@ class World:
         if not self.attendance.founders(self.clients):
             raise ValueError("a world needs at least one client in its first round")
         if strangers := sorted(set(self.attacks) - set(self.clients)):
-            raise ValueError(f"World.attacks names client {strangers[0]}, who is not there")
+            raise ValueError(f"World.attacks names client {strangers[0]}, which does not exist")
         for client, data in self.clients.items():
             if not isinstance(client, int) or client < 0:
-                raise ValueError(f"a client's id must be a whole number >= 0, got {client!r}")
+                raise ValueError(f"a client id must be a non-negative integer, got {client!r}")
             if not len(data.train):
                 raise ValueError(f"client {client} has no training data")
 
@@ -356,7 +356,7 @@ def among(world: World, seed: int, share: float, attack: str, scale: float | Non
     clients = sorted(world.clients)
     count = max(round(share * len(clients)), 1)
     if count == len(clients):
-        raise SettingError(f"Scenario.adversaries must leave an honest one of the {len(clients)} clients, got {share:g}")
+        raise SettingError(f"Scenario.adversaries must leave at least one of the {len(clients)} clients honest, got {share:g}")
     drawn = numpy_generator(seed, Purpose.ADVERSARY).choice(clients, size=count, replace=False)
     chosen = Attack(kind=attack, scale=USUAL[attack] if scale is None else scale)
     attacks = dict.fromkeys(sorted(int(c) for c in drawn), chosen)

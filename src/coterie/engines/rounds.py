@@ -256,7 +256,7 @@ def _endless(number: int, asked: int, answered: int, refused: Mapping[Client, st
     text = f"round {number} has not ended after {EXCHANGES} exchanges, in which {answered} of {asked} tasks were answered"
     if refused:
         client, why = next(iter(refused.items()))
-        text += f"; {len(refused)} clients were refused, as client {client}: {why}"
+        text += f"; {len(refused)} clients were refused, for example client {client}: {why}"
     return text
 
 
@@ -592,7 +592,7 @@ def check_membership(method: Method[Any], world: World) -> None:
         SettingError: Clients join, and the method has no ``admit`` and ``retire``.
     """
     if world.attendance.joins and not isinstance(method, Admits):
-        raise SettingError(f"{method.name} cannot take newcomers: it has no admit and retire")
+        raise SettingError(f"{method.name} cannot take newcomers: it has no methods admit and retire")
 
 
 def admit_new(method: Method[Any], roster: Roster, position: Position) -> tuple[Position, tuple[Note, ...]]:

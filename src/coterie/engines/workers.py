@@ -268,19 +268,19 @@ class Hardware:
         for name in ("workers", "width"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise SettingError(f"{name} must be a whole number >= 1, got {value!r}")
+                raise SettingError(f"{name} must be an integer >= 1, got {value!r}")
         if self.precision not in PRECISIONS:
             raise SettingError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self._kind() not in ("cpu", "cuda"):
             raise SettingError(f"device must be cpu or cuda, got {self.device!r}")
         if self._kind() != "cpu" and (self.workers or 1) > 1:
-            raise SettingError(f"workers must be 1 with device {self.device}, got {self.workers} (width is for blocks)")
+            raise SettingError(f"workers must be 1 with device {self.device}, got {self.workers} (use width for blocks)")
 
     def _kind(self) -> str:
         try:
             return torch.device(self.device).type
         except (RuntimeError, TypeError):
-            raise SettingError(f"device must be cpu, cuda, cuda:1 or the like, got {self.device!r}") from None
+            raise SettingError(f"device must be cpu, cuda or cuda:NUMBER, got {self.device!r}") from None
 
     def check(self, world: World) -> None:
         """Check that this machine has the device and that the model can be trained with these settings.
@@ -336,7 +336,7 @@ class Hardware:
 def _obstacles(part: nn.Module) -> Iterator[str]:
     """Reasons why a module with this part cannot be computed for several models at once."""
     if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
-        yield "dropout, whose draws are a client's own"
+        yield "dropout, which draws separate random numbers for each client"
     if isinstance(part, nn.RNNBase):
         yield "recurrent layers, which torch cannot compute for several models at once"
     owned = [buffer for buffer in part._buffers.values() if buffer is not None and buffer.is_floating_point()]

@@ -332,14 +332,14 @@ class Choosing(ABC):
     measures: ClassVar[bool] = True  # clients send losses, even if not in the first exchange
 
     models: int = setting(4, "number of models (k)", ge=1)
-    fraction: float = setting(1.0, "share of the clients asked in each exchange, at least one", gt=0, le=1)
+    fraction: float = setting(1.0, "fraction of the clients sampled in each exchange, at least one", gt=0, le=1)
     initial: str = setting(
         "distinct", "first models: distinct draws; the same draw k times; or kmeans++, each trained by a client (ours)",
         choices=("distinct", "same", "kmeans++"),
     )  # fmt: skip
     initial_epochs: int = setting(5, "local epochs of a client that trains a first model (kmeans++)", ge=1)
-    restarts: int = setting(1, "number of starts, of which the one of least training loss goes on", ge=1)
-    restart_rounds: int = setting(3, "rounds that each start is trained for before they are compared", ge=1)
+    restarts: int = setting(1, "number of starts; the one with the least training loss is kept", ge=1)
+    restart_rounds: int = setting(3, "rounds of training of each start before they are compared", ge=1)
 
     def __post_init__(self) -> None:
         check(self)

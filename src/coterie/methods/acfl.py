@@ -319,24 +319,24 @@ class ACFL:
 
     pretrain_epochs: int = setting(2, "epochs of training before the clustering (E)", ge=1)
     threshold: float | None = setting(0.9, "merge while the cosine similarity is above this (t)", ge=-1, le=1)
-    groups: int | None = setting(None, "number of groups, in place of threshold", ge=1)
+    groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
     linkage: str = setting("average", "linkage of the clustering; ours", choices=("single", "complete", "average"))
     similarity: str = setting("weights", "what is compared: weights (the paper) or updates (ours)",
                               choices=("weights", "updates"))  # fmt: skip
-    layers: tuple[str, ...] = setting((), "names of the layers compared; an empty list: the fully-connected ones")
-    mixing: float = setting(0.25, "share of its own model in what a client is served (λ)", ge=0, le=1)
+    layers: tuple[str, ...] = setting((), "names of the layers compared; empty: the fully-connected ones")
+    mixing: float = setting(0.25, "weight of a client's own model in the model that serves it (λ)", ge=0, le=1)
     mixing_per_client: tuple[float, ...] = setting(
-        (), "λ of each client, in the order of their ids; an empty list: mixing for all", ge=0, le=1
+        (), "λ of each client, in the order of their ids; empty: mixing for all", ge=0, le=1
     )
-    cluster: bool = setting(True, "false: no clustering, one group of all (the paper's baseline)")
-    fraction: float = setting(1.0, "share of each group's clients asked in a round, at least one; ours", gt=0, le=1)
-    quorum: float = setting(0.5, "least share of the clients that must answer to be clustered; ours", gt=0, le=1)
+    cluster: bool = setting(True, "false: no clustering, one group of all clients (the paper's baseline)")
+    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one; ours", gt=0, le=1)
+    quorum: float = setting(0.5, "minimum fraction of the clients that must answer before clustering; ours", gt=0, le=1)
 
     def __post_init__(self) -> None:
         check(self)
         if (self.threshold is None) == (self.groups is None):
             raise SettingError(
-                f"exactly one of ACFL.threshold and ACFL.groups must be set and the other be none, "
+                f"exactly one of ACFL.threshold and ACFL.groups must be set and the other must be none, "
                 f"got {self.threshold} and {self.groups}"
             )
 

@@ -165,49 +165,51 @@ class CFL:
     name: ClassVar[str] = "cfl"
 
     eps1: float = setting(0.5, "a group is stationary if its mean update's norm is below this (ε1)", ge=0)
-    eps2: float = setting(0.4, "it is at odds if a member's update has at least this norm (ε2)", ge=0)
-    scale: str = setting("relative", "absolute: as in the paper; relative (ours): eps1, eps2 are shares of norms",
+    eps2: float = setting(0.4, "a group may split if its largest update norm is at least this (ε2)", ge=0)
+    scale: str = setting("relative", "absolute: as in the paper; relative (ours): eps1, eps2 are fractions of norms",
                          choices=("relative", "absolute"), advanced=True)  # fmt: skip
     gamma_max: float | None = setting(
-        0.68, "relative noise of gradients that is reckoned with (γ_max); none measures it from halves of the data; ours",
+        0.68, "maximum relative noise of gradients (γ_max); none: measured from halves of the data; ours",
         ge=0, lt=1,
     )  # fmt: skip
-    persistence: int = setting(3, "rounds in a row in which all criteria must hold; 1 in the paper, 3 is ours", ge=1)
+    persistence: int = setting(3, "consecutive rounds in which all criteria must hold; paper: 1, ours: 3", ge=1)
     split_rounds: tuple[int, ...] | None = setting(
         None,
-        "split the least alike group in each of these rounds, and never by criteria (the papers' figures)",
+        "split the least similar group in each of these rounds, not by criteria (the papers' figures)",
         ge=1,
         advanced=True,
     )
     warmup: int = setting(0, "rounds before the first split", ge=0, advanced=True)
-    min_cluster_size: int = setting(1, "no side of a split may be smaller", ge=1, advanced=True)
+    min_cluster_size: int = setting(1, "minimum number of clients on each side of a split", ge=1, advanced=True)
     weighting: str = setting("uniform", "weights of means: uniform (Algorithm 5) or data (Algorithm 2)",
                              choices=("uniform", "data"), advanced=True)  # fmt: skip
-    similarity: str = setting("updates", "what cosines are taken of: updates, or full-batch gradients",
+    similarity: str = setting("updates", "what cosines compare: updates, or full-batch gradients",
                               choices=("updates", "gradients"), advanced=True)  # fmt: skip
-    post_split: str = setting("child-mean", "what children apply in the round of the split",
+    post_split: str = setting("child-mean", "update that children apply in the round of the split",
                               choices=("child-mean", "parent-mean"), advanced=True)  # fmt: skip
     fallback: bool = setting(False, "serve a client the model on its path that is best on its validation data", advanced=True)
     ensemble: bool = setting(False, "serve a client the mean of the predictions of all models on its path", advanced=True)
     edge_sketch: int | None = setting(
         None,
-        "numbers kept of each update on the tree's edges; none keeps all of it; ours",
+        "size of the sketch kept of each update on the tree's edges; none: the full update; ours",
         multiple=4,
         advanced=True,
     )
     sketch: int | None = setting(
         None,
-        "compare sketches of so many numbers, in place of edge_sketch; updates are not kept then; ours",
+        "compare sketches of this size, instead of edge_sketch; full updates are not kept; ours",
         multiple=4,
         advanced=True,
     )
-    fraction: float = setting(1.0, "share of each group's clients asked in a round, at least one; ours", gt=0, le=1)
-    quorum: float = setting(0.5, "least share of a group that must answer for it to split; ours", gt=0, le=1, advanced=True)
+    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one; ours", gt=0, le=1)
+    quorum: float = setting(
+        0.5, "minimum fraction of a group that must answer before it splits; ours", gt=0, le=1, advanced=True
+    )
 
     def __post_init__(self) -> None:
         check(self)
         if self.fallback and self.ensemble:
-            raise SettingError("use just one of CFL.fallback and CFL.ensemble, got true for both")
+            raise SettingError("use only one of CFL.fallback and CFL.ensemble, got true for both")
         if self.sketch is not None and self.post_split == "child-mean":
             raise SettingError("CFL.sketch needs post_split parent-mean, got child-mean: sketches have no child's mean")
         if self.similarity == "gradients" and self.post_split == "child-mean":
@@ -216,9 +218,9 @@ class CFL:
                 "updates for the children to apply"
             )
         if self.similarity == "gradients" and self.gamma_max is None:
-            raise SettingError("CFL.gamma_max none is measured from updates, and needs similarity updates, got gradients")
+            raise SettingError("CFL.gamma_max none needs similarity updates, got gradients: it is measured from updates")
         if self.similarity == "gradients" and self.split_rounds is not None:
-            raise SettingError("CFL.split_rounds works with similarity updates, got gradients")
+            raise SettingError("CFL.split_rounds needs similarity updates, got gradients")
 
     @property
     def asks(self) -> tuple[Task, ...]:

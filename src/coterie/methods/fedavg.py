@@ -37,7 +37,7 @@ class FedAvg:
 
     name: ClassVar[str] = "fedavg"
 
-    fraction: float = setting(1.0, "share of the clients asked in each round (C), at least one", gt=0, le=1)
+    fraction: float = setting(1.0, "fraction of the clients sampled in each round (C), at least one", gt=0, le=1)
     weighting: str = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
 
     def __post_init__(self) -> None:

@@ -66,7 +66,7 @@ class FedFA:
 
     name: ClassVar[str] = "fedfa"
 
-    fraction: float = setting(1.0, "share of the clients asked in each round (C), at least one", gt=0, le=1)
+    fraction: float = setting(1.0, "fraction of the clients sampled in each round (C), at least one", gt=0, le=1)
 
     def __post_init__(self) -> None:
         check(self)
@@ -98,7 +98,7 @@ class FedFA:
             if len(odd) > len(state.clients) / 2:
                 client = min(odd)
                 raise SettingError(
-                    f"fedfa needs an objective whose accuracy is 0 to 1, client {client} measured {odd[client]:g}"
+                    f"fedfa needs an objective whose accuracy is 0 to 1, but client {client} measured {odd[client]:g}"
                 )
             return replace(state, notes=notes)
         heard = replies.of(set(measured) - set(odd))

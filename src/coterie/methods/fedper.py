@@ -43,7 +43,7 @@ class FedPer:
     name: ClassVar[str] = "fedper"
 
     personal: int = setting(1, "number of last layers that stay at their client (K_P)", ge=0)
-    fraction: float = setting(1.0, "share of the clients asked in each round, at least one", gt=0, le=1)
+    fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
     weighting: str = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
 
     def __post_init__(self) -> None:

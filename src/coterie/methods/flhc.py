@@ -90,24 +90,24 @@ class FLHC:
     name: ClassVar[str] = "flhc"
 
     warmup: int = setting(10, "rounds of FedAvg before the clustering exchange (n)", ge=0)
-    fraction: float = setting(0.2, "share of each group's clients asked in a round (C), at least one", gt=0, le=1)
+    fraction: float = setting(0.2, "fraction of each group's clients sampled in a round (C), at least one", gt=0, le=1)
     metric: str = setting("l2", "distance of updates", choices=("l1", "l2", "cosine"))
     linkage: str = setting("ward", "linkage; ward needs metric l2", choices=("single", "complete", "average", "ward"))
     threshold: float | None = setting(3.0, "merge while the linkage distance is below this (t); paper: 3, FEMNIST 10", gt=0)
-    groups: int | None = setting(None, "number of groups, in place of threshold", ge=1)
-    quorum: float = setting(0.5, "least share of the clients that must answer to be clustered; ours", gt=0, le=1)
+    groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
+    quorum: float = setting(0.5, "minimum fraction of the clients that must answer before clustering; ours", gt=0, le=1)
     edge_sketch: int | None = setting(
-        4096, "numbers kept of each update to place late clients by; none, and metric l1, keep all of it; ours", multiple=4
+        4096, "size of the sketch kept of each update to place late clients; none, or metric l1: full updates; ours", multiple=4
     )
     sketch: int | None = setting(
-        None, "cluster sketches of so many numbers, in place of edge_sketch; updates are not kept then; ours", multiple=4
+        None, "cluster sketches of this size, instead of edge_sketch; full updates are not kept; ours", multiple=4
     )
 
     def __post_init__(self) -> None:
         check(self)
         if (self.threshold is None) == (self.groups is None):
             raise SettingError(
-                f"exactly one of FLHC.threshold and FLHC.groups must be set and the other be none, "
+                f"exactly one of FLHC.threshold and FLHC.groups must be set and the other must be none, "
                 f"got {self.threshold} and {self.groups}"
             )
         if self.sketch is not None and self.metric == "l1":

@@ -37,15 +37,15 @@ class FLSC(Choosing):
 
     name: ClassVar[str] = "flsc"
 
-    overlap: int = setting(2, "models that a client takes (n_s)", ge=1)
+    overlap: int = setting(2, "number of models that a client chooses (n_s)", ge=1)
     first: str = setting("loss", "the first choice: by loss, or at random as in the paper", choices=("loss", "random"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.overlap >= self.models > 1 or self.overlap > self.models:
             raise SettingError(
-                f"FLSC.overlap must be less than the {self.models} models, got {self.overlap}: models that all clients "
-                "train are one model; did you mean fedavg?"
+                f"FLSC.overlap must be less than the {self.models} models, got {self.overlap}: all models would "
+                "be the same; did you mean fedavg?"
             )
 
     @property

@@ -602,7 +602,7 @@ def trained(state: HCCTState, replies: Replies) -> HCCTState:
 
 
 LAYERS = ("all", "robust", "paper-code")
-_LAYER = "what cosines are taken of: all layers; or one, chosen after the first epoch: robust, or as in the paper-code"
+_LAYER = "layers that cosines compare: all; or one, chosen after the first epoch: robust, or as in the paper-code"
 _PERSONAL = "number of last layers that stay at their client (HCCT-P)"
 
 
@@ -612,40 +612,42 @@ class HCCT:
 
     name: ClassVar[str] = "hcct"
 
-    tradeoff: float = setting(0.7, "price of little data (λ), on the chosen scale; 0: all alone, inf: one group", ge=0)
+    tradeoff: float = setting(
+        0.7, "penalty for little data (λ), on the chosen scale; 0: every client alone, inf: one group", ge=0
+    )
     scale: str = setting(
-        "mean-size", "λ is a share of the mean training-set size (ours), or absolute, or a share of each client's own size",
+        "mean-size", "λ relative to the mean training-set size (ours), or absolute, or relative to each client's own size",
         choices=("mean-size", "absolute", "per-client"), advanced=True,
     )  # fmt: skip
-    groups: int | None = setting(None, "number of groups, in place of merging while there is a gain", ge=1)
+    groups: int | None = setting(None, "number of groups, instead of merging while there is a gain", ge=1)
     one_shot: bool = setting(False, "partition once, after the first epoch", advanced=True)
     layer: str = setting("all", _LAYER, choices=LAYERS, advanced=True)
     personal: int = setting(0, _PERSONAL, ge=0, advanced=True)
     newcomers: str = setting(
-        "benefit", "after a round alone, a new client joins the group of most benefit, or takes part in the next partition",
+        "benefit", "after a round alone, a new client joins the group of greatest benefit, or takes part in the next partition",
         choices=("benefit", "partition"), advanced=True,
     )  # fmt: skip
     memory: float = setting(
         0.95,
-        "weight of an epoch's cosines in each later one (β), 0: none, as in the paper; ours",
+        "factor on an epoch's cosines in each later epoch (β); 0: no memory, as in the paper; ours",
         ge=0,
         le=1,
         advanced=True,
     )
     cosines: str = setting(
-        "updates", "what cosines are of: updates, as in the paper; or the signals in them, by halves of clients' data; ours",
+        "updates", "what cosines compare: updates, as in the paper; or their signals, from halves of clients' data; ours",
         choices=("updates", "signals"),
     )  # fmt: skip
     partition_every: int | None = setting(
         None,
-        "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, which cost; ours",
+        "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, to save cost; ours",
         ge=1,
         advanced=True,
     )
-    fraction: float = setting(1.0, "share of each group's clients asked in an epoch, at least one; ours", gt=0, le=1)
+    fraction: float = setting(1.0, "fraction of each group's clients sampled in an epoch, at least one; ours", gt=0, le=1)
     sketch: int | None = setting(
         None,
-        "take cosines of sketches of so many numbers; updates are not kept then; ours",
+        "compare sketches of this size; full updates are not kept; ours",
         multiple=4,
         advanced=True,
     )

@@ -38,7 +38,7 @@ class IFCA(Choosing):
     name: ClassVar[str] = "ifca"
 
     averaging: str = setting("models", "average trained models, or full-batch gradients", choices=("models", "gradients"))
-    step_size: float = setting(0.1, "step along the averaged gradients (γ); counts with averaging gradients", gt=0)
+    step_size: float = setting(0.1, "step along the averaged gradients (γ); used with averaging gradients", gt=0)
     weighting: str = setting("uniform", "weights of means: uniform (the paper), or by training examples",
                              choices=("uniform", "data"))  # fmt: skip
 

@@ -100,12 +100,12 @@ class MAXFL:
     name: ClassVar[str] = "maxfl"
     measures: ClassVar[bool] = True  # even if not in its first exchange
 
-    rule: str = setting("distance", "who takes part: distance (HCCT), local-loss (ours), or cho (weights, for all)",
+    rule: str = setting("distance", "which clients take part: by distance (HCCT), local-loss (ours), or cho (all, by weights)",
                         choices=("distance", "local-loss", "cho"))  # fmt: skip
     pretrain_epochs: int = setting(10, "epochs each client trains alone before the first round; ours", ge=1)
     server_lr: float = setting(1.0, "cho: step of the server (η_g)", gt=0)
     epsilon: float = setting(1e-8, "cho: added to the sum of weights (ε); ours", gt=0)
-    fraction: float = setting(1.0, "share of the clients asked in each round, at least one", gt=0, le=1)
+    fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
 
     def __post_init__(self) -> None:
         check(self)

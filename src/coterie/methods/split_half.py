@@ -653,16 +653,16 @@ class SplitHalf:
 
     name: ClassVar[str] = "split-half"
 
-    level: float = setting(1e-4, "probability of splitting a group of equal clients, by two probes (α)", gt=0, lt=1)
-    probe_every: int = setting(4, "rounds from one probe of a group to the next; up to four times as many in calm", ge=1)
+    level: float = setting(1e-4, "probability that two probes split a group of equal clients (α)", gt=0, lt=1)
+    probe_every: int = setting(4, "rounds between probes of a group; up to four times as many if nothing is found", ge=1)
     first_probe: int = setting(2, "the round of the first probe", ge=2)
     review_every: int = setting(
-        8, "rounds from a change of the groups to a review of all; more where reviews change nothing; 0 is never", ge=0
+        8, "rounds from a change of groups to a review of all groups; more if reviews change nothing; 0: never", ge=0
     )
     steps: int | None = setting(
-        None, "mini-batch steps of each half; none is half of what a client of median size does in a round", ge=1
+        None, "mini-batch steps on each half; none: half of those of a client of median size in a round", ge=1
     )
-    fraction: float = setting(1.0, "share of each group's clients asked in a round, at least one", gt=0, le=1)
+    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1)
     weighting: str = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))
 
     def __post_init__(self) -> None:

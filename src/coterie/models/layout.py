@@ -67,7 +67,7 @@ class Layout:
             pieces.append(Piece(name, tuple(tensor.shape), start))
             start = pieces[-1].stop
         if any(p.is_complex() for p in module.parameters()):
-            raise ValueError(f"{type(module).__name__} has a complex parameter, and a row is of real numbers")
+            raise ValueError(f"{type(module).__name__} has a complex parameter, and only real ones are supported")
         if not trainable:
             raise ValueError(f"{type(module).__name__} has no trainable parameter")
         self.pieces: tuple[Piece, ...] = tuple(pieces)
@@ -133,7 +133,7 @@ class Layout:
         tensors = source.state_dict() if isinstance(source, nn.Module) else source
         missing = [p.name for p in self.pieces if p.name not in tensors]
         if missing:
-            raise ValueError(f"the state dict lacks {missing[0]!r}; it is of another model")
+            raise ValueError(f"the state dict lacks {missing[0]!r}; it is from another model")
         for piece in self.pieces:
             if tuple(tensors[piece.name].shape) != piece.shape:
                 raise ValueError(f"{piece.name} has shape {tuple(tensors[piece.name].shape)} where the model has {piece.shape}")

@@ -191,7 +191,7 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
 
 
 def takes_tokens(name: str) -> bool:
-    """Whether a model may take whole numbers: a next-word model, or a model of the user."""
+    """Whether a model may take integers: a next-word model, or a model of the user."""
     return name == "cfl-lstm" or name not in MODELS
 
 
@@ -259,7 +259,7 @@ def _try(name: str, shape: Shape, classes: int) -> None:
     except Exception as error:
         raise UserError(f"the model {name!r} fails with shape {shape} and {classes} classes: {error}") from error
     if not isinstance(made, nn.Module):
-        raise UserError(f"the model {name!r} must make an nn.Module, it makes {type(made).__name__}")
+        raise UserError(f"the model {name!r} must make an nn.Module, but makes {type(made).__name__}")
     if not any(parameter.requires_grad for parameter in made.parameters()):
         raise UserError(f"the model {name!r} has no trainable parameter")
 
@@ -282,8 +282,8 @@ def check_consent(name: str, file: str) -> None:
     place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
     where = f"from {place}" if place else "from wherever Python finds it"
     raise UserError(
-        f"{file} names the model {name!r}, which is code, and Coterie would import {module!r} {where}; if you trust it, "
-        "say so by --trust-code, in Python by trust_code=True"
+        f"{file} names the model {name!r}, which is code: Coterie would import {module!r} {where}; if you trust it, "
+        "pass --trust-code, or trust_code=True in Python"
     )
 
 

@@ -124,6 +124,6 @@ def check_toml(data: bytes, path: Path, needed: bool, hint: str = "") -> None:
 
 def _compare(path: Path, found: str | None, computed: str, needed: bool, hint: str = "") -> None:
     if found is None and needed:
-        raise DamagedError(f"{path} has lost its checksum, so it is not what was written{hint}")
+        raise DamagedError(f"{path} has lost its checksum: it was changed or damaged{hint}")
     if found is not None and found != computed:
-        raise DamagedError(f"{path} is not what was written: its checksum does not fit{hint}")
+        raise DamagedError(f"{path} was changed or damaged: its checksum does not match{hint}")

@@ -78,7 +78,7 @@ def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator
         if isinstance(error, (UserError, *but)):
             raise
         why = f"{type(error).__name__}: {str(error)[:200]}"
-        raise DamagedError(f"{what} is not what was written, or fails with this version of Coterie ({why})") from error
+        raise DamagedError(f"{what} was changed or damaged, or fails with this version of Coterie ({why})") from error
 
 
 def blob(data: bytes) -> str:

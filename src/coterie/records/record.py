@@ -116,7 +116,7 @@ class Record:
             UserError: There is no ``run.toml``, it is of a newer Coterie, or it has been changed or damaged.
         """
         if not self.begun:
-            raise UserError(f"{self.folder} is no run directory: it has no {RUN}")
+            raise UserError(f"{self.folder} is not a run directory: it has no {RUN}")
         path = within(self.folder, RUN)
         document = read_recorded(path)
         if "world" not in document:
@@ -209,7 +209,7 @@ class Record:
                     what = kind.__name__.lower()
                     raise DamagedError(f"the checkpoint of {self.folder} holds no {what} of a run; it is damaged")
                 return found
-        raise BusyError(f"{self.folder} goes on too fast: its checkpoints are dropped while they are read")
+        raise BusyError(f"{self.folder} changes too fast: its checkpoints are removed while they are read")
 
     def go_on(self, kind: type[T], every: int) -> tuple[int, T] | None:
         """Prepare to resume: load the newest checkpoint and remove the records after it.
@@ -228,7 +228,7 @@ class Record:
         found = self.stored(kind)
         if found is None and (made := len(self.lines())) > every:
             raise DamagedError(
-                f"{self.folder} has {made} recorded rounds and no checkpoint to go on from: its state was removed or lost"
+                f"{self.folder} has {made} recorded rounds and no checkpoint to resume from: its state was removed or lost"
             )
         self.checkpoints.drop_after(found[0] if found else 0)
         self.rewind(found[0] if found else 0)
@@ -248,8 +248,8 @@ class Record:
 
         def why_not(round: int, record: str | None) -> str | None:
             if not record:
-                return "it does not say of which records it is" if checked else None
-            return None if known.get(round) == record else f"it is of other records than those in {self._path}"
+                return "it does not say which records it belongs to" if checked else None
+            return None if known.get(round) == record else f"it belongs to other records than those in {self._path}"
 
         return why_not
 
@@ -269,7 +269,7 @@ class Record:
                 break
             end, reached = entry.end, entry.line["round"]
         if reached != round:
-            raise DamagedError(f"{self._path} ends at round {reached}, but the checkpoint stands at round {round}")
+            raise DamagedError(f"{self._path} ends at round {reached}, but the checkpoint is of round {round}")
         if self._path.exists() and self._path.stat().st_size != end:
             with open(descriptor(self._path, os.O_RDWR), "r+b") as file:
                 file.truncate(end)
@@ -292,9 +292,9 @@ class Record:
                     return
                 parsed, problem = {}, f"{name} is damaged ({error})"
             if problem is None and found is not None and found != previous_:
-                problem = f"{name} is not what was written, or not at its place: its checksum does not fit"
+                problem = f"{name} was changed, damaged or moved: its checksum does not match"
             elif problem is None and found is None and checked:
-                problem = f"{name} has lost its checksum, so it is not what was written"
+                problem = f"{name} has lost its checksum: it was changed or damaged"
             if problem is None and (why := flaw_of_line(parsed, whole=self.begun)):
                 problem = f"{name} is damaged: {why}"
             if isinstance(parsed, dict):
@@ -486,7 +486,9 @@ def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[li
     """
     name = note["similarity"]
     if not _MATRICES.fullmatch(name):
-        raise DamagedError(f"round {line['round']} of {folder} names a file of matrices {name!r:.80}, which is none of a run's")
+        raise DamagedError(
+            f"round {line['round']} of {folder} names a file of matrices {name!r:.80}, which is not part of a run"
+        )
     try:
         data = read_within(folder, name)
         checksum.check(data, folder / name, line.get("files", {}).get(name))
@@ -496,7 +498,7 @@ def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[li
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise DamagedError(f"{folder / name} cannot be read; it is damaged or missing") from error
     if any(matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f" for matrix in found.values()):
-        raise DamagedError(f"{folder / name} has a matrix that is not of its {len(clients)} clients")
+        raise DamagedError(f"{folder / name} has a matrix that does not match its {len(clients)} clients")
     return clients, found
 
 
@@ -624,7 +626,7 @@ def read_recorded(path: Path) -> dict[str, Any]:
 def _checked(document: dict[str, Any], data: bytes, path: Path) -> dict[str, Any]:
     check_schema(document.get("schema"), path)
     edits = f"{', '.join(EDITABLE[:-1])} or {EDITABLE[-1]}"
-    hint = f"; if you edited only its {edits}, coterie check {path.parent} --accept accepts it"
+    hint = f"; if you edited only its {edits}, accept it with coterie check {path.parent} --accept"
     checksum.check_toml(data, path, document["schema"] >= CHECKED, hint)
     lacking = [key for key in WRITTEN if key not in document]
     if lacking:
@@ -641,8 +643,8 @@ def _bytes_of(path: Path) -> bytes:
 
 def _parsed_toml(data: bytes, path: Path) -> dict[str, Any]:
     if len(data) > LARGEST_OWN and not _SCHEMA.search(data, 0, LARGEST_OWN):
-        raise UserError(f"{path} has {len(data):,} bytes, more than the {LARGEST_OWN:,} that such a file may have")
+        raise UserError(f"{path} has {len(data):,} bytes, more than the limit of {LARGEST_OWN:,}")
     try:
         return toml(data.decode("utf-8-sig"))
     except ValueError as error:  # from TOML or from UTF-8
-        raise UserError(f"{path} is no TOML file that can be read: {error}") from error
+        raise UserError(f"{path} is not a readable TOML file: {error}") from error

@@ -24,7 +24,7 @@ from coterie.settings import UserError
 try:
     import fcntl
 except ImportError:
-    raise UserError("Coterie locks run directories by fcntl, which Windows has not: install it in WSL 2") from None
+    raise UserError("Coterie locks run directories with fcntl, which Windows does not have: install Coterie in WSL 2") from None
 
 SCHEMA = 2
 """Version of a run directory's files. A greater version was written by a newer Coterie and is refused."""
@@ -64,7 +64,7 @@ def check_schema(found: object, path: Path) -> None:
         UserError: The version is newer than :data:`SCHEMA`.
     """
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise DamagedError(f"{path} has no schema version; it is no file of Coterie's, or damaged")
+        raise DamagedError(f"{path} has no schema version; it is not a Coterie file, or damaged")
     if found > SCHEMA:
         raise UserError(f"{path} has schema version {found}, this version of Coterie reads up to {SCHEMA}; use a newer Coterie")
 
@@ -104,7 +104,7 @@ def _make_way(part: Path) -> None:
     """Remove the partial file of a killed process; raise :class:`~coterie.settings.UserError` for anything else."""
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(part.lstat().st_mode):
-            raise UserError(f"{part} is in the way: it is a link or no regular file")
+            raise UserError(f"{part} cannot be replaced: it is a link or not a regular file")
         part.unlink()
 
 
@@ -219,9 +219,9 @@ class Checkpoints:
             checksum.check_json(data, path, needed=document["schema"] >= CHECKED)
             found = {"round": document["round"], "record": document.get("record"), "value": document["value"]}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DamagedError(f"it is not what was written ({error})") from error
+            raise DamagedError(f"it was changed or damaged ({error})") from error
         if found["round"] != round:
-            raise DamagedError(f"it is that of round {found['round']!r:.20}")
+            raise DamagedError(f"it belongs to round {found['round']!r:.20}")
         if fits is not None and (why := fits(round, found["record"])):
             raise DamagedError(why)
         return found
@@ -256,13 +256,13 @@ class Checkpoints:
         except FileNotFoundError as error:
             raise DamagedError(f"blob {name} is missing") from error
         if codec.blob(data) != name:
-            raise DamagedError(f"blob {name} is not what was written")
+            raise DamagedError(f"blob {name} was changed or damaged")
         return data
 
     def _blob(self, name: str) -> Path:
         path = self.blobs / f"{name}.safetensors"
         if not _BLOB.fullmatch(path.name):
-            raise DamagedError(f"{name!r:.60} is no name of a blob")
+            raise DamagedError(f"{name!r:.60} is not a blob name")
         return path
 
     def prune(self, kept: int = KEPT) -> None:

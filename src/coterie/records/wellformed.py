@@ -115,7 +115,7 @@ def _flaw(value: Mapping[str, Any], tests: Mapping[str, Test], needed: tuple[str
             if name in needed:
                 return f"it lacks {name!r}"
         elif not test(value[name]):
-            return f"{name!r} is not of its kind"
+            return f"{name!r} has the wrong type"
     return None
 
 
@@ -130,7 +130,7 @@ def flaw_of_line(line: Any, whole: bool = True) -> str | None:
         The reason, or None if the value is a line.
     """
     if not isinstance(line, Mapping):
-        return "it is no object"
+        return "it is not an object"
     return _flaw(line, LINE, REQUIRED if whole else ()) or (_flaw_of_groups(line) if whole else None)
 
 
@@ -138,9 +138,9 @@ def _flaw_of_groups(line: Mapping[str, Any]) -> str | None:
     """The reason if not every client is in one group and has this group's number in its entry, or None."""
     there = {str(client): number for number, group in enumerate(line["groups"]) for client in group}
     if len(there) != sum(map(len, line["groups"])):
-        return "'groups' are no groups of clients"
-    told = {client: entry["group"] for client, entry in line["clients"].items()}
-    return None if told == there else "'clients' are not those of 'groups'"
+        return "'groups' has a client in two groups"
+    given = {client: entry["group"] for client, entry in line["clients"].items()}
+    return None if given == there else "'clients' do not match 'groups'"
 
 
 def flaw_of_description(document: Mapping[str, Any]) -> str | None:

@@ -136,7 +136,7 @@ FEW = 40
 """Up to this many groups are ordered by the tree of groups."""
 
 
-WAITS: Mapping[str, Any] = {"kind": "wait", "text": "in none of the parts: waits to be placed when heard", "numbers": {}}
+WAITS: Mapping[str, Any] = {"kind": "wait", "text": "in none of the parts; placed after its next answer", "numbers": {}}
 """The reason for clients that did not answer when their group was divided."""
 
 

@@ -43,7 +43,7 @@ def allowed(words: str, limits: Mapping[str, Any]) -> str:
     """Return a setting's type and limits in words.
 
     Example:
-        >>> allowed("a number", {"ge": 0, "lt": 1}), allowed("a text", {"choices": ("l1", "l2")})
+        >>> allowed("a number", {"ge": 0, "lt": 1}), allowed("a string", {"choices": ("l1", "l2")})
         ('a number >= 0, < 1', 'l1, l2')
     """
     if "choices" in limits:

@@ -166,7 +166,7 @@ class Live:
         done = self.pace.done
         yield bar(self.names[self.number], done, self.rounds, f"round {done} of {self.rounds}{self.pace.left()}")
         if self.last is None:
-            yield line_of("the first round is going on")
+            yield line_of("the first round is in progress")
         else:
             replies = f"{self.last['answered']} of {self.last['asked']} replies"
             yield line_of(", ".join(filter(None, (replies, self.tested, groups(self.last["groups"])))))

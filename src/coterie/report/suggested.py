@@ -34,14 +34,14 @@ def screen(said: Suggestion) -> Together:
 
 def _finding(found: Finding) -> Iterator[Text]:
     count, ranked = len(found.groups), sorted(found.reliability)
-    again = "found by each of two probes" if found.same else "confirmed by two probes, which alone find others"
-    yield Text(f"{len(found.clients)} clients, all alike with p = {found.p:.2g}: {count} group{'s' * (count > 1)}, {again}")
+    again = "found by each of two probes" if found.same else "confirmed by two probes together, but not found by each"
+    yield Text(f"{len(found.clients)} clients, p = {found.p:.2g} for a single group: {count} group{'s' * (count > 1)}, {again}")
     for group in found.groups[:MOST]:
         yield Text(f"  {members(group)}", style="cyan")
     if count > MOST:
         yield Text(f"  and {count - MOST} more", style="cyan")
     median = (ranked[(len(ranked) - 1) // 2] + ranked[len(ranked) // 2]) / 2
-    yield Text(f"of what sets a client apart, {median:.2f} is signal and the rest noise (median; least {ranked[0]:.2f})")
+    yield Text(f"share of signal in client differences: median {median:.2f}, minimum {ranked[0]:.2f} (the rest is noise)")
 
 
 def _table(said: Suggestion) -> Table:

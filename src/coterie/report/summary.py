@@ -67,7 +67,7 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         UserError: If ``lines`` is empty.
     """
     if not lines:
-        raise UserError(f"{run} has no completed round yet; coterie resume {run} goes on with it")
+        raise UserError(f"{run} has no completed round yet; to continue, run coterie resume {run}")
     method, scenario = dict(description["methods"][0]), dict(description["scenario"])
     limits = {"rounds": description["rounds"], "target": description.get("target")}
     groups, truth = lines[-1]["groups"], description["world"].get("true_groups")
@@ -236,10 +236,10 @@ def expand(folders: Iterable[Path | str]) -> list[Path]:
     out: list[Path] = []
     for folder in map(Path, folders):
         if folder.is_file():
-            raise UserError(f"{folder} is a file; name the run directory that it is in")
+            raise UserError(f"{folder} is a file; give the run directory that contains it")
         inside = [folder] if (folder / RUN).is_file() else sorted(p.parent for p in folder.glob(f"*/{RUN}"))
         if not inside:
-            raise UserError(f"{folder} is no run directory and has none inside: there is no {RUN}")
+            raise UserError(f"{folder} is not a run directory and contains none: there is no {RUN}")
         for path in inside if inside != [folder] else ():
             within(folder, path.name)
         known = {path.resolve() for path in out}

@@ -54,7 +54,7 @@ WAITING = """\
 <title>Waiting – Coterie</title></head>
 <body style="font: 1rem system-ui, sans-serif; margin: 4rem auto; max-width: 36rem">
 <h1>No round is completed yet</h1>
-<p>This page becomes the report as soon as one is.</p>
+<p>This page shows the report after the first round.</p>
 </body>
 </html>
 """
@@ -97,7 +97,7 @@ class Server(ThreadingHTTPServer):
             super().__init__((HOST, port), RequestHandler)
         except OSError as error:
             why = reason(error)
-            raise UserError(f"port {port} cannot be had ({why}); --port 0 takes one that is free") from error
+            raise UserError(f"port {port} is not available ({why}); --port 0 picks a free one") from error
 
     def server_bind(self) -> None:
         """Bind as :class:`http.server.HTTPServer` does, but without requesting this machine's name from the network."""
@@ -121,7 +121,7 @@ class Server(ThreadingHTTPServer):
         """Ignore a reader that closed the connection; print one line for any other error."""
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
-            say(f"coterie: a request was not answered: {type(error).__name__}: {error}", sys.stderr)
+            say(f"coterie: a request failed: {type(error).__name__}: {error}", sys.stderr)
 
 
 class RequestHandler(BaseHTTPRequestHandler):
@@ -133,14 +133,14 @@ class RequestHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page, the document, or a refusal."""
         if self.headers.get("Host", "").lower() not in hosts(self.server.server_port):
-            return self._say(403, b"Only this machine is answered, by the address that coterie watch printed.\n")
+            return self._say(403, b"Open this page on the same machine, with the address that coterie watch printed.\n")
         path, _, query = self.path.partition("?")
         if path == "/favicon.ico":  # which browsers request on their own
             return self._say(204)
         if not self.server.knows(query):
-            return self._say(403, b"The address that coterie watch printed has a token at its end: open it as a whole.\n")
+            return self._say(403, b"The token is missing or wrong: open the full address that coterie watch printed.\n")
         if path not in ("/", "/document.json"):
-            return self._say(404, b"Here are / and /document.json only.\n")
+            return self._say(404, b"Only / and /document.json exist.\n")
         try:
             shown = self.server.following.shown()
         except UserError as error:
@@ -268,6 +268,6 @@ def stamped(run: Path) -> Stamp | None:
         with open(descriptor(within(run, ROUNDS), os.O_RDONLY), "rb") as file:
             if not file.readline().endswith(b"\n"):
                 return None
-        return tuple((told.st_mtime_ns, told.st_size) for told in ((run / name).stat() for name in (RUN, ROUNDS)))
+        return tuple((stat.st_mtime_ns, stat.st_size) for stat in ((run / name).stat() for name in (RUN, ROUNDS)))
     except FileNotFoundError:
         return None

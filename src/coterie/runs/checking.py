@@ -110,7 +110,7 @@ def _look(folder: Path) -> Checked:
                     within(folder, one.name)
                 checked.run(one) if is_run else checked.export(one)
     if not checked.files and not checked.found.damaged:
-        raise UserError(f"{folder} is no run directory, has none inside, and holds no exported models")
+        raise UserError(f"{folder} is not a run directory, and contains neither runs nor exported models")
     checked.found.digest = checked.digest()
     return checked.found
 
@@ -156,7 +156,7 @@ def _check_accepted(path: Path) -> None:
             Record(path.parent).lines()
         reopen(path.parent)
     except UserError as error:
-        raise UserError(f"{error} (nothing but {', '.join(EDITABLE)} may be edited)") from error
+        raise UserError(f"{error} (only {', '.join(EDITABLE)} may be edited)") from error
 
 
 class _Checking:
@@ -191,9 +191,9 @@ class _Checking:
         document = read_recorded(path)
         self.keep(path)
         if document["schema"] < CHECKED:
-            self.found.unchecked.append(f"{path} is of an earlier Coterie, which wrote no checksums: edits are not noticed")
+            self.found.unchecked.append(f"{path} is of an earlier Coterie, which wrote no checksums: edits cannot be detected")
         if isinstance(boundary := document.get("boundary"), dict) and boundary.get("secret", "none") != "none":
-            self.found.unchecked.append(f"{path} has the boundary's secret in plain: an earlier Coterie wrote it")
+            self.found.unchecked.append(f"{path} has the boundary's secret in plain text: an earlier Coterie wrote it")
         return document
 
     def run(self, folder: Path) -> None:
@@ -243,11 +243,11 @@ class _Checking:
         """Report the bytes after the last complete line."""
         path, description = record.folder / ROUNDS, record.description()
         if entries and ends(entries[-1].line, description["rounds"], description.get("target")):
-            text = "has something after the last round, which no command reads; it may be deleted"
+            text = "has data after the last round, which no command reads; they may be deleted"
         elif _goes_on(record.folder):
             text = "has a last line that is being written"
         else:
-            text = "has a last line that was cut short; resuming makes it again"
+            text = "has an incomplete last line; resuming repeats that round"
         self.found.unchecked.append(f"{path} {text}")
 
     def matrices(self, folder: Path, entry: Entry) -> list[str]:
@@ -282,7 +282,9 @@ class _Checking:
                 whole = whole or round
             except (UserError, FileNotFoundError) as error:
                 if round in record.checkpoints.rounds():  # if not, a running process has removed it
-                    more = f"; that of round {whole} is whole, so {path.name} is not needed and may be deleted" if whole else ""
+                    more = (
+                        f"; that of round {whole} is intact, so {path.name} is not needed and may be deleted" if whole else ""
+                    )
                     self.found.damaged.append(f"{path} cannot be read: {error}{more}")
         if sound and entries:
             self.newest(record, len(entries))
@@ -292,10 +294,10 @@ class _Checking:
         """Check that there is a checkpoint for the end of the records."""
         rounds = record.checkpoints.rounds()
         if not rounds:
-            lost = "has no checkpoint: it cannot be exported, and nobody would notice if its last rounds were missing"
+            lost = "has no checkpoint: it cannot be exported, and missing last rounds cannot be detected"
             self.found.unchecked.append(f"{record.folder} {lost}")
         elif recorded - rounds[-1] > record.description().get("checkpoint_every", 1):
-            lost = f"{record.folder} has lost its newest checkpoint; resuming makes the rounds after {rounds[-1]} again"
+            lost = f"{record.folder} has lost its newest checkpoint; resuming repeats the rounds after {rounds[-1]}"
             self.found.damaged.append(lost)
 
     def planted(self, folder: Path, matrices: Collection[str], blobs: Collection[str]) -> list[str]:

@@ -125,14 +125,16 @@ class Experiment:
     rounds: int = setting(40, "communication rounds", ge=1)
     seeds: tuple[int, ...] = setting((0,), "one run of each method per seed", ge=0)
     target: float | None = setting(None, "stop a run when its mean accuracy reaches this", gt=0)
-    eval_every: int = setting(1, "rounds between tests; the last is always tested", ge=1)
-    checkpoint_every: int = setting(1, "rounds between checkpoints; the last always has one", ge=1)
-    checkpoints_kept: int = setting(KEPT, "newest checkpoints kept, during the run and after it", ge=1)
-    workers: int | None = setting(None, "processes that train; none is one per core", ge=1)
-    width: int | None = setting(None, "clients trained in one block; none is what suits model and device", ge=1)
+    eval_every: int = setting(1, "rounds between tests; the last round is always tested", ge=1)
+    checkpoint_every: int = setting(1, "rounds between checkpoints; the last round always has one", ge=1)
+    checkpoints_kept: int = setting(KEPT, "number of newest checkpoints that are kept", ge=1)
+    workers: int | None = setting(None, "training processes; none: one per core", ge=1)
+    width: int | None = setting(None, "clients trained in one block; none: chosen for model and device", ge=1)
     device: str = setting("cpu", "where clients train: cpu, cuda, cuda:1, ...")
     precision: str = setting("fp32", "fp32, or bf16 (autocast) for training and tests", choices=PRECISIONS)
-    engine: str = setting("inprocess", "who runs the clients: processes of its own, or Flower's simulation", choices=ENGINES)
+    engine: str = setting(
+        "inprocess", "what runs the clients: Coterie's own processes, or Flower's simulation", choices=ENGINES
+    )
     data: str | None = setting(None, "folder of the data set's files")
     origin: Origin | None = dataclasses.field(default=None, compare=False)
 
@@ -152,10 +154,10 @@ class Experiment:
             raise UserError("engine flower needs Flower and Ray: pip install 'coterie[flower]'")
         for name, only in (("width", None), ("device", "cpu"), ("precision", "fp32")):
             if getattr(self, name) not in (None, only):
-                raise SettingError(f"Experiment.{name} is for engine inprocess, got {getattr(self, name)} with engine flower")
+                raise SettingError(f"Experiment.{name} needs engine inprocess, got {getattr(self, name)} with engine flower")
         if self.setup.attack in COLLUDING:
             raise SettingError(
-                f"Scenario.attack {self.setup.attack} needs engine inprocess, got flower: no client there has others' updates"
+                f"Scenario.attack {self.setup.attack} needs engine inprocess, got flower, which hides other clients' updates"
             )
 
     def hardware(self, workers: int | None = None) -> Hardware:
@@ -168,7 +170,7 @@ class Experiment:
         Raises:
             SettingError: The round in which clients join or leave is after the last round.
         """
-        setup, late = self.setup, f"is after the last round, {self.rounds}: nobody would"
+        setup, late = self.setup, f"is after the last round, {self.rounds}: no client would"
         if setup.newcomers and setup.join_round > self.rounds:
             raise SettingError(f"Scenario.join_round {setup.join_round} {late} join")
         if setup.leavers and setup.leave and setup.leave[0] > self.rounds:
@@ -196,7 +198,7 @@ class Experiment:
         if origin is None or origin.secret is None:
             return
         if why := unlike_secret(self.boundary.secret, origin.secret):
-            raise UserError(f"{origin.file} was recorded with a secret of its boundary{why}")
+            raise UserError(f"{origin.file} was recorded with a boundary secret{why}")
 
     def world(self, seed: int) -> World:
         """The scenario's clients and data.
@@ -252,7 +254,7 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
     path = Path(path)
     document = read_any(path)
     if not document:
-        raise UserError(f"{path} is empty: it says nothing of an experiment")
+        raise UserError(f"{path} is empty: it does not describe an experiment")
     recorded: dict[str, Any] = {}
     if "schema" in document:  # a recorded file, which has other entries besides
         document = {key: value for key, value in document.items() if key not in ("schema", "world", "versions")}
@@ -263,7 +265,7 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
             document["boundary"] = {**boundary, "secret": given} if given is not None else boundary
         recorded = {"origin": Origin(file=str(path), secret=known, trusted=trust_code)}
     elif path.name == RUN or (path.parent / ROUNDS).exists():  # another person's file must not pass for the user's own
-        hint = f"keep an experiment file of your own out of run directories, under another name than {RUN}"
+        hint = f"keep your own experiment files outside run directories, and do not name them {RUN}"
         raise UserError(f"{path} has no schema version, so Coterie did not record it; {hint}")
     try:
         return {**normal(document), **recorded}
@@ -295,11 +297,11 @@ def normal(document: Mapping[str, Any]) -> Spec:
     for table in ("training", "boundary", "robust"):
         spec[table] = document.get(table, {})
         if not isinstance(spec[table], Mapping):
-            got = "; what was given is not shown: it may be a secret" if table == "boundary" else f", got {spec[table]!r}"
+            got = "; the value is not shown: it may be a secret" if table == "boundary" else f", got {spec[table]!r}"
             raise SettingError(f"{table} must be a table of settings{got}")
         spec[table] = dict(spec[table])
     if "seed" in spec and "seeds" in spec:
-        raise SettingError("use just one of seed and seeds")
+        raise SettingError("use only one of seed and seeds")
     if "seed" in spec:
         spec["seeds"] = [spec.pop("seed")]
     seeds = spec.get("seeds", [0])
@@ -405,7 +407,7 @@ def assign(spec: Spec, text: str) -> Spec:
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not _KEY.fullmatch(key):
-        got = "; what was given is not shown: it may be a secret" if "secret" in text.lower() else f", got {text!r}"
+        got = "; the value is not shown: it may be a secret" if "secret" in text.lower() else f", got {text!r}"
         raise SettingError(f"--set takes key=value{got}")
     spec = {
         **spec,
@@ -419,7 +421,7 @@ def assign(spec: Spec, text: str) -> Spec:
         parsed = parse(value)
     except ValueError as error:
         if key.rpartition(".")[2] == "secret" and value.isdecimal():
-            raise SettingError(f"--set {key}: a secret of more than 64 bits is given by --secret-file FILE") from None
+            raise SettingError(f"--set {key}: a secret of more than 64 bits must be given with --secret-file FILE") from None
         raise SettingError(f"--set {key}: the value cannot be read: {error}") from error
     if parsed is None:  # a setting may have the text "none" (a shift), and an optional setting takes "none" for None
         parsed = "none"

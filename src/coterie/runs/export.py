@@ -153,11 +153,11 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
             with torch.device("meta"):
                 needed = sum(one.numel() for one in nets.make(str(about["name"]), shape, classes).parameters())
             if needed > numbers:
-                raise ValueError(f"a net of {needed:,} numbers, and its models have {numbers:,}")
+                raise ValueError(f"a net of {needed:,} numbers, but its models have {numbers:,}")
         with seeded(0):
             return nets.make(str(about["name"]), shape, classes)
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise UserError(f"{file} describes no net that can be made: {error}") from error
+        raise UserError(f"the net that {file} describes cannot be made: {error}") from error
 
 
 def _stays(run: Run, position: Position) -> tuple[str, ...]:
@@ -177,8 +177,8 @@ def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], Callable[[Tensor
     world = run.record.description()["world"]
     if "net" not in world:
         raise UserError(
-            f"{run.folder} does not tell which tensors its net has: an earlier Coterie recorded it; start its ServerApp again "
-            "with the same settings, and it does"
+            f"{run.folder} does not record which tensors its net has: an earlier Coterie wrote it; to add them, start its "
+            "ServerApp again with the same settings"
         )
     try:
         net = world["net"]
@@ -188,10 +188,10 @@ def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], Callable[[Tensor
         if "others" in net:
             data = read_within(run.folder, Path(net["others"]).name)
             if net.get("others_checksum") not in (None, digest(data)):
-                raise ValueError(f"{net['others']} is not what was written")
+                raise ValueError(f"{net['others']} was changed or damaged")
             others = safetensors.torch.load(data)
     except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
-        raise DamagedError(f"{run.folder} does not tell its net's tensors as it should ({error}); it is damaged") from error
+        raise DamagedError(f"{run.folder} has no valid list of its net's tensors ({error}); it is damaged") from error
 
     def named(row: Tensor) -> Tensors:
         out, start = dict(others), 0
@@ -207,7 +207,7 @@ def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], Callable[[Tensor
 def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name)
     if not isinstance(found, torch.dtype):
-        raise TypeError(f"{name} is no type of numbers")
+        raise TypeError(f"{name} is not a numeric type")
     return found
 
 
@@ -248,7 +248,7 @@ def save(
     """
     to = Path(to).absolute()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UserError(f"{to} is there already and not an empty folder; name another")
+        raise UserError(f"{to} exists and is not an empty folder; choose another")
     runs = reopen(run, trust_code=trust_code, secret=secret)
     made = [parent for parent in to.parents if not parent.exists()]  # the innermost first
     part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
@@ -273,17 +273,17 @@ def save(
 def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     run.experiment.check_secret()
     if not run.record.begun:
-        hint = f"it was renamed, or it has not begun and coterie resume {run.folder.parent} begins it"
+        hint = f"it was renamed, or it has not started; to start it, run coterie resume {run.folder.parent}"
         raise UserError(f"{run.folder} has no run: {hint}")
     stored = run.record.stored(Position, fallback=False)
     lines = run.record.lines()  # read after the checkpoint: a process records a round before it stores its checkpoint
     if stored is None or not lines:
-        on = "its ServerApp, started again," if of_federation(run) else f"coterie resume {run.folder}"
-        raise UserError(f"{run.folder} has no completed round yet; {on} goes on with it")
+        how = "start its ServerApp again" if of_federation(run) else f"run coterie resume {run.folder}"
+        raise UserError(f"{run.folder} has no completed round yet; to continue, {how}")
     round, position = stored
     if lines[-1]["round"] > round:
         last = lines[-1]["round"]
-        warn(f"{run.folder} has records up to round {last}, and models of round {round} alone, that of its newest checkpoint")
+        warn(f"{run.folder} has records up to round {last}, but models only of round {round}, its newest checkpoint")
     path = run.record.checkpoints.path(round)
     with from_stored(path):
         assignment: Assignment = run.method.assignment(position.state)
@@ -297,7 +297,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
             tensors = net.tensors(own_layers(assignment.models[row], None if client is None else position.kept[client]))
             data = safetensors.torch.save(tensors)
         if not tensors:
-            raise UserError(f"{run.method.name} leaves all layers at the clients, and {run.folder} has no model of theirs")
+            raise UserError(f"{run.method.name} keeps all layers at the clients, and {run.folder} has no model of them")
         (folder / name).write_bytes(data)
         checksums[name] = digest(data)
     document = {
@@ -397,12 +397,12 @@ def load(
     document = read_document(folder)
     entry = document["clients"].get(str(client))
     if entry is None:
-        raise UserError(f"{folder} has no model for client {client!r}; it has those of {', '.join(document['clients'])}")
+        raise UserError(f"{folder} has no model for client {client!r}; it has models for {', '.join(document['clients'])}")
     files = _listed_files(folder, document, entry)
     if document["stays"]:
         raise UserError(
-            f"client {client} keeps {', '.join(document['stays'])} of its model to itself, and {folder} has the rest alone; "
-            f"the net's load_state_dict takes that from {files[-1]} with strict=False"
+            f"client {client} keeps {', '.join(document['stays'])} of its model, and {folder} has only the rest; "
+            f"load it from {files[-1]} by the net's load_state_dict with strict=False"
         )
     _check_secret(folder, document["sealed"], secret)
     nets = []
@@ -428,7 +428,7 @@ def read_document(folder: Path) -> dict[str, Any]:
     path = folder / MODELS
     if not path.is_file():
         inside = sorted(found.parent.name for found in folder.glob(f"*/{MODELS}"))
-        hint = f"; it has those of several runs: {', '.join(inside)}" if inside else ""
+        hint = f"; it has models of several runs: {', '.join(inside)}" if inside else ""
         raise UserError(f"{folder} holds no exported models: it has no {MODELS}{hint}")
     try:
         data = read_within(folder, MODELS)
@@ -440,7 +440,7 @@ def read_document(folder: Path) -> dict[str, Any]:
         found["files"] = document.get("files", {})
         for key, kinds in _KINDS.items():
             if not isinstance(found[key], kinds):
-                raise TypeError(f"{key!r} is not of its kind")
+                raise TypeError(f"{key!r} has the wrong type")
         if found["sealed"] is not None:
             Boundary(rotation=found["sealed"]["rotation"], block=found["sealed"]["block"])
         return found
@@ -490,8 +490,8 @@ def read_model(folder: Path, name: str, document: dict[str, Any]) -> dict[str, T
 def _check_secret(folder: Path, sealed: Any, secret: int | None) -> None:
     if sealed is not None and secret is None:
         raise UserError(
-            f"{folder} has models as the server held them, sealed by rotation {sealed['rotation']}; who knows the clients' "
-            "secret opens them: coterie.load(..., secret=SECRET)"
+            f"{folder} has models that are sealed by rotation {sealed['rotation']}; open them with the clients' "
+            "secret: coterie.load(..., secret=SECRET)"
         )
 
 
@@ -502,17 +502,17 @@ def _made(
     if model is None:
         if about is None:
             raise UserError(
-                f"{folder} has models of a net that Coterie has no name for; say what makes it: coterie.load(..., model=Net)"
+                f"{folder} has models of a custom net; pass its class or a function that makes it: coterie.load(..., model=Net)"
             )
         if not trust_code:
             models.check_consent(str(about.get("name")), str(folder / MODELS))
         return fresh(about, folder / MODELS, numbers), str(about.get("name"))
     if isinstance(model, nn.Module):
-        raise UserError("model must be what makes the net, its class or a function, got a net; leave out the brackets")
+        raise UserError("model must be a class or function that makes the net, got a net; leave out the parentheses")
     with seeded(0):
         net = model()
     if not isinstance(net, nn.Module):
-        raise UserError(f"model must make an nn.Module, it makes {type(net).__name__}")
+        raise UserError(f"model must make an nn.Module, but makes {type(net).__name__}")
     return net, type(net).__name__
 
 

@@ -92,7 +92,7 @@ def run(
     """
     for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("eval_every", eval_every, 1)):
         if not isinstance(value, int) or value < least:
-            raise SettingError(f"{name} must be a whole number >= {least}, got {value!r}")
+            raise SettingError(f"{name} must be an integer >= {least}, got {value!r}")
     chosen: Method[Any] = method_class(method)() if isinstance(method, str) else method
     if isinstance(scenario, str):
         scenario = find(scenario)
@@ -205,11 +205,11 @@ class Run:
             secret = {"secret": known} if known else _secret_of(self.experiment)
             record.describe({**self.experiment.spec(), **secret, "world": facts, "versions": versions()})
         elif any(facts.get(name) != known for name, known in record.description()["world"].items()):
-            raise UserError(f"{self.folder} cannot go on: the scenario's clients or data are not what they were")
+            raise UserError(f"{self.folder} cannot be resumed: the scenario's clients or data have changed")
         try:
             stored = record.go_on(Position, self.experiment.checkpoint_every)
         except DamagedError as error:
-            raise DamagedError(f"{error}; coterie run {self.folder / RUN} --out DIR makes the run again") from error
+            raise DamagedError(f"{error}; to repeat the run, use coterie run {self.folder / RUN} --out DIR") from error
         return stored[1] if stored else None
 
     def _store(self, done: Round) -> bool:
@@ -312,8 +312,8 @@ def begin(experiment: Experiment, folder: Path | str) -> tuple[Run, ...]:
     experiment.check_secret()
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - _LEFT):
         runs = folder.is_dir() and any((folder / name).exists() for name in (RUN, EXPERIMENT))
-        hint = f"; coterie resume {folder} goes on with what is there" if runs else ""
-        raise UserError(f"{folder} is there already and not an empty folder; name another{hint}")
+        hint = f"; to continue its runs, use coterie resume {folder}" if runs else ""
+        raise UserError(f"{folder} exists and is not an empty folder; choose another{hint}")
     world = experiment.world(experiment.seeds[0])
     experiment.check_calendar()
     for method in experiment.methods:
@@ -374,8 +374,12 @@ def reopen(folder: Path | str, *, trust_code: bool = False, secret: int | None =
     if not folder.exists():
         raise UserError(f"{folder} does not exist")
     begun = folder.is_dir() and {path.name for path in folder.iterdir()}
-    hint = f"; it was stopped before it began: coterie run --out {folder} begins it there" if begun and begun <= _LEFT else ""
-    raise UserError(f"{folder} is no run directory: it has neither {RUN} nor {EXPERIMENT}{hint}")
+    hint = (
+        f"; it was stopped before it started: to start it there, use coterie run --out {folder}"
+        if begun and begun <= _LEFT
+        else ""
+    )
+    raise UserError(f"{folder} is not a run directory: it has neither {RUN} nor {EXPERIMENT}{hint}")
 
 
 def _check_place(one: Run, folder: Path) -> None:
@@ -386,4 +390,4 @@ def _check_place(one: Run, folder: Path) -> None:
         there = make(read(one.folder / RUN))
         boundaries = [replace(experiment.boundary, secret=None) for experiment in (there, one.experiment)]
         if boundaries[0] != boundaries[1] or any(getattr(there, name) != getattr(one.experiment, name) for name in _SAME):
-            raise DamagedError(f"{one.folder} has another run than {folder / EXPERIMENT} says")
+            raise DamagedError(f"{one.folder} does not have the run that {folder / EXPERIMENT} describes")

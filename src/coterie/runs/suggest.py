@@ -361,13 +361,13 @@ class Geometry:
         """
         cut = common(cut_of(apart, self.linkage, labels) for apart in self.apart)
         if not cut.room():
-            why = "its tree does not hold them" if cut.ari < 1 else "none is right in both draws"
+            why = "they are not in its tree" if cut.ari < 1 else "none is right in both probes"
             return without(self.method, self.compared, f"no threshold gives these groups: {why}", cut.ari)
         margin = ratio(cut.low, cut.high)
         found = _similarities(cut) if self.similarity else _distances(cut)
-        across = "nothing across" if math.isinf(cut.high) else f"lowest merge across {cut.high:.3g}"
+        across = "no merge across" if math.isinf(cut.high) else f"lowest merge across {cut.high:.3g}"
         what = "distance 1 - cos, " if self.similarity else ""
-        text = f"{what}{self.linkage} linkage: highest merge inside a group {cut.low:.3g}, {across}"
+        text = f"{what}{self.linkage} linkage: highest merge within a group {cut.low:.3g}, {across}"
         settings = {**self.settings, "threshold": found.value}
         return Advice(self.method, self.compared, settings, (found,), margin, sureness(margin, firm), 1.0, text)
 
@@ -423,7 +423,7 @@ def stored(run: Run) -> Position:
     """
     found = run.record.stored(Position, fallback=False)
     if found is None:
-        raise UserError(f"{run.folder} has no completed round yet; coterie resume {run.folder} goes on with it")
+        raise UserError(f"{run.folder} has no completed round yet; to continue, run coterie resume {run.folder}")
     return found[1]
 
 
@@ -444,13 +444,13 @@ def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> S
     if shared and not position.kept:
         model = assignment.models[shared[-1]]
         if all(row == shared[-1] for row in assignment.row.values()):
-            return StartingPoint(model, position.round, "the model that serves all", True)
+            return StartingPoint(model, position.round, "the model that serves all clients", True)
         apart = next((line["round"] for line in lines if len(line["groups"]) > 1), position.round + 1)
-        return StartingPoint(model, apart - 1, "the last model that all had in common", True)
+        return StartingPoint(model, apart - 1, "the last model shared by all clients", True)
     each = {(row, client if client in position.kept else None) for client, row in assignment.row.items()}
     total = sum(own_layers(assignment.models[row], None if c is None else position.kept[c]) for row, c in each)
     assert isinstance(total, Tensor)
-    return StartingPoint(total / len(each), position.round, f"the mean of the {len(each)} models that serve", False)
+    return StartingPoint(total / len(each), position.round, f"the mean of the {len(each)} models that serve clients", False)
 
 
 class ProbedClients:
@@ -495,7 +495,7 @@ class ProbedClients:
         if evidence is None:
             client, why = min(replies.refused.items(), default=(None, ""))
             refused = f"; client {client} was refused: {why}" if why else ""
-            raise UserError(f"a probe needs two clients with training examples enough for two halves{refused}")
+            raise UserError(f"a probe needs two clients with enough training examples for two halves{refused}")
         few = [client for client in replies.clients if client not in evidence.clients]
         self.leave_out({**replies.refused, **dict.fromkeys(few, "too few training examples for two halves")})
         return evidence
@@ -522,7 +522,7 @@ class ProbedClients:
         replies = self._ask(Plan(models=start.model[None], tasks=tasks, need="rows"), start.round)
         if replies.refused:
             client, why = next(iter(replies.refused.items()))
-            raise UserError(f"the probe came to nothing: client {client} was refused: {why}")
+            raise UserError(f"the probe failed: client {client} was refused: {why}")
         assert replies.updates is not None
         return replace(replies, updates=replies.updates.clone())  # the pool reuses this memory for the next replies
 
@@ -744,14 +744,14 @@ def _below(setting: str, kept: Sequence[float], splits: Sequence[float], seen: f
 def _words(courses: Sequence[ProbeCourse], splits: Sequence[Sight], kept: Sequence[Sight], rho: np.ndarray) -> str:
     """The numbers that were compared, besides the ranges."""
     moving, start = max(one.moving for one in courses), min(one.start for one in courses)
-    bounds = [f"{max(s.bound for s in kept):.2f} inside a group"] if kept else []
+    bounds = [f"{max(s.bound for s in kept):.2f} within a group"] if kept else []
     bounds += [f"{min(s.bound for s in splits):.2f} at every cut"] if splits else []
-    text = f"at rest gamma may be up to {' and '.join(bounds)}"
+    text = f"at a stationary point, gamma may be up to {' and '.join(bounds)}"
     if splits:
         gamma = [math.sqrt(1 / one - 1) if one > 0 else math.inf for one in rho.tolist()]
-        text += f", and is as measured {float(np.median(gamma)):.2f} in the median, {max(gamma):.2f} at most"
-        text += f"; the mean update is {moving:.2f} of the greatest at this model, {start:.2f} at the first"
-        text += ": far from rest, where CFL looks, so probe a later round" if moving >= start else ""
+        text += f"; measured gamma: median {float(np.median(gamma)):.2f}, maximum {max(gamma):.2f}"
+        text += f"; the mean update's norm is {moving:.2f} of the greatest at this model, {start:.2f} at the first"
+        text += ": this is not near a stationary point, so probe a later round" if moving >= start else ""
     return text
 
 
@@ -805,7 +805,7 @@ def suggest(
         if strangers := set(position.members) - set(fleet.world.clients):
             raise ValueError(f"there is no client {min(strangers)}")
         if start.model.shape != (size := fleet.wire.layout.size,):
-            raise ValueError(f"a model has shape {tuple(start.model.shape)}, and not ({size},)")
+            raise ValueError(f"a model must have shape ({size},), got {tuple(start.model.shape)}")
     with fleet:
         asked = _Asked(one, ProbedClients(fleet, federation.parameters, position, one.seed, progress), federation, start)
         finding, probes = asked.found()
@@ -821,11 +821,11 @@ def _only(folder: Path | str, trust_code: bool, secret: int | None) -> Run:
     """The run in ``folder``, which must be the only one."""
     runs = reopen(folder, trust_code=trust_code, secret=secret)
     if len(runs) > 1:
-        raise UserError(f"{folder} holds {len(runs)} runs, and a suggestion is for one: name it, as {runs[0].folder}")
+        raise UserError(f"{folder} holds {len(runs)} runs, and a suggestion is for one; give one, for example {runs[0].folder}")
     one = runs[0]
     if one.record.begun and "data" not in one.record.description()["world"]:
         raise UserError(
-            f"{folder} is of a federation, whose clients are elsewhere and cannot be asked for a probe here; "
+            f"{folder} is of a federation, whose clients are on other machines and cannot be probed here; "
             f"there, method {SplitHalf.name} probes by itself and needs no thresholds"
         )
     return one
@@ -837,7 +837,7 @@ def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Feder
     world = experiment.world(run.seed)
     facts = world_facts(world)
     if any(facts.get(name) != known for name, known in run.record.description()["world"].items()):
-        raise UserError(f"{run.folder} cannot be probed: the scenario's clients or data are not what they were")
+        raise UserError(f"{run.folder} cannot be probed: the scenario's clients or data have changed")
     hardware = experiment.hardware(workers)
     hardware.check(world)
     wire, federation = setup(run.method, world, run.seed, experiment.boundary)
@@ -873,7 +873,7 @@ class _Asked:
         first, second = self.clients.halves(self.start), self.clients.halves(self.start)
         finding = _found(first, second, self.clients.there)
         undecided = set(self.clients.there) - set(finding.clients)
-        self.clients.leave_out(dict.fromkeys(sorted(undecided), "the two probes see it in different groups"))
+        self.clients.leave_out(dict.fromkeys(sorted(undecided), "the two probes place it in different groups"))
         return finding, [first.of(finding.clients), second.of(finding.clients)]
 
     def advice(self, finding: Finding, probes: Sequence[Evidence]) -> Iterator[Advice]:
@@ -937,18 +937,18 @@ class _Asked:
 def _caveats(start: StartingPoint, finding: Finding, groups: Groups) -> Iterator[str]:
     """Reasons to trust the finding less; ``groups`` are those of the run."""
     if len(groups) > 1 and groups != finding.groups:
-        yield f"the run has {len(groups)} groups, not these; a run of fedavg, of more rounds, may tell which are right"
+        yield f"the run has {len(groups)} groups, different from these; a longer run of fedavg may show which are right"
     if not finding.same:
         one, other = map(len, finding.alone)
-        yield f"each probe alone finds other groups, {one} and {other}: their adjusted Rand index is {finding.agreement:.2f}"
+        yield f"the two probes alone find {one} and {other} groups that differ: adjusted Rand index {finding.agreement:.2f}"
     if finding.doubt is not None:
         group = finding.groups[finding.alike.index(finding.doubt)]
         if finding.doubt < finding.level:
-            yield f"{len(group)} clients are left in one group, and not alike (p {finding.doubt:.2g}): nothing would part them"
+            yield f"{len(group)} clients stay in one group, but differ (p {finding.doubt:.2g}): no split was found"
         else:
-            yield f"{len(group)} clients are one group with p {finding.doubt:.2g}, which is small: more data may show several"
+            yield f"{len(group)} clients are in one group, but p = {finding.doubt:.2g} is small: more data may show several"
     if not start.shared:
-        yield f"clients were probed from {start.words}, from which no method's run begins: thresholds there may differ"
+        yield f"clients were probed from {start.words}, where no run clusters clients: its thresholds may differ"
     single = sum(len(group) == 1 for group in finding.groups)
     if 2 * single > len(finding.groups) > 1:
-        yield f"{single} of {len(finding.groups)} groups are single clients: they may differ by degrees, and be no groups"
+        yield f"{single} of {len(finding.groups)} groups are single clients: they may differ gradually, without groups"

@@ -53,11 +53,11 @@ def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str |
     if BOUNDARY not in content:
         if boundary == Boundary():
             return None
-        return "it has no boundary, and the server's strategy has one; its app needs the mod boundary_mod"
-    if (has := _told(content)) != _settings(boundary):
+        return "it has no boundary, but the server's strategy has one; its app needs the mod boundary_mod"
+    if (has := _stated(content)) != _settings(boundary):
         return f"its boundary is {_short(has)}, and the server's is {_short(_settings(boundary))}"
     if secret is not None and secret_of(content) != secret:
-        return "its boundary's secret is another than the other clients'"
+        return "its boundary's secret differs from the other clients'"
     return None
 
 
@@ -75,10 +75,10 @@ def most(digests: Iterable[str]) -> str | None:
 
 def agrees(content: RecordDict, boundary: Boundary) -> bool:
     """Whether a reply reports the settings of ``boundary``."""
-    return bool(_told(content) == _settings(boundary))
+    return bool(_stated(content) == _settings(boundary))
 
 
-def _told(content: RecordDict) -> Any:
+def _stated(content: RecordDict) -> Any:
     found = content.get(BOUNDARY)
     return found.get(SETTINGS) if isinstance(found, ConfigRecord) else None
 
@@ -139,8 +139,8 @@ def agreed(replies: Iterable[Message], wire: Wire, model: Callable[[], nn.Module
     count, (row, digest) = max(zip(backers, offers.values(), strict=True), key=lambda each: each[0])
     if 2 * count <= len(offers):
         raise EngineError(
-            f"of {len(offers)} clients that drew the first model under rotation {wire.boundary.rotation} no more than {count} "
-            "have the same; they need one secret, and one function that makes the net"
+            f"only {count} of {len(offers)} clients drew the same first model under rotation {wire.boundary.rotation}; all "
+            "clients need the same secret, and the same function that makes the net"
         )
     return row, digest
 
@@ -165,7 +165,7 @@ def _offer(reply: Message, wire: Wire, least: Tensor, most: Tensor) -> tuple[Ten
     row = messages.unpacked(messages.only(reply.content.array_records, ARRAYS, "array records"), wire.layout)
     found = norms(row, wire)
     if not bool(((found >= least) & (found <= most)).all()):  # NaN fails, too
-        raise Unfit("its first model is not one that an initialiser draws")
+        raise Unfit("its first model is not plausible for a newly initialised net")
     return row, secret_of(reply.content)
 
 

@@ -69,7 +69,7 @@ def client_app(
         data: Function that returns this node's examples.
         objective: Loss and metrics. None means cross entropy and accuracy.
         participant: Function that returns all of this, in place of ``model``, ``data`` and ``objective``.
-        client: Function that returns the client's id, a whole number that stays the same when a node returns. None takes
+        client: Function that returns the client's id, an integer that stays the same when a node returns. None takes
             ``client-id`` or ``partition-id`` of the node's config; without these the server assigns an id.
         mods: Flower's client mods, such as :func:`~coterie.engines.flower.boundary_mod`.
 
@@ -202,7 +202,7 @@ def _models(learner: training.Learner, content: RecordDict, count: int, own: Ten
     try:
         rows = [messages.unpacked(content[messages.name_of(i)], learner.layout, may_lack=has) for i in range(count)]
     except messages.Unfit as error:
-        raise ValueError(f"of a model offered: {error}, or this client has lost the layers that it kept") from None
+        raise ValueError(f"invalid offered model: {error}; or this client has lost its personal layers") from None
     return [own_layers(row, own) for row in rows]
 
 

@@ -152,7 +152,7 @@ class Carrier:
             if client is None or client not in plan.tasks or client in heard or client in refused or gone(reply):
                 continue  # if a node has gone, Flower itself replies: the client is silent
             if self.nodes.node(client) != reply.metadata.src_node_id:
-                continue  # another node, which was this client before and is no longer asked
+                continue  # another node, which was this client before
             try:
                 heard[client] = read(reply, plan, plan.tasks[client], self.wire, secret)
             except Unfit as error:
@@ -184,9 +184,9 @@ class Carrier:
             elif task.keep and task.trains and not task.gradient:
                 found, expected = heard[client].kept, self.layers.get(client, -1)
                 if found != expected and self.wire.counts:  # with noise a client does not report it
-                    had = f"layers of its own after exchange {expected}" if expected >= 0 else "none that this server knows of"
-                    has = f"those of exchange {found}" if found >= 0 else "none, and begins anew"
-                    text = f"client {client} had kept {had}, and has {has}"
+                    had = f"its layers of exchange {expected}" if expected >= 0 else "no layers of its own"
+                    has = f"those of exchange {found}" if found >= 0 else "none, and starts anew"
+                    text = f"client {client} should have {had}, but has {has}"
                     self.nodes.notes.append(Note(kind="node", clients=(client,), text=text))
                 self.kept[node], self.layers[client] = task.keep, exchange
 
@@ -227,8 +227,8 @@ class Carrier:
             behind, client = self.post.behind(kind), self.nodes.client[kind.node]
             if behind != (kind in self.passed):
                 what = "tests" if kind.what == "evaluate" else "tasks"
-                text = f"has left {BEHIND} {what} in a row without an answer, and is asked without being waited for"
-                text = f"client {client} {text if behind else f'answers {what} again, and is waited for'}"
+                text = f"did not answer {BEHIND} {what} in a row; the server no longer waits for it"
+                text = f"client {client} {text if behind else f'answers {what} again; the server waits for it'}"
                 self.nodes.notes.append(Note(kind="node", clients=(client,), text=text))
                 self.passed ^= {kind}
         return replies
@@ -380,7 +380,7 @@ def _read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None
     metrics = messages.only(content.metric_records, METRICS, "metric records")
     examples = messages.whole(metrics.get("num-examples"))
     if not examples:
-        raise Unfit("its reply tells no number of examples (num-examples)")
+        raise Unfit("its reply has no number of examples (num-examples)")
     places = _places(metrics, task)
     losses, accuracies = _measured(metrics, task)
     updates = _updates(content, plan, task, places, wire) if task.trains else ()
@@ -408,7 +408,7 @@ def _measured(metrics: Any, task: Task) -> tuple[tuple[float, ...], tuple[float,
         raise Unfit(f"it measured {len(losses)} of {len(task.offered)} models")
     if not all(abs(value) <= LARGEST for value in losses + accuracies):
         what = f"the losses or accuracies it measured on its {task.measure} data"
-        raise Unfit(f"{what} are not all finite numbers of single precision; it may have none")
+        raise Unfit(f"{what} must be finite single-precision numbers; it may have no such data")
     return tuple(map(float, losses)), tuple(map(float, accuracies))
 
 

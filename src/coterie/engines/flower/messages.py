@@ -176,7 +176,7 @@ def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Ten
             with np.errstate(over="ignore"):  # a value too large for single precision becomes infinite and is refused later
                 row[piece.start : piece.stop] = torch.from_numpy(values.astype(np.float32).reshape(-1))
         elif may_lack is None or not may_lack[piece.start : piece.stop].all():
-            raise Unfit(f"its arrays lack {piece.name!r}; they are of another model")
+            raise Unfit(f"its arrays lack {piece.name!r}; they are from another model")
     return row
 
 
@@ -283,7 +283,7 @@ def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
 
 
 def whole(value: Any) -> int | None:
-    """Return a whole number >= 0 of at most 63 bits, such as an id or a count; None for any other value."""
+    """Return a non-negative integer of at most 63 bits, such as an id or a count; None for any other value."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if type(value) is int and 0 <= value < 2**63 else None
@@ -314,7 +314,7 @@ def order_of(content: RecordDict) -> Order:
     """
     config = content.get(CONFIG)
     if not isinstance(config, ConfigRecord) or TASK not in config:
-        raise ValueError("this app does the tasks of Coterie's MethodStrategy, and the message has none")
+        raise ValueError("this app needs a task of Coterie's MethodStrategy, and the message has none")
     return Order.of(str(config[TASK]))
 
 
@@ -339,11 +339,11 @@ def ignored(task: Task) -> str | None:
     """
     return (
         "to choose among several models" if len(task.offered) > 1
-        else "the loss of a model" if task.measure
-        else "a gradient in place of an update" if task.gradient
-        else "to keep layers to itself" if task.keep
+        else "for the loss of a model" if task.measure
+        else "for a gradient instead of an update" if task.gradient
+        else "to keep some layers" if task.keep
         else "for updates of both halves of its data" if task.halves
-        else "to train in another way than in other rounds" if task.training is not None or task.epochs is not None
+        else "to train differently in some rounds" if task.training is not None or task.epochs is not None
         else None
     )  # fmt: skip
 
@@ -362,8 +362,8 @@ def sentence(method: str, task: Task, client: Client) -> str | None:
     wants = ignored(task)
     able = f"{', '.join(ABLE[:-1])} or {ABLE[-1]}"
     return wants and (
-        f"{method} asks a client {wants}, and client {client}'s app, which knows nothing of Coterie, would ignore that; make "
-        f"the app with coterie.engines.flower.client_app, or take {able} with its default settings"
+        f"{method} asks a client {wants}, which client {client}'s app does not support; make the app with "
+        f"coterie.engines.flower.client_app, or use {able} with default settings"
     )
 
 

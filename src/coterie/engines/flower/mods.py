@@ -28,8 +28,8 @@ from coterie.randomness import seeded
 from coterie.records.store import write_whole
 from coterie.settings import SettingError
 
-UNCOVERED = "under noise this client only trains: what it measures on its data would leave without noise"
-FAILED = "the app failed; under noise it does not say why, as that may tell of its data"
+UNCOVERED = "with noise, this client only trains: measurements on its data would be sent without noise"
+FAILED = "the app failed; with noise, it does not send the reason, which may reveal its data"
 
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
@@ -118,7 +118,7 @@ def boundary_mod(
         try:
             call_next(message, context)
         except Exception:
-            log.warning("the app's test failed; the server is not told", exc_info=True)
+            log.warning("the app's test failed; the server gets an empty reply", exc_info=True)
         return Message(sent({METRICS: MetricRecord()}), reply_to=message)
 
     def first_model(asked: ConfigRecord, message: Message) -> Message:
@@ -139,8 +139,8 @@ def _check_secret(boundary: Boundary) -> None:
     if boundary.rotation == "none" or (boundary.secret is not None and boundary.secret >= boundary_check.SHORT):
         return
     why = (
-        "got none: the server knows the seed that draws the map otherwise" if boundary.secret is None
-        else "got a smaller one: the server has a digest of it, and could try out all that are so short"
+        "got none: otherwise the server knows the seed of the map" if boundary.secret is None
+        else "got a smaller one: the server has its digest, and could try all secrets of this length"
     )  # fmt: skip
     raise SettingError(
         f"Boundary.rotation {boundary.rotation} needs Boundary.secret >= 2^64 at a real node, {why}; secrets.randbits(128) "
@@ -198,9 +198,9 @@ class Budget:
     def __post_init__(self) -> None:
         value = self.epsilon
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise SettingError(f"boundary_mod's budget must be a number > 0, the greatest ε, got {value!r}")
+            raise SettingError(f"boundary_mod's budget must be a number > 0, the maximum ε, got {value!r}")
         if not self.boundary.noise:
-            raise SettingError(f"boundary_mod's budget {value:g} needs Boundary.noise, got 0: any update would be beyond it")
+            raise SettingError(f"boundary_mod's budget {value:g} needs Boundary.noise, got 0: every update would exceed it")
 
     def spend(self, context: Context, updates: int) -> None:
         """Count updates before they leave. The count is on the disk when this method returns.
@@ -217,8 +217,8 @@ class Budget:
             with _alone(path.parent):
                 self._count(path, updates)
         except OSError:  # its text would reveal this machine's folders to the server
-            log.warning("the count of the privacy budget cannot be kept", exc_info=True)
-            raise ValueError("the count of this client's privacy budget cannot be kept; its log says why") from None
+            log.warning("the count of the privacy budget cannot be saved", exc_info=True)
+            raise ValueError("the count of this client's privacy budget cannot be saved; see its log") from None
 
     def _count(self, path: Path, updates: int) -> None:
         counts, noise = _counted(path), repr(self.boundary.noise)
@@ -226,8 +226,8 @@ class Budget:
         epsilon = _epsilon(counts, self.boundary.delta)
         if epsilon > self.epsilon * (1 + 1e-9):
             raise ValueError(
-                f"this client's privacy budget is spent: one more answer would take ε to {epsilon:.4g}, of {self.epsilon:g} "
-                f"at δ {self.boundary.delta:g}"
+                f"this client's privacy budget is spent: one more answer would raise ε to {epsilon:.4g}, above "
+                f"{self.epsilon:g} at δ {self.boundary.delta:g}"
             )
         write_whole(path, json.dumps({"updates": counts}).encode())
 
@@ -237,7 +237,9 @@ def _path(context: Context) -> Path:
     config = context.node_config
     folder = str(config.get(FOLDER, ""))
     if not folder:
-        raise ValueError(f"a privacy budget needs a folder in the node's config, {FOLDER}: nothing else outlives Flower's runs")
+        raise ValueError(
+            f"a privacy budget needs a folder in the node's config, {FOLDER}: nothing else persists between Flower's runs"
+        )
     try:
         client = named(config)
     except ValueError:  # an entry of another app, which cannot be part of a file name
@@ -267,7 +269,7 @@ def _counted(path: Path) -> dict[str, int]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         right = False
     if not right:
-        raise ValueError("the count of this client's privacy budget is damaged; its operator has to look at it")
+        raise ValueError("the count of this client's privacy budget is damaged; its operator must repair it")
     return dict(counts)
 
 

@@ -101,7 +101,7 @@ def listed(clients: Mapping[Any, Any], folder: Path, name: str) -> dict[Client, 
     for key, value in clients.items():
         client = int(key) if str(key).isascii() and str(key).isdigit() and len(str(key)) < 19 else None
         if client is None:
-            raise SettingError(f"{name} lists clients by their ids, whole numbers >= 0, got {str(key)[:40]!r}")
+            raise SettingError(f"{name} must list clients by their ids, non-negative integers, got {str(key)[:40]!r}")
         if type(value) is int and 0 <= value < 2**64:
             badge = f"node {value}"
         elif isinstance(value, str) and value.startswith("SHA256:"):
@@ -114,10 +114,12 @@ def listed(clients: Mapping[Any, Any], folder: Path, name: str) -> dict[Client, 
             )
         for other, its in found.items():
             if its == badge:
-                raise SettingError(f"{name} gives {badge} to client {other} and to client {client}; a node is one client")
+                raise SettingError(
+                    f"{name} gives {badge} to client {other} and to client {client}; a node can be only one client"
+                )
         found[client] = badge
     if not found:
-        raise SettingError(f"{name} lists no client")
+        raise SettingError(f"{name} lists no clients")
     return found
 
 
@@ -152,7 +154,7 @@ def from_file(path: Path | str) -> Identity:
     except UserError as error:
         raise SettingError(f"the list of clients {error}") from None
     except (ValueError, RecursionError) as error:
-        raise SettingError(f"the list of clients {path} is no TOML file: {error}") from None
+        raise SettingError(f"the list of clients {path} is not a TOML file: {error}") from None
     return Identity(LISTED, listed(found, path.parent, f"the list of clients {path}"))
 
 
@@ -228,7 +230,7 @@ class Identity:
             return claim
         own = self.owned(its)
         if own is None and self.rule == LISTED:
-            why = "is in no line of the list of clients"
+            why = "is not in the list of clients"
         elif own is not None and claim not in (None, own):
             why = f"belongs to client {own}"
         elif own is None and claim in self.owners:
@@ -237,8 +239,8 @@ class Identity:
         else:
             return claim if own is None else own
         who = f"node {node}" + (f" with key {its[0]}" if len(its) > 1 else "")
-        says = "" if claim is None else f" says that it is client {claim}, and"
-        raise Refused(f"{who}{says} {why}; it takes no part")
+        says = "" if claim is None else f" claims to be client {claim}, but"
+        raise Refused(f"{who}{says} {why}; it does not take part")
 
     def bind(self, client: Client, its: tuple[str, ...]) -> None:
         """Record that a node is a client. Under ``first`` this is permanent.
@@ -282,10 +284,10 @@ class Waiting:
         grace: Grace time, as a multiple of the time that this share took. It is at least :data:`LEAST` seconds.
     """
 
-    timeout: float = setting(3600.0, "seconds at most", gt=0, lt=1e9)
-    min_replies: float = setting(0.8, "share of the answers after which the rest has the grace time left", gt=0, le=1)
+    timeout: float = setting(3600.0, "maximum waiting time in seconds", gt=0, lt=1e9)
+    min_replies: float = setting(0.8, "fraction of the answers after which only the grace time remains", gt=0, le=1)
     grace: float = setting(
-        2.0, f"grace time, as a multiple of the time that this share took; {LEAST:g} seconds at least", ge=0, lt=1e9
+        2.0, f"grace time as a multiple of the time until this fraction; at least {LEAST:g} seconds", ge=0, lt=1e9
     )
 
     def __post_init__(self) -> None:
@@ -498,7 +500,7 @@ def _failure(reply: Message) -> str | None:
         return None if plain else f"its app failed: {brief(reason or reply.error.code)}"
     metrics = reply.content.get(METRICS)
     if not isinstance(metrics, MetricRecord) or ("client" in metrics and whole(metrics["client"]) is None):
-        return "its client id is no whole number >= 0"
+        return "its client id must be a non-negative integer"
     return None
 
 
@@ -600,7 +602,7 @@ class Nodes:
         count = Counter(self.client[node] for node in online if node in self.client)
         for client in sorted(count):
             if count[client] > 1 and client not in self.doubled:
-                text = f"{count[client]} nodes are client {client} at once; the one that came last is asked"
+                text = f"{count[client]} nodes claim to be client {client}; only the one that came last is used"
                 self.notes.append(Note(kind="node", clients=(client,), text=text))
         self.doubled = {client for client in count if count[client] > 1}
         for node, client in self.client.items():
@@ -633,9 +635,9 @@ class Nodes:
                 return there
             if self.post.now() >= end:
                 hint = "; ".join(note.text for note in self.notes) or "are the SuperNodes running?"
-                raise EngineError(f"waited {seconds:g} s for {count} nodes, and {came} came; {hint}")
+                raise EngineError(f"waited {seconds:g} s for {count} clients, and {came} nodes connected; {hint}")
             if came != told:
-                tell(f"{came} of {count} nodes are there")
+                tell(f"{came} of {count} nodes connected")
                 told = came
             self.post.sleep(0.5)
 
@@ -701,7 +703,9 @@ class Nodes:
             if gone(reply):
                 continue
             if node in self.client and reply.metadata.message_type != QUERY:
-                self._once(f"client {self.client[node]} answered after the others had gone on", (self.client[node],))
+                self._once(
+                    f"client {self.client[node]} answered late: the other clients continued without it", (self.client[node],)
+                )
             elif reply.metadata.message_type == QUERY:
                 self.asked.pop(node, None)
                 said.setdefault(node, reply)
@@ -738,7 +742,7 @@ class Nodes:
     def _put_off(self, node: int, why: str) -> None:
         self.deaf[node] = self.deaf.get(node, 0) + 1
         if self.deaf[node] == PATIENCE:
-            text = f"node {node} has not said in {PATIENCE} queries which client it is, and takes no part: {why}"
+            text = f"node {node} did not report its client id in {PATIENCE} queries and does not take part: {why}"
             self._once(text, ())
 
     def _once(self, text: str, clients: tuple[Client, ...]) -> None:

@@ -69,13 +69,13 @@ def rounds(
         SettingError: There is a ``start``, and the method keeps layers at the clients.
     """
     if start is not None and _keeps(method, start, seed):
-        ended = "ended with Flower's simulation: it cannot go on with engine flower"
-        raise SettingError(f"{method.name} keeps layers at the clients, which {ended}")
+        lost = "are lost when Flower's simulation ends: a run with engine flower cannot be resumed"
+        raise SettingError(f"{method.name} keeps layers at the clients, which {lost}")
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     with tempfile.TemporaryDirectory() as home:
         log_file = Path(home) / "log"
-        told_to = _Job(method, world, rounds, seed, eval_every, start, boundary or Boundary(), robust or Robust())
-        job = partial(_serve, theirs, told_to, workers or default_workers(), home)
+        order = _Job(method, world, rounds, seed, eval_every, start, boundary or Boundary(), robust or Robust())
+        job = partial(_serve, theirs, order, workers or default_workers(), home)
         process = multiprocessing.get_context("spawn").Process(target=job, daemon=False)
         with _safe_path():
             process.start()
@@ -113,7 +113,7 @@ def _next(pipe: Connection, log_file: Path) -> Round:
     try:
         pipe.send("go")
         if not pipe.poll(PATIENCE):
-            raise EngineError(f"Flower's simulation has not ended a round in {PATIENCE:g} s")
+            raise EngineError(f"Flower's simulation did not complete a round in {PATIENCE:g} s")
         found = pipe.recv()
     except (EOFError, OSError):
         found = "its process ended"

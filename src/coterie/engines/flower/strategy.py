@@ -120,7 +120,7 @@ class MethodStrategy(Strategy):
         whole = (("nodes", nodes, 1), ("patience", patience, 1), ("seed", seed, 0), ("eval_every", eval_every, 1))
         for name, value, least in whole:
             if type(value) is not int or value < least:
-                raise SettingError(f"MethodStrategy.{name} must be a whole number >= {least}, got {value!r}")
+                raise SettingError(f"MethodStrategy.{name} must be an integer >= {least}, got {value!r}")
         if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait < 1e9:
             raise SettingError(f"MethodStrategy.wait must be a number of seconds > 0, got {wait!r}")
         self.terms = Terms(
@@ -266,7 +266,7 @@ class MethodStrategy(Strategy):
 
     def _finished(self, at: Position, result: Result) -> Result:
         """The result of a run that already has all its rounds, without waiting for nodes."""
-        log.info("%s has its %d rounds already", self.out, at.round)
+        log.info("%s already has its %d rounds", self.out, at.round)
         self._stored = self.terms.method.assignment(at.state)
         result.arrays = self._largest(self._stored)
         return result
@@ -369,7 +369,7 @@ class MethodStrategy(Strategy):
         """Log the method, the training settings and whether the nodes' client ids are unproven."""
         log.info("%s with %s", self.terms.method, self.terms.training)
         if self.terms.identity.rule == CLAIMED:
-            log.info("identity is claimed: every node is the client that it says, and nothing proves it")
+            log.info("identity is claimed: the client ids that nodes report are not verified")
 
 
 def _last(steps: Steps, replies: Replies) -> Round:
@@ -379,7 +379,7 @@ def _last(steps: Steps, replies: Replies) -> Round:
     except StopIteration as end:
         done: Round = end.value
         return done
-    raise EngineError("a round went on after the exchange that ends it")
+    raise EngineError("a round continued after its last exchange")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ class Terms:
     def __post_init__(self) -> None:
         self.boundary.check_method(self.method)
         if self.boundary.secret is not None:
-            raise SettingError("Boundary.secret is for the clients alone, and the server's strategy got one; leave it out")
+            raise SettingError("Boundary.secret must be none in the server's strategy, got one: only the clients may know it")
         with seeded(0):
             module = self.model()
         layout = Layout(module)
@@ -471,8 +471,8 @@ class Conductor:
         grid = CarefulGrid(grid)
         if initial and terms.boundary.rotation != "none" and start is None:
             raise SettingError(
-                f"Boundary.rotation {terms.boundary.rotation} hides the first model too, and the server's strategy got one; "
-                "let the function that makes the net load it, at every client"
+                f"Boundary.rotation {terms.boundary.rotation} hides the first model too, but the server's strategy got one; "
+                "load it in the function that makes the net, at every client"
             )
         self.terms, self.initial, self.roster = terms, initial, roster
         self.drawn: dict[int, Tensor] = {}
@@ -510,7 +510,7 @@ class Conductor:
             try:
                 row = messages.unpacked(self.initial, self.terms.layout)
             except messages.Unfit as error:
-                raise SettingError(f"the initial arrays are not of the strategy's model: {error}") from None
+                raise SettingError(f"the initial arrays do not fit the strategy's model: {error}") from None
             if not torch.isfinite(row).all():
                 raise SettingError("the initial arrays have a NaN or infinite entry")
             return row
@@ -609,7 +609,7 @@ MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError
 KNOWN = 10_000
 """Number of the newest messages whose receivers are remembered."""
 
-UNREADABLE = "its answer is no message of Flower's"
+UNREADABLE = "its answer is not a Flower message"
 
 
 class CarefulGrid(Grid):
@@ -630,7 +630,7 @@ class CarefulGrid(Grid):
             try:
                 return list(self.grid.pull_messages(ids))
             except MALFORMED as error:
-                log.warning("an answer is no message (%s); from now on answers are fetched one by one", type(error).__name__)
+                log.warning("an answer is not a message (%s); from now on answers are fetched one by one", type(error).__name__)
                 self.singly = True
         return [reply for id in ids for reply in self._pulled(id)]
 
@@ -721,7 +721,7 @@ class Journal(AbstractContextManager["Journal"]):
         own = {NODES, OTHERS, LOCK, RUN}  # files of a run that was stopped in its first round
         there = {path.name.removesuffix(PART) for path in self.folder.iterdir()} if self.folder.is_dir() else set()
         if self.folder.exists() and not self.record.begun and (there - own or not self.folder.is_dir()):
-            raise UserError(f"{self.folder} is there already and no run directory; name another")
+            raise UserError(f"{self.folder} exists and is not a run directory; choose another folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.stack.enter_context(held(self.folder))
         return self
@@ -743,7 +743,7 @@ class Journal(AbstractContextManager["Journal"]):
         was = self.record.description()
         for name, value in {**self._settings(), **self._tensors(was)}.items():
             if change := _change(name, was.get(name), value):
-                raise UserError(f"{self.folder} cannot go on: its {change}")
+                raise UserError(f"{self.folder} cannot be resumed: its {change}")
         found = self.record.go_on(Position, every=1)
         self._describe_anew(was, found[0] if found else 0)
         return (found[1] if found else None), read_memory(self.folder, was["schema"] >= CHECKED)

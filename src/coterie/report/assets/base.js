@@ -1,5 +1,5 @@
 "use strict";
-// Elements, numbers and words that everything else uses. Text from a record only ever becomes text, never markup.
+// Helpers for elements, numbers and text. Text from a record only ever becomes text, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -2,7 +2,7 @@
 // Line charts over rounds, and dendrograms.
 
 const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
-const CROWD = 10; // more lines than that are shown group by group
+const CROWD = 10; // more lines than this are shown by group
 const EDGE = { left: 58, right: 14, top: 20, bottom: 30 };
 
 /** What the reader has chosen in a chart, by its key: kept when the page is drawn anew. */
@@ -76,16 +76,16 @@ function area(band, x, y) {
 
 /**
  * A chart: {title, about, y, log, counts, series, levels, marks, rounds: [first, last], height}. A series: {name, colour, dash, points,
- * band, faint, wide, client}; faint ones are neither in the legend nor told. marks: [{round, text}].
+ * band, faint, wide, client}; faint ones are neither in the legend nor in the tooltip. marks: [{round, text}].
  */
 function chart(spec) {
   const choice = chosen.get(spec.key) || { hidden: new Set() };
   if (spec.key) chosen.set(spec.key, choice);
   const { hidden } = choice;
-  const told = spec.series.filter((one) => !one.faint);
-  const groups = [...new Set(told.map((one) => one.node).filter(known))];
+  const listed = spec.series.filter((one) => !one.faint);
+  const groups = [...new Set(listed.map((one) => one.node).filter(known))];
   const label = `${spec.title || spec.y}. Line chart over rounds ${spec.rounds[0]} to ${spec.rounds[1]}.`;
-  const crowded = told.length > CROWD && groups.length > 1;
+  const crowded = listed.length > CROWD && groups.length > 1;
   if (choice.group === undefined && crowded) [choice.group] = groups;
   const there = (one) => !crowded || !known(choice.group) || !known(one.node) || one.node === choice.group;
   const box = drawn((width) => lines({ ...spec, series: spec.series.filter(there) }, width, hidden, label));
@@ -95,7 +95,7 @@ function chart(spec) {
     button.setAttribute("aria-pressed", String(!hidden.has(one.name)));
     box.again();
   };
-  const list = () => legend.replaceChildren(...told.filter(there).map((one) => {
+  const list = () => legend.replaceChildren(...listed.filter(there).map((one) => {
     const button = h("button", { type: "button", "aria-pressed": String(!hidden.has(one.name)), onclick: () => toggle(one, button) }, sample(one), one.name);
     return h("li", {}, button);
   }));

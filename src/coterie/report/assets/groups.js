@@ -41,7 +41,7 @@ function groupsMap(run, ui) {
     const high = height / n;
     const [element, pen] = canvas(width, height + 24);
     const gap = manyGroups(run) ? 0 : Math.min(2, high);
-    const seam = manyGroups(run) ? 0 : Math.min(2, wide / 4); // of thousands of groups, lines would be all there is to see
+    const seam = manyGroups(run) ? 0 : Math.min(2, wide / 4); // with thousands of groups, lines would cover everything
     const paint = (i, id) => css(ui.byTruth && run.true_groups ? run.colour.truth(run.clients[i].truth) : run.colour.node(id));
     for (let i = 0; i < n; i += 1) {
       for (let from = 0; from < rounds;) {
@@ -133,7 +133,7 @@ function sayPlace(run, id, row, round) {
   const client = run.clients[row];
   const truth = known(client.truth) ? `, true group ${letter(client.truth)}` : "";
   const bad = client.adversary ? ", an adversary" : "";
-  if (id < 0) return `round ${round}, client ${client.id}${truth}${bad}: not there`;
+  if (id < 0) return `round ${round}, client ${client.id}${truth}${bad}: absent`;
   const node = run.nodes[id];
   const lines = [`round ${round}, client ${client.id}${truth}${bad}`, `in ${sayNode(node)}`];
   if (known(node.why)) lines.push(`since round ${node.first}: ${run.reasons[node.why]}`);
@@ -146,7 +146,7 @@ const sayNode = (node) => `${named(node.id)}, rounds ${node.first} to ${node.las
 
 /** The groups as a tree: every group below the one that gave most of its members. */
 function groupsList(run) {
-  if (run.nodes.length > 150) return h("p", { class: "quiet" }, `${run.nodes.length} groups came and went: too many for a list.`);
+  if (run.nodes.length > 150) return h("p", { class: "quiet" }, `${run.nodes.length} groups in all rounds: too many for a list.`);
   const below = new Map();
   for (const node of run.nodes) {
     const from = node.parents.length ? node.parents[0] : -1;

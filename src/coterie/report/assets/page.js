@@ -1,5 +1,5 @@
 "use strict";
-// The page: sections of runs, the comparison of several, light and dark, print, and what comes while a run goes on.
+// The page: sections of runs, the comparison of several, light and dark, print, and updates while a run is in progress.
 
 const main = document.getElementById("main");
 const root = document.documentElement;
@@ -26,16 +26,16 @@ function section(run, i) {
     h("h1", { id: `title-${i}` }, `${run.method} on ${run.scenario}, seed ${run.seed}`),
     h("p", { class: "quiet" }, `${run.about} ${run.finished ? "" : `This run has not ended: ${run.rounds_done} of ${run.limits.rounds} rounds. `}`),
     tiles(run),
-    part("Groups over rounds", h("p", { class: "about" }, "A row per client, a block per group, from left to right by rounds. "
-      + (run.true_groups ? "Letters at the left: the true groups, which no method is told. " : "")
-      + "At the right the groups of now, with their clients and mean accuracy; grey: groups that have ended. Point at a block for who, when and why."),
+    part("Groups over rounds", h("p", { class: "about" }, "One row per client, one block per group; rounds from left to right. "
+      + (run.true_groups ? "Letters at the left: the true groups, hidden from all methods. " : "")
+      + "At the right: the current groups, with their clients and mean accuracy; grey: groups that have ended. Point at a block for details and reasons."),
     byTruth && h("div", { class: "controls" }, byTruth), map,
-    h("details", { open: run.nodes.length <= 24 }, h("summary", {}, "The same as a tree, with reasons"), groupsList(run))),
+    h("details", { open: run.nodes.length <= 24 }, h("summary", {}, "As a tree, with reasons"), groupsList(run))),
     part("Accuracy and loss", scoresPart(run, ui)),
     decided.length > 0 && part("What was compared", h("div", { class: decided.length > 1 ? "columns" : null }, decided)),
-    similar && part("Similarity", h("p", { class: "about" }, "What decisions rested on, between every two clients; rows and columns ordered "
+    similar && part("Similarity", h("p", { class: "about" }, "The values behind decisions, for every two clients; rows and columns ordered "
       + "by group, with lines between groups"
-      + (run.true_groups ? ", stripes: true groups" : "") + ". The slider goes over the rounds in which groups were made."), similar),
+      + (run.true_groups ? ", stripes: true groups" : "") + ". The slider selects a round in which clients were clustered."), similar),
     part("Clients", clientTable(run, ui)),
     part("Traffic and time", costs(run)),
     part("What happened", events(run, ui)),
@@ -63,7 +63,7 @@ function comparison(doc) {
   });
   const order = states.get("") || { column: 4, down: true };
   states.set("", order);
-  return h("section", { class: "run", id: "compared" }, h("h1", {}, `${plural(doc.runs.length, "run")} side by side`),
+  return h("section", { class: "run", id: "compared" }, h("h1", {}, `${plural(doc.runs.length, "run")} compared`),
     h("p", { class: "about" }, "Means over the seeds of each method; ± half the 95 % interval (Student's t) where there are several."),
     h("div", { class: "scroll" }, sortable(columns, doc.compared, order, { caption: "Comparison" })),
     doc.runs.length > 24 && h("p", { class: "quiet" }, "The charts show the first 24 runs."),
@@ -78,13 +78,13 @@ function comparison(doc) {
 }
 
 function render(doc) {
-  widths.disconnect(); // what was drawn before goes
+  widths.disconnect(); // remove the previous drawings
   drawings.clear();
   hideTip();
   for (const run of doc.runs) Object.assign(run, { groups_count: run.rounds.groups[run.rounds.groups.length - 1], rounds_done: run.rounds.groups.length });
   main.replaceChildren(...[doc.runs.length > 1 && comparison(doc), ...doc.runs.map(section),
     h("p", { class: "quiet" }, `Made by Coterie ${doc.coterie} from the records of ${plural(doc.runs.length, "run")}.`)].filter(Boolean));
-  const several = [h("a", { href: "#compared" }, "side by side"), ...doc.runs.map((run, i) => h("a", { href: `#run-${i}` }, run.name))];
+  const several = [h("a", { href: "#compared" }, "comparison"), ...doc.runs.map((run, i) => h("a", { href: `#run-${i}` }, run.name))];
   const parts = [...main.querySelectorAll("h2")].map((head) => h("a", { href: `#${head.id}` }, head.textContent));
   document.getElementById("nav").replaceChildren(...(doc.runs.length > 1 ? several : parts));
 }
@@ -109,9 +109,9 @@ wish.addEventListener("change", () => dress(theme));
 addEventListener("beforeprint", () => { document.querySelectorAll("details").forEach((one) => { one.open = true; }); dress("light"); });
 addEventListener("afterprint", () => dress(theme));
 
-// -- a run that goes on --
+// -- a run in progress --
 
-/** Draws the page anew around what the reader is doing. */
+/** Draws the page anew, and keeps the reader's place, focus and open sections. */
 async function again(doc) {
   const all = (what) => [...main.querySelectorAll(what)];
   const focusable = "button, input, summary, [tabindex]";
@@ -131,26 +131,26 @@ async function again(doc) {
 }
 
 const state = (doc) => (doc.runs.every((run) => run.finished) ? "ended" : "live");
-/** Draws what comes; version: the tag of what the page has. */
+/** Draws new versions of the document; version: the tag of the one on the page. */
 async function follow(version, first) {
-  const told = document.getElementById("live");
-  told.hidden = false;
-  told.textContent = state(first);
+  const status = document.getElementById("live");
+  status.hidden = false;
+  status.textContent = state(first);
   for (let failed = 0; failed < 5;) {
     await new Promise((resolve) => { setTimeout(resolve, 2000); });
     try {
-      if (document.activeElement && document.activeElement.matches("input[type=search], select")) continue; // the reader is at it
+      if (document.activeElement && document.activeElement.matches("input[type=search], select")) continue; // the reader is typing or choosing
       const answer = await fetch(`document.json${location.search}`, { headers: { "If-None-Match": version } });
       if (answer.status === 200) {
         version = answer.headers.get("ETag");
         const doc = await answer.json();
         await again(doc);
-        told.textContent = state(doc);
-      } else if (answer.status >= 500) told.textContent = await answer.text();
+        status.textContent = state(doc);
+      } else if (answer.status >= 500) status.textContent = await answer.text();
       failed = 0;
     } catch { failed += 1; }
   }
-  told.textContent = "the server has ended";
+  status.textContent = "the server has stopped";
 }
 
 dress(theme);

@@ -1,5 +1,5 @@
 "use strict";
-// The parts of a run's section that are words and small charts.
+// Text and small charts of a run's section.
 
 function tiles(run) {
   const accuracy = run.accuracy || {};
@@ -8,16 +8,16 @@ function tiles(run) {
   const one = (value, label, about) => h("li", { title: about }, h("b", {}, value), h("span", {}, label));
   return h("ul", { class: "tiles" },
     one(share(accuracy.mean), `mean accuracy${who}`, "Mean over clients, each on its own test data, as last tested"),
-    one(share(accuracy.min), `worst client${who}`, "The least accuracy of a client"),
+    one(share(accuracy.min), `worst client${who}`, "The lowest accuracy of a client"),
     one(share(accuracy.std), `spread${who}`, "Standard deviation of the accuracy over clients"),
     one(String(run.groups_count), run.groups_count === 1 ? "group" : "groups", "Groups after the last round"),
-    known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand", "Agreement with the true groups: 1 where they are the same, about 0 by chance"),
+    known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand", "Agreement with the true groups: 1 if they are the same, about 0 by chance"),
     known(run.perplexity) && one(number(run.perplexity), "perplexity", "Mean over clients"),
     one(`${run.rounds_done}${run.limits.rounds > run.rounds_done && !run.finished ? ` of ${run.limits.rounds}` : ""}`, "rounds", "Communication rounds completed"),
-    one(String(run.clients.length), "clients", "All that ever took part"),
+    one(String(run.clients.length), "clients", "All clients that ever took part"),
     one(size(run.bytes_up), "sent up", "By all clients, in all rounds"), one(size(run.bytes_down), "sent down", "To all clients, in all rounds"),
     one(time(run.seconds), "computing", "Training, server and tests, in all rounds"),
-    run.privacy && one(number(run.privacy.epsilon), `ε at δ = ${run.privacy.delta}`, "What noise has left to be known of the client that sent most"),
+    run.privacy && one(number(run.privacy.epsilon), `ε at δ = ${run.privacy.delta}`, "Privacy loss of the client that sent the most updates"),
     known(run.isolated) && one(`${Math.round(run.isolated * bad)} of ${bad}`, "adversaries isolated", "In no group with an honest client"));
 }
 
@@ -81,8 +81,8 @@ function scoresPart(run, ui) {
   const draw = () => refill(place, scores(run, ui.metric, ui));
   draw();
   ui.follow.push(draw);
-  const behind = run.clients.length > 60 ? "bands: clients but for the best and the worst tenth" : "thin lines: single clients";
-  const what = manyGroups(run) ? "There are too many groups for lines of their own: the mean over all clients" : "Thick lines: mean over a group; dashed: groups that ended";
+  const behind = run.clients.length > 60 ? "bands: clients except the best and the worst tenth" : "thin lines: single clients";
+  const what = manyGroups(run) ? "Too many groups for separate lines: mean over all clients" : "Thick lines: mean over a group; dashed: groups that ended";
   return h("div", {},
     h("p", { class: "about" }, `On clients' own test data. ${what}; ${behind}. `
       + `${marks(run).length ? "Dotted verticals: groups changed. " : ""}Choose a client in the table below to see its line.`),

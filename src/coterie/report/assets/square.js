@@ -1,7 +1,7 @@
 "use strict";
-// The matrices that decisions rested on, ordered by group, round by round.
+// The matrices behind decisions, ordered by group, round by round.
 
-// Blue to white to orange for similarities, told apart by the colour-blind; white to dark for distances.
+// Blue to white to orange for similarities, which colour-blind readers can distinguish; white to dark for distances.
 const DIVERGING = [[33, 77, 140], [91, 141, 196], [176, 204, 228], [247, 247, 247], [246, 206, 158], [224, 145, 66], [158, 79, 12]];
 const SEQUENTIAL = [[255, 255, 245], [205, 225, 214], [127, 188, 193], [56, 140, 170], [31, 88, 132], [17, 41, 84]];
 
@@ -37,13 +37,13 @@ function squares(run, ui) {
   if (!all.length) return lost || null;
   ui.square = ui.earlier ? Math.min(ui.square, all.length - 1) : all.length - 1; // the latest, unless the reader has gone back
   const place = h("div");
-  const told = h("output", { class: "quiet" });
+  const caption = h("output", { class: "quiet" });
   const layers = h("span");
   const draw = () => {
     const one = all[ui.square];
     const known_ = Object.keys(one.layers);
     const layer = known_.includes(ui.layer) ? ui.layer : known_[0];
-    told.textContent = `round ${one.round}, ${one.kind} (${ui.square + 1} of ${all.length})`;
+    caption.textContent = `round ${one.round}, ${one.kind} (${ui.square + 1} of ${all.length})`;
     layers.replaceChildren(known_.length < 2 ? "" : h("label", {}, "layer ", h("select", {
       onchange: (event) => { ui.layer = event.target.value; draw(); },
     }, known_.map((name) => h("option", { value: name, selected: name === layer }, name)))));
@@ -51,10 +51,10 @@ function squares(run, ui) {
   };
   const slider = h("input", {
     type: "range", min: 0, max: all.length - 1, step: 1, value: ui.square, "aria-label": "Clustering round",
-    oninput: () => { ui.square = Number(slider.value); ui.earlier = ui.square < all.length - 1; draw(); slider.setAttribute("aria-valuetext", told.textContent); },
+    oninput: () => { ui.square = Number(slider.value); ui.earlier = ui.square < all.length - 1; draw(); slider.setAttribute("aria-valuetext", caption.textContent); },
   });
   draw();
-  return h("figure", {}, h("div", { class: "controls" }, all.length > 1 && slider, told, layers), place, lost,
+  return h("figure", {}, h("div", { class: "controls" }, all.length > 1 && slider, caption, layers), place, lost,
     run.squares_in_all - run.squares_lost > all.length && h("p", { class: "quiet" }, `${all.length} of ${run.squares_in_all} matrices are on this page.`));
 }
 

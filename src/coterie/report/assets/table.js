@@ -1,7 +1,7 @@
 "use strict";
 // Tables that can be sorted: of clients, and of runs.
 
-const ROWS = 150; // of a longer table so many at first: a browser takes long over thousands
+const ROWS = 150; // rows shown at first: a browser is slow with thousands
 
 /**
  * columns: [{name, about, left, value(row), show(row)}]; rows of anything. order: {column, down}, kept by whoever made it.
@@ -46,16 +46,16 @@ function compared(a, b, down) {
 function clientTable(run, ui) {
   const columns = [
     { name: "client", left: true, about: "Its id", value: (c) => c.id, show: (c) => h("button", { type: "button", title: "Show in the charts", onclick: (event) => { event.stopPropagation(); ui.select(c.id); } }, String(c.id)) },
-    { name: "group", left: true, about: "Its group after the last round", value: (c) => c.node, show: (c) => (c.node < 0 ? "not there" : [h("span", { class: "swatch", style: `background:${run.colour.node(c.node)}` }), named(c.node)]) },
-    run.true_groups && { name: "true group", left: true, about: "Comes with the data; no method is told", value: (c) => c.truth, show: (c) => [h("span", { class: "swatch", style: `background:${run.colour.truth(c.truth)}` }), letter(c.truth), c.adversary ? " (adversary)" : ""] },
-    { name: "examples", about: "That it trains on", value: (c) => c.examples, show: (c) => number(c.examples) },
+    { name: "group", left: true, about: "Its group after the last round", value: (c) => c.node, show: (c) => (c.node < 0 ? "absent" : [h("span", { class: "swatch", style: `background:${run.colour.node(c.node)}` }), named(c.node)]) },
+    run.true_groups && { name: "true group", left: true, about: "From the data; hidden from all methods", value: (c) => c.truth, show: (c) => [h("span", { class: "swatch", style: `background:${run.colour.truth(c.truth)}` }), letter(c.truth), c.adversary ? " (adversary)" : ""] },
+    { name: "examples", about: "Training examples", value: (c) => c.examples, show: (c) => number(c.examples) },
     { name: "accuracy", about: "On its own test data, as last tested", value: (c) => c.accuracy, show: (c) => share(c.accuracy) },
     { name: "loss", about: "On its own test data, as last tested", value: (c) => c.loss, show: (c) => number(c.loss) },
-    { name: "gain", about: "Accuracy now, less that in the first group it was tested in", value: gain, show: (c) => signed(gain(c)) },
+    { name: "gain", about: "Accuracy now, minus that in the first group in which it was tested", value: gain, show: (c) => signed(gain(c)) },
     { name: "with the model of each group on its path", left: true, about: "As last tested in each group; the best is underlined", value: (c) => c.path.length, show: (c) => way(c) },
     { name: "best", left: true, about: "The group on its path whose model was best for it", value: (c) => c.best, show: (c) => (known(c.best) ? named(c.best) : "–") },
-    { name: "silent", about: "Rounds in which it was asked and not heard", value: (c) => c.silent, show: (c) => number(c.silent) },
-    run.clients.some((c) => c.refused) && { name: "refused", about: "Replies that were turned away", value: (c) => c.refused, show: (c) => number(c.refused) },
+    { name: "silent", about: "Rounds in which it did not answer", value: (c) => c.silent, show: (c) => number(c.silent) },
+    run.clients.some((c) => c.refused) && { name: "refused", about: "Replies that were refused", value: (c) => c.refused, show: (c) => number(c.refused) },
   ].filter(Boolean);
   const table = sortable(columns, run.clients, ui.order, {
     chosen: (client) => client.id === ui.client, pick: (client) => ui.select(client.id), caption: "Clients",

@@ -293,10 +293,10 @@ def groups(run: Gathered) -> dict[str, Any]:
     """
     truth = run.truth
     reasons: dict[str, int] = {}
-    return {"nodes": [_told(node, run, truth, reasons) for node in run.nodes], "reasons": list(reasons)}
+    return {"nodes": [_node_entry(node, run, truth, reasons) for node in run.nodes], "reasons": list(reasons)}
 
 
-def _told(node: TreeNode, run: Gathered, truth: dict[int, int], reasons: dict[str, int]) -> dict[str, Any]:
+def _node_entry(node: TreeNode, run: Gathered, truth: dict[int, int], reasons: dict[str, int]) -> dict[str, Any]:
     inside = Counter(truth[client] for client in node.clients if client in truth)
     return {
         "id": node.id, "first": node.first, "last": node.last, "count": len(node.clients),
