@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.cluster import hierarchy
+import scipy
 
 from coterie.clustering import dendrogram
 from coterie.methods.split_half import ALIKE
@@ -144,7 +144,7 @@ def _tree(method: Mapping[str, Any], round: int, clients: Sequence[int], apart: 
     if method["name"] == "acfl":
         what = "1 less the cosine similarity"
         threshold = 1 - threshold if isinstance(threshold, float) else None
-    drawn = hierarchy.dendrogram(merges, no_plot=True)
+    drawn = scipy.cluster.hierarchy.dendrogram(merges, no_plot=True)
     chart = _chart(
         f"Dendrogram of round {round}",
         f"Clients merged by {method['linkage']} linkage of {what}; groups are what hangs together below the threshold.",
