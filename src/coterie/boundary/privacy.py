@@ -84,11 +84,11 @@ def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "ex
         most *= 2
     if not math.isfinite(most):
         return math.inf
-    found = float(
-        scipy.optimize.brentq(
-            lambda epsilon: max(leak(epsilon, separation), -1e300) - wanted, 0.0, most, xtol=1e-12, rtol=1e-12
-        )
-    )
+
+    def above(epsilon: float) -> float:
+        return max(leak(epsilon, separation), -1e300) - wanted
+
+    found = float(scipy.optimize.brentq(above, 0.0, most, xtol=1e-12, rtol=1e-12))
     return found * (1 + 1e-9)  # at least the root
 
 
