@@ -77,7 +77,7 @@ def test_no_method_needs_torch_to_be_explained_or_shown(tmp_path: Path, run: str
     [
         "import pickle\nassert not isinstance(0, torch.Tensor)\n"
         "assert isinstance(pickle.loads(pickle.dumps(torch.ones(2))), torch.Tensor)",
-        "from torch import Tensor, nn; assert isinstance(torch.zeros(2), Tensor); assert issubclass(nn.Linear, torch.nn.Module)",
+        "from torch import Tensor, nn; assert isinstance(torch.zeros(2), Tensor) and issubclass(nn.Linear, torch.nn.Module)",
         "import torch.nn.functional as f; assert torch.nn.functional is f; assert f.relu(torch.ones(2)).sum() == 2",
         "import safetensors.torch as s; assert torch.equal(s.load(s.save({'a': torch.ones(2)}))['a'], torch.ones(2))",
         "import typing; from coterie.core import STATES; import coterie.methods\n"
@@ -90,7 +90,8 @@ def test_no_method_needs_torch_to_be_explained_or_shown(tmp_path: Path, run: str
 )
 def test_a_delayed_torch_is_torch(use: str) -> None:
     begin = (
-        "import importlib.util, sys\nfrom coterie.cli import _delay_torch\n_delay_torch()\nimport torch\nimport torch as again\n"
+        "import importlib.util, sys\nfrom coterie.cli import _delay_torch\n_delay_torch()\n"
+        "import torch\nimport torch as again\n"
         "assert again is torch and importlib.util.find_spec('torch').name == 'torch' and 'torch._C' not in sys.modules\n"
     )
     end = "\nimport torch as now\nassert 'torch._C' in sys.modules and now.Tensor is torch.Tensor\n"

@@ -50,7 +50,7 @@ class Layout:
         dense: Names of the layers that are ``nn.Linear``.
 
     Example:
-        >>> layout = Layout(nn.Linear(3, 2, device="meta"))
+        >>> layout = Layout(torch.nn.Linear(3, 2, device="meta"))
         >>> layout.size, dict(layout.columns)
         (8, {'': (0, 8)})
     """
