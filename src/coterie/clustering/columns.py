@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, Union
 
 import numpy as np
 import torch
 
 from coterie.clustering import _checks
 
-Columns: TypeAlias = "slice | Sequence[Any] | np.ndarray | torch.Tensor | None"
+Columns = Union[slice, Sequence[Any], np.ndarray, "torch.Tensor", None]
 """``None`` for all, a slice, a pair, a sequence of pairs or slices, or an index array; see :func:`geometry.gram`."""
 
 
