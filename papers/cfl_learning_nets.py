@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from coterie.models.nets import NextWord
+from coterie.models.nets import next_word
 
 
 def small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -22,9 +22,9 @@ def small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def tiny_lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Two layers for chains of a few words."""
-    return NextWord(shape, classes, embedding=16, hidden=32)
+    return next_word(shape, classes, embedding=16, hidden=32)
 
 
 def small_lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Two layers for articles: 81,896 parameters with 1,000 words."""
-    return NextWord(shape, classes, embedding=32, hidden=32)
+    return next_word(shape, classes, embedding=32, hidden=32)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import numpy as np
+import scipy
 import torch
-from torch import Tensor
 
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import check, setting
@@ -215,7 +215,7 @@ class Averaging:
         whole = np.issubdtype(amounts.dtype, np.integer)
         return np.minimum(amounts, max(1, math.floor(level)) if whole else level)
 
-    def of(self, updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
+    def of(self, updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
         """Average several updates.
 
         Args:
@@ -231,7 +231,7 @@ class Averaging:
             return _clipped(updates, weights)
         return float(np.sum(weights)) * self._middle(updates, weights)
 
-    def around(self, point: Tensor, rows: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
+    def around(self, point: torch.Tensor, rows: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
         """Average models that were trained from about the same point.
 
         Only norm-clipping needs the point: it clips the change that training made, ``rows - point``.
@@ -246,28 +246,26 @@ class Averaging:
         """
         return point + self.of(rows - point, weights) if self.mean == "norm-clipping" else self.of(rows, weights)
 
-    def _middle(self, updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
+    def _middle(self, updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
         values = updates.numpy(force=True)
         if self.mean == "median":
             return _like(np.median(values, axis=0), updates)
         if self.mean == "trimmed-mean":
-            from scipy.stats import trim_mean  # imported here because it takes a third of a second
-
             least = (1 + 1e-9) / len(values) if self.trim and len(values) > 2 else 0.0  # SciPy rounds down
-            return _like(trim_mean(values, max(self.trim, least), axis=0), updates)
+            return _like(scipy.stats.trim_mean(values, max(self.trim, least), axis=0), updates)
         return _geometric_median(updates, weights)
 
 
-def average(updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
+def average(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
     """Compute ``Σ w_i x_i`` of rows ``(n, d)``: shape ``(d,)``, in the precision of the rows."""
     return torch.as_tensor(weights, dtype=updates.dtype, device=updates.device) @ updates
 
 
-def _like(values: np.ndarray, updates: Tensor) -> Tensor:
+def _like(values: np.ndarray, updates: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(values, dtype=updates.dtype, device=updates.device)
 
 
-def _clipped(updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
+def _clipped(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
     norms = updates.norm(dim=1)
     moved = norms[norms > 0]
     limit = moved.median() if len(moved) else 0.0
@@ -275,7 +273,7 @@ def _clipped(updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
     return average(updates, np.asarray(weights) * factors.numpy(force=True))
 
 
-def _geometric_median(updates: Tensor, weights: np.ndarray | Sequence[float]) -> Tensor:
+def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
     """The point with the smallest weighted sum of distances to the rows.
 
     The iteration starts at the norm-clipped mean. That point is already close, however long a hostile row is. It is also not
@@ -427,7 +425,7 @@ class Plan:
         ([4, 7], True)
     """
 
-    models: Tensor
+    models: torch.Tensor
     tasks: Mapping[Client, Task]
     need: Need = "rows"
     columns: slice | None = None
@@ -473,10 +471,10 @@ class Replies:
     chosen: tuple[tuple[int, ...], ...] = ()
     losses: tuple[tuple[float, ...], ...] = ()
     accuracies: tuple[tuple[float, ...], ...] = ()
-    means: Tensor | None = None
+    means: torch.Tensor | None = None
     heard: np.ndarray | None = None
     gram: np.ndarray | None = None
-    updates: Tensor | None = None
+    updates: torch.Tensor | None = None
     halves: np.ndarray | None = None
     refused: Mapping[Client, str] = field(default_factory=dict)
     averaging: Averaging = Averaging()
@@ -491,7 +489,7 @@ class Replies:
         own = self.halves.diagonal()[: len(self.clients)]
         return tuple(client for client, square in zip(self.clients, own, strict=True) if not np.isnan(square))
 
-    def mean(self, weights: np.ndarray | Sequence[float]) -> Tensor:
+    def mean(self, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
         """Average the updates by the rule of the run.
 
         Args:
@@ -539,14 +537,16 @@ def amounts(examples: np.ndarray, weighting: str) -> np.ndarray:
     return examples.astype(np.float64) if weighting == "data" else np.ones(len(examples))
 
 
-def rows_without(clients: tuple[Client, ...], rows: Tensor, gone: Iterable[Client]) -> tuple[tuple[Client, ...], Tensor]:
+def rows_without(
+    clients: tuple[Client, ...], rows: torch.Tensor, gone: Iterable[Client]
+) -> tuple[tuple[Client, ...], torch.Tensor]:
     """Return clients and their rows ``(m, d)`` without those in ``gone``; a copy."""
     away = set(gone)
     stay = [i for i, client in enumerate(clients) if client not in away]
     return tuple(clients[i] for i in stay), rows[stay]
 
 
-def train_from(models: Tensor, row: Mapping[Client, int], **plan: Any) -> Plan:
+def train_from(models: torch.Tensor, row: Mapping[Client, int], **plan: Any) -> Plan:
     """Plan that every client of ``row`` trains from its one model, as in all methods that offer one model (m = 1).
 
     Args:
@@ -582,7 +582,7 @@ class Federation:
     """
 
     clients: tuple[Client, ...]
-    draw: Callable[[int], Tensor]
+    draw: Callable[[int], torch.Tensor]
     columns: Mapping[str, tuple[int, int]]
     tensors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     dense: tuple[str, ...] = ()
@@ -647,7 +647,7 @@ class Assignment:
         True
     """
 
-    models: Tensor
+    models: torch.Tensor
     row: Mapping[Client, int]
     groups: Groups
     path: Mapping[Client, tuple[int, ...]] = field(default_factory=dict)
@@ -761,7 +761,7 @@ class Note:
     otherwise: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     values: Mapping[str, Mapping[Client, float]] = field(default_factory=dict)
-    similarity: Mapping[str, Tensor] = field(default_factory=dict)
+    similarity: Mapping[str, torch.Tensor] = field(default_factory=dict)
     heard: tuple[Client, ...] = ()
 
     def __post_init__(self) -> None:
@@ -842,7 +842,7 @@ class Means:
         self.averaging = averaging or Averaging()
         self.means, self.heard, self.weight = torch.zeros(k, d), np.zeros(k, dtype=np.int64), np.zeros(k)
 
-    def add(self, updates: Tensor, amounts: np.ndarray, groups: Sequence[Iterable[int]]) -> None:
+    def add(self, updates: torch.Tensor, amounts: np.ndarray, groups: Sequence[Iterable[int]]) -> None:
         """Add updates to the means.
 
         Args:
@@ -860,7 +860,7 @@ class Means:
                 together = at == list(range(at[0], at[-1] + 1))  # then the rows need no copy
                 self._join(group, updates[at[0] : at[-1] + 1] if together else updates[at], amounts[at])
 
-    def _join(self, group: int, updates: Tensor, amounts: np.ndarray) -> None:
+    def _join(self, group: int, updates: torch.Tensor, amounts: np.ndarray) -> None:
         part, before = float(amounts.sum()), float(self.weight[group])
         mean = self.averaging.of(updates, amounts / part)
         if before:
@@ -871,7 +871,9 @@ class Means:
         self.heard[group] += len(updates)
 
 
-def group_means(replies: Replies, groups: Sequence[Iterable[Client]], weighting: str = "data") -> tuple[Tensor, np.ndarray]:
+def group_means(
+    replies: Replies, groups: Sequence[Iterable[Client]], weighting: str = "data"
+) -> tuple[torch.Tensor, np.ndarray]:
     """Compute the weighted mean update of each of k groups.
 
     Args:
@@ -918,7 +920,7 @@ class Position:
     round: int
     exchange: int
     state: Any
-    kept: Mapping[Client, Tensor] = field(default_factory=dict)
+    kept: Mapping[Client, torch.Tensor] = field(default_factory=dict)
     members: tuple[Client, ...] = ()
     missed: Mapping[Client, int] = field(default_factory=dict)
 

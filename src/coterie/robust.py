@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-from torch import Tensor
+import torch
 
 from coterie.boundary import Wire
 from coterie.core import CHUNK, Averaging, Client, Plan
@@ -228,7 +228,7 @@ def _median(norms: Sequence[float]) -> float:
 
 
 def lengths(
-    plan: Plan, updates: Mapping[Client, Sequence[Tensor]], chosen: Mapping[Client, tuple[int, ...]], wire: Wire
+    plan: Plan, updates: Mapping[Client, Sequence[torch.Tensor]], chosen: Mapping[Client, tuple[int, ...]], wire: Wire
 ) -> dict[Client, Length]:
     """Compute the lengths of the updates of one exchange.
 

@@ -191,11 +191,6 @@ def test_the_package_is_of_the_version_it_says() -> None:
     assert project.get("version", coterie.__version__) == coterie.__version__
 
 
-def test_help_does_not_wait_for_torch() -> None:
-    code = "import sys; from coterie.cli.arguments import parser; import coterie.cli; parser(); print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
-
-
 def test_a_reader_who_has_seen_enough() -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
 
 NUMBER = 4
 """Bytes of a float32, and of an index, in a message."""
@@ -17,7 +16,7 @@ def kept(share: float, count: int) -> int:
     return min(count, max(1, round(share * count)))
 
 
-def pack(values: Tensor, kind: str, share: float = 1.0, gen: torch.Generator | None = None) -> Mapping[str, Tensor]:
+def pack(values: torch.Tensor, kind: str, share: float = 1.0, gen: torch.Generator | None = None) -> Mapping[str, torch.Tensor]:
     """Compress values into the arrays that are sent.
 
     - topk: the ``share`` of entries with the greatest magnitude, as ``values`` and ``indices``.
@@ -50,7 +49,7 @@ def pack(values: Tensor, kind: str, share: float = 1.0, gen: torch.Generator | N
     return {"values": values}
 
 
-def unpack(sent: Mapping[str, Tensor], kind: str, count: int) -> Tensor:
+def unpack(sent: Mapping[str, torch.Tensor], kind: str, count: int) -> torch.Tensor:
     """Decompress the arrays of :func:`pack` into ``count`` values ``(count,)`` float32."""
     if kind == "topk":
         out = torch.zeros(count)
@@ -64,7 +63,7 @@ def unpack(sent: Mapping[str, Tensor], kind: str, count: int) -> Tensor:
     return sent["values"]
 
 
-def check_packed(sent: Mapping[str, Tensor], kind: str, count: int, share: float = 1.0) -> None:
+def check_packed(sent: Mapping[str, torch.Tensor], kind: str, count: int, share: float = 1.0) -> None:
     """Check that arrays, which may come from an untrusted sender, have the form of :func:`pack`'s for ``count`` entries.
 
     Args:

@@ -6,7 +6,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.models.layout import Layout
 from coterie.randomness import numpy_generator
@@ -15,11 +14,11 @@ from coterie.randomness import numpy_generator
 class Map(Protocol):
     """An orthonormal map of rows ``(d,)``; the entries behind the parameters (buffers) stay behind them."""
 
-    def seal(self, row: Tensor) -> Tensor:
+    def seal(self, row: torch.Tensor) -> torch.Tensor:
         """Map a row."""
         ...
 
-    def open(self, row: Tensor) -> Tensor:
+    def open(self, row: torch.Tensor) -> torch.Tensor:
         """Undo :meth:`seal`."""
         ...
 
@@ -27,11 +26,11 @@ class Map(Protocol):
 class Same:
     """The identity map."""
 
-    def seal(self, row: Tensor) -> Tensor:
+    def seal(self, row: torch.Tensor) -> torch.Tensor:
         """Return the row."""
         return row
 
-    def open(self, row: Tensor) -> Tensor:
+    def open(self, row: torch.Tensor) -> torch.Tensor:
         """Return the row."""
         return row
 
@@ -46,14 +45,14 @@ class Permutation:
         signs: 1 or -1 for each entry of a sealed row, ``(d,)``.
     """
 
-    def __init__(self, order: Tensor, signs: Tensor) -> None:
+    def __init__(self, order: torch.Tensor, signs: torch.Tensor) -> None:
         self.order, self.back, self.signs = order, torch.argsort(order), signs
 
-    def seal(self, row: Tensor) -> Tensor:
+    def seal(self, row: torch.Tensor) -> torch.Tensor:
         """Permute a row ``(d,)`` and flip signs."""
         return row[self.order] * self.signs
 
-    def open(self, row: Tensor) -> Tensor:
+    def open(self, row: torch.Tensor) -> torch.Tensor:
         """Undo :meth:`seal`."""
         return (row * self.signs)[self.back]
 
@@ -78,15 +77,15 @@ class Blocks:
         self.parameters = parameters
         self.matrix, self.last = _orthogonal(size, rng), _orthogonal(parameters % size, rng)
 
-    def seal(self, row: Tensor) -> Tensor:
+    def seal(self, row: torch.Tensor) -> torch.Tensor:
         """Permute a row ``(d,)`` and multiply its blocks by the matrix."""
         return self._turn(self.first.seal(row), self.matrix.T, self.last.T)
 
-    def open(self, row: Tensor) -> Tensor:
+    def open(self, row: torch.Tensor) -> torch.Tensor:
         """Undo :meth:`seal`."""
         return self.first.open(self._turn(row, self.matrix, self.last))
 
-    def _turn(self, row: Tensor, matrix: Tensor, last: Tensor) -> Tensor:
+    def _turn(self, row: torch.Tensor, matrix: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         turned = row.clone()
         whole, rest = slice(0, self.whole), slice(self.whole, self.parameters)
         turned[whole] = (row[whole].double().view(-1, self.size) @ matrix).flatten().to(row.dtype)
@@ -94,7 +93,7 @@ class Blocks:
         return turned
 
 
-def _orthogonal(size: int, rng: np.random.Generator) -> Tensor:
+def _orthogonal(size: int, rng: np.random.Generator) -> torch.Tensor:
     q, r = torch.linalg.qr(torch.from_numpy(rng.standard_normal((size, size))))
     return q * torch.sign(torch.diagonal(r))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.special import log_ndtr
+import scipy
 
 from coterie.settings import SettingError, UserError
 
@@ -30,8 +30,8 @@ def leak(epsilon: float, separation: float) -> float:
     Returns:
         log δ.
     """
-    high = float(log_ndtr(separation / 2 - epsilon / separation))
-    low = epsilon + float(log_ndtr(-separation / 2 - epsilon / separation))
+    high = float(scipy.special.log_ndtr(separation / 2 - epsilon / separation))
+    low = epsilon + float(scipy.special.log_ndtr(-separation / 2 - epsilon / separation))
     return high + math.log1p(-math.exp(low - high)) if low < high else -math.inf
 
 
@@ -84,9 +84,11 @@ def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "ex
         most *= 2
     if not math.isfinite(most):
         return math.inf
-    from scipy.optimize import brentq  # its import would add a third of a second to each start
 
-    found = float(brentq(lambda epsilon: max(leak(epsilon, separation), -1e300) - wanted, 0.0, most, xtol=1e-12, rtol=1e-12))
+    def above(epsilon: float) -> float:
+        return max(leak(epsilon, separation), -1e300) - wanted
+
+    found = float(scipy.optimize.brentq(above, 0.0, most, xtol=1e-12, rtol=1e-12))
     return found * (1 + 1e-9)  # at least the root
 
 

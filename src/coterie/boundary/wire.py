@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from coterie.boundary.compress import NUMBER, check_packed, pack, packed_bytes, unpack
 from coterie.boundary.maps import drawn
@@ -84,8 +83,8 @@ class Wire:
     boundary: Boundary
     layout: Layout
     seed: int
-    seal: Callable[[Tensor], Tensor] = field(init=False, repr=False)
-    open: Callable[[Tensor], Tensor] = field(init=False, repr=False)
+    seal: Callable[[torch.Tensor], torch.Tensor] = field(init=False, repr=False)
+    open: Callable[[torch.Tensor], torch.Tensor] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.boundary.check_layout(self.layout)
@@ -94,7 +93,7 @@ class Wire:
         object.__setattr__(self, "seal", drawing.seal)
         object.__setattr__(self, "open", drawing.open)
 
-    def first_model(self, i: int, model: Callable[[], nn.Module]) -> Tensor:
+    def first_model(self, i: int, model: Callable[[], torch.nn.Module]) -> torch.Tensor:
         """Draw the i-th fresh model; with a secret, the seed alone is not enough to draw it.
 
         An initialiser draws from PyTorch's generator, whose seeds have 32 bits and can be tried one by one. So with a secret
@@ -141,7 +140,9 @@ class Wire:
 
     # -- outgoing updates ----------------------------------------------------------------------------------------------
 
-    def send(self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None, half: int = 0) -> Tensor:
+    def send(
+        self, update: torch.Tensor, client: Client, exchange: int, keep: torch.Tensor | None = None, half: int = 0
+    ) -> torch.Tensor:
         """Return a client's update as it arrives: :meth:`protected`, then compressed and unpacked again.
 
         Args:
@@ -160,9 +161,9 @@ class Wire:
         return out if keep is None else torch.where(keep, self.seal(update), out)
 
     def protected(
-        self, update: Tensor, client: Client, exchange: int, keep: Tensor | None = None, half: int = 0,
+        self, update: torch.Tensor, client: Client, exchange: int, keep: torch.Tensor | None = None, half: int = 0,
         seed: int | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> torch.Tensor:  # fmt: skip
         """Clip, noise and seal an update.
 
         Clipping and noise apply to the parameters; buffers are sent without change. With noise, an update that is not finite
@@ -189,7 +190,7 @@ class Wire:
             out = self._noised(out, keep, numpy_generator(*key, *((2,) if half else ())))
         return self.seal(out)
 
-    def _clipped(self, update: Tensor) -> Tensor:
+    def _clipped(self, update: torch.Tensor) -> torch.Tensor:
         limit, parameters = self.boundary.clip, self.layout.trainable
         assert limit is not None
         norm = float(update[:parameters].double().norm())
@@ -199,7 +200,7 @@ class Wire:
         scaled[:parameters] *= limit / norm * (1 - 1e-6)  # rounding cannot raise it above the limit
         return scaled
 
-    def _noised(self, update: Tensor, keep: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def _noised(self, update: torch.Tensor, keep: torch.Tensor | None, rng: np.random.Generator) -> torch.Tensor:
         """The update with noise on the parameters, and zero behind them: frozen entries do not change."""
         assert self.boundary.clip is not None
         parameters, out = self.layout.trainable, torch.zeros_like(update)
@@ -207,7 +208,9 @@ class Wire:
         out[:parameters] = update[:parameters] + self.boundary.noise * self.boundary.clip * noise
         return out if keep is None else out.masked_fill(keep, 0.0)
 
-    def pack(self, sealed: Tensor, client: Client, exchange: int, half: int, keep: Tensor | None = None) -> dict[str, Tensor]:
+    def pack(
+        self, sealed: torch.Tensor, client: Client, exchange: int, half: int, keep: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         """Return the arrays that are sent for a sealed update: compressed parameters, and unchanged entries behind them.
 
         Args:
@@ -225,7 +228,7 @@ class Wire:
         packed = pack(sealed[there], self.boundary.compress, self.boundary.share, gen) if len(there) else {}
         return {**packed, OTHERS: sealed[behind]}
 
-    def unpack(self, sent: Mapping[str, Tensor], keep: Tensor | None = None) -> Tensor:
+    def unpack(self, sent: Mapping[str, torch.Tensor], keep: torch.Tensor | None = None) -> torch.Tensor:
         """Return the sealed update of :meth:`pack`'s arrays.
 
         Args:
@@ -249,7 +252,7 @@ class Wire:
         row[behind] = sent[OTHERS].float()
         return row
 
-    def unclipped(self, sealed: Tensor, task: Task) -> str | None:
+    def unclipped(self, sealed: torch.Tensor, task: Task) -> str | None:
         """Return the reason why an update was not clipped, or has more noise than the boundary adds.
 
         A map keeps the norm of the parameters. topk leaves entries out. The scale of sign, the mean magnitude of the
@@ -276,7 +279,7 @@ class Wire:
         bounds = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
         return f"its update has norm {norm:.4g}, more than {most:.4g}, the maximum under the boundary's {bounds}"
 
-    def _travelling(self, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _travelling(self, keep: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """The columns that do not stay at the client: those of parameters, and those behind them."""
         at = torch.arange(self.layout.size)
         at = at if keep is None else at[~keep]

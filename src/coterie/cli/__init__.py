@@ -13,18 +13,22 @@ Exit status: 0 for success, 1 for a failed run, 2 for a wrong call or file, 130 
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import io
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TextIO
+from types import ModuleType
+from typing import Any, TextIO
 
 from coterie.cli.arguments import parse, parser
 from coterie.files import reason
 from coterie.printable import one_line, say
 from coterie.settings import UserError
+
+READING = ("compare", "explain", "methods", "report", "scenarios")
+"""Commands that need no torch."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,10 +48,33 @@ def _call(argv: Sequence[str]) -> int:
     if arguments.command is None:
         say(parser()[0].format_help(), end="")
         return 0
+    if arguments.command in READING:
+        _delay_torch()
     # Imported on call, so that help appears immediately.
     module = importlib.import_module(f"coterie.cli.{'running' if arguments.command in ('run', 'resume') else 'commands'}")
     status: int = getattr(module, arguments.command)(arguments)
     return status
+
+
+class _Delayed(ModuleType):
+    """A module that is imported when an attribute of it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def _delay_torch() -> None:
+    """Make ``import torch`` free until an attribute of torch is used: the import takes seconds, and reading needs no torch.
+
+    The modules of reading commands must therefore not use torch while they are imported, nor import anything from it. SciPy
+    delays its parts by itself: ``import scipy`` is free until, for example, ``scipy.special`` is used.
+    """
+    # Not importlib.util.LazyLoader: its modules are loaded by the second import statement already.
+    if "torch" not in sys.modules and (spec := importlib.util.find_spec("torch")) is not None:
+        sys.modules["torch"] = _Delayed("torch")
+        sys.modules["torch"].__spec__ = spec  # for find_spec("torch") in other libraries
 
 
 def guarded(call: Callable[[], int]) -> int:

@@ -15,12 +15,13 @@ _TILE = 256  # rows and columns checked together, so that they stay in the proce
 
 def array(values: Any) -> np.ndarray:
     """Convert anything array-like, including a tensor on any device, to a NumPy array."""
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu()
-        if values.dtype in (torch.bfloat16, torch.float16):
-            values = values.float()
-        return values.numpy()
-    return np.asarray(values)
+    # In this order, because a list or an array must not cause an import of torch.
+    if isinstance(values, (np.ndarray, Sequence)) or not isinstance(values, torch.Tensor):
+        return np.asarray(values)
+    values = values.detach().cpu()
+    if values.dtype in (torch.bfloat16, torch.float16):
+        values = values.float()
+    return values.numpy()
 
 
 def matrix(values: Any, name: str) -> np.ndarray:
@@ -229,7 +230,7 @@ def label_vector(labels: Any, n: int | None = None, name: str = "labels") -> np.
 
 def position_list(group: Iterable[int], n: int, name: str = "group") -> np.ndarray:
     """Check positions 0 to n-1 and sort them. Repetitions are refused; they show that labels were passed instead."""
-    given = array(group if isinstance(group, (Sequence, np.ndarray, torch.Tensor)) else list(group))
+    given = array(group if isinstance(group, Sequence) or hasattr(group, "__array__") else list(group))
     if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
         raise ValueError(f"{name} must be a list of positions, integers 0 to {n - 1}")
     if len(np.unique(given)) != len(given):

@@ -10,9 +10,8 @@ import warnings
 from typing import Any
 
 import numpy as np
-from scipy.cluster import hierarchy
-from scipy.spatial.distance import squareform
-from torch import Tensor
+import scipy
+import torch
 
 from coterie.clustering import _checks, geometry
 from coterie.clustering.sketch import sketch_error, sketch_of_columns
@@ -46,7 +45,8 @@ def dendrogram(distances: np.ndarray, linkage: str) -> np.ndarray:
     square = _checks.distance_matrix(distances)
     if len(square) == 1:
         return np.zeros((0, 4))
-    tree: np.ndarray = hierarchy.linkage(squareform(square, checks=False), method=linkage)
+    condensed = scipy.spatial.distance.squareform(square, checks=False)
+    tree: np.ndarray = scipy.cluster.hierarchy.linkage(condensed, method=linkage)
     return tree
 
 
@@ -172,7 +172,7 @@ def cut_margin(
 
 
 def agglomerative(
-    updates: np.ndarray | Tensor,
+    updates: np.ndarray | torch.Tensor,
     *,
     metric: str,
     linkage: str,
@@ -234,7 +234,7 @@ def agglomerative(
     return labels
 
 
-def _refuse_distances(rows: Tensor) -> None:
+def _refuse_distances(rows: torch.Tensor) -> None:
     """Refuse a symmetric square of positive numbers with zeros on the diagonal: these are not updates."""
     n, d = rows.shape
     if n != d or n < 3:

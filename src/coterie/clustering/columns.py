@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.clustering import _checks
 
-Columns = slice | Sequence[Any] | np.ndarray | Tensor | None
+Columns = Union[slice, Sequence[Any], np.ndarray, "torch.Tensor", None]
 """``None`` for all, a slice, a pair, a sequence of pairs or slices, or an index array; see :func:`geometry.gram`."""
 
 
-def blocks(rows: Tensor, columns: Columns, width: int) -> Iterator[Tensor]:
+def blocks(rows: torch.Tensor, columns: Columns, width: int) -> Iterator[torch.Tensor]:
     """Yield the chosen columns of ``rows`` in blocks ``(n, <= width)``, in float32 or a wider precision."""
     for part in parts(columns, rows.shape[1]):
         size = part.stop - part.start if isinstance(part, slice) else len(part)
@@ -28,7 +27,7 @@ def blocks(rows: Tensor, columns: Columns, width: int) -> Iterator[Tensor]:
             yield widened(block)
 
 
-def widened(block: Tensor) -> Tensor:
+def widened(block: torch.Tensor) -> torch.Tensor:
     """Convert to the precision for products and sums: float32 at least, and float64 for integers."""
     if block.is_floating_point() and block.element_size() >= 4:
         return block
@@ -50,7 +49,7 @@ def parts(columns: Columns, d: int) -> list[slice | np.ndarray]:
     """
     if columns is None:
         return [slice(0, d)]
-    if isinstance(columns, (np.ndarray, Tensor)):
+    if isinstance(columns, (np.ndarray, torch.Tensor)):
         return [_index(_checks.array(columns), d)]
     whole = (int, np.integer)
     if isinstance(columns, slice) or (len(columns) == 2 and all(isinstance(c, whole) for c in columns)):

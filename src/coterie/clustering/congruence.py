@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
+import scipy
 
 from coterie.clustering import _checks
 from coterie.clustering.halves import ROUNDING, Halves, centred, clients_of, direction_test, halves, odd_one_out_test, signals
@@ -230,14 +230,15 @@ def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | Non
 
 def _p_value(ratio: float, df_observed: float, df_expected: float, df: float) -> float:
     """p-value of a ratio of sums of squares: its normal score under F, compared with Student's t."""
-    p = float(special.fdtrc(df_observed, df_expected, ratio))
+    p = float(scipy.special.fdtrc(df_observed, df_expected, ratio))
     if p > 1e-290:
-        score = -float(special.ndtri(p))
+        score = -float(scipy.special.ndtri(p))
     else:  # the leading term of the tail, as p itself is too small for a float
         a, b = df_expected / 2, df_observed / 2
         x = df_expected / (df_expected + df_observed * ratio)
-        score = -float(special.ndtri_exp(a * math.log(x) + b * math.log1p(-x) - math.log(a) - special.betaln(a, b)))
-    return float(special.ndtr(-score) if math.isinf(df) else special.stdtr(df, -score))
+        log_p = a * math.log(x) + b * math.log1p(-x) - math.log(a) - scipy.special.betaln(a, b)
+        score = -float(scipy.special.ndtri_exp(log_p))
+    return float(scipy.special.ndtr(-score) if math.isinf(df) else scipy.special.stdtr(df, -score))
 
 
 def _inverse(share: float) -> float:
@@ -284,12 +285,12 @@ def repeated_p(first: float, second: float, clients: int) -> float:
     for p in (first, second):
         if not 0 <= p <= 1:
             raise ValueError(f"a p-value must be 0 to 1, got {p:g}")
-    z, rho = -float(special.ndtri(max(first, second))), clients / (2 * clients - 1)
+    z, rho = -float(scipy.special.ndtri(max(first, second))), clients / (2 * clients - 1)
     if clients == 1 or math.isinf(z):
         return max(first, second)
     if z > SURE:
-        return float(special.ndtr(-z * math.sqrt(2 / (1 + rho))))
-    return float(special.ndtr(-z) - 2 * special.owens_t(z, math.sqrt((1 - rho) / (1 + rho))))
+        return float(scipy.special.ndtr(-z * math.sqrt(2 / (1 + rho))))
+    return float(scipy.special.ndtr(-z) - 2 * scipy.special.owens_t(z, math.sqrt((1 - rho) / (1 + rho))))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.clustering import _checks
 from coterie.clustering.columns import Columns, blocks
@@ -24,7 +23,7 @@ ZERO = 1e-12
 METRICS = ("l2", "cosine")
 
 
-def gram(updates: np.ndarray | Tensor, columns: Columns = None, sketch: int | None = None, seed: int = 0) -> np.ndarray:
+def gram(updates: np.ndarray | torch.Tensor, columns: Columns = None, sketch: int | None = None, seed: int = 0) -> np.ndarray:
     """Compute the inner products of all pairs of updates.
 
     Products are computed in the precision of the input (half precisions: float32) within a block of columns, and added in
@@ -61,12 +60,14 @@ def gram(updates: np.ndarray | Tensor, columns: Columns = None, sketch: int | No
     return gram_of_rows(rows, columns)
 
 
-def gram_of_rows(rows: Tensor, columns: Columns = None, centre: bool = False) -> np.ndarray:
+def gram_of_rows(rows: torch.Tensor, columns: Columns = None, centre: bool = False) -> np.ndarray:
     """Compute :func:`gram` of checked rows; ``centre`` subtracts the mean row first, block by block."""
     return self_products(rows, columns, centre)
 
 
-def gram_update(gram: np.ndarray, updates: np.ndarray | Tensor, changed: Iterable[int], columns: Columns = None) -> np.ndarray:
+def gram_update(
+    gram: np.ndarray, updates: np.ndarray | torch.Tensor, changed: Iterable[int], columns: Columns = None
+) -> np.ndarray:
     """Update the Gram matrix after some rows changed: only their products are computed again.
 
     The work is that of m n products for m changed rows, instead of n²/2.
@@ -221,7 +222,7 @@ def norm_of_mean(gram: np.ndarray, weights: np.ndarray | Sequence[float] | None 
     return float(np.sqrt(max(w @ products @ w, 0.0)))
 
 
-def manhattan(updates: np.ndarray | Tensor, columns: Columns = None) -> np.ndarray:
+def manhattan(updates: np.ndarray | torch.Tensor, columns: Columns = None) -> np.ndarray:
     """Compute the L1 distances of updates, ``Σ_p |x_ip - x_jp|``.
 
     They are computed over blocks of columns in the precision of the input, and added in float64.
@@ -265,7 +266,7 @@ _TILE = 2048  # rows: a tile of products is 16 MB in float32
 _FEW = 200  # rows: with fewer, torch's product is faster; otherwise NumPy's is, and it does half of the work
 
 
-def self_products(rows: Tensor, columns: Columns, centre: bool) -> np.ndarray:
+def self_products(rows: torch.Tensor, columns: Columns, centre: bool) -> np.ndarray:
     """Compute ``(n, n)`` float64 inner products of checked rows; ``centre`` subtracts the mean row, block by block."""
     n = len(rows)
     total = np.zeros((n, n))
@@ -286,7 +287,7 @@ def self_products(rows: Tensor, columns: Columns, centre: bool) -> np.ndarray:
     return total
 
 
-def cross_products(rows: Tensor, some: np.ndarray, columns: Columns) -> np.ndarray:
+def cross_products(rows: torch.Tensor, some: np.ndarray, columns: Columns) -> np.ndarray:
     """Compute ``(m, n)`` float64 inner products of the rows at the m positions ``some`` with all rows ``(n, d)``."""
     n = len(rows)
     total = np.zeros((len(some), n))
@@ -315,7 +316,7 @@ def _upper(n: int) -> Iterator[tuple[slice, slice]]:
     return ((i, j) for at, i in enumerate(tiles) for j in tiles[at:])
 
 
-def _add(total: np.ndarray, left: Tensor, i: slice, right: Tensor, j: slice) -> None:
+def _add(total: np.ndarray, left: torch.Tensor, i: slice, right: torch.Tensor, j: slice) -> None:
     """Add the products of rows i of ``left`` and rows j of ``right`` to the tile (i, j) of ``total``."""
     one, two = left[i], right[j]
     with np.errstate(all="ignore"):  # the callers report values that are not finite
@@ -333,7 +334,7 @@ ALL = "all"
 """The name of the matrix of all layers together."""
 
 
-def layer_grams(rows: np.ndarray | Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
+def layer_grams(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
     """Compute the inner products of the clients' rows separately for each layer.
 
     Args:
@@ -356,7 +357,7 @@ def layer_grams(rows: np.ndarray | Tensor, columns: Mapping[str, tuple[int, int]
     return {layer: gram_of_rows(checked, span) for layer, span in columns.items()}
 
 
-def layer_similarities(rows: np.ndarray | Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
+def layer_similarities(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
     """Compute the cosine similarities of the clients' rows for each layer, and for all layers together.
 
     These are the matrices of ACFL's figure 3: first layers are similar in all clients, the last ones distinguish tasks.
@@ -391,7 +392,7 @@ def layer_cosines(grams: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 CLOSENESS_METRICS = ("cosine", "l2", "l1")
 
 
-def closeness(update: Tensor, stored: Tensor, metric: str = "cosine") -> Tensor:
+def closeness(update: torch.Tensor, stored: torch.Tensor, metric: str = "cosine") -> torch.Tensor:
     """Compute how close an update is to each of several stored ones.
 
     Args:

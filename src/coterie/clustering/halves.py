@@ -20,9 +20,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy import special
-from torch import Tensor
 
 from coterie.clustering import _checks
 from coterie.clustering.columns import Columns
@@ -46,7 +45,7 @@ class Halves(NamedTuple):
     mixed: np.ndarray
 
 
-def halves_gram(a: np.ndarray | Tensor, b: np.ndarray | Tensor, columns: Columns = None) -> np.ndarray:
+def halves_gram(a: np.ndarray | torch.Tensor, b: np.ndarray | torch.Tensor, columns: Columns = None) -> np.ndarray:
     """Compute the Gram matrix of all half-updates: first those of a, then those of b.
 
     Noise is a difference of entries of this matrix. Noise below ``sqrt(ε) ‖a_i‖`` is therefore lost in rounding, where ε is
@@ -323,7 +322,7 @@ def _p_value(slope: np.ndarray, rest: np.ndarray, df: int) -> np.ndarray:
     """One-sided p-value of Student's t, for a slope on a unit vector and the residual sum of squares."""
     # Without noise there is no residual, and a slope is certain.
     t = slope / np.sqrt(np.maximum(rest, ROUNDING * slope**2 + np.finfo(float).tiny) / df)
-    p: np.ndarray = special.stdtr(df, -t)
+    p: np.ndarray = scipy.special.stdtr(df, -t)
     return p
 
 

@@ -21,7 +21,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.clustering.columns import Columns, parts, widened
 from coterie.randomness import Purpose, numpy_generator
@@ -65,7 +64,7 @@ class Sketcher:
         bits = self.mixed.bit_length() - 1
         self.left, self.right = _hadamard(bits // 2), _hadamard(bits - bits // 2)
 
-    def rows(self, rows: Tensor) -> Tensor:
+    def rows(self, rows: torch.Tensor) -> torch.Tensor:
         """Compute the sketches of rows.
 
         The sketch of a row is the same bit for bit whichever rows are sketched together with it.
@@ -103,7 +102,7 @@ def _sketcher(d: int, size: int, seed: int) -> Sketcher:
     return Sketcher(d, size, seed)
 
 
-def sketch(rows: Tensor, size: int, seed: int = 0) -> Tensor:
+def sketch(rows: torch.Tensor, size: int, seed: int = 0) -> torch.Tensor:
     """Compute the sketches of rows in one call of a :class:`Sketcher`; the most recent maps are kept.
 
     For any two rows, ``<Sx, Sy>`` is ``<x, y>`` on average over seeds, with a standard deviation of at most
@@ -130,7 +129,7 @@ def sketch(rows: Tensor, size: int, seed: int = 0) -> Tensor:
     return _sketcher(rows.shape[1], size, seed).rows(rows)
 
 
-def sketch_of_columns(rows: Tensor, columns: Columns, size: int, seed: int) -> Tensor:
+def sketch_of_columns(rows: torch.Tensor, columns: Columns, size: int, seed: int) -> torch.Tensor:
     """Compute the sketches of chosen columns of checked rows, ``(n, size)``; some rows are gathered at a time."""
     if columns is None:
         return sketch(rows, size, seed)
@@ -183,12 +182,12 @@ def sketch_error(k: int, n: int, delta: float = 0.01) -> float:
     return 2 * math.sqrt(log / k) + 2 * log / k
 
 
-def _signs(rng: np.random.Generator, length: int) -> Tensor:
+def _signs(rng: np.random.Generator, length: int) -> torch.Tensor:
     bits = np.unpackbits(np.frombuffer(rng.bytes(-(-length // 8)), dtype=np.uint8), count=length)
     return torch.from_numpy(bits.view(np.int8) * np.int8(2) - np.int8(1))
 
 
-def _hadamard(bits: int) -> Tensor:
+def _hadamard(bits: int) -> torch.Tensor:
     """Sylvester's matrix of 1 and -1, ``(2**bits, 2**bits)``."""
     out = torch.ones(1, 1)
     for _ in range(bits):

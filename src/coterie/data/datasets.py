@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import interpolate
 
 from coterie.data import readers
 from coterie.data.examples import Dataset, Pool, pool
@@ -477,7 +476,8 @@ def _domains(name: str, sets: list[Dataset], per_domain: int) -> Dataset:
 
 
 def _one_shape(pools: list[Pool]) -> Pool:
-    resized = [interpolate(p.inputs, (28, 28), mode="bilinear").expand(-1, 3, -1, -1).clamp(0, 1) for p in pools]
+    resize = partial(torch.nn.functional.interpolate, size=(28, 28), mode="bilinear")
+    resized = [resize(p.inputs).expand(-1, 3, -1, -1).clamp(0, 1) for p in pools]
     domain = torch.cat([torch.full((len(p),), number) for number, p in enumerate(pools)])
     return Pool(torch.cat(resized), torch.cat([p.targets for p in pools]), {"domain": domain})
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.settings import UserError
 
@@ -27,9 +26,9 @@ class Pool:
         meta: Name -> ``(N,)`` int64, such as the writer of each example.
     """
 
-    inputs: Tensor
-    targets: Tensor
-    meta: Mapping[str, Tensor] = field(default_factory=dict)
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    meta: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -113,11 +112,11 @@ def _fractional(targets: np.ndarray) -> bool:
     return bool((~np.isfinite(targets) | (targets != np.floor(targets))).any())
 
 
-def _tensor(array: np.ndarray, dtype: type) -> Tensor:
+def _tensor(array: np.ndarray, dtype: type) -> torch.Tensor:
     return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
 
 
-def _inputs(array: np.ndarray, where: Path | str) -> Tensor:
+def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from coterie.data import own, readers
 from coterie.data.examples import Pool, pool
@@ -143,7 +142,7 @@ def client_data(
 
 def world(
     named: Mapping[str, Sequence[Pool | None]],
-    model: Callable[[], nn.Module],
+    model: Callable[[], torch.nn.Module],
     shares: tuple[float, float],
     seed: int,
     samples: int | None = None,
@@ -179,7 +178,7 @@ def world(
 def from_lists(
     clients: Sequence[Sequence[Any] | Mapping[str, Any]],
     *,
-    model: str | Callable[[], nn.Module] = "mlp",
+    model: str | Callable[[], torch.nn.Module] = "mlp",
     classes: int | None = None,
     train: float = 0.8,
     validation: float = 0.1,

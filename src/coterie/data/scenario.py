@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.core import Groups, Training, as_groups
 from coterie.data import datasets, own, partition
@@ -302,7 +301,7 @@ class Scenario:
             augment=self._augmentation(data.shape),
         )
 
-    def _augmentation(self, shape: tuple[int, ...]) -> Callable[[Tensor, torch.Generator], Tensor] | None:
+    def _augmentation(self, shape: tuple[int, ...]) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None:
         if self.augment and len(shape) != 3:
             raise SettingError(f"Scenario.augment needs images, and the inputs have shape {shape}")
         return crop_and_flip if self.augment else None

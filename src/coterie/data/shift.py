@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 from coterie.settings import SettingError
 
@@ -30,14 +28,14 @@ class Shift:
         turns: Quarter turns of its images.
     """
 
-    labels: Tensor | None = None
+    labels: torch.Tensor | None = None
     turns: int = 0
 
-    def targets(self, true: Tensor) -> Tensor:
+    def targets(self, true: torch.Tensor) -> torch.Tensor:
         """The group's labels for the classes ``true``, of the same shape."""
         return true if self.labels is None else self.labels[true]
 
-    def inputs(self, images: Tensor) -> Tensor:
+    def inputs(self, images: torch.Tensor) -> torch.Tensor:
         """The images ``(N, C, H, W)`` rotated counter-clockwise."""
         return images if not self.turns else torch.rot90(images, self.turns, (2, 3)).contiguous()
 
@@ -147,7 +145,7 @@ def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> 
 # Augmentation of training images.
 
 
-def crop_and_flip(images: Tensor, generator: torch.Generator, margin: int = 4) -> Tensor:
+def crop_and_flip(images: torch.Tensor, generator: torch.Generator, margin: int = 4) -> torch.Tensor:
     """Augment images: a random crop of the zero-padded image, and a horizontal flip of half of the images.
 
     This is the usual augmentation of CIFAR.
@@ -167,5 +165,5 @@ def crop_and_flip(images: Tensor, generator: torch.Generator, margin: int = 4) -
     across = torch.where(mirrored[:, None], across.flip(1), across) + draws[1][:, None]
     down = torch.arange(height) + draws[0][:, None]
     which = torch.arange(count)[:, None, None]
-    padded = pad(images, (margin,) * 4)
+    padded = torch.nn.functional.pad(images, (margin,) * 4)
     return padded.permute(0, 2, 3, 1)[which, down[:, :, None], across[:, None, :]].permute(0, 3, 1, 2).contiguous()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.data.examples import Pool
 from coterie.data.shift import Shift
@@ -73,9 +72,9 @@ class Selections:
     """
 
     pool: Pool
-    kept: dict[Hashable, Tensor] = field(default_factory=dict)
+    kept: dict[Hashable, torch.Tensor] = field(default_factory=dict)
 
-    def rows(self, rule: str, labels: np.ndarray, kind: tuple[str, int] | None) -> Tensor:
+    def rows(self, rule: str, labels: np.ndarray, kind: tuple[str, int] | None) -> torch.Tensor:
         """Return the positions ``(s,)`` of the test examples of one client.
 
         Args:
@@ -141,7 +140,7 @@ class Views:
 
     pool: Pool
     shifts: list[Shift]
-    turned: dict[int, Tensor] = field(default_factory=dict)
+    turned: dict[int, torch.Tensor] = field(default_factory=dict)
     made: dict[tuple[int, int], Split] = field(default_factory=dict)
 
     def turn_each(self, parts: list[np.ndarray], groups: np.ndarray) -> None:
@@ -160,7 +159,7 @@ class Views:
             mixed[rows] = shift.inputs(mixed[rows])
             self.turned[shift.turns] = mixed
 
-    def split(self, index: Tensor, group: int) -> Split:
+    def split(self, index: torch.Tensor, group: int) -> Split:
         """The examples at ``index`` as ``group`` sees them; the same ``index`` object gives the same split."""
         key = (id(index), group)
         if key not in self.made:

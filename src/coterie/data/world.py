@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor, nn
 
 from coterie.core import Client, Groups, Training
 from coterie.models.nets import described
@@ -131,7 +130,7 @@ class Attack:
     def __post_init__(self) -> None:
         check(self)
 
-    def tampered(self, row: Tensor, sent: Tensor, seed: int, exchange: int, client: int) -> Tensor:
+    def tampered(self, row: torch.Tensor, sent: torch.Tensor, seed: int, exchange: int, client: int) -> torch.Tensor:
         """Return the row that the client sends in place of an update (or gradient).
 
         Entries that are not sent, of layers that stay at the client and of running statistics, do not change: no server
@@ -171,13 +170,13 @@ class Attack:
         """The number of examples that the client reports."""
         return max(1, int(self.scale * examples)) if self.kind == "examples" else examples
 
-    def fabricated(self, honest: Tensor) -> Tensor:
+    def fabricated(self, honest: torch.Tensor) -> torch.Tensor:
         """The update ``(d,)`` of a colluding adversary, from the updates ``(m, d)`` of honest clients, m >= 1."""
         mean = honest.mean(0)
         return mean - self.scale * honest.std(0, correction=0) if self.kind == "little-is-enough" else -self.scale * mean
 
 
-def flipped(targets: Tensor, classes: int) -> Tensor:
+def flipped(targets: torch.Tensor, classes: int) -> torch.Tensor:
     """Return the labels ``(s,)`` in reverse order of the classes.
 
     Example:
@@ -204,9 +203,9 @@ class Split:
         targets: The client's targets ``(s, ...)``; its labels may be permuted.
     """
 
-    inputs: Tensor
-    index: Tensor
-    targets: Tensor
+    inputs: torch.Tensor
+    index: torch.Tensor
+    targets: torch.Tensor
 
     def __post_init__(self) -> None:
         if len(self.index) != len(self.targets):
@@ -215,12 +214,12 @@ class Split:
     def __len__(self) -> int:
         return len(self.index)
 
-    def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(inputs, targets) of the examples at ``positions`` of this split."""
         return self.inputs[self.index[positions]], self.targets[positions]
 
 
-def whole(inputs: Tensor, targets: Tensor) -> Split:
+def whole(inputs: torch.Tensor, targets: torch.Tensor) -> Split:
     """A split that has its whole pool."""
     return Split(inputs, torch.arange(len(inputs)), targets)
 
@@ -242,17 +241,17 @@ class ClientData:
     name: str = ""
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy in nats; outputs ``(b, classes)`` or ``(b, t, classes)``, targets ``(b,)`` or ``(b, t)``."""
-    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+    return torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """1.0 where the greatest output is the target, otherwise 0.0, for each prediction."""
     return (outputs.argmax(-1) == targets).float().flatten()
 
 
-def mean_probability(outputs: Tensor) -> Tensor:
+def mean_probability(outputs: torch.Tensor) -> torch.Tensor:
     """Logarithm ``(b, classes)`` of the mean class probabilities of m models with outputs ``(m, b, classes)``."""
     return outputs.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
 
@@ -271,9 +270,11 @@ class Objective:
         perplexity: Whether to report also exp(mean loss).
     """
 
-    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
-    metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=lambda: {"accuracy": accuracy})
-    combine: Callable[[Tensor], Tensor] = mean_probability
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
+    metrics: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = field(
+        default_factory=lambda: {"accuracy": accuracy}
+    )
+    combine: Callable[[torch.Tensor], torch.Tensor] = mean_probability
     perplexity: bool = False
 
     @property
@@ -307,11 +308,11 @@ class World:
     """
 
     clients: Mapping[Client, ClientData]
-    model: Callable[[], nn.Module]
+    model: Callable[[], torch.nn.Module]
     training: Training = field(default_factory=Training)
     objective: Objective = field(default_factory=Objective)
     truth: Groups | None = None
-    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    augment: Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None = None
     attendance: Attendance = field(default_factory=Attendance)
     attacks: Mapping[Client, Attack] = field(default_factory=dict)
 

@@ -14,12 +14,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from coterie.clustering import closeness, sketch
 from coterie.core import Assignment, Client, Criterion, Groups, Note, Replies, Task, as_groups, state, without
 
-Closeness = Callable[[Tensor, Tensor], Tensor]
+Closeness = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """(update ``(d,)``, stored updates ``(m, d)``) -> closeness of each, ``(m,)``; a greater value is closer."""
 
 
@@ -41,11 +40,11 @@ class Node:
     id: int
     parent: int | None
     clients: tuple[Client, ...]
-    model: Tensor | None = None
+    model: torch.Tensor | None = None
     round: int | None = None
     losses: Mapping[Client, float] = field(default_factory=dict)
     heard: tuple[Client, ...] = ()
-    updates: Tensor | None = None
+    updates: torch.Tensor | None = None
 
 
 @state("tree")
@@ -66,7 +65,7 @@ class Tree:
         self,
         id: int,
         parts: Iterable[tuple[Client, ...]],
-        model: Tensor,
+        model: torch.Tensor,
         losses: Mapping[Client, float] | None = None,
         replies: Replies | None = None,
         round: int | None = None,
@@ -102,13 +101,13 @@ class Tree:
             nodes.append(Node(id=len(nodes), parent=id, clients=tuple(sorted(part)), heard=heard, updates=updates))
         return replace(self, nodes=tuple(nodes)), tuple(range(len(self.nodes), len(nodes)))
 
-    def _edge(self, part: tuple[Client, ...], replies: Replies | None) -> tuple[tuple[Client, ...], Tensor | None]:
+    def _edge(self, part: tuple[Client, ...], replies: Replies | None) -> tuple[tuple[Client, ...], torch.Tensor | None]:
         own = replies.of(part) if replies is not None else None
         if own is None or not own.clients or own.updates is None:
             return (), None
         return own.clients, self.short(own.updates)
 
-    def short(self, updates: Tensor) -> Tensor:
+    def short(self, updates: torch.Tensor) -> torch.Tensor:
         """Return the form of updates ``(n, d)`` that an edge keeps: a copy of their parameters ``(n, p)``, or sketches."""
         rows = updates[:, : self.parameters]
         made = sketch(rows, self.sketch) if self.sketch is not None else rows
@@ -129,7 +128,7 @@ class Tree:
             nodes.append(self.nodes[nodes[-1].parent])
         return tuple(reversed(nodes))
 
-    def nearest(self, id: int, update: Tensor, closeness: Closeness) -> tuple[int, dict[int, float]]:
+    def nearest(self, id: int, update: torch.Tensor, closeness: Closeness) -> tuple[int, dict[int, float]]:
         """Find the child whose edge holds the update closest to a given one (one step of Algorithm 4).
 
         Args:
@@ -165,7 +164,7 @@ class Tree:
             nodes=tuple(replace(n, clients=without(n.clients, gone)) if gone & set(n.clients) else n for n in self.nodes),
         )
 
-    def grow(self, id: int, client: Client, update: Tensor) -> tuple[Tree, int]:
+    def grow(self, id: int, client: Client, update: torch.Tensor) -> tuple[Tree, int]:
         """Add to node ``id`` a child that holds ``client`` alone; return the new tree and the child's id."""
         child = Node(id=len(self.nodes), parent=id, clients=(), heard=(client,), updates=self.short(update[None]))
         return replace(self, nodes=(*self.nodes, child)).place(client, child.id), child.id
@@ -206,7 +205,7 @@ class Walked:
 
 def tasks(
     tree: Tree, walkers: Walkers, present: tuple[Client, ...], first: int, **task: Any
-) -> tuple[list[Tensor], dict[Client, Task]]:
+) -> tuple[list[torch.Tensor], dict[Client, Task]]:
     """Plan the training of the walkers.
 
     Args:
@@ -321,7 +320,7 @@ class Leaf:
 
     node: int
     clients: tuple[Client, ...]
-    model: Tensor
+    model: torch.Tensor
     peak: float = 0.0
     ask_all: bool = False
     gradients: bool = False
@@ -353,7 +352,7 @@ def ordered(leaves: Iterable[Leaf]) -> tuple[Leaf, ...]:
     return tuple(sorted(leaves, key=lambda leaf: (not leaf.clients, leaf.clients, leaf.node)))
 
 
-def stays(leaf: Leaf, mean: Tensor, verdict: str) -> Leaf:
+def stays(leaf: Leaf, mean: torch.Tensor, verdict: str) -> Leaf:
     """Apply an update to a leaf that does not split, and set the request for its next exchange.
 
     Args:
@@ -368,7 +367,7 @@ def stays(leaf: Leaf, mean: Tensor, verdict: str) -> Leaf:
 
 
 def split(
-    tree: Tree, leaf: Leaf, means: Mapping[tuple[Client, ...], Tensor], replies: Replies, round: int
+    tree: Tree, leaf: Leaf, means: Mapping[tuple[Client, ...], torch.Tensor], replies: Replies, round: int
 ) -> tuple[Tree, list[Leaf]]:
     """Split a leaf.
 

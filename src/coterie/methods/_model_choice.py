@@ -22,7 +22,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.core import (
     Assignment,
@@ -81,7 +80,7 @@ class Centres:
 
 
 def plan_centre(
-    centres: Centres, models: Tensor, clients: tuple[Client, ...], asked: tuple[Client, ...], cohort: Cohort, epochs: int
+    centres: Centres, models: torch.Tensor, clients: tuple[Client, ...], asked: tuple[Client, ...], cohort: Cohort, epochs: int
 ) -> Plan:
     """Plan the next exchange of k-means++.
 
@@ -129,7 +128,7 @@ def capped(values: np.ndarray) -> np.ndarray:
     return values if len(values) < 3 else np.minimum(values, 2 * np.partition(values, -2, axis=0)[-2])
 
 
-def step_centre(centres: Centres, models: Tensor, replies: Replies) -> tuple[Centres | None, Tensor]:
+def step_centre(centres: Centres, models: torch.Tensor, replies: Replies) -> tuple[Centres | None, torch.Tensor]:
     """Process the replies of an exchange of k-means++.
 
     Args:
@@ -173,7 +172,7 @@ class Start:
         centres: state of k-means++; None when the first models are complete.
     """
 
-    models: Tensor
+    models: torch.Tensor
     round: int = 0
     chosen: Mapping[Client, Choice] = field(default_factory=dict)
     centres: Centres | None = None
@@ -361,11 +360,11 @@ class Choosing(ABC):
         """Plan one round of a start for the clients ``asked``."""
 
     @abstractmethod
-    def aggregate(self, models: Tensor, replies: Replies) -> Tensor:
+    def aggregate(self, models: torch.Tensor, replies: Replies) -> torch.Tensor:
         """Return the models ``(k, d)`` after a round."""
 
     @abstractmethod
-    def served(self, models: Tensor, choices: Mapping[Client, Choice]) -> tuple[Tensor, dict[Client, int]]:
+    def served(self, models: torch.Tensor, choices: Mapping[Client, Choice]) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the models that serve the clients, and client -> row."""
 
     # -- the contract ---------------------------------------------------------------------------------------------------

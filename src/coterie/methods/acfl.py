@@ -31,7 +31,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.clustering import closeness, cosine, cut_dendrogram, dendrogram, groups_of, layer_cosines, layer_grams
 from coterie.core import (
@@ -69,10 +68,10 @@ class ClusterReferences:
     """
 
     round: int
-    first: Tensor
+    first: torch.Tensor
     clients: tuple[Client, ...]
     home: tuple[int, ...]
-    vectors: Tensor
+    vectors: torch.Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +94,11 @@ class Rule:
     columns: Mapping[str, tuple[int, int]]
     compared: tuple[str, ...]
 
-    def seen(self, first: Tensor, updates: Tensor) -> Tensor:
+    def seen(self, first: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
         """Return the compared updates or weights ``(n, d)`` of clients that trained from ``first``."""
         return updates if self.updates else first + updates
 
-    def vectors(self, first: Tensor, updates: Tensor) -> Tensor:
+    def vectors(self, first: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
         """Return the updates or weights in the compared layers, ``(n, p)``; a copy."""
         spans = [self.columns[layer] for layer in self.compared]
         return torch.cat([self.seen(first, updates)[:, start:stop] for start, stop in spans], dim=1)
@@ -145,8 +144,8 @@ def layers_compared(federation: Federation, named: tuple[str, ...], needed: bool
 
 
 def clustered(
-    rule: Rule, round: int, first: Tensor, replies: Replies, late: tuple[Client, ...]
-) -> tuple[ClusterReferences, Tensor, Note]:
+    rule: Rule, round: int, first: torch.Tensor, replies: Replies, late: tuple[Client, ...]
+) -> tuple[ClusterReferences, torch.Tensor, Note]:
     """Cluster the clients that answered.
 
     Args:
@@ -184,7 +183,7 @@ def _labels(rule: Rule, similar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return cut_dendrogram(merges, threshold=threshold, groups=groups), merges[:, 2]
 
 
-def _mean(first: Tensor, replies: Replies, clients: list[Client]) -> Tensor:
+def _mean(first: torch.Tensor, replies: Replies, clients: list[Client]) -> torch.Tensor:
     """The data-weighted mean of the models that ``clients`` trained from ``first``."""
     heard = replies.of(clients)
     assert heard.updates is not None
@@ -220,7 +219,7 @@ def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple
 
 def placed(
     rule: Rule, seats: ClusterReferences, groups: int, replies: Replies
-) -> tuple[ClusterReferences, Tensor, tuple[Note, ...]]:
+) -> tuple[ClusterReferences, torch.Tensor, tuple[Note, ...]]:
     """Place late clients that trained from ``seats.first``.
 
     A client with an older vector is compared with that vector too; then the new one replaces it.
@@ -290,9 +289,9 @@ class ACFLState:
     """
 
     round: int
-    centres: Tensor
+    centres: torch.Tensor
     home: Mapping[Client, int]
-    own: Tensor
+    own: torch.Tensor
     trained: tuple[Client, ...] = ()
     waiting: tuple[Client, ...] = ()
     mixing: Mapping[Client, float] = field(default_factory=dict)
@@ -404,7 +403,7 @@ class ACFL:
     def _mixing(self, state: ACFLState, client: Client) -> float:
         return state.mixing.get(client, self.mixing)
 
-    def _served(self, state: ACFLState) -> tuple[Tensor, dict[Client, int]]:
+    def _served(self, state: ACFLState) -> tuple[torch.Tensor, dict[Client, int]]:
         """The groups' models, then the mixed models, then the model of waiting clients; and client -> row."""
         share = torch.tensor([self._mixing(state, client) for client in state.trained]).to(state.own)[:, None]
         centre = state.centres[[state.home[client] for client in state.trained]]

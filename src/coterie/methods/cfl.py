@@ -37,7 +37,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.clustering import (
     Bipartition,
@@ -89,7 +88,7 @@ class GroupUpdates:
 
     leaf: Leaf
     replies: Replies
-    mean: Tensor
+    mean: torch.Tensor
     mean_norm: float
     client_norm: float
     cosines: np.ndarray
@@ -282,7 +281,7 @@ class CFL:
         return self._walk(new, state.walkers, replies)
 
     def _split(
-        self, state: CFLState, heard: GroupUpdates, means: Mapping[tuple[Client, ...], Tensor]
+        self, state: CFLState, heard: GroupUpdates, means: Mapping[tuple[Client, ...], torch.Tensor]
     ) -> tuple[CFLState, list[Leaf]]:
         """Split a leaf in the state's tree, and return the state and the children; silent members become walkers."""
         tree, children = _cluster_tree.split(state.tree, heard.leaf, means, heard.replies, state.round)
@@ -326,7 +325,7 @@ class CFL:
                 alphas[leaf.node] = heard.alpha
         return min(alphas, key=lambda node: (alphas[node], node), default=-1)
 
-    def _child_mean(self, heard: GroupUpdates, part: tuple[Client, ...]) -> Tensor:
+    def _child_mean(self, heard: GroupUpdates, part: tuple[Client, ...]) -> torch.Tensor:
         """The update that a part applies in the round of the split."""
         own = heard.replies.of(part)
         if self.post_split == "parent-mean":

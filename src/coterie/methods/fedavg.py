@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from torch import Tensor
+import torch
 
 from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, joined, state, train_from, without
 from coterie.settings import check, setting
@@ -28,7 +28,7 @@ class FedAvgState:
     """
 
     clients: tuple[Client, ...]
-    model: Tensor
+    model: torch.Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

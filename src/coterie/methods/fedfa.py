@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
+import torch
 
 from coterie.core import (
     Assignment,
@@ -56,7 +56,7 @@ class FedFAState:
     """
 
     clients: tuple[Client, ...]
-    model: Tensor
+    model: torch.Tensor
     notes: tuple[Note, ...] = ()
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
-from torch import Tensor
+import torch
 
 from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, joined, state, without
 from coterie.settings import SettingError, check, setting
@@ -32,7 +32,7 @@ class FedPerState:
     """
 
     clients: tuple[Client, ...]
-    model: Tensor
+    model: torch.Tensor
     keep: tuple[str, ...]
 
 

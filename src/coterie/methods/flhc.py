@@ -25,7 +25,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.clustering import cut_dendrogram, dendrogram, distances, gram, groups_of, manhattan
 from coterie.clustering.agglomerative import borders, doubt
@@ -67,7 +66,7 @@ class FLHCState:
     round: int
     tree: Tree
     leaves: tuple[int, ...]
-    models: Tensor
+    models: torch.Tensor
     walkers: Mapping[Client, int] = field(default_factory=dict)
     missed: int = -1
     notes: tuple[Note, ...] = ()
@@ -184,7 +183,7 @@ class FLHC:
             walkers=dict.fromkeys(late, 0), notes=(note,),
         )  # fmt: skip
 
-    def _apart(self, updates: Tensor) -> np.ndarray:
+    def _apart(self, updates: torch.Tensor) -> np.ndarray:
         """``(n, n)`` distances between the received updates."""
         return manhattan(updates) if self.metric == "l1" else distances(gram(updates), metric=self.metric)
 

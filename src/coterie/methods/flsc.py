@@ -23,7 +23,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.core import Client, Cohort, Plan, Replies, Task
 from coterie.methods._model_choice import Choice, Choosing, Start
@@ -66,7 +65,7 @@ class FLSC(Choosing):
         rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange, client)
         return tuple(int(row) for row in rng.permutation(self.models)[: self.overlap])
 
-    def aggregate(self, models: Tensor, replies: Replies) -> Tensor:
+    def aggregate(self, models: torch.Tensor, replies: Replies) -> torch.Tensor:
         """Return the models ``(k, d)`` after a round.
 
         The trained w_i is the mean of the client's models plus its update. The first is a mean of rows of ``models``, so
@@ -84,7 +83,7 @@ class FLSC(Choosing):
         blend /= np.maximum(took.sum(axis=0), 1)[:, None]
         return torch.where(heard, torch.as_tensor(blend, dtype=models.dtype) @ models + replies.means, models)
 
-    def served(self, models: Tensor, choices: Mapping[Client, Choice]) -> tuple[Tensor, dict[Client, int]]:
+    def served(self, models: torch.Tensor, choices: Mapping[Client, Choice]) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the mean model of each set of models chosen, and client -> row."""
         sets = sorted({tuple(sorted(choice)) for choice in choices.values()})
         place = {rows: i for i, rows in enumerate(sets)}

@@ -45,7 +45,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.clustering import benefit, benefits, cosine, gram, sketch, utility, utility_merge
 from coterie.core import (
@@ -97,7 +96,7 @@ def comparable(federation: Federation, keep: tuple[str, ...]) -> Layers:
     return plain or layers
 
 
-def relative_variances(updates: Tensor, layers: Layers) -> dict[str, float]:
+def relative_variances(updates: torch.Tensor, layers: Layers) -> dict[str, float]:
     """Return the relative variance of the updates in each layer.
 
     It is ``mean_n ‖g_n - ḡ‖² / ‖ḡ‖²``, with ḡ the unweighted mean of the updates. Both terms follow from the layer's Gram
@@ -119,7 +118,7 @@ def relative_variances(updates: Tensor, layers: Layers) -> dict[str, float]:
     return ratios
 
 
-def paper_code_ratios(updates: Tensor, layers: Layers) -> dict[str, float]:
+def paper_code_ratios(updates: torch.Tensor, layers: Layers) -> dict[str, float]:
     """Return variance / mean of the accumulated gradients in each layer, as in the published code.
 
     Both are over all entries of all clients together. The ratios of weight and bias are computed separately and added. The
@@ -192,12 +191,12 @@ class Memory:
     """
 
     clients: tuple[Client, ...]
-    products: Tensor
-    weights: Tensor
-    lengths: Tensor
-    noise: Tensor
+    products: torch.Tensor
+    weights: torch.Tensor
+    lengths: torch.Tensor
+    noise: torch.Tensor
     began: tuple[Client, ...] = ()
-    firsts: Tensor | None = None
+    firsts: torch.Tensor | None = None
 
 
 def remember(
@@ -234,7 +233,7 @@ def remember(
     )  # fmt: skip
 
 
-def begin(memory: Memory, clients: tuple[Client, ...], updates: Tensor) -> Memory:
+def begin(memory: Memory, clients: tuple[Client, ...], updates: torch.Tensor) -> Memory:
     """Add first updates to the memory.
 
     The cosines of these clients with those that began before them are the cosines of the first updates.
@@ -423,8 +422,8 @@ class HCCTState:
     """
 
     clients: tuple[Client, ...]
-    first: Tensor
-    models: Tensor
+    first: torch.Tensor
+    models: torch.Tensor
     row: Mapping[Client, int]
     groups: Groups
     next: Groups
@@ -562,12 +561,12 @@ def _count(number: int, noun: str) -> str:
 # HCCT's models: a group's first model, and its training (arXiv 2401.13236, Algorithm 1, equations 3 and 6).
 
 
-def starts(state: HCCTState) -> Tensor:
+def starts(state: HCCTState) -> torch.Tensor:
     """Return the first models of the next epoch's groups, ``(k, d)``: means of the members' models, weighted by data."""
     return torch.stack([_start(state, group) for group in state.next]) if state.next else state.first[None]
 
 
-def _start(state: HCCTState, group: tuple[Client, ...]) -> Tensor:
+def _start(state: HCCTState, group: tuple[Client, ...]) -> torch.Tensor:
     data = dict.fromkeys((state.row[c] for c in group), 0)
     for client in group:
         data[state.row[client]] += state.sizes.get(client, 0)

@@ -24,7 +24,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.core import Client, Cohort, Plan, Replies, Task, weights
 from coterie.methods._model_choice import Choice, Choosing, Start
@@ -50,7 +49,7 @@ class IFCA(Choosing):
         weighting: Literal["data", "uniform"] = "data" if self.weighting == "data" else "uniform"
         return Plan(models=start.models, tasks=dict.fromkeys(asked, task), need="mean", weighting=weighting)
 
-    def aggregate(self, models: Tensor, replies: Replies) -> Tensor:
+    def aggregate(self, models: torch.Tensor, replies: Replies) -> torch.Tensor:
         """Return the models ``(k, d)`` after a round."""
         assert replies.means is not None
         if self.averaging == "models":
@@ -60,6 +59,6 @@ class IFCA(Choosing):
         share = np.bincount(rows, weights(replies, self.weighting), minlength=len(models))
         return models - self.step_size * torch.as_tensor(share, dtype=models.dtype)[:, None] * replies.means
 
-    def served(self, models: Tensor, choices: Mapping[Client, Choice]) -> tuple[Tensor, dict[Client, int]]:
+    def served(self, models: torch.Tensor, choices: Mapping[Client, Choice]) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the models, and client -> the row of its choice."""
         return models, {client: row for client, (row,) in choices.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from torch import Tensor
+import torch
 
 from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, joined, state, without
 from coterie.settings import check
@@ -27,7 +27,7 @@ class IndependentState:
     """
 
     clients: tuple[Client, ...]
-    model: Tensor
+    model: torch.Tensor
     layers: tuple[str, ...]
 
 

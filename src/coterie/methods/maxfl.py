@@ -33,7 +33,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.core import (
     Assignment,
@@ -80,11 +79,11 @@ class MAXFLState:
     parameters: int
     round: int
     stage: str
-    first: Tensor
-    model: Tensor
-    start: Tensor
-    own: Tensor
-    prior: Tensor
+    first: torch.Tensor
+    model: torch.Tensor
+    start: torch.Tensor
+    own: torch.Tensor
+    prior: torch.Tensor
     apart: tuple[Client, ...] = ()
     alone: tuple[Client, ...] = ()
     bars: Mapping[Client, float] = field(default_factory=dict)

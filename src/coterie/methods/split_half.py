@@ -27,7 +27,6 @@ from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.clustering import congruence, congruent_groups, contrast, gram, repeated_p, signal_cosine, signal_cut, signal_gram
 from coterie.clustering.congruence import Congruence, Contrast, Excess, Noise, excess, noise_of
@@ -114,7 +113,7 @@ class Evidence:
     """
 
     clients: tuple[Client, ...]
-    products: Tensor
+    products: torch.Tensor
 
     def of(self, clients: Sequence[Client]) -> Evidence:
         """Return the evidence of some of the clients."""
@@ -391,7 +390,7 @@ def _noise(own: Replies) -> float | None:
     return None if seen is None else float(seen.noise[0, 0])
 
 
-def _apart(update: Tensor, noise: float | None, branch: Node, probe: Probed) -> Excess:
+def _apart(update: torch.Tensor, noise: float | None, branch: Node, probe: Probed) -> Excess:
     """The distance of a walker's signal from the mean signal of a branch."""
     assert branch.updates is not None
     members = [i for i, client in enumerate(branch.heard) if client in probe.levels]
@@ -507,7 +506,7 @@ ITERATIONS = 100
 """Number of iterations for a geometric median."""
 
 
-def middle(leaves: Iterable[Leaf]) -> Tensor:
+def middle(leaves: Iterable[Leaf]) -> torch.Tensor:
     """Return the model ``(d,)`` from which all clients train in a review: the geometric median of the leaves' models.
 
     Each model counts once per client. If the median is not a single point, it is the one nearest to the mean. A mean would
@@ -769,7 +768,7 @@ class SplitHalf:
         """The first round after this one in which a probe is due."""
         return round + 1 + (self.first_probe - round - 1) % self.probe_every if round >= self.first_probe else self.first_probe
 
-    def _mean(self, own: Replies) -> Tensor:
+    def _mean(self, own: Replies) -> torch.Tensor:
         return own.mean(weights(own, self.weighting))
 
     def _trained(self, leaf: Leaf, own: Replies) -> Leaf:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,12 @@ class Layout:
         dense: Names of the layers that are ``nn.Linear``.
 
     Example:
-        >>> layout = Layout(nn.Linear(3, 2, device="meta"))
+        >>> layout = Layout(torch.nn.Linear(3, 2, device="meta"))
         >>> layout.size, dict(layout.columns)
         (8, {'': (0, 8)})
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module) -> None:
         trainable = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         frozen = [(n, p) for n, p in module.named_parameters() if not p.requires_grad]
         buffers = [(n, b) for n, b in module.named_buffers() if b.is_floating_point() and n in module.state_dict()]
@@ -81,7 +80,7 @@ class Layout:
         self.columns: Mapping[str, tuple[int, int]] = self._layers(names)
         self.tensors: Mapping[str, tuple[int, int]] = {p.name: (p.start, p.stop) for p in self.pieces if p.name in names}
         self.dense: tuple[str, ...] = tuple(
-            name for name, part in module.named_modules() if isinstance(part, nn.Linear) and name in self.columns
+            name for name, part in module.named_modules() if isinstance(part, torch.nn.Linear) and name in self.columns
         )
 
     def _layers(self, trainable: set[str]) -> dict[str, tuple[int, int]]:
@@ -94,7 +93,7 @@ class Layout:
                 layers[layer] = (first, piece.stop)
         return layers
 
-    def mask(self, layers: Iterable[str]) -> Tensor:
+    def mask(self, layers: Iterable[str]) -> torch.Tensor:
         """Return the mask of the columns of some layers, with their buffers; all columns if all layers are named.
 
         Args:
@@ -118,7 +117,7 @@ class Layout:
                 mask[piece.start : piece.stop] = True
         return mask
 
-    def row(self, source: nn.Module | Mapping[str, Tensor]) -> Tensor:
+    def row(self, source: torch.nn.Module | Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Copy the tensors of a module or state dict to one row.
 
         Args:
@@ -130,7 +129,7 @@ class Layout:
         Raises:
             ValueError: The state dict lacks a tensor, or a tensor has another shape.
         """
-        tensors = source.state_dict() if isinstance(source, nn.Module) else source
+        tensors = source.state_dict() if isinstance(source, torch.nn.Module) else source
         missing = [p.name for p in self.pieces if p.name not in tensors]
         if missing:
             raise ValueError(f"the state dict lacks {missing[0]!r}; it is from another model")
@@ -139,7 +138,7 @@ class Layout:
                 raise ValueError(f"{piece.name} has shape {tuple(tensors[piece.name].shape)} where the model has {piece.shape}")
         return torch.cat([tensors[p.name].detach().reshape(-1).to(torch.float32) for p in self.pieces])
 
-    def state_dict(self, row: Tensor) -> dict[str, Tensor]:
+    def state_dict(self, row: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return views of a row by name, for ``load_state_dict(..., strict=False)``.
 
         Args:
@@ -155,12 +154,12 @@ class Layout:
             raise ValueError(f"a row of this model has shape ({self.size},), got {tuple(row.shape)}")
         return {p.name: row[p.start : p.stop].view(p.shape) for p in self.pieces}
 
-    def raise_variances(self, row: Tensor) -> None:
+    def raise_variances(self, row: torch.Tensor) -> None:
         """Set negative running variances of a row to zero, in place: no training makes them, and their roots are NaN."""
         for part in self.variances:
             row[part].clamp_(min=0.0)
 
-    def load(self, module: nn.Module, row: Tensor) -> None:
+    def load(self, module: torch.nn.Module, row: torch.Tensor) -> None:
         """Copy a row into the tensors of a module, in place."""
         own = module.state_dict(keep_vars=True)
         with torch.no_grad():
@@ -168,7 +167,7 @@ class Layout:
                 own[name].copy_(value)
 
 
-def own_layers(row: Tensor, kept: Tensor | None) -> Tensor:
+def own_layers(row: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
     """Put a client's own values into a model.
 
     Args:

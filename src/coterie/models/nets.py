@@ -20,16 +20,15 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from coterie.randomness import seeded
 from coterie.settings import UserError, nearest
 
 Shape = tuple[int, ...]
-Builder = Callable[[Shape, int], nn.Module]
+Builder = Callable[[Shape, int], "torch.nn.Module"]
 
 
-def dense(shape: Shape, classes: int, hidden: Sequence[int] = (64,), dropout: float = 0.0) -> nn.Module:
+def dense(shape: Shape, classes: int, hidden: Sequence[int] = (64,), dropout: float = 0.0) -> torch.nn.Module:
     """Make a fully connected network with ReLU after each hidden layer.
 
     Args:
@@ -41,9 +40,9 @@ def dense(shape: Shape, classes: int, hidden: Sequence[int] = (64,), dropout: fl
     Returns:
         A module with logits ``(b, classes)``.
     """
-    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+    layers: OrderedDict[str, torch.nn.Module] = OrderedDict(flatten=torch.nn.Flatten())
     _dense_layers(layers, math.prod(shape), hidden, classes, dropout)
-    return nn.Sequential(layers)
+    return torch.nn.Sequential(layers)
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def convolutional(
     dropout: float = 0.0,
     norm: bool = False,
     average: bool = False,
-) -> nn.Module:
+) -> torch.nn.Module:
     """Make a network of convolutions with ReLU, then dense layers.
 
     Args:
@@ -92,54 +91,65 @@ def convolutional(
     """
     if len(shape) != 3:
         raise UserError(f"a convolutional net needs images (channels, height, width), got inputs of shape {shape}")
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    layers: OrderedDict[str, torch.nn.Module] = OrderedDict()
     (channels, *size) = shape
     for i, conv in enumerate(convs, 1):
-        layers[f"conv{i}"] = nn.Conv2d(channels, conv.out, conv.kernel, padding=conv.padding)
+        layers[f"conv{i}"] = torch.nn.Conv2d(channels, conv.out, conv.kernel, padding=conv.padding)
         if norm:
-            layers[f"norm{i}"] = nn.BatchNorm2d(conv.out)
+            layers[f"norm{i}"] = torch.nn.BatchNorm2d(conv.out)
         if conv.pool:  # before ReLU: the same result, and a quarter of the work for ReLU
-            layers[f"pool{i}"] = nn.MaxPool2d(2)
-        layers[f"relu{i}"] = nn.ReLU()
+            layers[f"pool{i}"] = torch.nn.MaxPool2d(2)
+        layers[f"relu{i}"] = torch.nn.ReLU()
         channels, size = conv.out, [(s + 2 * conv.padding - conv.kernel + 1) // (2 if conv.pool else 1) for s in size]
     if min(size) < 1:
         raise UserError(f"images of {shape[1]} x {shape[2]} are too small for this net")
     if average:
-        layers["average"], size = nn.AdaptiveAvgPool2d(1), [1, 1]
-    layers["flatten"] = nn.Flatten()
+        layers["average"], size = torch.nn.AdaptiveAvgPool2d(1), [1, 1]
+    layers["flatten"] = torch.nn.Flatten()
     _dense_layers(layers, channels * math.prod(size), hidden, classes, dropout, norm)
-    return nn.Sequential(layers)
+    return torch.nn.Sequential(layers)
 
 
 def _dense_layers(
-    layers: OrderedDict[str, nn.Module], width: int, hidden: Sequence[int], classes: int, dropout: float, norm: bool = False
+    layers: OrderedDict[str, torch.nn.Module],
+    width: int,
+    hidden: Sequence[int],
+    classes: int,
+    dropout: float,
+    norm: bool = False,
 ) -> None:
     for i, out in enumerate(hidden, 1):
-        layers[f"fc{i}"] = nn.Linear(width, out)
+        layers[f"fc{i}"] = torch.nn.Linear(width, out)
         if norm:
-            layers[f"fc_norm{i}"] = nn.BatchNorm1d(out)
-        layers[f"fc_relu{i}"] = nn.ReLU()
+            layers[f"fc_norm{i}"] = torch.nn.BatchNorm1d(out)
+        layers[f"fc_relu{i}"] = torch.nn.ReLU()
         width = out
     if dropout:
-        layers["dropout"] = nn.Dropout(dropout)
-    layers[f"fc{len(hidden) + 1}" if hidden else "fc"] = nn.Linear(width, classes)
+        layers["dropout"] = torch.nn.Dropout(dropout)
+    layers[f"fc{len(hidden) + 1}" if hidden else "fc"] = torch.nn.Linear(width, classes)
 
 
-class NextWord(nn.Module):
-    """A word model: embedding, LSTM, dense layer; tokens ``(b, t)`` -> logits ``(b, t, words)``."""
+def next_word(shape: Shape, classes: int, embedding: int = 128, hidden: int = 256, layers: int = 2) -> torch.nn.Module:
+    """Make a word model: embedding, LSTM, dense layer.
 
-    def __init__(self, shape: Shape, classes: int, embedding: int = 128, hidden: int = 256, layers: int = 2) -> None:
-        super().__init__()
-        if len(shape) != 1:
-            raise UserError(f"a word model needs sequences of tokens, and the inputs have shape {shape}")
-        self.embedding = nn.Embedding(classes, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
-        self.fc = nn.Linear(hidden, classes)
+    Args:
+        shape: Shape of one input, (tokens,).
+        classes: Number of words.
+        embedding: Width of the embedding.
+        hidden: Width of the LSTM.
+        layers: Layers of the LSTM.
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits ``(b, t, words)`` of tokens ``(b, t)``."""
-        states, _ = self.lstm(self.embedding(tokens))
-        return self.fc(states)
+    Returns:
+        A module with logits ``(b, t, words)`` for tokens ``(b, t)``.
+
+    Raises:
+        UserError: The inputs are not sequences of tokens.
+    """
+    from coterie.models.next_word import NextWord  # imported here because it imports torch
+
+    if len(shape) != 1:
+        raise UserError(f"a word model needs sequences of tokens, and the inputs have shape {shape}")
+    return NextWord(classes, embedding, hidden, layers)
 
 
 _MCMAHAN = [Conv(32, 5, 2, True), Conv(64, 5, 2, True)]
@@ -182,7 +192,7 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
         # CFL's "5-layer CNN" for CIFAR-10, sizes ours: 2,193,226.
         "cfl-cifar-cnn": partial(convolutional, convs=_CIFAR, hidden=(256,)),
         # CFL's two-layer LSTM for AG News, sizes ours: 4,771,600 with 10,000 words.
-        "cfl-lstm": NextWord,
+        "cfl-lstm": next_word,
         # ACFL's five convolutions and one dense layer, 511 KB: 130,826. The positions of the pooling are ours.
         "acfl-cnn": partial(convolutional, convs=_ACFL, average=True),
     }
@@ -195,7 +205,7 @@ def takes_tokens(name: str) -> bool:
     return name == "cfl-lstm" or name not in MODELS
 
 
-def make(name: str, shape: Shape, classes: int) -> nn.Module:
+def make(name: str, shape: Shape, classes: int) -> torch.nn.Module:
     """Make a fresh module.
 
     Args:
@@ -219,7 +229,7 @@ def make(name: str, shape: Shape, classes: int) -> nn.Module:
     return builder(name)(shape, classes)
 
 
-def factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.Module]:
+def factory(name: str, shape: Shape, classes: int) -> Callable[[], torch.nn.Module]:
     """Check that a model can be made, and return a function that makes it.
 
     The function can be sent to worker processes.
@@ -243,7 +253,7 @@ def factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.Module]:
     return partial(make, name, shape, classes)
 
 
-def described(maker: Callable[[], nn.Module]) -> dict[str, Any] | None:
+def described(maker: Callable[[], torch.nn.Module]) -> dict[str, Any] | None:
     """The name, shape and classes of a function that :func:`factory` returned; None for any other function."""
     if not isinstance(maker, partial) or maker.func is not make:
         return None
@@ -258,7 +268,7 @@ def _try(name: str, shape: Shape, classes: int) -> None:
             made = build(shape, classes)
     except Exception as error:
         raise UserError(f"the model {name!r} fails with shape {shape} and {classes} classes: {error}") from error
-    if not isinstance(made, nn.Module):
+    if not isinstance(made, torch.nn.Module):
         raise UserError(f"the model {name!r} must make an nn.Module, but makes {type(made).__name__}")
     if not any(parameter.requires_grad for parameter in made.parameters()):
         raise UserError(f"the model {name!r} has no trainable parameter")

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
-import safetensors.torch
 import torch
 
 from coterie import core
@@ -118,7 +117,7 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
     if type(value) is float:
         return value if math.isfinite(value) else {"is": "float", "bits": struct.pack(">d", value).hex()}
     if isinstance(value, torch.Tensor):
-        return {"is": "tensor", "blob": put(safetensors.torch.save({"": value.detach().cpu().contiguous()}))}
+        return {"is": "tensor", "blob": put(safetensors_of({"": value.detach().cpu().contiguous()}))}
     if isinstance(value, np.ndarray):
         return {"is": "array", "blob": put(safetensors.numpy.save({"": _plain(value)}))}
     if type(value) is tuple:
@@ -167,7 +166,9 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
     if kind == "scalar":
         return np.frombuffer(bytes.fromhex(value["bits"]), dtype=np.dtype(value["dtype"]))[0]
     if kind == "tensor":
-        return safetensors.torch.load(get(value["blob"]))[""]
+        from safetensors.torch import load  # imported here because it imports torch
+
+        return load(get(value["blob"]))[""]
     if kind == "array":
         return safetensors.numpy.load(get(value["blob"]))[""]
     if kind == "frozenset":
@@ -187,6 +188,21 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
         if not agrees(field, hints.get(name, Any)):
             raise TypeError(f"its {name} is {type(field).__name__} {str(field)[:40]!r}")
     return cls(**fields)
+
+
+def safetensors_of(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Convert contiguous tensors to the bytes of a safetensors file.
+
+    Args:
+        tensors: The tensors, on the CPU, by name.
+        metadata: Texts by name, in the header of the file.
+
+    Returns:
+        The bytes.
+    """
+    from safetensors.torch import save  # imported here because it imports torch
+
+    return save(dict(tensors), metadata)
 
 
 @cache

@@ -28,7 +28,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import safetensors.numpy
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
@@ -36,7 +35,7 @@ from coterie.core import Note, Round
 from coterie.files import available_memory, descriptor, open_regular, read_regular, read_within, reason, within
 from coterie.printable import printable
 from coterie.records import checksum
-from coterie.records.codec import DamagedError
+from coterie.records.codec import DamagedError, safetensors_of
 from coterie.records.store import CHECKED, KEPT, SCHEMA, BusyError, Checkpoints, Fits, check_schema, sync_folder, write_whole
 from coterie.records.wellformed import flaw_of_description, flaw_of_line
 from coterie.settings import UserError, toml
@@ -466,7 +465,7 @@ def matrix_file(note: Note, round: int) -> bytes:
     """
     about = {"round": round, "kind": note.kind, "clients": list(note.order)}
     tensors = {name: matrix.detach().to("cpu", torch.float32).contiguous() for name, matrix in note.similarity.items()}
-    return safetensors.torch.save(tensors, {"note": to_json(about)})
+    return safetensors_of(tensors, {"note": to_json(about)})
 
 
 def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[int], dict[str, np.ndarray]]:

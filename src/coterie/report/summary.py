@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
@@ -331,5 +331,5 @@ def interval(values: Sequence[float | None], confidence: float = 0.95) -> dict[s
     mean = float(np.mean(known))
     if len(known) == 1:
         return {"mean": mean, "low": None, "high": None}
-    half = float(stdtrit(len(known) - 1, (1 + confidence) / 2) * np.std(known, ddof=1) / np.sqrt(len(known)))
+    half = float(scipy.special.stdtrit(len(known) - 1, (1 + confidence) / 2) * np.std(known, ddof=1) / np.sqrt(len(known)))
     return {"mean": mean, "low": mean - half, "high": mean + half}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.cluster import hierarchy
+import scipy
 
 from coterie.clustering import dendrogram
 from coterie.records.codec import DamagedError
@@ -98,7 +98,7 @@ def _tree(method: Mapping[str, Any], round: int, clients: Sequence[int], matrix:
         what, apart = "1 minus the cosine", 1 - matrix
         threshold = 1 - threshold if isinstance(threshold, float) else None
     merges = dendrogram((apart + apart.T) / 2 * (1 - np.eye(len(apart))), method["linkage"])
-    drawn = hierarchy.dendrogram(merges, no_plot=True)
+    drawn = scipy.cluster.hierarchy.dendrogram(merges, no_plot=True)
     chart = _chart(
         f"Dendrogram of round {round}",
         f"Clients merged by {method['linkage']} linkage of {what}. Merges below the threshold make the groups.",
