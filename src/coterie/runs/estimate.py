@@ -34,7 +34,7 @@ from coterie.records.record import line, to_json
 from coterie.runs.experiment import Experiment
 
 PATIENCE = 0.8
-"""Seconds for the first rounds of all methods together; each method makes at least one round."""
+"""Seconds for the first rounds of all methods together; each method makes two rounds or more."""
 LEAST, NUMBERS = 10, 1 << 25
 """Clients in the first rounds, at least; numbers in the updates of more clients, at most."""
 SHORT, LONG = 8, 0.2
@@ -134,7 +134,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 class _FirstRounds:
-    """The first rounds of a method with some of the clients: as many as the time allows, at least one."""
+    """The first rounds of a method with some of the clients: as many as the time allows, at least two."""
 
     def __init__(self, experiment: Experiment, method: Method[Any], world: World, costs: _Costs, patience: float) -> None:
         self.experiment, self.method, self.world, self.costs, self.numbers = experiment, method, world, costs, 0.0
@@ -152,7 +152,7 @@ class _FirstRounds:
         wire, federation = inprocess.setup(self.method, self.few, seed, self.experiment.boundary)
         position = Position(round=0, exchange=0, state=self.method.init(federation), members=federation.clients)
         with ClientPool(self.few, wire, hardware, self.experiment.robust) as pool:
-            while position.round < self.experiment.rounds and (not self.work or time.perf_counter() < end):
+            while position.round < self.experiment.rounds and (len(self.work) < 2 or time.perf_counter() < end):
                 clock, tasks = inprocess.Clock(), dict.fromkeys(("tasks", "passes", "measured"), 0.0)
                 steps = inprocess.round_steps(self.method, self.few, wire, position, seed, clock)
                 done = inprocess.carry(steps, partial(self._exchange, pool=pool, seed=seed, clock=clock, sums=tasks))
