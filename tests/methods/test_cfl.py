@@ -45,9 +45,9 @@ def test_the_norm_of_the_mean_is_not_the_mean_of_norms() -> None:
     ("settings", "why"),
     [
         ({"eps1": 1.0, "eps2": 2.0}, "not stationary: mean update 1 >= eps1 1"),  # strict: 1 is not below 1
-        ({"eps1": 1.5, "eps2": 3.1}, "in agreement: greatest update 3 < eps2 3.1"),
+        ({"eps1": 1.5, "eps2": 3.1}, "in agreement: largest update 3 < eps2 3.1"),
         ({"eps1": 1.5, "eps2": 2.0, "warmup": 1}, "round 1 is within the warm-up of 1"),
-        ({"eps1": 1.5, "eps2": 2.0, "min_cluster_size": 2}, "a side would have fewer than min_cluster_size 2"),
+        ({"eps1": 1.5, "eps2": 2.0, "min_cluster_size": 2}, "a side is too small: smaller side 1 < min_cluster_size 2"),
     ],
 )
 def test_each_criterion_alone_keeps_a_group_together(settings: dict[str, float], why: str) -> None:
@@ -114,7 +114,7 @@ def test_alpha_cross_is_corrected_for_few_clients_where_criteria_are_relative() 
     assert len(last(CFL(gamma_max=0.49, **loose), world, 1).groups) == 2
     kept = last(CFL(gamma_max=0.51, **loose), world, 1)
     assert len(kept.groups) == 1
-    assert "(0.500 corrected for 2 clients)" in kept.notes[0].text
+    assert "not separable: noise allowed 0.5 <= gamma_max 0.51" in kept.notes[0].text
     assert len(last(CFL(gamma_max=0.51, scale="absolute", **loose), world, 1).groups) == 2
 
 

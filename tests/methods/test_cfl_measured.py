@@ -68,7 +68,7 @@ def test_halves_are_asked_for_where_a_group_is_about_to_split_and_nowhere_else()
     usual = found[0].bytes_up
     assert all(done.bytes_up == usual for done in found[:first])
     assert found[first].bytes_up > 1.9 * usual
-    assert any(kind in ("hold", "split") and "as measured" in text for _, kind, text in texts)
+    assert any(kind in ("hold", "split") and "separable by the measured noise" in text for _, kind, text in texts)
 
 
 def test_clients_who_are_alike_are_not_split() -> None:

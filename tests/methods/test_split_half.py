@@ -384,7 +384,7 @@ def test_a_newcomer_of_no_branch_is_on_its_own_and_the_next_finds_it() -> None:
     other = signals(np.array([0]), seed=77, size=1.2)[0]
     went = step(tree, 0, 99, probe, newcomer(other, 1), 1e-4)
     assert (went.at, went.alone) == (3, True)
-    assert "on its own" in went.note.text
+    assert "a new group" in went.note.text
     tree, probe = went.tree, went.probe
     twin = replace(newcomer(other, 2), clients=(100,))
     went = step(tree, 0, 100, probe, twin, 1e-4)

@@ -438,8 +438,9 @@ class CFL:
         found: list[Criterion] = []
         gamma_max = self.gamma_max if self.gamma_max is not None else measured_gamma(heard.replies)
         if heard.sides is not None and gamma_max is not None:
-            bound, setting = gamma_bound(self._alpha(heard)), "gamma_max" if self.gamma_max is not None else ""
-            found.append(Criterion("noise allowed", bound, ">", gamma_max, setting, met="separable", unmet="not separable"))
+            setting, by = ("gamma_max", "") if self.gamma_max is not None else ("", " by the measured noise")
+            met, unmet = f"separable{by}", f"not separable{by}"
+            found.append(Criterion("noise allowed", gamma_bound(self._alpha(heard)), ">", gamma_max, setting, met, unmet))
         if heard.sides is not None and self.min_cluster_size > 1:
             size, least = heard.smallest, self.min_cluster_size
             found.append(Criterion("smaller side", size, ">=", least, "min_cluster_size", unmet="a side is too small"))

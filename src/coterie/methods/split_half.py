@@ -407,17 +407,19 @@ def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[i
         f"{seen.value:.3g} to node {id}" + (f" (p {seen.p:.2g})" if level else "") for id, seen in sorted(found.items())
     )
     where = "joins" if tree.is_leaf(child) else "continues from"
+    numbers = {"at": float(at), "node": float(child), **{f"node_{id}": seen.value for id, seen in found.items()}}
     criteria: tuple[Criterion, ...] = ()
     if level is not None:
-        most = max(seen.p for seen in found.values())
-        unmet = "it differs from all branches"
-        criteria = (Criterion("p of the most similar branch", most, ">=", level, "level", "it fits a branch", unmet),)
+        chances = {f"p_{id}": seen.p for id, seen in found.items()}
+        numbers |= chances
+        name, unmet = "p of the most similar branch", "it differs from all branches"
+        criteria = (Criterion(name, max(chances.values()), ">=", level, "level", "it fits a branch", unmet),)
     return Note(
         kind="join" if tree.is_leaf(child) else "walk", clients=(client,), criteria=criteria,
         text=f"client {client} at node {at}: squared distance {by}; {where} node {child}"
         + ("" if child in found else ", a new group: it differs from all"),
         otherwise=f"it would have {'started a new group' if child in found else 'joined the nearest branch'}",
-        numbers={"at": float(at), "node": float(child), **{f"node_{id}": seen.value for id, seen in found.items()}},
+        numbers=numbers,
     )  # fmt: skip
 
 
