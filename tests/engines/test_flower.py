@@ -248,7 +248,7 @@ def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again() -> None:
     grid.fate = fate
     done = next(strategy_of(FedAvg(), tried, nodes=5).rounds(grid, 1))
     assert len(asked) == 2
-    assert [(note.kind, note.clients) for note in done.notes] == [("join", (0,))]  # and nobody else was called that
+    assert [(note.kind, note.clients) for note in done.notes] == [("arrive", (0,))]  # and nobody else was called that
     assert done.position.members == IDS
 
 
@@ -335,7 +335,7 @@ def test_who_is_silent_is_away_after_a_while_and_admitted_again() -> None:
         quiet[0] = done.number < 3
     members = [3 in done.position.members for done in seen]
     assert members == [True, False, False, True, True] or members == [True, False, True, True, True]
-    assert [note.kind for done in seen for note in done.notes if note.kind in ("leave", "join")][:2] == ["leave", "join"]
+    assert [note.kind for done in seen for note in done.notes if note.kind in ("leave", "arrive")][:2] == ["leave", "arrive"]
 
 
 def test_a_late_node_joins_and_one_that_restarts_is_who_it_was() -> None:
@@ -356,7 +356,7 @@ def test_a_late_node_joins_and_one_that_restarts_is_who_it_was() -> None:
 
 def test_too_few_nodes_are_an_error_that_says_how_many_came() -> None:
     tried = world(IDS)
-    with pytest.raises(EngineError, match=r"waited 0.1 s for 9 nodes, and 6 came"):
+    with pytest.raises(EngineError, match=r"waited 0.1 s for 9 clients, and 6 nodes connected"):
         next(strategy_of(FedAvg(), tried, nodes=9, wait=0.1).rounds(Here(app_of(tried), 6), 1))
 
 

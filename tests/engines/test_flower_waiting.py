@@ -106,7 +106,7 @@ def test_a_silent_client_is_no_member_again_because_it_is_connected(clock: Clock
     assert members[:9] == [True, True, *[False] * 7]
     assert members[-1]
     assert made.rounds[-1].silent == ()
-    joined = [done.number for done in made.rounds for note in done.notes if note.kind == "join" and note.clients == (2,)]
+    joined = [done.number for done in made.rounds for note in done.notes if note.kind == "arrive" and note.clients == (2,)]
     assert len(joined) == 1
 
 

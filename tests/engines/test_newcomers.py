@@ -59,5 +59,5 @@ def test_three_who_join_in_the_round_their_leaf_splits_reach_their_true_leaves()
         joining = replace(scenario, join_round=number)
         rest = list(coterie.run(METHOD, joining, rounds=ROUNDS + 8, seed=0, eval_every=100, start=done[number - 2].position))
         assert any(note.kind == "split" for note in rest[0].notes)
-        assert {c for note in rest[0].notes if note.kind == "join" for c in note.clients} >= set(new)
+        assert {c for note in rest[0].notes if note.kind == "arrive" for c in note.clients} >= set(new)
         assert rest[-1].assignment.groups == truth, number

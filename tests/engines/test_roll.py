@@ -48,7 +48,7 @@ def test_a_newcomer_is_not_there_before_its_round() -> None:
     done = play(FedAvg(), Attendance(joins={7: 3}), 4)
     assert [one.asked for one in done] == [3, 3, 4, 4]
     assert [sorted(one.scores or {}) for one in done] == [[2, 3, 11]] * 2 + [[2, 3, 7, 11]] * 2
-    assert [[n.kind for n in one.notes] for one in done] == [[], [], ["join"], []]
+    assert [[n.kind for n in one.notes] for one in done] == [[], [], ["arrive"], []]
     # Until then the run is that of the other three.
     three = small.world()
     alone = replace(three, clients={c: d for c, d in three.clients.items() if c != 7})
@@ -69,7 +69,7 @@ def test_who_is_away_for_long_is_retired_and_admitted_on_return(patience: int) -
     done = play(FedAvg(), Attendance(away={7: [(2, back - 1)]}, patience=patience), back + 1)
     there = [7 in one.assignment.row for one in done]
     assert there == [True] * patience + [False] * 4 + [True] * 2
-    assert [n.kind for one in done for n in one.notes] == ["leave", "join"]
+    assert [n.kind for one in done for n in one.notes] == ["leave", "arrive"]
     assert done[-1].position.missed == {}
 
 
