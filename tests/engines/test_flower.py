@@ -356,7 +356,7 @@ def test_a_late_node_joins_and_one_that_restarts_is_who_it_was() -> None:
 
 def test_too_few_nodes_are_an_error_that_says_how_many_came() -> None:
     tried = world(IDS)
-    with pytest.raises(EngineError, match=r"waited 0.1 s for 9 nodes, and 6 came"):
+    with pytest.raises(EngineError, match=r"waited 0.1 s for 9 clients, and 6 nodes connected"):
         next(strategy_of(FedAvg(), tried, nodes=9, wait=0.1).rounds(Here(app_of(tried), 6), 1))
 
 

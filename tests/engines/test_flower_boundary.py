@@ -92,7 +92,7 @@ def test_the_server_sees_no_row_that_is_not_sealed() -> None:
 def test_a_rotation_without_a_secret_is_for_simulations() -> None:
     with pytest.raises(SettingError, match=r"rotation permute needs Boundary.secret >= 2\^64 at a real node, got none"):
         boundary_mod(Boundary(rotation="permute"), mlp)
-    with pytest.raises(SettingError, match=r"at a real node, got a smaller one: the server has a digest") as told:
+    with pytest.raises(SettingError, match=r"at a real node, got a smaller one: the server has its digest") as told:
         boundary_mod(Boundary(rotation="permute", secret=2**63 + 12345), mlp)
     assert str(2**63 + 12345) not in str(told.value)
     with pytest.raises(SettingError, match=r"Boundary.secret must be none in the server's strategy"):
@@ -213,7 +213,7 @@ def spoil(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Messa
         (lambda s: {**s, "values": s["values"].double()}, "of torch.float64 where topk has"),
         (lambda s: {**s, "values": s["values"] * torch.nan}, "NaN, infinite"),
         (lambda s: {"others": s["others"]}, "it holds nothing where topk has indices, values"),
-        (lambda s: {**s, "others": torch.zeros(7)}, "its others are not the"),
+        (lambda s: {**s, "others": torch.zeros(7)}, "its others must be the"),
     ],
     ids=["beyond", "below", "too few", "type", "nan", "nothing", "others"],
 )
