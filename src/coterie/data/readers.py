@@ -276,9 +276,9 @@ def mat(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
 
     raw = _unpacked_mat(path, stored(path))
     try:
-        told = {name: (shape, kind) for name, shape, kind in whosmat(io.BytesIO(raw))}
+        declared = {name: (shape, kind) for name, shape, kind in whosmat(io.BytesIO(raw))}
         for name in names:
-            shape, kind = told[name]
+            shape, kind = declared[name]
             if kind not in NUMBERS or math.prod(map(int, shape)) > len(raw):
                 raise ValueError(f"{name} is declared as {kind} of shape {list(shape)}")
         found = loadmat(io.BytesIO(raw), variable_names=names)

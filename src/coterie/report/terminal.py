@@ -165,8 +165,8 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
         labels = numbered([one["method"] for one in here])
         parts += [Text("")] if parts else []
         parts += [Text(name, style="bold"), _comparison(here, labels)]
-        told = zip(labels, differences(here), strict=True)
-        parts += [Text(f"{label}: {words}", style="dim") for label, words in told if words]
+        labelled = zip(labels, differences(here), strict=True)
+        parts += [Text(f"{label}: {words}", style="dim") for label, words in labelled if words]
     return Together(*parts)
 
 

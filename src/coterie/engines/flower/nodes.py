@@ -562,7 +562,7 @@ class Nodes:
         doubled: Clients with several connected nodes.
         greeted: Nodes that have once been asked for their ids with a wait for the answer.
         took: The longest time, in seconds, in which enough of them answered.
-        told: Texts of notes that are given only once.
+        noted: Texts of notes that are given only once.
     """
 
     post: Post
@@ -579,7 +579,7 @@ class Nodes:
     doubled: set[Client] = field(default_factory=set)
     greeted: set[int] = field(default_factory=set)
     took: float = 0.0
-    told: set[str] = field(default_factory=set)
+    noted: set[str] = field(default_factory=set)
 
     @property
     def grid(self) -> Grid:
@@ -628,7 +628,7 @@ class Nodes:
         Raises:
             EngineError: There are too few clients after this time.
         """
-        end, told = self.post.now() + seconds, -1
+        end, last = self.post.now() + seconds, -1
         while True:
             came = len(list(self.grid.get_node_ids()))
             if came >= count and len(there := self.look()) >= count:
@@ -636,9 +636,9 @@ class Nodes:
             if self.post.now() >= end:
                 hint = "; ".join(note.text for note in self.notes) or "are the SuperNodes running?"
                 raise EngineError(f"waited {seconds:g} s for {count} clients, and {came} nodes connected; {hint}")
-            if came != told:
+            if came != last:
                 tell(f"{came} of {count} nodes connected")
-                told = came
+                last = came
             self.post.sleep(0.5)
 
     def awake(self, clients: Iterable[Client], members: Collection[Client]) -> frozenset[Client]:
@@ -746,8 +746,8 @@ class Nodes:
             self._once(text, ())
 
     def _once(self, text: str, clients: tuple[Client, ...]) -> None:
-        if text not in self.told:
-            self.told.add(text)
+        if text not in self.noted:
+            self.noted.add(text)
             self.notes.append(Note(kind="node", clients=clients, text=text))
 
     def _free(self, claimed: Iterable[Client]) -> Client:
