@@ -76,18 +76,16 @@ class KMeansFL:
             return replace(state, notes=())
         if state.round == self.warmup:
             return self.cluster(state, replies)
-        assert replies.means is not None
         chosen = {client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)}
         new = [client for client in chosen if client not in state.group and len(state.models) > 1]
         notes = tuple(
             Note(kind="join", clients=(client,), text=f"least training loss with model {chosen[client]}") for client in new
         )
         group = {**state.group, **chosen}
-        return replace(state, round=state.round + 1, models=state.models + replies.means, group=group, notes=notes)
+        return replace(state, round=state.round + 1, models=state.models + replies.mean_updates, group=group, notes=notes)
 
     def cluster(self, state: KMeansState, replies: Replies) -> KMeansState:
-        assert replies.updates is not None
-        updates = replies.updates[:, : state.parameters].double()  # a counter of batches would drown everything else
+        updates = replies.all_updates[:, : state.parameters].double()  # a counter of batches would drown everything else
         count = min(self.groups, len(updates.unique(dim=0)))
         found = KMeans(count, n_init=10, random_state=0).fit(updates.numpy())  # a pure function needs a fixed seed
         groups = as_groups([replies.clients[i] for i in part] for part in groups_of(found.labels_))  # ids from here on

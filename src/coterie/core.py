@@ -46,6 +46,7 @@ __all__ = [
     "Sign",
     "Task",
     "Training",
+    "Weighting",
     "amounts",
     "as_groups",
     "average",
@@ -303,6 +304,9 @@ def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[floa
 # The messages between the server and its clients in one exchange: tasks in a plan, and replies.
 
 
+Weighting = Literal["data", "uniform"]
+"""The weights of a mean: by training examples, or equal."""
+
 Need = Literal["mean", "gram", "rows"]
 """What a plan asks of an engine: ``"mean"``, ``"gram"`` or ``"rows"``."""
 
@@ -430,7 +434,7 @@ class Plan:
     need: Need = "rows"
     columns: slice | None = None
     sketch: int | None = None
-    weighting: Literal["data", "uniform"] = "data"
+    weighting: Weighting = "data"
     ends_round: bool = True
 
 
@@ -445,10 +449,11 @@ class Replies:
         losses: For each client, one loss per offered model, in the order of the offer; empty if nothing was measured.
         accuracies: The same for accuracies.
         means: Shape ``(k, d)``: for each row of the plan's models, the weighted mean update; zeros if no client trained from
-            it.
+            it. ``None`` if the plan does not need them; then ``mean_updates`` raises an error.
         heard: Shape ``(k,)``: for each row of the plan's models, the number of clients in the mean.
         gram: Shape ``(n, n)``: the Gram matrix of the updates, or of their sketches; ``None`` if the plan does not need it.
-        updates: Shape ``(n, d)``: the updates, or their sketches; ``None`` if the plan does not need them.
+        updates: Shape ``(n, d)``: the updates, or their sketches; ``None`` if the plan does not need them. Then
+            ``all_updates`` raises an error.
         halves: Shape ``(2 n, 2 n)``: if tasks asked for halves, the Gram matrix over the plan's columns of the first updates
             of all clients, followed by their second updates. NaN for a client that was not asked for halves or has too few
             examples. ``None`` if no client sent halves.
@@ -482,6 +487,28 @@ class Replies:
     scaled: Mapping[Client, float] = field(default_factory=dict)
 
     @property
+    def all_updates(self) -> torch.Tensor:
+        """The ``updates`` of a plan with ``need="rows"``.
+
+        Raises:
+            ValueError: The plan did not ask for them.
+        """
+        if self.updates is None:
+            raise ValueError('replies hold no single updates: ask for them by Plan(need="rows")')
+        return self.updates
+
+    @property
+    def mean_updates(self) -> torch.Tensor:
+        """The ``means`` of a plan with ``need="mean"`` or ``"gram"``.
+
+        Raises:
+            ValueError: The plan did not ask for them.
+        """
+        if self.means is None:
+            raise ValueError('replies hold no mean updates: ask for them by Plan(need="mean")')
+        return self.means
+
+    @property
     def halved(self) -> tuple[Client, ...]:
         """The clients whose ``halves`` are known."""
         if self.halves is None:
@@ -498,8 +525,7 @@ class Replies:
         Returns:
             Shape ``(d,)``.
         """
-        assert self.updates is not None
-        return self.averaging.of(self.updates, weights)
+        return self.averaging.of(self.all_updates, weights)
 
     def positions(self, clients: Iterable[Client]) -> list[int]:
         """Return the positions in this object's arrays of those of ``clients`` that answered."""
@@ -526,13 +552,13 @@ class Replies:
         )
 
 
-def weights(replies: Replies, weighting: str) -> np.ndarray:
+def weights(replies: Replies, weighting: Weighting) -> np.ndarray:
     """Return weights ``(n,)`` with sum 1: by training examples (``"data"``) or equal (``"uniform"``)."""
     raw = amounts(replies.examples, weighting)
     return raw / raw.sum()
 
 
-def amounts(examples: np.ndarray, weighting: str) -> np.ndarray:
+def amounts(examples: np.ndarray, weighting: Weighting) -> np.ndarray:
     """Return the unscaled weight of each update, ``(n,)``: its training examples (``"data"``) or 1 (``"uniform"``)."""
     return examples.astype(np.float64) if weighting == "data" else np.ones(len(examples))
 
@@ -872,7 +898,7 @@ class Means:
 
 
 def group_means(
-    replies: Replies, groups: Sequence[Iterable[Client]], weighting: str = "data"
+    replies: Replies, groups: Sequence[Iterable[Client]], weighting: Weighting = "data"
 ) -> tuple[torch.Tensor, np.ndarray]:
     """Compute the weighted mean update of each of k groups.
 
@@ -885,15 +911,14 @@ def group_means(
         The means, shape ``(k, d)``, float32, and the numbers of clients that answered, shape ``(k,)``. Both are zero for a
         group without an answer.
     """
-    assert replies.updates is not None
     place = {client: i for i, client in enumerate(replies.clients)}
     within: list[list[int]] = [[] for _ in place]
     for group, members in enumerate(groups):
         for client in members:
             if client in place:
                 within[place[client]].append(group)
-    means = Means(len(groups), replies.updates.shape[1], replies.averaging)
-    means.add(replies.updates, amounts(replies.examples, weighting), within)
+    means = Means(len(groups), replies.all_updates.shape[1], replies.averaging)
+    means.add(replies.all_updates, amounts(replies.examples, weighting), within)
     return means.means, means.heard
 
 

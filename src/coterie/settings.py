@@ -135,6 +135,7 @@ def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
     for option in sorted(options, key=lambda o: o is not type(None)):
         origin = typing.get_origin(option) or option
+        origin = str if origin is typing.Literal else origin  # its values are the setting's choices
         if option is type(None) and value in (None, "none"):
             return None
         if origin in (float, int) and isinstance(value, numbers.Integral) and not fits(int(value), bits):
@@ -175,6 +176,8 @@ def describe(hint: Any) -> str:
     """
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return " or ".join(describe(h) for h in typing.get_args(hint))
+    if typing.get_origin(hint) is typing.Literal:
+        return "a string"
     if typing.get_origin(hint) is tuple:
         return f"a list ({describe(typing.get_args(hint)[0])} each)"
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a string", type(None): "none"}

@@ -217,7 +217,7 @@ class Scenario:
     validation: float = setting(0.1, "fraction of a client's own examples held out for validation", ge=0, lt=1)
     test: str = setting("share", f"test data of a client. {_TEST}", choices=TESTS)
     model: str = setting("mlp", "name of the model, or package.module:Name")
-    training: Training = setting(Training(), "local training")  # noqa: RUF009  (frozen)
+    training: Training = setting(Training(), "local training")
     augment: bool = setting(False, "shift and mirror training images at random")
     silent: float = setting(0.0, "probability that a client does not answer, in each exchange", ge=0, lt=1)
     patience: int = setting(10, "consecutive rounds without an answer after which a client counts as away", ge=1)

@@ -241,8 +241,7 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, threshold:
     still, arrived, notes = dict(walkers), {}, []
     own = replies.of(walkers)
     for i, client in enumerate(own.clients):
-        assert own.updates is not None
-        at, update = walkers[client], own.updates[i]
+        at, update = walkers[client], own.all_updates[i]
         child, close = tree.nearest(at, update, partial(closeness, metric=metric))
         criteria = () if threshold is None else (_near(1 - close[child] if metric == "cosine" else -close[child], threshold),)
         if all(one.held for one in criteria):

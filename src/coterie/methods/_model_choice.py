@@ -145,8 +145,7 @@ def step_centre(centres: Centres, models: torch.Tensor, replies: Replies) -> tup
         return replace(centres, measuring=False, losses={**centres.losses, **new}), models
     missed = 0 if replies.clients else centres.missed + 1
     if replies.clients:
-        assert replies.means is not None
-        models = models + replies.means  # zero except in the row that was trained
+        models = models + replies.mean_updates  # zero except in the row that was trained
     elif missed < ATTEMPTS:
         return replace(centres, missed=missed), models
     made = centres.made + 1

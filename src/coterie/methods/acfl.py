@@ -158,15 +158,14 @@ def clustered(
     Returns:
         The data for placing late clients, the models ``(k, d)`` of the groups (line 9 of the algorithm), and the reasons.
     """
-    assert replies.updates is not None
-    grams = layer_grams(rule.seen(first, replies.updates), rule.columns)
+    grams = layer_grams(rule.seen(first, replies.all_updates), rule.columns)
     compared = cosine(np.sum([grams[layer] for layer in rule.compared], axis=0))
     labels, merges = _labels(rule, compared)
     parts = groups_of(labels)
     models = torch.stack([_mean(first, replies, [replies.clients[i] for i in part]) for part in parts])
     seats = ClusterReferences(
         round=round, first=first, clients=replies.clients, home=tuple(labels.tolist()),
-        vectors=rule.vectors(first, replies.updates),
+        vectors=rule.vectors(first, replies.all_updates),
     )  # fmt: skip
     found = [[replies.clients[i] for i in part] for part in parts]
     found_in = {**layer_cosines(grams), "compared": compared}
@@ -186,8 +185,7 @@ def _labels(rule: Rule, similar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _mean(first: torch.Tensor, replies: Replies, clients: list[Client]) -> torch.Tensor:
     """The data-weighted mean of the models that ``clients`` trained from ``first``."""
     heard = replies.of(clients)
-    assert heard.updates is not None
-    return heard.averaging.around(first, first + heard.updates, weights(heard, "data"))
+    return heard.averaging.around(first, first + heard.all_updates, weights(heard, "data"))
 
 
 def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple[Client, ...]) -> Note:
@@ -233,8 +231,7 @@ def placed(
     Returns:
         The data with these clients, models ``(j, d)`` of the new groups, and the reasons.
     """
-    assert replies.updates is not None
-    mine = rule.vectors(seats.first, replies.updates)
+    mine = rule.vectors(seats.first, replies.all_updates)
     known, home, vectors, notes = list(seats.clients), list(seats.home), seats.vectors, []
     founded: list[list[Client]] = []
     for client, vector in zip(replies.clients, mine, strict=True):
@@ -422,9 +419,8 @@ class ACFL:
         members = replies.of(state.home)
         if not members.clients:
             return state
-        assert members.updates is not None
         models, row = self._served(state)
-        rows = models[[row[client] for client in members.clients]] + members.updates
+        rows = models[[row[client] for client in members.clients]] + members.all_updates
         centres = state.centres.clone()
         for group, clients in state.groups:
             heard = members.of(clients)
@@ -462,7 +458,7 @@ class ACFL:
     def _place(self, state: ACFLState, replies: Replies) -> ACFLState:
         """Place the waiting clients that answered."""
         late = replies.of(state.waiting)
-        if not late.clients or late.updates is None or state.seats is None:
+        if not late.clients or state.seats is None:
             return state
         seats, models, notes = placed(self._rule(state), state.seats, len(state.centres), late)
         home = dict(zip(seats.clients, seats.home, strict=True))

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -61,6 +61,7 @@ from coterie.core import (
     Plan,
     Replies,
     Task,
+    Weighting,
     as_groups,
     tested,
     weights,
@@ -180,7 +181,7 @@ class CFL:
     )
     warmup: int = setting(0, "rounds before the first split", ge=0, advanced=True)
     min_cluster_size: int = setting(1, "minimum number of clients on each side of a split", ge=1, advanced=True)
-    weighting: str = setting("uniform", "weights of means: uniform (Algorithm 5) or data (Algorithm 2)",
+    weighting: Weighting = setting("uniform", "weights of means: uniform (Algorithm 5) or data (Algorithm 2)",
                              choices=("uniform", "data"), advanced=True)  # fmt: skip
     similarity: str = setting("updates", "what cosines compare: updates, or full-batch gradients",
                               choices=("updates", "gradients"), advanced=True)  # fmt: skip
@@ -237,8 +238,7 @@ class CFL:
     def plan(self, state: CFLState, cohort: Cohort) -> Plan:
         models, tasks = [leaf.model for leaf in state.leaves], {}
         gradients = any(leaf.gradients for leaf in state.leaves)
-        measure: Any = "validation" if self.fallback else None
-        weighting: Any = self.weighting
+        measure: Literal["validation"] | None = "validation" if self.fallback else None
         for row, leaf in enumerate(state.leaves):
             if not leaf.clients or (gradients and not leaf.gradients):
                 continue
@@ -254,7 +254,7 @@ class CFL:
             models, tasks = models + more, tasks | walks
         return Plan(
             models=torch.stack(models), tasks=tasks, need="rows", columns=slice(0, state.tree.parameters), sketch=self.sketch,
-            weighting=weighting, ends_round=not gradients,
+            weighting=self.weighting, ends_round=not gradients,
         )  # fmt: skip
 
     def step(self, state: CFLState, replies: Replies) -> CFLState:
@@ -366,10 +366,10 @@ class CFL:
         """
         leaf = state.leaves[row]
         part = replies.of(leaf.clients)
-        if not part.clients or part.updates is None:
+        if not part.clients:
             return None
         parameters = None if self.sketch else slice(0, state.tree.parameters)
-        matrix = gram(part.updates, columns=parameters)
+        matrix = gram(part.all_updates, columns=parameters)
         w = weights(part, self.weighting)
         mean = part.mean(w) if replies.means is None else replies.means[row]
         # The norm of the group's step. For a robust mean, the Gram matrix does not give it.

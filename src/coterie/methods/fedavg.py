@@ -14,7 +14,20 @@ from typing import ClassVar
 
 import torch
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, joined, state, train_from, without
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Weighting,
+    joined,
+    state,
+    train_from,
+    without,
+)
 from coterie.settings import check, setting
 
 
@@ -38,7 +51,7 @@ class FedAvg:
     name: ClassVar[str] = "fedavg"
 
     fraction: float = setting(1.0, "fraction of the clients sampled in each round (C), at least one", gt=0, le=1)
-    weighting: str = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+    weighting: Weighting = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
 
     def __post_init__(self) -> None:
         check(self)
@@ -51,9 +64,9 @@ class FedAvg:
         return train_from(state.model[None], dict.fromkeys(asked, 0), need="mean", weighting=self.weighting)
 
     def step(self, state: FedAvgState, replies: Replies) -> FedAvgState:
-        if replies.means is None or not replies.clients:
+        if not replies.clients:
             return state
-        return FedAvgState(clients=state.clients, model=state.model + replies.means[0])
+        return FedAvgState(clients=state.clients, model=state.model + replies.mean_updates[0])
 
     def assignment(self, state: FedAvgState) -> Assignment:
         groups = (state.clients,) if state.clients else ()

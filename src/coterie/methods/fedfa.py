@@ -89,7 +89,7 @@ class FedFA:
             SettingError: the accuracy is not 0 to 1 for all clients that answered, and they are more than half of the
                 federation; then the objective has no such accuracy.
         """
-        if replies.updates is None or not replies.clients:
+        if not replies.clients:
             return replace(state, notes=())
         measured = {client: found[0] for client, found in zip(replies.clients, replies.accuracies, strict=True)}
         odd = {client: accuracy for client, accuracy in measured.items() if not 0 <= accuracy <= 1}

@@ -13,11 +13,11 @@ Deviations
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, cast
+from typing import ClassVar
 
 import torch
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, joined, state, without
+from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, Weighting, joined, state, without
 from coterie.settings import SettingError, check, setting
 
 
@@ -44,7 +44,7 @@ class FedPer:
 
     personal: int = setting(1, "number of last layers that stay at their client (K_P)", ge=0)
     fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
-    weighting: str = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+    weighting: Weighting = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
 
     def __post_init__(self) -> None:
         check(self)
@@ -58,13 +58,12 @@ class FedPer:
     def plan(self, state: FedPerState, cohort: Cohort) -> Plan:
         task = Task(offered=(0,), keep=state.keep)
         asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
-        weighting = cast(Literal["data", "uniform"], self.weighting)
-        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=weighting)
+        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
 
     def step(self, state: FedPerState, replies: Replies) -> FedPerState:
-        if replies.means is None or not replies.clients:
+        if not replies.clients:
             return state
-        return replace(state, model=state.model + replies.means[0])
+        return replace(state, model=state.model + replies.mean_updates[0])
 
     def assignment(self, state: FedPerState) -> Assignment:
         groups = (state.clients,) if state.clients else ()

@@ -167,8 +167,7 @@ class FLHC:
         if heard < self.quorum * members or heard < 1:
             text = f"not clustered yet: {heard} of {members} clients answered, less than the quorum {self.quorum:g}"
             return replace(state, missed=state.round, notes=(Note(kind="keep", clients=clients, text=text),))
-        assert replies.updates is not None
-        apart = self._apart(replies.updates[:, : state.tree.parameters])
+        apart = self._apart(replies.all_updates[:, : state.tree.parameters])
         labels, merges = self._labels(apart)
         groups = as_groups([replies.clients[i] for i in group] for group in groups_of(labels))
         tree, leaves = state.tree.split(0, groups, state.models[0], {}, replies, state.round)

@@ -330,8 +330,7 @@ def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
 def _products(replies: Replies, columns: slice) -> np.ndarray:
     if replies.gram is not None:
         return replies.gram
-    assert replies.updates is not None
-    return gram(replies.updates, columns=columns)
+    return gram(replies.all_updates, columns=columns)
 
 
 def noise_in(matrix: np.ndarray, halves: np.ndarray | None) -> np.ndarray:
@@ -385,8 +384,7 @@ def _with_firsts(memory: Memory, first: Replies, columns: slice, size: int | Non
     """Add first updates to the memory; with ``size``, as sketches of that size (HCCT-E first needs all layers)."""
     if not first.clients:
         return memory
-    assert first.updates is not None
-    rows = first.updates[:, columns]
+    rows = first.all_updates[:, columns]
     return begin(memory, first.clients, rows if size is None else sketch(rows, size))
 
 
@@ -759,9 +757,8 @@ class HCCT:
         """HCCT-E: choose the layer whose updates differ most between clients, once two or more have answered (eq. 19)."""
         if not self.layer_open(state) or len(replies.clients) < 2:
             return state, ()
-        assert replies.updates is not None
         measured = relative_variances if self.layer == "robust" else paper_code_ratios
-        ratios = measured(replies.updates, state.layers)
+        ratios = measured(replies.all_updates, state.layers)
         note = layer_note(state.clients, ratios, self.layer)
         return replace(state, layer=max(ratios, key=lambda layer: ratios[layer])), (note,)
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from coterie.core import Client, Cohort, Plan, Replies, Task, weights
+from coterie.core import Client, Cohort, Plan, Replies, Task, Weighting, weights
 from coterie.methods._model_choice import Choice, Choosing, Start
 from coterie.settings import setting
 
@@ -38,7 +38,7 @@ class IFCA(Choosing):
 
     averaging: str = setting("models", "average trained models, or full-batch gradients", choices=("models", "gradients"))
     step_size: float = setting(0.1, "step along the averaged gradients (γ); used with averaging gradients", gt=0)
-    weighting: str = setting("uniform", "weights of means: uniform (the paper), or by training examples",
+    weighting: Weighting = setting("uniform", "weights of means: uniform (the paper), or by training examples",
                              choices=("uniform", "data"))  # fmt: skip
 
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
@@ -46,18 +46,16 @@ class IFCA(Choosing):
         task = Task(
             offered=tuple(range(self.models)), measure="train", gradient=self.averaging == "gradients", lr_round=start.round
         )
-        weighting: Literal["data", "uniform"] = "data" if self.weighting == "data" else "uniform"
-        return Plan(models=start.models, tasks=dict.fromkeys(asked, task), need="mean", weighting=weighting)
+        return Plan(models=start.models, tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
 
     def aggregate(self, models: torch.Tensor, replies: Replies) -> torch.Tensor:
         """Return the models ``(k, d)`` after a round."""
-        assert replies.means is not None
         if self.averaging == "models":
-            return models + replies.means
+            return models + replies.mean_updates
         # means[j] is over the clients that chose j; times their share of all participants, it is the paper's sum over |M_t|.
         rows = [row for (row,) in replies.chosen]
         share = np.bincount(rows, weights(replies, self.weighting), minlength=len(models))
-        return models - self.step_size * torch.as_tensor(share, dtype=models.dtype)[:, None] * replies.means
+        return models - self.step_size * torch.as_tensor(share, dtype=models.dtype)[:, None] * replies.mean_updates
 
     def served(self, models: torch.Tensor, choices: Mapping[Client, Choice]) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the models, and client -> the row of its choice."""

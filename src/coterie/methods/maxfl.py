@@ -199,8 +199,8 @@ class MAXFL:
         bars = {**state.bars, **{c: losses[-1] for c, losses in zip(answers.clients, answers.losses, strict=True)}}
         alone, prior = rows_without(state.alone, state.prior, answers.clients)
         new = replies.of(c for c, part in parts.items() if part == "alone")
-        if new.clients and new.updates is not None:
-            alone, prior = (*alone, *new.clients), torch.cat([prior, state.first + new.updates])
+        if new.clients:
+            alone, prior = (*alone, *new.clients), torch.cat([prior, state.first + new.all_updates])
         return replace(state, bars=bars, alone=alone, prior=prior)
 
     # -- distance and local-loss: some clients take part, the others train alone ----------------------------------------
@@ -238,15 +238,14 @@ class MAXFL:
 
     def _train(self, state: MAXFLState, replies: Replies) -> MAXFLState:
         """Clients that rest keep their trained models; the others' are averaged. In the first round no client rests."""
-        if replies.updates is None or not replies.clients:
+        if not replies.clients:
             return state
         current = dict(zip(state.apart, state.own, strict=True))
         resting, others = replies.of(state.rests), replies.of(set(replies.clients) - set(state.rests))
         apart, own = rows_without(state.apart, state.own, replies.clients)
         if resting.clients:
-            assert resting.updates is not None
             starts = torch.stack([current.get(client, state.model) for client in resting.clients])
-            apart, own = (*apart, *resting.clients), torch.cat([own, starts + resting.updates])
+            apart, own = (*apart, *resting.clients), torch.cat([own, starts + resting.all_updates])
         model = state.model
         if others.clients:
             model = state.start + others.mean(weights(others, "data"))
@@ -255,7 +254,7 @@ class MAXFL:
     # -- cho: all clients take part, with weights -----------------------------------------------------------------------
 
     def _cho(self, state: MAXFLState, replies: Replies) -> MAXFLState:
-        if replies.updates is None or not replies.clients:
+        if not replies.clients:
             return state
         losses = {client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)}
         bars = {client: state.bars[client] for client in losses}

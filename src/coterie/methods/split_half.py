@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, cast
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ from coterie.core import (
     Replies,
     Task,
     Training,
+    Weighting,
     as_groups,
     state,
     tested,
@@ -367,8 +368,7 @@ def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, l
         level: a walker whose p-values are all below this becomes a new leaf.
     """
     own = replies.of([client])
-    assert own.updates is not None
-    update, noise = tree.short(own.updates), _noise(own)
+    update, noise = tree.short(own.all_updates), _noise(own)
     found = {
         child.id: _apart(update, noise, child, probe)
         for child in tree.children(at)
@@ -376,7 +376,7 @@ def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, l
     }
     nearest = min(found, key=lambda id: (found[id].value, id))
     if alone := noise is not None and all(seen.p < level for seen in found.values()):
-        tree, child = tree.grow(at, client, own.updates[0])
+        tree, child = tree.grow(at, client, own.all_updates[0])
         probe = replace(probe, levels={**probe.levels, client: noise})
     else:
         tree, child = tree.place(client, nearest), nearest
@@ -664,7 +664,7 @@ class SplitHalf:
         None, "mini-batch steps on each half; none: half of those of a client of median size in a round", ge=1
     )
     fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1)
-    weighting: str = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))
+    weighting: Weighting = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))
 
     def __post_init__(self) -> None:
         check(self)
@@ -683,7 +683,7 @@ class SplitHalf:
         return SplitHalfState(round=0, leaves=(leaf,), tree=tree, watched=watched, training=federation.training)
 
     def plan(self, state: SplitHalfState, cohort: Cohort) -> Plan:
-        columns, weighting = slice(0, state.tree.parameters), cast(Literal["data", "uniform"], self.weighting)
+        columns = slice(0, state.tree.parameters)
         probe = Task(offered=(0,), halves=True, training=self._probing(state))
         if state.reviewing:
             present = set(cohort.present)
@@ -700,7 +700,7 @@ class SplitHalf:
         for client, task in walks.items():  # as many steps as the node's clients made when it was split
             steps = state.probed[state.walkers[client]].steps
             tasks[client] = replace(task, training=replace(state.training, steps=steps))
-        return Plan(models=torch.stack([*models, *more]), tasks=tasks, need="rows", columns=columns, weighting=weighting)
+        return Plan(models=torch.stack([*models, *more]), tasks=tasks, need="rows", columns=columns, weighting=self.weighting)
 
     def probes(self, state: SplitHalfState, leaf: Leaf) -> bool:
         """Return whether a leaf probes in the next round."""
@@ -723,7 +723,7 @@ class SplitHalf:
         new = replace(state, leaves=(), round=state.round + 1)
         for leaf in state.leaves:
             own = replies.of(leaf.clients)
-            if not own.clients or own.updates is None:
+            if not own.clients:
                 new = replace(new, leaves=(*new.leaves, leaf))
             elif self.probes(state, leaf):
                 new = self._look(new, leaf, own, steps)
@@ -788,9 +788,8 @@ class SplitHalf:
             )  # fmt: skip
             if went.alone:
                 own, model = replies.of([client]), state.tree.nodes[before[client]].model
-                assert own.updates is not None
                 assert model is not None
-                leaf = Leaf(node=at, clients=(), model=model + own.updates[0])
+                leaf = Leaf(node=at, clients=(), model=model + own.all_updates[0])
                 state = replace(state, leaves=(*state.leaves, leaf), watched={**state.watched, at: Watch(due=state.round)})
             if state.tree.is_leaf(at):
                 state = replace(state, leaves=ordered(join(state.leaves, {client: at})))

@@ -523,8 +523,7 @@ class ProbedClients:
         if replies.refused:
             client, why = next(iter(replies.refused.items()))
             raise UserError(f"the probe failed: client {client} was refused: {why}")
-        assert replies.updates is not None
-        return replace(replies, updates=replies.updates.clone())  # the pool reuses this memory for the next replies
+        return replace(replies, updates=replies.all_updates.clone())  # the pool reuses this memory for the next replies
 
     def _ask(self, plan: Plan, round: int) -> Replies:
         self.fleet.wire.check(plan, "suggest")
@@ -657,8 +656,7 @@ def sight(probe: Probe, clients: tuple[Client, ...], peak: float) -> Sight:
         The quantities.
     """
     own = probe.now.of(clients)
-    assert own.updates is not None
-    at_rest = heard(replace(own, updates=own.updates - own.updates.mean(0)), probe.parameters, peak)
+    at_rest = heard(replace(own, updates=own.all_updates - own.all_updates.mean(0)), probe.parameters, peak)
     compared = values(at_rest)
     at = probe.now.positions(clients)
     greatest = float(np.sqrt(np.diagonal(centred(halves(probe.halves, at).mean)).max()))
@@ -683,8 +681,7 @@ def heard(replies: Replies, parameters: int, peak: float = 0.0) -> GroupUpdates:
     Returns:
         CFL's quantities of the group.
     """
-    assert replies.updates is not None
-    leaf = Leaf(node=0, clients=replies.clients, model=replies.updates[0], peak=peak)
+    leaf = Leaf(node=0, clients=replies.clients, model=replies.all_updates[0], peak=peak)
     state = CFLState(round=0, leaves=(leaf,), tree=root(replies.clients, parameters))
     found = CFL().listen(state, 0, replies)
     assert found is not None
