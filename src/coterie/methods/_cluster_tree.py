@@ -117,6 +117,13 @@ class Tree:
         """Return the children of node ``id``."""
         return tuple(node for node in self.nodes if node.parent == id)
 
+    def model(self, id: int) -> torch.Tensor:
+        """Return the model ``(d,)`` that the clients of inner node ``id`` were offered when it was split."""
+        model = self.nodes[id].model
+        if model is None:
+            raise ValueError(f"node {id} has not been split")
+        return model
+
     def is_leaf(self, id: int) -> bool:
         """Return whether node ``id`` has not been split."""
         return self.nodes[id].model is None
@@ -220,7 +227,7 @@ def tasks(
     """
     asked = {c: id for c, id in walkers.items() if c in set(present)}
     ids = sorted(set(asked.values()))
-    models = [model for id in ids if (model := tree.nodes[id].model) is not None]
+    models = [tree.model(id) for id in ids]
     row = {id: first + i for i, id in enumerate(ids)}
     return models, {c: Task(offered=(row[id],), lr_round=tree.nodes[id].round, **task) for c, id in sorted(asked.items())}
 

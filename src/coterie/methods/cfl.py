@@ -109,7 +109,12 @@ class GroupUpdates:
     @property
     def alpha(self) -> float:
         """α_cross, corrected for the number of clients."""
-        return without_bias(self.sides.cross, len(self.clients)) if self.sides else 1.0
+        return without_bias(self.cross, len(self.clients))
+
+    @property
+    def cross(self) -> float:
+        """α_cross, the greatest cosine across the two sides; 1 if there are none."""
+        return self.sides.cross if self.sides else 1.0
 
     @property
     def smallest(self) -> int:
@@ -440,16 +445,12 @@ class CFL:
         if heard.sides is not None and gamma_max is not None:
             setting, by = ("gamma_max", "") if self.gamma_max is not None else ("", " by the measured noise")
             met, unmet = f"separable{by}", f"not separable{by}"
-            found.append(Criterion("noise allowed", gamma_bound(self._alpha(heard)), ">", gamma_max, setting, met, unmet))
+            bound = gamma_bound(heard.alpha if self.scale == "relative" else heard.cross)
+            found.append(Criterion("noise allowed", bound, ">", gamma_max, setting, met, unmet))
         if heard.sides is not None and self.min_cluster_size > 1:
             size, least = heard.smallest, self.min_cluster_size
             found.append(Criterion("smaller side", size, ">=", least, "min_cluster_size", unmet="a side is too small"))
         return tuple(found)
-
-    def _alpha(self, heard: GroupUpdates) -> float:
-        """α_cross as it is compared with γ_max."""
-        assert heard.sides is not None
-        return heard.alpha if self.scale == "relative" else heard.sides.cross
 
     def separate(self, heard: GroupUpdates, before: tuple[Criterion, ...] = ()) -> Note:
         """Test the two sides of the group.

@@ -154,8 +154,7 @@ class FLHC:
             return state
         walked = _cluster_tree.step(state.tree, state.walkers, replies, self.metric, self.threshold)
         new = tuple(dict.fromkeys(id for id in walked.arrived.values() if id not in state.leaves))
-        first = state.tree.nodes[0].model
-        assert first is not None
+        first = state.tree.model(0)
         return replace(
             state, tree=walked.tree, walkers=walked.walkers, leaves=(*state.leaves, *new),
             models=torch.cat([state.models, first.repeat(len(new), 1)]), notes=walked.notes,
@@ -174,7 +173,7 @@ class FLHC:
         late = sorted(set(clients) - set(replies.clients))
         note = self._note(state, groups, merges[:, 2], late)
         if self.sketch is not None and self.sketch < (state.tree.parameters or state.models.shape[1]):
-            reason = self._doubt(apart, labels, merges)
+            reason = self._doubt(apart, labels, merges, self.sketch)
             note = replace(note, text=f"{note.text}; in sketches{f', unsure: {reason}' if reason else ''}")
         note = replace(note, heard=replies.clients, similarity={"all": torch.from_numpy(apart).float()})
         return replace(
@@ -192,11 +191,10 @@ class FLHC:
         groups = None if self.groups is None else min(self.groups, len(apart))
         return cut_dendrogram(merges, threshold=self.threshold, groups=groups), merges
 
-    def _doubt(self, apart: np.ndarray, labels: np.ndarray, merges: np.ndarray) -> str | None:
-        """Why whole updates might give other groups than their sketches; None if they would not."""
-        assert self.sketch is not None
+    def _doubt(self, apart: np.ndarray, labels: np.ndarray, merges: np.ndarray, size: int) -> str | None:
+        """Why whole updates might give other groups than their sketches of ``size`` numbers; None if they would not."""
         ends = borders(apart, labels, merges, self.linkage)
-        return doubt(ends, linkage=self.linkage, metric=self.metric, threshold=self.threshold, size=self.sketch, n=len(labels))
+        return doubt(ends, linkage=self.linkage, metric=self.metric, threshold=self.threshold, size=size, n=len(labels))
 
     def _note(self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]) -> Note:
         """Describe the cut; the last merge made and the next merge, which was not made, show how clear it is."""

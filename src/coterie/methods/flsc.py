@@ -75,10 +75,9 @@ class FLSC(Choosing):
             models: ``(k, d)``, the models before the round.
             replies: replies of the round, with mean updates.
         """
-        assert replies.heard is not None
         took = _membership(replies.chosen, len(models)) * replies.examples[:, None]  # (n, k): N_i where j in J_i
         blend = took.T @ _membership(replies.chosen, len(models)) / self.overlap  # Σ_i N_i · the mean over J_i
-        heard = torch.as_tensor(replies.heard > 0)[:, None]
+        heard = torch.as_tensor(took.sum(axis=0) > 0)[:, None]
         blend /= np.maximum(took.sum(axis=0), 1)[:, None]
         return torch.where(heard, torch.as_tensor(blend, dtype=models.dtype) @ models + replies.mean_updates, models)
 

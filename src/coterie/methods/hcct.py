@@ -871,19 +871,18 @@ class HCCT:
             numbers["best_open"] = float(benefits(heard.gram, heard.sizes, heard.price, [heard.at(g) for g in groups]).max())
             text += f", the best merge not made would add {numbers['best_open']:.3g}"
         if not settled and self.groups is None:
-            criteria, otherwise = self._criteria(heard, groups), "two groups would have merged"
+            criteria, otherwise = self._criteria(heard, heard.gram, groups), "two groups would have merged"
             note = replace(note, criteria=criteria, otherwise=otherwise)
         cosines = {state.layer or "all": torch.from_numpy(cosine(heard.gram)).float()} if changed else {}
         return replace(note, text=text + silent, numbers=numbers, values=values, similarity=cosines)
 
-    def _criteria(self, heard: Comparison, groups: Sequence[Sequence[Client]]) -> tuple[Criterion, ...]:
+    def _criteria(self, heard: Comparison, gram: np.ndarray, groups: Sequence[Sequence[Client]]) -> tuple[Criterion, ...]:
         """The comparison of λ with the smallest at which merging two of the groups would add to the utility.
 
         Utilities, and so the gains of merges, are linear in λ.
         """
-        assert heard.gram is not None
         parts = [heard.at(group) for group in groups]
-        free, full = (benefits(heard.gram, heard.sizes, price, parts) for price in (0 * heard.price, heard.price))
+        free, full = (benefits(gram, heard.sizes, price, parts) for price in (0 * heard.price, heard.price))
         off = ~np.eye(len(parts), dtype=bool)
         slope = full[off] - free[off]
         rises = slope > 0

@@ -50,7 +50,7 @@ from coterie.core import (
     weights,
 )  # fmt: skip
 from coterie.methods import _cluster_tree
-from coterie.methods._cluster_tree import Leaf, Node, Tree, join, ordered, root
+from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
 from coterie.methods._half_steps import of_equal_steps
 from coterie.settings import check, setting
 
@@ -370,7 +370,7 @@ def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, l
     own = replies.of([client])
     update, noise = tree.short(own.all_updates), _noise(own)
     found = {
-        child.id: _apart(update, noise, child, probe)
+        child.id: _apart(update, noise, child.heard, child.updates, probe)
         for child in tree.children(at)
         if child.updates is not None and set(child.heard) & set(probe.levels)
     }
@@ -390,12 +390,13 @@ def _noise(own: Replies) -> float | None:
     return None if seen is None else float(seen.noise[0, 0])
 
 
-def _apart(update: torch.Tensor, noise: float | None, branch: Node, probe: Probed) -> Excess:
-    """The distance of a walker's signal from the mean signal of a branch."""
-    assert branch.updates is not None
-    members = [i for i, client in enumerate(branch.heard) if client in probe.levels]
-    levels = [0.0 if noise is None else noise, *(probe.levels[branch.heard[i]] for i in members)]
-    products = gram(torch.cat([update, branch.updates[members]]))
+def _apart(
+    update: torch.Tensor, noise: float | None, heard: tuple[Client, ...], updates: torch.Tensor, probe: Probed
+) -> Excess:
+    """The distance of a walker's signal from the mean signal of a branch, whose clients ``heard`` sent ``updates``."""
+    members = [i for i, client in enumerate(heard) if client in probe.levels]
+    levels = [0.0 if noise is None else noise, *(probe.levels[heard[i]] for i in members)]
+    products = gram(torch.cat([update, updates[members]]))
     weights = np.array([1.0, *[-1 / len(members)] * len(members)])
     h = Halves(products, np.diag(levels), np.zeros_like(products))
     return excess(h, np.outer(weights, weights), Noise(probe.share, probe.df))
@@ -787,9 +788,8 @@ class SplitHalf:
                 walkers={c: node for c, node in state.walkers.items() if c != client},
             )  # fmt: skip
             if went.alone:
-                own, model = replies.of([client]), state.tree.nodes[before[client]].model
-                assert model is not None
-                leaf = Leaf(node=at, clients=(), model=model + own.all_updates[0])
+                own = replies.of([client])
+                leaf = Leaf(node=at, clients=(), model=state.tree.model(before[client]) + own.all_updates[0])
                 state = replace(state, leaves=(*state.leaves, leaf), watched={**state.watched, at: Watch(due=state.round)})
             if state.tree.is_leaf(at):
                 state = replace(state, leaves=ordered(join(state.leaves, {client: at})))
