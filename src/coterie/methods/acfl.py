@@ -51,8 +51,212 @@ from coterie.core import (
 )  # fmt: skip
 from coterie.settings import SettingError, check, nearest, setting
 
+
+@state("acfl")
+class ACFLState:
+    """State of ACFL.
+
+    Attributes:
+        round: number of rounds completed.
+        centres: ``(k, d)``, h_c of every group, including groups without members.
+        home: client -> its group.
+        own: ``(m, d)``, h_k of the clients in ``trained``.
+        trained: clients that have trained in their group and have λ > 0.
+        waiting: clients without a group.
+        mixing: client -> λ, where it is set per client.
+        columns: columns of every layer.
+        compared: layers that are compared in the clustering.
+        seats: result of the clustering, for placing late clients; None before it.
+        missed: the last round in which too few clients answered the clustering exchange.
+        notes: notes of the last exchange.
+    """
+
+    round: int
+    centres: torch.Tensor
+    home: Mapping[Client, int]
+    own: torch.Tensor
+    trained: tuple[Client, ...] = ()
+    waiting: tuple[Client, ...] = ()
+    mixing: Mapping[Client, float] = field(default_factory=dict)
+    columns: Mapping[str, tuple[int, int]]
+    compared: tuple[str, ...]
+    seats: ClusterReferences | None = None
+    missed: int = -1
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def groups(self) -> tuple[tuple[int, tuple[Client, ...]], ...]:
+        """(number, members) of every group that has members."""
+        members: dict[int, list[Client]] = {}
+        for client, group in sorted(self.home.items()):
+            members.setdefault(group, []).append(client)
+        return tuple((group, tuple(clients)) for group, clients in sorted(members.items()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ACFL:
+    """One clustering by the dense layers after a brief training, then each client's model mixed with its cluster's."""
+
+    name: ClassVar[str] = "acfl"
+
+    pretrain_epochs: int = setting(2, "epochs of training before the clustering (E)", ge=1)
+    threshold: float | None = setting(0.9, "merge while the cosine similarity is above this (t)", ge=-1, le=1)
+    groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
+    linkage: str = setting("average", "linkage of the clustering; ours", choices=("single", "complete", "average"))
+    similarity: str = setting("weights", "what is compared: weights (the paper) or updates (ours)",
+                              choices=("weights", "updates"))  # fmt: skip
+    layers: tuple[str, ...] = setting((), "names of the layers compared; empty: the fully-connected ones")
+    mixing: float = setting(0.25, "weight of a client's own model in the model that serves it (λ)", ge=0, le=1)
+    mixing_per_client: tuple[float, ...] = setting(
+        (), "λ of each client, in the order of their ids; empty: mixing for all", ge=0, le=1
+    )
+    cluster: bool = setting(True, "false: no clustering, one group of all clients (the paper's baseline)")
+    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one; ours", gt=0, le=1)
+    quorum: float = setting(0.5, "minimum fraction of the clients that must answer before clustering; ours", gt=0, le=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.threshold is None) == (self.groups is None):
+            raise SettingError(
+                f"exactly one of ACFL.threshold and ACFL.groups must be set and the other must be none, "
+                f"got {self.threshold} and {self.groups}"
+            )
+
+    # -- the contract ---------------------------------------------------------------------------------------------------
+
+    def init(self, federation: Federation) -> ACFLState:
+        clients, first = federation.clients, federation.draw(0)
+        if self.groups is not None and self.groups > len(clients):
+            raise SettingError(f"ACFL.groups must be at most the {len(clients)} clients, got {self.groups}")
+        if self.mixing_per_client and len(self.mixing_per_client) != len(clients):
+            raise SettingError(
+                f"ACFL.mixing_per_client must have one number for each of the {len(clients)} clients, "
+                f"got {len(self.mixing_per_client)}; ACFL.mixing is one number for all"
+            )
+        return ACFLState(
+            round=0, centres=first[None], home=dict.fromkeys(clients, 0), own=first.new_zeros(0, len(first)),
+            columns=dict(federation.columns), compared=layers_compared(federation, self.layers, self.cluster),
+            mixing=dict(zip(clients, self.mixing_per_client, strict=False)),
+        )  # fmt: skip
+
+    def plan(self, state: ACFLState, cohort: Cohort) -> Plan:
+        if self._clusters_now(state):  # all clients, regardless of fraction
+            task = Task(offered=(0,), epochs=self.pretrain_epochs)
+            return Plan(models=state.centres[:1], tasks=dict.fromkeys(cohort.present, task), ends_round=False)
+        models, row = self._served(state)
+        asked = sorted(c for _, members in state.groups for c in cohort.sample(members, self.fraction))
+        tasks = {client: Task(offered=(row[client],)) for client in asked}
+        late = sorted(set(state.waiting) & set(cohort.present))
+        if late and state.seats is not None:
+            task = Task(offered=(len(models) - 1,), epochs=self.pretrain_epochs, lr_round=state.seats.round)
+            tasks.update(dict.fromkeys(late, task))
+        mean = not late and all(self._mixing(state, client) == 0 for client in state.home)
+        return Plan(models=models, tasks=tasks, need="mean" if mean else "rows")
+
+    def step(self, state: ACFLState, replies: Replies) -> ACFLState:
+        if self._clusters_now(state):
+            return self._cluster(state, replies)
+        return replace(self._place(self._train(state, replies), replies), round=state.round + 1)
+
+    def assignment(self, state: ACFLState) -> Assignment:
+        models, row = self._served(state)
+        groups = [members for _, members in state.groups]
+        return Assignment(models=models, row=row, groups=as_groups([*groups, state.waiting] if state.waiting else groups))
+
+    def explain(self, state: ACFLState) -> tuple[Note, ...]:
+        return state.notes
+
+    def admit(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
+        new = set(clients) - set(state.home) - set(state.waiting)
+        if state.seats is None:
+            return replace(state, home={**state.home, **dict.fromkeys(sorted(new), 0)})
+        return replace(state, waiting=tuple(sorted(new.union(state.waiting))))
+
+    def retire(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
+        """Remove clients; their data in ``seats`` stay, so that on return they are likely to find their group."""
+        gone = set(clients)
+        trained, own = rows_without(state.trained, state.own, gone)
+        return replace(
+            state, home={c: group for c, group in state.home.items() if c not in gone}, trained=trained, own=own,
+            waiting=without(state.waiting, gone),
+        )  # fmt: skip
+
+    # -- rounds ---------------------------------------------------------------------------------------------------------
+
+    def _mixing(self, state: ACFLState, client: Client) -> float:
+        return state.mixing.get(client, self.mixing)
+
+    def _served(self, state: ACFLState) -> tuple[torch.Tensor, dict[Client, int]]:
+        """The groups' models, then the mixed models, then the model of waiting clients; and client -> row."""
+        share = torch.tensor([self._mixing(state, client) for client in state.trained]).to(state.own)[:, None]
+        centre = state.centres[[state.home[client] for client in state.trained]]
+        mixed = share * state.own + (1 - share) * centre
+        first = [state.seats.first[None]] if state.seats and state.waiting else []
+        models = torch.cat([state.centres, mixed, *first])
+        own = {client: len(state.centres) + i for i, client in enumerate(state.trained)}
+        return models, {**state.home, **own, **dict.fromkeys(state.waiting, len(models) - 1)}
+
+    def _train(self, state: ACFLState, replies: Replies) -> ACFLState:
+        """A round of clients with a group: h_c is the mean of the h_k received, and h_k is kept where λ > 0."""
+        state = replace(state, notes=())
+        if replies.updates is None:  # λ = 0
+            means = 0.0 if replies.means is None else replies.means[: len(state.centres)]
+            return replace(state, centres=state.centres + means)
+        members = replies.of(state.home)
+        if not members.clients:
+            return state
+        models, row = self._served(state)
+        rows = models[[row[client] for client in members.clients]] + members.all_updates
+        centres = state.centres.clone()
+        for group, clients in state.groups:
+            heard = members.of(clients)
+            if heard.clients:
+                own = rows[members.positions(clients)]
+                centres[group] = heard.averaging.around(centres[group], own, weights(heard, "data"))
+        mixes = [client for client in members.clients if self._mixing(state, client) > 0]
+        trained, own = rows_without(state.trained, state.own, mixes)
+        own = torch.cat([own, rows[members.positions(mixes)]])
+        return replace(state, centres=centres, trained=(*trained, *mixes), own=own)
+
+    # -- the clustering -------------------------------------------------------------------------------------------------
+
+    def _clusters_now(self, state: ACFLState) -> bool:
+        return self.cluster and state.seats is None and state.missed != state.round
+
+    def _rule(self, state: ACFLState) -> Rule:
+        return Rule(
+            threshold=self.threshold, groups=self.groups, linkage=self.linkage, updates=self.similarity == "updates",
+            columns=state.columns, compared=state.compared,
+        )  # fmt: skip
+
+    def _cluster(self, state: ACFLState, replies: Replies) -> ACFLState:
+        everyone, heard = tuple(sorted(state.home)), len(replies.clients)
+        if heard < self.quorum * len(everyone) or heard < 1:
+            text = f"not clustered yet: {heard} of {len(everyone)} clients answered, less than the quorum {self.quorum:g}"
+            return replace(state, missed=state.round, notes=(Note(kind="keep", clients=everyone, text=text),))
+        late = tuple(sorted(set(everyone) - set(replies.clients)))
+        seats, centres, note = clustered(self._rule(state), state.round, state.centres[0], replies, late)
+        home = dict(zip(seats.clients, seats.home, strict=True))
+        return replace(
+            state, seats=seats, centres=centres, home=home, waiting=late, trained=(), own=state.own[:0], notes=(note,)
+        )
+
+    def _place(self, state: ACFLState, replies: Replies) -> ACFLState:
+        """Place the waiting clients that answered."""
+        late = replies.of(state.waiting)
+        if not late.clients or state.seats is None:
+            return state
+        seats, models, notes = placed(self._rule(state), state.seats, len(state.centres), late)
+        home = dict(zip(seats.clients, seats.home, strict=True))
+        return replace(
+            state, seats=seats, centres=torch.cat([state.centres, models]), notes=notes,
+            home={**state.home, **{client: home[client] for client in late.clients}},
+            waiting=tuple(client for client in state.waiting if client not in set(late.clients)),
+        )  # fmt: skip
+
+
 # ----------------------------------------------------------------------------------------------------
-# ACFL's clustering: groups of similar clients, and placement of late clients.
+# Clustering: groups of similar clients, and placement of late clients.
 
 
 @state("acfl.references")
@@ -264,206 +468,3 @@ def _joined(rule: Rule, client: Client, like: Client, similarity: float) -> Note
         kind="join", clients=(client,), text=text, numbers={"similarity": similarity, "like": float(like)},
         criteria=criteria, otherwise=f"it would have {'started a new group' if held else 'joined that group'}",
     )  # fmt: skip
-
-
-@state("acfl")
-class ACFLState:
-    """State of ACFL.
-
-    Attributes:
-        round: number of rounds completed.
-        centres: ``(k, d)``, h_c of every group, including groups without members.
-        home: client -> its group.
-        own: ``(m, d)``, h_k of the clients in ``trained``.
-        trained: clients that have trained in their group and have λ > 0.
-        waiting: clients without a group.
-        mixing: client -> λ, where it is set per client.
-        columns: columns of every layer.
-        compared: layers that are compared in the clustering.
-        seats: result of the clustering, for placing late clients; None before it.
-        missed: the last round in which too few clients answered the clustering exchange.
-        notes: notes of the last exchange.
-    """
-
-    round: int
-    centres: torch.Tensor
-    home: Mapping[Client, int]
-    own: torch.Tensor
-    trained: tuple[Client, ...] = ()
-    waiting: tuple[Client, ...] = ()
-    mixing: Mapping[Client, float] = field(default_factory=dict)
-    columns: Mapping[str, tuple[int, int]]
-    compared: tuple[str, ...]
-    seats: ClusterReferences | None = None
-    missed: int = -1
-    notes: tuple[Note, ...] = ()
-
-    @property
-    def groups(self) -> tuple[tuple[int, tuple[Client, ...]], ...]:
-        """(number, members) of every group that has members."""
-        members: dict[int, list[Client]] = {}
-        for client, group in sorted(self.home.items()):
-            members.setdefault(group, []).append(client)
-        return tuple((group, tuple(clients)) for group, clients in sorted(members.items()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ACFL:
-    """One clustering by the dense layers after a brief training, then each client's model mixed with its cluster's."""
-
-    name: ClassVar[str] = "acfl"
-
-    pretrain_epochs: int = setting(2, "epochs of training before the clustering (E)", ge=1)
-    threshold: float | None = setting(0.9, "merge while the cosine similarity is above this (t)", ge=-1, le=1)
-    groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
-    linkage: str = setting("average", "linkage of the clustering; ours", choices=("single", "complete", "average"))
-    similarity: str = setting("weights", "what is compared: weights (the paper) or updates (ours)",
-                              choices=("weights", "updates"))  # fmt: skip
-    layers: tuple[str, ...] = setting((), "names of the layers compared; empty: the fully-connected ones")
-    mixing: float = setting(0.25, "weight of a client's own model in the model that serves it (λ)", ge=0, le=1)
-    mixing_per_client: tuple[float, ...] = setting(
-        (), "λ of each client, in the order of their ids; empty: mixing for all", ge=0, le=1
-    )
-    cluster: bool = setting(True, "false: no clustering, one group of all clients (the paper's baseline)")
-    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one; ours", gt=0, le=1)
-    quorum: float = setting(0.5, "minimum fraction of the clients that must answer before clustering; ours", gt=0, le=1)
-
-    def __post_init__(self) -> None:
-        check(self)
-        if (self.threshold is None) == (self.groups is None):
-            raise SettingError(
-                f"exactly one of ACFL.threshold and ACFL.groups must be set and the other must be none, "
-                f"got {self.threshold} and {self.groups}"
-            )
-
-    # -- the contract ---------------------------------------------------------------------------------------------------
-
-    def init(self, federation: Federation) -> ACFLState:
-        clients, first = federation.clients, federation.draw(0)
-        if self.groups is not None and self.groups > len(clients):
-            raise SettingError(f"ACFL.groups must be at most the {len(clients)} clients, got {self.groups}")
-        if self.mixing_per_client and len(self.mixing_per_client) != len(clients):
-            raise SettingError(
-                f"ACFL.mixing_per_client must have one number for each of the {len(clients)} clients, "
-                f"got {len(self.mixing_per_client)}; ACFL.mixing is one number for all"
-            )
-        return ACFLState(
-            round=0, centres=first[None], home=dict.fromkeys(clients, 0), own=first.new_zeros(0, len(first)),
-            columns=dict(federation.columns), compared=layers_compared(federation, self.layers, self.cluster),
-            mixing=dict(zip(clients, self.mixing_per_client, strict=False)),
-        )  # fmt: skip
-
-    def plan(self, state: ACFLState, cohort: Cohort) -> Plan:
-        if self._clusters_now(state):  # all clients, regardless of fraction
-            task = Task(offered=(0,), epochs=self.pretrain_epochs)
-            return Plan(models=state.centres[:1], tasks=dict.fromkeys(cohort.present, task), ends_round=False)
-        models, row = self._served(state)
-        asked = sorted(c for _, members in state.groups for c in cohort.sample(members, self.fraction))
-        tasks = {client: Task(offered=(row[client],)) for client in asked}
-        late = sorted(set(state.waiting) & set(cohort.present))
-        if late and state.seats is not None:
-            task = Task(offered=(len(models) - 1,), epochs=self.pretrain_epochs, lr_round=state.seats.round)
-            tasks.update(dict.fromkeys(late, task))
-        mean = not late and all(self._mixing(state, client) == 0 for client in state.home)
-        return Plan(models=models, tasks=tasks, need="mean" if mean else "rows")
-
-    def step(self, state: ACFLState, replies: Replies) -> ACFLState:
-        if self._clusters_now(state):
-            return self._cluster(state, replies)
-        return replace(self._place(self._train(state, replies), replies), round=state.round + 1)
-
-    def assignment(self, state: ACFLState) -> Assignment:
-        models, row = self._served(state)
-        groups = [members for _, members in state.groups]
-        return Assignment(models=models, row=row, groups=as_groups([*groups, state.waiting] if state.waiting else groups))
-
-    def explain(self, state: ACFLState) -> tuple[Note, ...]:
-        return state.notes
-
-    def admit(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
-        new = set(clients) - set(state.home) - set(state.waiting)
-        if state.seats is None:
-            return replace(state, home={**state.home, **dict.fromkeys(sorted(new), 0)})
-        return replace(state, waiting=tuple(sorted(new.union(state.waiting))))
-
-    def retire(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
-        """Remove clients; their data in ``seats`` stay, so that on return they are likely to find their group."""
-        gone = set(clients)
-        trained, own = rows_without(state.trained, state.own, gone)
-        return replace(
-            state, home={c: group for c, group in state.home.items() if c not in gone}, trained=trained, own=own,
-            waiting=without(state.waiting, gone),
-        )  # fmt: skip
-
-    # -- rounds ---------------------------------------------------------------------------------------------------------
-
-    def _mixing(self, state: ACFLState, client: Client) -> float:
-        return state.mixing.get(client, self.mixing)
-
-    def _served(self, state: ACFLState) -> tuple[torch.Tensor, dict[Client, int]]:
-        """The groups' models, then the mixed models, then the model of waiting clients; and client -> row."""
-        share = torch.tensor([self._mixing(state, client) for client in state.trained]).to(state.own)[:, None]
-        centre = state.centres[[state.home[client] for client in state.trained]]
-        mixed = share * state.own + (1 - share) * centre
-        first = [state.seats.first[None]] if state.seats and state.waiting else []
-        models = torch.cat([state.centres, mixed, *first])
-        own = {client: len(state.centres) + i for i, client in enumerate(state.trained)}
-        return models, {**state.home, **own, **dict.fromkeys(state.waiting, len(models) - 1)}
-
-    def _train(self, state: ACFLState, replies: Replies) -> ACFLState:
-        """A round of clients with a group: h_c is the mean of the h_k received, and h_k is kept where λ > 0."""
-        state = replace(state, notes=())
-        if replies.updates is None:  # λ = 0
-            means = 0.0 if replies.means is None else replies.means[: len(state.centres)]
-            return replace(state, centres=state.centres + means)
-        members = replies.of(state.home)
-        if not members.clients:
-            return state
-        models, row = self._served(state)
-        rows = models[[row[client] for client in members.clients]] + members.all_updates
-        centres = state.centres.clone()
-        for group, clients in state.groups:
-            heard = members.of(clients)
-            if heard.clients:
-                own = rows[members.positions(clients)]
-                centres[group] = heard.averaging.around(centres[group], own, weights(heard, "data"))
-        mixes = [client for client in members.clients if self._mixing(state, client) > 0]
-        trained, own = rows_without(state.trained, state.own, mixes)
-        own = torch.cat([own, rows[members.positions(mixes)]])
-        return replace(state, centres=centres, trained=(*trained, *mixes), own=own)
-
-    # -- the clustering -------------------------------------------------------------------------------------------------
-
-    def _clusters_now(self, state: ACFLState) -> bool:
-        return self.cluster and state.seats is None and state.missed != state.round
-
-    def _rule(self, state: ACFLState) -> Rule:
-        return Rule(
-            threshold=self.threshold, groups=self.groups, linkage=self.linkage, updates=self.similarity == "updates",
-            columns=state.columns, compared=state.compared,
-        )  # fmt: skip
-
-    def _cluster(self, state: ACFLState, replies: Replies) -> ACFLState:
-        everyone, heard = tuple(sorted(state.home)), len(replies.clients)
-        if heard < self.quorum * len(everyone) or heard < 1:
-            text = f"not clustered yet: {heard} of {len(everyone)} clients answered, less than the quorum {self.quorum:g}"
-            return replace(state, missed=state.round, notes=(Note(kind="keep", clients=everyone, text=text),))
-        late = tuple(sorted(set(everyone) - set(replies.clients)))
-        seats, centres, note = clustered(self._rule(state), state.round, state.centres[0], replies, late)
-        home = dict(zip(seats.clients, seats.home, strict=True))
-        return replace(
-            state, seats=seats, centres=centres, home=home, waiting=late, trained=(), own=state.own[:0], notes=(note,)
-        )
-
-    def _place(self, state: ACFLState, replies: Replies) -> ACFLState:
-        """Place the waiting clients that answered."""
-        late = replies.of(state.waiting)
-        if not late.clients or state.seats is None:
-            return state
-        seats, models, notes = placed(self._rule(state), state.seats, len(state.centres), late)
-        home = dict(zip(seats.clients, seats.home, strict=True))
-        return replace(
-            state, seats=seats, centres=torch.cat([state.centres, models]), notes=notes,
-            home={**state.home, **{client: home[client] for client in late.clients}},
-            waiting=tuple(client for client in state.waiting if client not in set(late.clients)),
-        )  # fmt: skip

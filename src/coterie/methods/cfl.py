@@ -71,98 +71,6 @@ from coterie.methods._cluster_tree import CFLState, Leaf, best_on_path, join, or
 from coterie.settings import SettingError, check, setting
 
 
-@dataclass(frozen=True)
-class GroupUpdates:
-    """Replies of a group in an exchange.
-
-    Attributes:
-        leaf: the group, with updated peak and losses.
-        replies: replies of the n members that answered.
-        mean: ``(d,)``, their weighted mean update.
-        mean_norm: ‖Σ w_i Δ_i‖ over the parameters.
-        client_norm: max_i ‖Δ_i‖ over the parameters.
-        cosines: ``(n, n)``, cosines of the updates.
-        sides: the optimal bipartition of these members; None if there are fewer than two.
-        complete: whether all members were asked.
-        sketched: size of the sketches that replace the updates; None without sketches.
-    """
-
-    leaf: Leaf
-    replies: Replies
-    mean: torch.Tensor
-    mean_norm: float
-    client_norm: float
-    cosines: np.ndarray
-    sides: Bipartition | None
-    complete: bool
-    sketched: int | None
-
-    @property
-    def clients(self) -> tuple[Client, ...]:
-        """The members that answered."""
-        return self.replies.clients
-
-    def enough(self, quorum: float) -> bool:
-        """Return whether enough members answered for a split: at least two, and at least the share ``quorum``."""
-        return len(self.clients) >= max(2.0, quorum * len(self.leaf.clients))
-
-    @property
-    def alpha(self) -> float:
-        """α_cross, corrected for the number of clients."""
-        return without_bias(self.cross, len(self.clients))
-
-    @property
-    def cross(self) -> float:
-        """α_cross, the greatest cosine across the two sides; 1 if there are none."""
-        return self.sides.cross if self.sides else 1.0
-
-    @property
-    def smallest(self) -> int:
-        """The number of clients on the smaller side."""
-        return min(len(self.sides.left), len(self.sides.right)) if self.sides else 0
-
-    @property
-    def unsure(self) -> str:
-        """The text that a split's note adds where the error of the sketches may have changed the sides; else empty."""
-        if self.sketched is None or bipartition_margin(self.cosines) > 2 * sketch_error(self.sketched, len(self.clients)):
-            return ""
-        return f"; unsure: sketches of {self.sketched} numbers may have changed the sides"
-
-    def parts(self) -> Groups:
-        """Return the sides as groups of client ids."""
-        sides = (self.sides.left, self.sides.right) if self.sides else ()
-        return as_groups([self.clients[i] for i in side] for side in sides)
-
-    def note(self, kind: str, text: str, parts: Groups = (), criteria: tuple[Criterion, ...] = (), otherwise: str = "") -> Note:
-        """Make a note about the group, with its norms and α_cross among the numbers; with the cosines if it splits.
-
-        Args:
-            kind: kind of the note.
-            text: its text.
-            parts: the groups that a split makes.
-            criteria: the criteria that were tested.
-            otherwise: what would have happened if they had not come out like this.
-        """
-        numbers = {
-            "node": float(self.leaf.node), "heard": float(len(self.clients)), "peak": self.leaf.peak,
-            "mean_norm": self.mean_norm, "client_norm": self.client_norm,
-        }  # fmt: skip
-        if self.sides is not None:
-            numbers["alpha_cross"] = self.sides.cross
-        return Note(
-            kind=kind, clients=self.leaf.clients, text=text, parts=parts, criteria=criteria, otherwise=otherwise,
-            numbers=numbers, heard=self.clients,
-            similarity={"all": torch.from_numpy(self.cosines).float()} if parts else {},
-        )  # fmt: skip
-
-    def by_schedule(self, chosen: int) -> Note:
-        """Split the group if its node is the one ``chosen`` for this round; else keep it."""
-        if self.leaf.node != chosen or self.sides is None:
-            return self.note("keep", "not chosen by split_rounds")
-        test = f"alpha_cross {self.sides.cross:.3f} ({self.alpha:.3f} corrected for {len(self.clients)} clients)"
-        return self.note("split", f"the least similar group in a round of split_rounds: {test}{self.unsure}", self.parts())
-
-
 @dataclass(frozen=True, kw_only=True)
 class CFL:
     """Recursive bipartition of stationary groups by the cosine similarity of their updates."""
@@ -495,6 +403,98 @@ class CFL:
         if rounds.held:
             return found
         return replace(found, kind="hold", parts=(), similarity={}, otherwise="it would have split by now")
+
+
+@dataclass(frozen=True)
+class GroupUpdates:
+    """Replies of a group in an exchange.
+
+    Attributes:
+        leaf: the group, with updated peak and losses.
+        replies: replies of the n members that answered.
+        mean: ``(d,)``, their weighted mean update.
+        mean_norm: ‖Σ w_i Δ_i‖ over the parameters.
+        client_norm: max_i ‖Δ_i‖ over the parameters.
+        cosines: ``(n, n)``, cosines of the updates.
+        sides: the optimal bipartition of these members; None if there are fewer than two.
+        complete: whether all members were asked.
+        sketched: size of the sketches that replace the updates; None without sketches.
+    """
+
+    leaf: Leaf
+    replies: Replies
+    mean: torch.Tensor
+    mean_norm: float
+    client_norm: float
+    cosines: np.ndarray
+    sides: Bipartition | None
+    complete: bool
+    sketched: int | None
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """The members that answered."""
+        return self.replies.clients
+
+    def enough(self, quorum: float) -> bool:
+        """Return whether enough members answered for a split: at least two, and at least the share ``quorum``."""
+        return len(self.clients) >= max(2.0, quorum * len(self.leaf.clients))
+
+    @property
+    def alpha(self) -> float:
+        """α_cross, corrected for the number of clients."""
+        return without_bias(self.cross, len(self.clients))
+
+    @property
+    def cross(self) -> float:
+        """α_cross, the greatest cosine across the two sides; 1 if there are none."""
+        return self.sides.cross if self.sides else 1.0
+
+    @property
+    def smallest(self) -> int:
+        """The number of clients on the smaller side."""
+        return min(len(self.sides.left), len(self.sides.right)) if self.sides else 0
+
+    @property
+    def unsure(self) -> str:
+        """The text that a split's note adds where the error of the sketches may have changed the sides; else empty."""
+        if self.sketched is None or bipartition_margin(self.cosines) > 2 * sketch_error(self.sketched, len(self.clients)):
+            return ""
+        return f"; unsure: sketches of {self.sketched} numbers may have changed the sides"
+
+    def parts(self) -> Groups:
+        """Return the sides as groups of client ids."""
+        sides = (self.sides.left, self.sides.right) if self.sides else ()
+        return as_groups([self.clients[i] for i in side] for side in sides)
+
+    def note(self, kind: str, text: str, parts: Groups = (), criteria: tuple[Criterion, ...] = (), otherwise: str = "") -> Note:
+        """Make a note about the group, with its norms and α_cross among the numbers; with the cosines if it splits.
+
+        Args:
+            kind: kind of the note.
+            text: its text.
+            parts: the groups that a split makes.
+            criteria: the criteria that were tested.
+            otherwise: what would have happened if they had not come out like this.
+        """
+        numbers = {
+            "node": float(self.leaf.node), "heard": float(len(self.clients)), "peak": self.leaf.peak,
+            "mean_norm": self.mean_norm, "client_norm": self.client_norm,
+        }  # fmt: skip
+        if self.sides is not None:
+            numbers["alpha_cross"] = self.sides.cross
+        return Note(
+            kind=kind, clients=self.leaf.clients, text=text, parts=parts, criteria=criteria, otherwise=otherwise,
+            numbers=numbers, heard=self.clients,
+            similarity={"all": torch.from_numpy(self.cosines).float()} if parts else {},
+        )  # fmt: skip
+
+    def by_schedule(self, chosen: int) -> Note:
+        """Split the group if its node is the one ``chosen`` for this round; else keep it."""
+        if self.leaf.node != chosen or self.sides is None:
+            return self.note("keep", "not chosen by split_rounds")
+        test = f"alpha_cross {self.sides.cross:.3f} ({self.alpha:.3f} corrected for {len(self.clients)} clients)"
+        return self.note("split", f"the least similar group in a round of split_rounds: {test}{self.unsure}", self.parts())
 
 
 def without_bias(cross: float, n: int) -> float:

@@ -69,331 +69,6 @@ from coterie.core import (
 from coterie.methods._half_steps import of_equal_steps
 from coterie.settings import SettingError, check, setting
 
-# ----------------------------------------------------------------------------------------------------
-# HCCT-E: choice of the layer to compare, by the largest relative variance (arXiv 2401.13236, section V, equation 19).
-
-
-Layers = Mapping[str, tuple[tuple[int, int], ...]]
-"""Layer -> the columns of each of its tensors, one after the other."""
-
-
-def comparable(federation: Federation, keep: tuple[str, ...]) -> Layers:
-    """Return the layers that may be compared: those that are sent, without normalisation layers unless there are no others.
-
-    Only the sizes of a layer's tensors are known. A layer of several tensors, all of one size (one scale and one shift per
-    channel), counts as a normalisation layer.
-
-    Args:
-        federation: the columns of the model's layers and tensors.
-        keep: layers that stay at the client.
-    """
-    layers = {}
-    for layer, (start, stop) in federation.columns.items():
-        inside = tuple(span for span in federation.tensors.values() if start <= span[0] and span[1] <= stop)
-        if layer not in keep:
-            layers[layer] = inside or ((start, stop),)
-    plain = {name: spans for name, spans in layers.items() if len(spans) == 1 or len({b - a for a, b in spans}) > 1}
-    return plain or layers
-
-
-def relative_variances(updates: torch.Tensor, layers: Layers) -> dict[str, float]:
-    """Return the relative variance of the updates in each layer.
-
-    It is ``mean_n ‖g_n - ḡ‖² / ‖ḡ‖²``, with ḡ the unweighted mean of the updates. Both terms follow from the layer's Gram
-    matrix: the mean of its diagonal minus its mean, and its mean. A mean that cancels counts as 1e-12 of the squared norms,
-    so that the result does not depend on units.
-
-    Args:
-        updates: ``(n, d)``, the clients' updates.
-        layers: the layers.
-
-    Returns:
-        Layer -> relative variance; 0 where no update moved.
-    """
-    ratios = {}
-    for layer, spans in layers.items():
-        products = gram(updates, columns=(spans[0][0], spans[-1][1]))
-        squares, mean = float(products.diagonal().mean()), max(float(products.mean()), 0.0)
-        ratios[layer] = (squares - mean) / max(mean, 1e-12 * squares) if squares > 0 else 0.0
-    return ratios
-
-
-def paper_code_ratios(updates: torch.Tensor, layers: Layers) -> dict[str, float]:
-    """Return variance / mean of the accumulated gradients in each layer, as in the published code.
-
-    Both are over all entries of all clients together. The ratios of weight and bias are computed separately and added. The
-    mean is signed, so a layer may rank last because its mean is negative. Gradients are the negative updates; the learning
-    rate scales all ratios by the same factor.
-
-    Args:
-        updates: ``(n, d)``, the clients' updates.
-        layers: the layers.
-
-    Returns:
-        Layer -> ratio; -inf where it is undefined.
-    """
-    ratios = {}
-    for layer, spans in layers.items():
-        pieces = (torch.var_mean(-updates[:, start:stop], correction=0) for start, stop in spans)
-        total = sum(float(variance) / float(mean) if float(mean) else math.nan for variance, mean in pieces)
-        ratios[layer] = total if math.isfinite(total) else -math.inf
-    return ratios
-
-
-def layer_note(clients: tuple[Client, ...], ratios: Mapping[str, float], how: str) -> Note:
-    """Describe the choice of the layer to compare; of equal ratios the first layer in the forward pass.
-
-    Args:
-        clients: all clients.
-        ratios: layer -> ratio.
-        how: the rule, ``robust`` or ``paper-code``.
-    """
-    ranked = sorted(ratios, key=lambda layer: -ratios[layer])
-    text = f"clients are compared by layer {ranked[0]!r} from now on, of relative variance {ratios[ranked[0]]:.3g} ({how})"
-    if len(ranked) > 1:
-        text += f"; next is {ranked[1]!r} with {ratios[ranked[1]]:.3g}"
-    return Note(kind="layer", clients=clients, text=text, numbers=ratios)
-
-
-# ----------------------------------------------------------------------------------------------------
-# HCCT's memory (ours): means of cosines over epochs, so that the noise of one epoch does not split a group.
-#
-# Near a group's optimum its mean update vanishes: the members' updates are then noise or have negative cosines, and the
-# definition dissolves a group that should stay. The cosine of two clients is therefore the mean of their cosines in the
-# epochs in which both answered, each weighted by the norms of the two updates, and by β for every later such epoch.
-# So updates from epochs far from the optimum count most.
-#
-# For signals, that mean is divided by the share of signal in the squared norms of all clients that are compared, over all
-# their epochs: the correction of a correlation for noise. The share of one client, or of one epoch, is too noisy: with 40
-# examples per client, it was below zero for a quarter of the clients.
-#
-# First updates, from the first model, are remembered as well, as sketches of :data:`SKETCH` numbers: those of the first
-# epoch and of newcomers. A newcomer's first update is compared with them, not with the other clients' updates of a model
-# that the newcomer has never had. Clients that did not answer in the first epoch have no first update.
-
-
-SKETCH = 4096
-"""Numbers kept of a first update; the standard deviation of its cosines' error is 0.022 at most."""
-
-
-@state("hcct.memory")
-class Memory:
-    """Cosines of updates over epochs.
-
-    Attributes:
-        clients: n ids.
-        products: ``(n, n)``, ``Σ β^age <g_i, g_j>`` over the epochs in which both clients answered.
-        weights: ``(n, n)``, ``Σ β^age ‖g_i‖ ‖g_j‖`` over the same epochs; 0 for clients never compared.
-        lengths: ``(n,)``, ``Σ β^age ‖g_i‖``.
-        noise: ``(n,)``, ``Σ β^age`` times the part of ``‖g_i‖²`` that is noise; 0 in epochs in which it is unknown.
-        began: ids of the clients whose first updates, from the first model, are the rows of ``firsts``.
-        firsts: ``(m, p)``, first updates, with p at most ``SKETCH``; None before there are any.
-    """
-
-    clients: tuple[Client, ...]
-    products: torch.Tensor
-    weights: torch.Tensor
-    lengths: torch.Tensor
-    noise: torch.Tensor
-    began: tuple[Client, ...] = ()
-    firsts: torch.Tensor | None = None
-
-
-def remember(
-    memory: Memory | None, clients: tuple[Client, ...], gram: np.ndarray, share: float, noise: np.ndarray | None = None
-) -> Memory:
-    """Return the memory after an epoch.
-
-    Args:
-        memory: the memory before it; None before the first epoch.
-        clients: the n clients that answered.
-        gram: ``(n, n)``, the Gram matrix of their updates.
-        share: weight of an epoch in each later one (β).
-        noise: ``(n,)``, the part of the diagonal that is noise; None for zero.
-    """
-    old = memory.clients if memory is not None else ()
-    ids = tuple(sorted({*old, *clients}))
-    place = {client: i for i, client in enumerate(ids)}
-    products, weights = np.zeros((len(ids), len(ids))), np.zeros((len(ids), len(ids)))
-    lengths, noises = np.zeros(len(ids)), np.zeros(len(ids))
-    if memory is not None:
-        at = [place[c] for c in old]
-        products[np.ix_(at, at)], weights[np.ix_(at, at)] = memory.products, memory.weights
-        lengths[at], noises[at] = memory.lengths, memory.noise
-    at = [place[c] for c in clients]
-    both, norm = np.ix_(at, at), np.sqrt(np.maximum(np.diagonal(gram), 0.0))
-    products[both] = share * products[both] + gram
-    weights[both] = share * weights[both] + np.outer(norm, norm)
-    lengths[at] = share * lengths[at] + norm
-    noises[at] = share * noises[at] + (0.0 if noise is None else noise)
-    return Memory(
-        clients=ids, products=torch.from_numpy(products), weights=torch.from_numpy(weights),
-        lengths=torch.from_numpy(lengths), noise=torch.from_numpy(noises),
-        began=memory.began if memory is not None else (), firsts=memory.firsts if memory is not None else None,
-    )  # fmt: skip
-
-
-def begin(memory: Memory, clients: tuple[Client, ...], updates: torch.Tensor) -> Memory:
-    """Add first updates to the memory.
-
-    The cosines of these clients with those that began before them are the cosines of the first updates.
-
-    Args:
-        memory: the memory, with this epoch in it.
-        clients: m clients that have just answered for the first time.
-        updates: ``(m, p)``, their updates.
-    """
-    short = sketch(updates, SKETCH).clone()
-    if memory.firsts is None:
-        return replace(memory, began=clients, firsts=short)
-    place = {client: i for i, client in enumerate(memory.clients)}
-    new, old = [place[c] for c in clients], [place[c] for c in memory.began]
-    found = (short @ memory.firsts.T).double()
-    scale = torch.outer(torch.linalg.vector_norm(short, dim=1), torch.linalg.vector_norm(memory.firsts, dim=1)).double()
-    products, weights = memory.products.clone(), memory.weights.clone()
-    for table, values in ((products, found), (weights, scale)):
-        table[np.ix_(new, old)] = values
-        table[np.ix_(old, new)] = values.T
-    firsts = torch.cat([memory.firsts, short])
-    return replace(memory, products=products, weights=weights, began=(*memory.began, *clients), firsts=firsts)
-
-
-def recall(memory: Memory, heard: Collection[Client]) -> tuple[tuple[Client, ...], np.ndarray]:
-    """Return the clients that can be compared, and the Gram matrix of their remembered cosines and mean norms.
-
-    These are the clients that have just answered, and the silent clients whose cosines with all others in the result are
-    known. A mean norm is weighted by the norms themselves. After one epoch the result is that epoch's Gram matrix.
-
-    Args:
-        memory: the memory.
-        heard: clients that have just answered.
-
-    Returns:
-        The n clients, sorted, and the Gram matrix ``(n, n)``.
-    """
-    products, weights, lengths = memory.products.numpy(), memory.weights.numpy(), memory.lengths.numpy()
-    known, spoke = weights > 0, set(heard)
-    taken = [i for i, client in enumerate(memory.clients) if client in spoke]
-    for i, client in enumerate(memory.clients):
-        if client not in spoke and known[i, [*taken, i]].all():
-            taken.append(i)
-    taken.sort()
-    both = np.ix_(taken, taken)
-    cosines = np.divide(products[both], weights[both], out=np.zeros((len(taken), len(taken))), where=known[both])
-    norm = np.divide(np.diagonal(products), lengths, out=np.zeros(len(lengths)), where=lengths > 0)[taken]
-    return tuple(memory.clients[i] for i in taken), np.clip(cosines, -1.0, 1.0) * np.outer(norm, norm)
-
-
-def signal_in(memory: Memory, clients: Collection[Client]) -> float:
-    """Return the share of signal in the squared norms of the clients' updates, over all their epochs."""
-    at = [i for i, client in enumerate(memory.clients) if client in clients]
-    return share_of_signal(memory.products.numpy().diagonal()[at], memory.noise.numpy()[at])
-
-
-def share_of_signal(squares: np.ndarray, noise: np.ndarray) -> float:
-    """Return the share of a sum of squared norms that is not noise.
-
-    Args:
-        squares: ``(n,)``, squared norms.
-        noise: ``(n,)``, the part of each that is noise.
-
-    Returns:
-        The share; 1 if no signal is left, because then only cosines of whole updates can be used.
-    """
-    total = float(squares.sum())
-    share = 1.0 - float(noise.sum()) / total if total > 0 else 1.0
-    return share if share > 0 else 1.0
-
-
-def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
-    """Return the memory without clients that have left."""
-    if memory is None:
-        return None
-    stay = [i for i, client in enumerate(memory.clients) if client not in gone]
-    began = [i for i, client in enumerate(memory.began) if client not in gone]
-    return Memory(
-        clients=tuple(memory.clients[i] for i in stay), products=memory.products[stay][:, stay],
-        weights=memory.weights[stay][:, stay], lengths=memory.lengths[stay],
-        noise=memory.noise[stay], began=tuple(memory.began[i] for i in began),
-        firsts=memory.firsts[began] if memory.firsts is not None and began else None,
-    ) if stay else None  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------
-# Inner products for HCCT's partitions: of whole updates, or of the signals in them.
-#
-# Noise makes cosines smaller: ``‖g_i‖²`` contains the client's noise, but ``<g_i, g_j>`` does not, because the noise of two
-# clients is independent. Let a_i and b_i be updates of two halves of the client's data, and g_i their mean. Their noise is
-# independent too, so noise adds ``‖(a_i - b_i) / 2‖² = ‖g_i‖² - a_i · b_i`` to ``‖g_i‖²``.
-
-
-def _products(replies: Replies, columns: slice) -> np.ndarray:
-    if replies.gram is not None:
-        return replies.gram
-    return gram(replies.all_updates, columns=columns)
-
-
-def noise_in(matrix: np.ndarray, halves: np.ndarray | None) -> np.ndarray:
-    """Estimate the noise in the squared norms of updates.
-
-    A client without halves gets the same share of noise as all others together.
-
-    Args:
-        matrix: ``(n, n)``, the Gram matrix of the updates.
-        halves: ``(2n, 2n)``, the Gram matrix of the updates of halves; NaN for clients without, None if there are none.
-
-    Returns:
-        ``(n,)``, the part of each squared norm that is noise; 0 if no client has halves.
-    """
-    if halves is None or np.isnan(halves.diagonal()).all():
-        return np.zeros(len(matrix))
-    square, shared = matrix.diagonal(), halves.diagonal(len(matrix))  # a_i · b_i
-    known = ~np.isnan(shared)
-    noise = square - np.where(known, shared, 0.0)
-    total = float(square[known].sum())
-    return np.where(known, noise, square * (float(noise[known].sum()) / total if total > 0 else 0.0))
-
-
-def without_noise(matrix: np.ndarray, signal: float) -> np.ndarray:
-    """Remove the noise from the diagonal of a Gram matrix.
-
-    The remaining matrix may have negative eigenvalues. In a group at its optimum this would give means with a negative
-    squared norm, and unbounded utilities. So cosines are limited to [-1, 1], and directions of negative eigenvalues, which
-    are noise, are left out. If there is no noise except that of float32, the matrix does not change.
-
-    Args:
-        matrix: ``(n, n)``, the Gram matrix of the updates.
-        signal: the share of signal in its diagonal.
-
-    Returns:
-        ``(n, n)``, a Gram matrix of vectors close to the signals.
-    """
-    if signal > 1.0 - 1e-6:
-        return matrix
-    norm = np.sqrt(np.maximum(matrix.diagonal(), 0.0))
-    lengths = signal * np.outer(norm, norm)
-    cosines = np.clip(np.divide(matrix, lengths, out=np.eye(len(norm)), where=lengths > 0), -1.0, 1.0)
-    np.fill_diagonal(cosines, 1.0)
-    squares, axes = np.linalg.eigh(cosines)
-    rows = axes * np.sqrt(np.maximum(squares, 0.0))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)  # unit length again; none is zero, as each square was 1 or more
-    return np.asarray(rows @ rows.T * lengths)
-
-
-def _with_firsts(memory: Memory, first: Replies, columns: slice, size: int | None) -> Memory:
-    """Add first updates to the memory; with ``size``, as sketches of that size (HCCT-E first needs all layers)."""
-    if not first.clients:
-        return memory
-    rows = first.all_updates[:, columns]
-    return begin(memory, first.clients, rows if size is None else sketch(rows, size))
-
-
-# ----------------------------------------------------------------------------------------------------
-# HCCT's groups from one epoch to the next: merges, placement of silent clients and newcomers, and notes.
-
-
-Group = list[Client]
-
 
 @state("hcct")
 class HCCTState:
@@ -444,158 +119,6 @@ class HCCTState:
             return slice(0, self.parameters)
         spans = self.layers[self.layer]
         return slice(spans[0][0], spans[-1][1])
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Data for a partition.
-
-    Attributes:
-        spoke: clients that answered.
-        clients: these, and the silent clients whose cosines are remembered; n in all.
-        gram: ``(n, n)``, the Gram matrix of their updates; None if λ is infinite.
-        sizes: ``(n,)``, training-set sizes.
-        price: ``(n,)``, λ of each client.
-        signal: share of signal in their squared norms, as far as noise is known.
-    """
-
-    spoke: tuple[Client, ...]
-    clients: tuple[Client, ...]
-    gram: np.ndarray | None
-    sizes: np.ndarray
-    price: np.ndarray
-    signal: float
-
-    @cached_property
-    def place(self) -> Mapping[Client, int]:
-        """Client -> its position."""
-        return {client: i for i, client in enumerate(self.clients)}
-
-    def at(self, group: Iterable[Client]) -> list[int]:
-        """Return the positions of the clients of a group that can be compared."""
-        return [self.place[c] for c in group if c in self.place]
-
-    def merged(self, among: Sequence[Client], groups: int | None) -> list[Group]:
-        """Partition some of the clients by Algorithm 2.
-
-        Args:
-            among: the clients to partition.
-            groups: the number of groups; None to merge while there is a gain.
-        """
-        if self.gram is None or not among:
-            return [list(among)] if among else []
-        at = self.at(among)
-        count = None if groups is None else min(groups, len(at))
-        parts = utility_merge(self.gram[np.ix_(at, at)], self.sizes[at], self.price[at], groups=count)
-        return [[among[i] for i in part] for part in parts]
-
-    def best(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
-        """Return the group that gains most by a newcomer (eq. 15, 16), and the gain; None if no group can be compared."""
-        known = [i for i, group in enumerate(groups) if self.at(group)]
-        if not known:
-            return None
-        if self.gram is None:
-            return known[0], np.inf
-        (at,) = self.at([newcomer])
-        gains = benefit(self.gram, self.sizes, self.price, [self.at(groups[i]) for i in known], at)
-        top = int(gains.argmax())
-        return known[top], float(gains[top])
-
-
-def _from_the_first(state: HCCTState, clients: Iterable[Client]) -> HCCTState:
-    """Give the first model to ``clients``, as to newcomers."""
-    row = {**state.row, **dict.fromkeys(clients, len(state.models))}
-    return replace(state, models=torch.cat([state.models, state.first[None]]), row=row)
-
-
-def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]) -> list[Group]:
-    """Add to new groups the clients of old groups that are in none of them.
-
-    Each goes to the new group that has most of the data of its old group. Of equal shares, the group with the smallest first
-    member counts. If no client of an old group is in a new group, the old group stays together.
-
-    Args:
-        parts: the new groups.
-        old: the old groups.
-        sizes: training-set sizes.
-    """
-    place = {client: i for i, part in enumerate(parts) for client in part}
-    after = [list(part) for part in parts]
-    for group in old:
-        absent = [c for c in group if c not in place]
-        share: dict[int, int] = {}
-        for client in group:
-            if client in place:
-                share[place[client]] = share.get(place[client], 0) + sizes[client]
-        if absent and share:
-            after[min(share, key=lambda i: (-share[i], parts[i][0]))] += absent
-        elif absent:
-            after.append(absent)
-    return after
-
-
-# -- notes ------------------------------------------------------------------------------------------------------------
-
-
-def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | None, full: bool) -> Note:
-    """The note of a newcomer, which joins the group it benefits most if its criteria hold; ``full``: it joins in any case."""
-    if found is None:
-        return Note(kind="wait", clients=(client,), text=f"client {client} waits: no other client answered")
-    place, gain = found
-    criteria = () if full else (Criterion("gain of the best group", gain, ">", 0.0, met="it joins", unmet="it stays alone"),)
-    if all(one.held for one in criteria):
-        change = f"raises most, by {gain:.3g}" if gain > 0 else f"changes least, by {gain:.3g}; groups are as many as asked for"
-        text = f"client {client} joins the group of client {min(parts[place])}, whose utility it {change}"
-    else:
-        text = f"client {client} stays alone: in the best of the groups it would change utility by {gain:.3g}"
-    return Note(kind="join", clients=(client,), text=text, criteria=criteria, numbers={"gain": gain})
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-# ----------------------------------------------------------------------------------------------------
-# HCCT's models: a group's first model, and its training (arXiv 2401.13236, Algorithm 1, equations 3 and 6).
-
-
-def starts(state: HCCTState) -> torch.Tensor:
-    """Return the first models of the next epoch's groups, ``(k, d)``: means of the members' models, weighted by data."""
-    return torch.stack([_start(state, group) for group in state.next]) if state.next else state.first[None]
-
-
-def _start(state: HCCTState, group: tuple[Client, ...]) -> torch.Tensor:
-    data = dict.fromkeys((state.row[c] for c in group), 0)
-    for client in group:
-        data[state.row[client]] += state.sizes.get(client, 0)
-    known = {row: n for row, n in data.items() if n} or dict.fromkeys(data, 1)  # no weight before a first reply
-    if len(known) == 1:
-        return state.models[next(iter(known))]
-    return average(state.models[list(known)], np.array(list(known.values())) / sum(known.values()))
-
-
-def beginners(state: HCCTState) -> tuple[Client, ...]:
-    """Return the clients that train from the first model in the next epoch: all in the first epoch, newcomers later."""
-    may = state.waiting if state.sizes else state.clients
-    fresh = {row: torch.equal(state.models[row], state.first) for row in {state.row[c] for c in may}}
-    return tuple(c for c in may if fresh[state.row[c]])
-
-
-def trained(state: HCCTState, replies: Replies) -> HCCTState:
-    """Apply the mean update of each group that answered, also for its silent members; the other groups' models stay."""
-    if replies.means is not None and replies.heard is not None:
-        means, heard = replies.means, replies.heard
-    else:
-        means, heard = group_means(replies, state.next)
-    moved = np.flatnonzero(heard)
-    row = {client: place for place, at in enumerate(moved) for client in state.next[at]}
-    stale = sorted({state.row[c] for c in state.clients if c not in row})
-    place = {old: len(moved) + i for i, old in enumerate(stale)}
-    return replace(
-        state, models=torch.cat([(starts(state) + means)[moved], state.models[stale]]),
-        row={c: row[c] if c in row else place[state.row[c]] for c in state.clients}, groups=state.next,
-        sizes={**state.sizes, **dict(zip(replies.clients, map(int, replies.examples), strict=True))},
-    )  # fmt: skip
 
 
 LAYERS = ("all", "robust", "paper-code")
@@ -908,3 +431,481 @@ class HCCTP(HCCT):
     name: ClassVar[str] = "hcct-p"
 
     personal: int = setting(1, _PERSONAL, ge=0)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Training (Algorithm 1, equations 3 and 6): a group's first model, and its mean update.
+
+
+def starts(state: HCCTState) -> torch.Tensor:
+    """Return the first models of the next epoch's groups, ``(k, d)``: means of the members' models, weighted by data."""
+    return torch.stack([_start(state, group) for group in state.next]) if state.next else state.first[None]
+
+
+def _start(state: HCCTState, group: tuple[Client, ...]) -> torch.Tensor:
+    data = dict.fromkeys((state.row[c] for c in group), 0)
+    for client in group:
+        data[state.row[client]] += state.sizes.get(client, 0)
+    known = {row: n for row, n in data.items() if n} or dict.fromkeys(data, 1)  # no weight before a first reply
+    if len(known) == 1:
+        return state.models[next(iter(known))]
+    return average(state.models[list(known)], np.array(list(known.values())) / sum(known.values()))
+
+
+def beginners(state: HCCTState) -> tuple[Client, ...]:
+    """Return the clients that train from the first model in the next epoch: all in the first epoch, newcomers later."""
+    may = state.waiting if state.sizes else state.clients
+    fresh = {row: torch.equal(state.models[row], state.first) for row in {state.row[c] for c in may}}
+    return tuple(c for c in may if fresh[state.row[c]])
+
+
+def trained(state: HCCTState, replies: Replies) -> HCCTState:
+    """Apply the mean update of each group that answered, also for its silent members; the other groups' models stay."""
+    if replies.means is not None and replies.heard is not None:
+        means, heard = replies.means, replies.heard
+    else:
+        means, heard = group_means(replies, state.next)
+    moved = np.flatnonzero(heard)
+    row = {client: place for place, at in enumerate(moved) for client in state.next[at]}
+    stale = sorted({state.row[c] for c in state.clients if c not in row})
+    place = {old: len(moved) + i for i, old in enumerate(stale)}
+    return replace(
+        state, models=torch.cat([(starts(state) + means)[moved], state.models[stale]]),
+        row={c: row[c] if c in row else place[state.row[c]] for c in state.clients}, groups=state.next,
+        sizes={**state.sizes, **dict(zip(replies.clients, map(int, replies.examples), strict=True))},
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------
+# Partition (Algorithm 2): merges, and placement of silent clients and newcomers.
+
+
+Group = list[Client]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Data for a partition.
+
+    Attributes:
+        spoke: clients that answered.
+        clients: these, and the silent clients whose cosines are remembered; n in all.
+        gram: ``(n, n)``, the Gram matrix of their updates; None if λ is infinite.
+        sizes: ``(n,)``, training-set sizes.
+        price: ``(n,)``, λ of each client.
+        signal: share of signal in their squared norms, as far as noise is known.
+    """
+
+    spoke: tuple[Client, ...]
+    clients: tuple[Client, ...]
+    gram: np.ndarray | None
+    sizes: np.ndarray
+    price: np.ndarray
+    signal: float
+
+    @cached_property
+    def place(self) -> Mapping[Client, int]:
+        """Client -> its position."""
+        return {client: i for i, client in enumerate(self.clients)}
+
+    def at(self, group: Iterable[Client]) -> list[int]:
+        """Return the positions of the clients of a group that can be compared."""
+        return [self.place[c] for c in group if c in self.place]
+
+    def merged(self, among: Sequence[Client], groups: int | None) -> list[Group]:
+        """Partition some of the clients by Algorithm 2.
+
+        Args:
+            among: the clients to partition.
+            groups: the number of groups; None to merge while there is a gain.
+        """
+        if self.gram is None or not among:
+            return [list(among)] if among else []
+        at = self.at(among)
+        count = None if groups is None else min(groups, len(at))
+        parts = utility_merge(self.gram[np.ix_(at, at)], self.sizes[at], self.price[at], groups=count)
+        return [[among[i] for i in part] for part in parts]
+
+    def best(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
+        """Return the group that gains most by a newcomer (eq. 15, 16), and the gain; None if no group can be compared."""
+        known = [i for i, group in enumerate(groups) if self.at(group)]
+        if not known:
+            return None
+        if self.gram is None:
+            return known[0], np.inf
+        (at,) = self.at([newcomer])
+        gains = benefit(self.gram, self.sizes, self.price, [self.at(groups[i]) for i in known], at)
+        top = int(gains.argmax())
+        return known[top], float(gains[top])
+
+
+def _from_the_first(state: HCCTState, clients: Iterable[Client]) -> HCCTState:
+    """Give the first model to ``clients``, as to newcomers."""
+    row = {**state.row, **dict.fromkeys(clients, len(state.models))}
+    return replace(state, models=torch.cat([state.models, state.first[None]]), row=row)
+
+
+def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]) -> list[Group]:
+    """Add to new groups the clients of old groups that are in none of them.
+
+    Each goes to the new group that has most of the data of its old group. Of equal shares, the group with the smallest first
+    member counts. If no client of an old group is in a new group, the old group stays together.
+
+    Args:
+        parts: the new groups.
+        old: the old groups.
+        sizes: training-set sizes.
+    """
+    place = {client: i for i, part in enumerate(parts) for client in part}
+    after = [list(part) for part in parts]
+    for group in old:
+        absent = [c for c in group if c not in place]
+        share: dict[int, int] = {}
+        for client in group:
+            if client in place:
+                share[place[client]] = share.get(place[client], 0) + sizes[client]
+        if absent and share:
+            after[min(share, key=lambda i: (-share[i], parts[i][0]))] += absent
+        elif absent:
+            after.append(absent)
+    return after
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+def _join_note(client: Client, parts: list[Group], found: tuple[int, float] | None, full: bool) -> Note:
+    """The note of a newcomer, which joins the group it benefits most if its criteria hold; ``full``: it joins in any case."""
+    if found is None:
+        return Note(kind="wait", clients=(client,), text=f"client {client} waits: no other client answered")
+    place, gain = found
+    criteria = () if full else (Criterion("gain of the best group", gain, ">", 0.0, met="it joins", unmet="it stays alone"),)
+    if all(one.held for one in criteria):
+        change = f"raises most, by {gain:.3g}" if gain > 0 else f"changes least, by {gain:.3g}; groups are as many as asked for"
+        text = f"client {client} joins the group of client {min(parts[place])}, whose utility it {change}"
+    else:
+        text = f"client {client} stays alone: in the best of the groups it would change utility by {gain:.3g}"
+    return Note(kind="join", clients=(client,), text=text, criteria=criteria, numbers={"gain": gain})
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# HCCT-E (section V, equation 19): choice of the layer to compare, by the largest relative variance.
+
+
+Layers = Mapping[str, tuple[tuple[int, int], ...]]
+"""Layer -> the columns of each of its tensors, one after the other."""
+
+
+def comparable(federation: Federation, keep: tuple[str, ...]) -> Layers:
+    """Return the layers that may be compared: those that are sent, without normalisation layers unless there are no others.
+
+    Only the sizes of a layer's tensors are known. A layer of several tensors, all of one size (one scale and one shift per
+    channel), counts as a normalisation layer.
+
+    Args:
+        federation: the columns of the model's layers and tensors.
+        keep: layers that stay at the client.
+    """
+    layers = {}
+    for layer, (start, stop) in federation.columns.items():
+        inside = tuple(span for span in federation.tensors.values() if start <= span[0] and span[1] <= stop)
+        if layer not in keep:
+            layers[layer] = inside or ((start, stop),)
+    plain = {name: spans for name, spans in layers.items() if len(spans) == 1 or len({b - a for a, b in spans}) > 1}
+    return plain or layers
+
+
+def relative_variances(updates: torch.Tensor, layers: Layers) -> dict[str, float]:
+    """Return the relative variance of the updates in each layer.
+
+    It is ``mean_n ‖g_n - ḡ‖² / ‖ḡ‖²``, with ḡ the unweighted mean of the updates. Both terms follow from the layer's Gram
+    matrix: the mean of its diagonal minus its mean, and its mean. A mean that cancels counts as 1e-12 of the squared norms,
+    so that the result does not depend on units.
+
+    Args:
+        updates: ``(n, d)``, the clients' updates.
+        layers: the layers.
+
+    Returns:
+        Layer -> relative variance; 0 where no update moved.
+    """
+    ratios = {}
+    for layer, spans in layers.items():
+        products = gram(updates, columns=(spans[0][0], spans[-1][1]))
+        squares, mean = float(products.diagonal().mean()), max(float(products.mean()), 0.0)
+        ratios[layer] = (squares - mean) / max(mean, 1e-12 * squares) if squares > 0 else 0.0
+    return ratios
+
+
+def paper_code_ratios(updates: torch.Tensor, layers: Layers) -> dict[str, float]:
+    """Return variance / mean of the accumulated gradients in each layer, as in the published code.
+
+    Both are over all entries of all clients together. The ratios of weight and bias are computed separately and added. The
+    mean is signed, so a layer may rank last because its mean is negative. Gradients are the negative updates; the learning
+    rate scales all ratios by the same factor.
+
+    Args:
+        updates: ``(n, d)``, the clients' updates.
+        layers: the layers.
+
+    Returns:
+        Layer -> ratio; -inf where it is undefined.
+    """
+    ratios = {}
+    for layer, spans in layers.items():
+        pieces = (torch.var_mean(-updates[:, start:stop], correction=0) for start, stop in spans)
+        total = sum(float(variance) / float(mean) if float(mean) else math.nan for variance, mean in pieces)
+        ratios[layer] = total if math.isfinite(total) else -math.inf
+    return ratios
+
+
+def layer_note(clients: tuple[Client, ...], ratios: Mapping[str, float], how: str) -> Note:
+    """Describe the choice of the layer to compare; of equal ratios the first layer in the forward pass.
+
+    Args:
+        clients: all clients.
+        ratios: layer -> ratio.
+        how: the rule, ``robust`` or ``paper-code``.
+    """
+    ranked = sorted(ratios, key=lambda layer: -ratios[layer])
+    text = f"clients are compared by layer {ranked[0]!r} from now on, of relative variance {ratios[ranked[0]]:.3g} ({how})"
+    if len(ranked) > 1:
+        text += f"; next is {ranked[1]!r} with {ratios[ranked[1]]:.3g}"
+    return Note(kind="layer", clients=clients, text=text, numbers=ratios)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Memory (ours): means of cosines over epochs, so that the noise of one epoch does not split a group.
+#
+# Near a group's optimum its mean update vanishes: the members' updates are then noise or have negative cosines, and the
+# definition dissolves a group that should stay. The cosine of two clients is therefore the mean of their cosines in the
+# epochs in which both answered, each weighted by the norms of the two updates, and by β for every later such epoch.
+# So updates from epochs far from the optimum count most.
+#
+# For signals, that mean is divided by the share of signal in the squared norms of all clients that are compared, over all
+# their epochs: the correction of a correlation for noise. The share of one client, or of one epoch, is too noisy: with 40
+# examples per client, it was below zero for a quarter of the clients.
+#
+# First updates, from the first model, are remembered as well, as sketches of :data:`SKETCH` numbers: those of the first
+# epoch and of newcomers. A newcomer's first update is compared with them, not with the other clients' updates of a model
+# that the newcomer has never had. Clients that did not answer in the first epoch have no first update.
+
+
+SKETCH = 4096
+"""Numbers kept of a first update; the standard deviation of its cosines' error is 0.022 at most."""
+
+
+@state("hcct.memory")
+class Memory:
+    """Cosines of updates over epochs.
+
+    Attributes:
+        clients: n ids.
+        products: ``(n, n)``, ``Σ β^age <g_i, g_j>`` over the epochs in which both clients answered.
+        weights: ``(n, n)``, ``Σ β^age ‖g_i‖ ‖g_j‖`` over the same epochs; 0 for clients never compared.
+        lengths: ``(n,)``, ``Σ β^age ‖g_i‖``.
+        noise: ``(n,)``, ``Σ β^age`` times the part of ``‖g_i‖²`` that is noise; 0 in epochs in which it is unknown.
+        began: ids of the clients whose first updates, from the first model, are the rows of ``firsts``.
+        firsts: ``(m, p)``, first updates, with p at most ``SKETCH``; None before there are any.
+    """
+
+    clients: tuple[Client, ...]
+    products: torch.Tensor
+    weights: torch.Tensor
+    lengths: torch.Tensor
+    noise: torch.Tensor
+    began: tuple[Client, ...] = ()
+    firsts: torch.Tensor | None = None
+
+
+def remember(
+    memory: Memory | None, clients: tuple[Client, ...], gram: np.ndarray, share: float, noise: np.ndarray | None = None
+) -> Memory:
+    """Return the memory after an epoch.
+
+    Args:
+        memory: the memory before it; None before the first epoch.
+        clients: the n clients that answered.
+        gram: ``(n, n)``, the Gram matrix of their updates.
+        share: weight of an epoch in each later one (β).
+        noise: ``(n,)``, the part of the diagonal that is noise; None for zero.
+    """
+    old = memory.clients if memory is not None else ()
+    ids = tuple(sorted({*old, *clients}))
+    place = {client: i for i, client in enumerate(ids)}
+    products, weights = np.zeros((len(ids), len(ids))), np.zeros((len(ids), len(ids)))
+    lengths, noises = np.zeros(len(ids)), np.zeros(len(ids))
+    if memory is not None:
+        at = [place[c] for c in old]
+        products[np.ix_(at, at)], weights[np.ix_(at, at)] = memory.products, memory.weights
+        lengths[at], noises[at] = memory.lengths, memory.noise
+    at = [place[c] for c in clients]
+    both, norm = np.ix_(at, at), np.sqrt(np.maximum(np.diagonal(gram), 0.0))
+    products[both] = share * products[both] + gram
+    weights[both] = share * weights[both] + np.outer(norm, norm)
+    lengths[at] = share * lengths[at] + norm
+    noises[at] = share * noises[at] + (0.0 if noise is None else noise)
+    return Memory(
+        clients=ids, products=torch.from_numpy(products), weights=torch.from_numpy(weights),
+        lengths=torch.from_numpy(lengths), noise=torch.from_numpy(noises),
+        began=memory.began if memory is not None else (), firsts=memory.firsts if memory is not None else None,
+    )  # fmt: skip
+
+
+def begin(memory: Memory, clients: tuple[Client, ...], updates: torch.Tensor) -> Memory:
+    """Add first updates to the memory.
+
+    The cosines of these clients with those that began before them are the cosines of the first updates.
+
+    Args:
+        memory: the memory, with this epoch in it.
+        clients: m clients that have just answered for the first time.
+        updates: ``(m, p)``, their updates.
+    """
+    short = sketch(updates, SKETCH).clone()
+    if memory.firsts is None:
+        return replace(memory, began=clients, firsts=short)
+    place = {client: i for i, client in enumerate(memory.clients)}
+    new, old = [place[c] for c in clients], [place[c] for c in memory.began]
+    found = (short @ memory.firsts.T).double()
+    scale = torch.outer(torch.linalg.vector_norm(short, dim=1), torch.linalg.vector_norm(memory.firsts, dim=1)).double()
+    products, weights = memory.products.clone(), memory.weights.clone()
+    for table, values in ((products, found), (weights, scale)):
+        table[np.ix_(new, old)] = values
+        table[np.ix_(old, new)] = values.T
+    firsts = torch.cat([memory.firsts, short])
+    return replace(memory, products=products, weights=weights, began=(*memory.began, *clients), firsts=firsts)
+
+
+def recall(memory: Memory, heard: Collection[Client]) -> tuple[tuple[Client, ...], np.ndarray]:
+    """Return the clients that can be compared, and the Gram matrix of their remembered cosines and mean norms.
+
+    These are the clients that have just answered, and the silent clients whose cosines with all others in the result are
+    known. A mean norm is weighted by the norms themselves. After one epoch the result is that epoch's Gram matrix.
+
+    Args:
+        memory: the memory.
+        heard: clients that have just answered.
+
+    Returns:
+        The n clients, sorted, and the Gram matrix ``(n, n)``.
+    """
+    products, weights, lengths = memory.products.numpy(), memory.weights.numpy(), memory.lengths.numpy()
+    known, spoke = weights > 0, set(heard)
+    taken = [i for i, client in enumerate(memory.clients) if client in spoke]
+    for i, client in enumerate(memory.clients):
+        if client not in spoke and known[i, [*taken, i]].all():
+            taken.append(i)
+    taken.sort()
+    both = np.ix_(taken, taken)
+    cosines = np.divide(products[both], weights[both], out=np.zeros((len(taken), len(taken))), where=known[both])
+    norm = np.divide(np.diagonal(products), lengths, out=np.zeros(len(lengths)), where=lengths > 0)[taken]
+    return tuple(memory.clients[i] for i in taken), np.clip(cosines, -1.0, 1.0) * np.outer(norm, norm)
+
+
+def signal_in(memory: Memory, clients: Collection[Client]) -> float:
+    """Return the share of signal in the squared norms of the clients' updates, over all their epochs."""
+    at = [i for i, client in enumerate(memory.clients) if client in clients]
+    return share_of_signal(memory.products.numpy().diagonal()[at], memory.noise.numpy()[at])
+
+
+def share_of_signal(squares: np.ndarray, noise: np.ndarray) -> float:
+    """Return the share of a sum of squared norms that is not noise.
+
+    Args:
+        squares: ``(n,)``, squared norms.
+        noise: ``(n,)``, the part of each that is noise.
+
+    Returns:
+        The share; 1 if no signal is left, because then only cosines of whole updates can be used.
+    """
+    total = float(squares.sum())
+    share = 1.0 - float(noise.sum()) / total if total > 0 else 1.0
+    return share if share > 0 else 1.0
+
+
+def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
+    """Return the memory without clients that have left."""
+    if memory is None:
+        return None
+    stay = [i for i, client in enumerate(memory.clients) if client not in gone]
+    began = [i for i, client in enumerate(memory.began) if client not in gone]
+    return Memory(
+        clients=tuple(memory.clients[i] for i in stay), products=memory.products[stay][:, stay],
+        weights=memory.weights[stay][:, stay], lengths=memory.lengths[stay],
+        noise=memory.noise[stay], began=tuple(memory.began[i] for i in began),
+        firsts=memory.firsts[began] if memory.firsts is not None and began else None,
+    ) if stay else None  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------
+# Inner products: of whole updates, or of the signals in them.
+#
+# Noise makes cosines smaller: ``‖g_i‖²`` contains the client's noise, but ``<g_i, g_j>`` does not, because the noise of two
+# clients is independent. Let a_i and b_i be updates of two halves of the client's data, and g_i their mean. Their noise is
+# independent too, so noise adds ``‖(a_i - b_i) / 2‖² = ‖g_i‖² - a_i · b_i`` to ``‖g_i‖²``.
+
+
+def _products(replies: Replies, columns: slice) -> np.ndarray:
+    if replies.gram is not None:
+        return replies.gram
+    return gram(replies.all_updates, columns=columns)
+
+
+def noise_in(matrix: np.ndarray, halves: np.ndarray | None) -> np.ndarray:
+    """Estimate the noise in the squared norms of updates.
+
+    A client without halves gets the same share of noise as all others together.
+
+    Args:
+        matrix: ``(n, n)``, the Gram matrix of the updates.
+        halves: ``(2n, 2n)``, the Gram matrix of the updates of halves; NaN for clients without, None if there are none.
+
+    Returns:
+        ``(n,)``, the part of each squared norm that is noise; 0 if no client has halves.
+    """
+    if halves is None or np.isnan(halves.diagonal()).all():
+        return np.zeros(len(matrix))
+    square, shared = matrix.diagonal(), halves.diagonal(len(matrix))  # a_i · b_i
+    known = ~np.isnan(shared)
+    noise = square - np.where(known, shared, 0.0)
+    total = float(square[known].sum())
+    return np.where(known, noise, square * (float(noise[known].sum()) / total if total > 0 else 0.0))
+
+
+def without_noise(matrix: np.ndarray, signal: float) -> np.ndarray:
+    """Remove the noise from the diagonal of a Gram matrix.
+
+    The remaining matrix may have negative eigenvalues. In a group at its optimum this would give means with a negative
+    squared norm, and unbounded utilities. So cosines are limited to [-1, 1], and directions of negative eigenvalues, which
+    are noise, are left out. If there is no noise except that of float32, the matrix does not change.
+
+    Args:
+        matrix: ``(n, n)``, the Gram matrix of the updates.
+        signal: the share of signal in its diagonal.
+
+    Returns:
+        ``(n, n)``, a Gram matrix of vectors close to the signals.
+    """
+    if signal > 1.0 - 1e-6:
+        return matrix
+    norm = np.sqrt(np.maximum(matrix.diagonal(), 0.0))
+    lengths = signal * np.outer(norm, norm)
+    cosines = np.clip(np.divide(matrix, lengths, out=np.eye(len(norm)), where=lengths > 0), -1.0, 1.0)
+    np.fill_diagonal(cosines, 1.0)
+    squares, axes = np.linalg.eigh(cosines)
+    rows = axes * np.sqrt(np.maximum(squares, 0.0))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)  # unit length again; none is zero, as each square was 1 or more
+    return np.asarray(rows @ rows.T * lengths)
+
+
+def _with_firsts(memory: Memory, first: Replies, columns: slice, size: int | None) -> Memory:
+    """Add first updates to the memory; with ``size``, as sketches of that size (HCCT-E first needs all layers)."""
+    if not first.clients:
+        return memory
+    rows = first.all_updates[:, columns]
+    return begin(memory, first.clients, rows if size is None else sketch(rows, size))

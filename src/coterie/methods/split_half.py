@@ -54,380 +54,6 @@ from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
 from coterie.methods._half_steps import of_equal_steps
 from coterie.settings import check, setting
 
-# ----------------------------------------------------------------------------------------------------
-# Contents of split-half's notes besides p-values: cosines of the clients' signals, distances to the parts of a split, and
-# the two groups of a review that are most likely to be one.
-
-
-def with_cosines(note: Note, clients: tuple[Client, ...], products: np.ndarray) -> Note:
-    """Add to a note the cosines of the clients' signals, without noise.
-
-    Args:
-        note: the note.
-        clients: n clients.
-        products: ``(2n, 2n)``, the Gram matrix of their halves.
-    """
-    return replace(note, heard=clients, similarity={"all": torch.from_numpy(signal_cosine(products)).float()})
-
-
-def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) -> dict[str, dict[Client, float]]:
-    """Return the squared distances of the clients' signals from the mean signal of each part.
-
-    The bias of noise is removed, so a distance may be below zero. A client's own share in a mean is left out.
-
-    Args:
-        clients: n clients.
-        products: ``(2n, 2n)``, the Gram matrix of their halves.
-        parts: groups of clients.
-
-    Returns:
-        ``distance to part j`` -> client -> its squared distance from part j; no value where the client is alone in the part.
-    """
-    signal, place = signal_gram(products), {client: i for i, client in enumerate(clients)}
-    own = np.diagonal(signal)
-    found: dict[str, dict[Client, float]] = {}
-    for j, part in enumerate(parts):
-        at = [place[client] for client in part if client in place]
-        inside = np.zeros(len(clients), dtype=bool)
-        inside[at] = True
-        rows, total = signal[:, at].sum(axis=1), float(signal[np.ix_(at, at)].sum())
-        count = len(at) - inside
-        rest = np.where(inside, rows - own, rows), np.where(inside, total - 2 * rows + own, total)
-        known = count > 0
-        many = np.where(known, count, 1)
-        apart = own - 2 * rest[0] / many + rest[1] / many**2
-        found[f"distance to part {j}"] = {client: float(apart[i]) for i, client in enumerate(clients) if known[i]}
-    return found
-
-
-# ----------------------------------------------------------------------------------------------------
-# Evaluation of probes: whether a group splits, and the reasons.
-
-
-@state("split-half.evidence")
-class Evidence:
-    """Result of one probe of a group.
-
-    Attributes:
-        clients: the n clients that answered.
-        products: ``(2n, 2n)``, the Gram matrix of their halves.
-    """
-
-    clients: tuple[Client, ...]
-    products: torch.Tensor
-
-    def of(self, clients: Sequence[Client]) -> Evidence:
-        """Return the evidence of some of the clients."""
-        place = {client: i for i, client in enumerate(self.clients)}
-        at = [half * len(self.clients) + place[client] for half in (0, 1) for client in clients]
-        return Evidence(clients=tuple(clients), products=self.products[at][:, at])
-
-
-@dataclass(frozen=True)
-class Found:
-    """Conclusion from a probe.
-
-    Attributes:
-        note: the decision and its reasons; its kind is ``keep``, ``hold`` (probe again) or ``split``.
-        evidence: the result of the probe.
-    """
-
-    note: Note
-    evidence: Evidence
-
-
-def enough(asked: Sequence[Client], heard: Sequence[Client]) -> bool:
-    """Return whether at least half of the clients asked answered; fewer do not represent a group."""
-    return 2 * len(set(asked) & set(heard)) >= len(asked)
-
-
-def evidence_of(own: Replies) -> Evidence | None:
-    """Return the evidence of the clients that sent halves; None if there are fewer than two."""
-    seen = own.of(own.halved)
-    if seen.halves is None or len(seen.clients) < 2:
-        return None
-    return Evidence(clients=seen.clients, products=torch.from_numpy(seen.halves))
-
-
-def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -> Found | None:
-    """Evaluate a group's probe.
-
-    Args:
-        level: probability of splitting clients that are alike.
-        leaf: the group.
-        own: its replies.
-        before: evidence of the probe before, if this one is to confirm it.
-
-    Returns:
-        The conclusion; None if too few members answered.
-    """
-    now = evidence_of(own)
-    if now is None:
-        return None
-    if before is not None and 2 * len(now.clients) < len(before.clients):
-        text = f"only {len(now.clients)} clients answered the second probe, and {len(before.clients)} the first; asked again"
-        return Found(Note(kind="hold", clients=leaf.clients, text=text), before)
-    test = congruence(now.products.numpy())
-    if before is None:
-        one = _differ("p if seen twice", repeated_p(test.p, test.p, test.clients), level, test.clients)
-        again = "in the next round, for confirmation"
-        if one.held:
-            otherwise = f"it would not have been probed again {again}"
-            return Found(_group_note(leaf, "hold", f"{one.text}; probed again {again}", test, one, otherwise), now)
-        return Found(_group_note(leaf, "keep", one.text, test, one, f"it would have been probed again {again}"), now)
-    both = _differ("p of two probes", together(before, now), level, test.clients)
-    if not both.held:
-        otherwise = "it would have split in this round, if both probes had found the same two sides"
-        return Found(_group_note(leaf, "keep", both.text, test, both, otherwise), now)
-    parts = confirmed(level, before, now)
-    if len(parts) < 2:
-        return Found(_group_note(leaf, "keep", f"{both.text}; but the probes find different sides", test, both), now)
-    text, undecided = both.text, len(now.clients) - sum(map(len, parts))
-    if undecided:
-        text += f"; {undecided} clients, on which the probes disagree, walk down the tree"
-    note = _group_note(leaf, "split", text, test, both, "it would not have split in this round")
-    return Found(_with_evidence(replace(note, parts=parts), before, now), now)
-
-
-def _differ(name: str, p: float, level: float, count: int) -> Criterion:
-    """The criterion of a split: a p-value, of all clients being alike, below the level."""
-    return Criterion(
-        name, p, "<", level, "level", met=f"{count} clients differ beyond chance",
-        unmet=f"{count} clients differ no more than by chance",
-    )  # fmt: skip
-
-
-def _group_note(leaf: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str = "") -> Note:
-    numbers = {"node": float(leaf.node), "heard": float(test.clients), "p": test.p, "z": test.z, "spread": test.spread}
-    numbers["dimension"] = test.dimension
-    return Note(
-        kind=kind, clients=leaf.clients, text=text, criteria=(criterion,), otherwise=otherwise,
-        numbers={k: v for k, v in numbers.items() if np.isfinite(v)},
-    )  # fmt: skip
-
-
-def _with_evidence(note: Note, first: Evidence, second: Evidence) -> Note:
-    """Add cosines and distances to a split's note: of both probes' mean if it represents the group; else of the second."""
-    both = tuple(sorted(set(first.clients) & set(second.clients)))
-    one = enough(second.clients, both)
-    clients = both if one else second.clients
-    products = second.of(clients).products.numpy()
-    products = (products + first.of(clients).products.numpy()) / 2 if one else products
-    values = distances(clients, products, note.parts)
-    return replace(with_cosines(note, clients, products), values=values)
-
-
-def together(first: Evidence, second: Evidence) -> float:
-    """Return the p-value of two probes of a group for its clients being congruent; not all need to be in both."""
-    one, other = (congruence(evidence.products.numpy()).p for evidence in (first, second))
-    return repeated_p(one, other, clients=min(len(first.clients), len(second.clients)))
-
-
-def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
-    """Return the groups that two probes confirm.
-
-    A group splits if both probes find it incongruent, and both find that the two sides of one cut differ. Then the sides are
-    tested in the same way. Clients that are not in both probes, or that the probes put on different sides, are in no group.
-    If fewer than half of the clients of the second probe are in the first, the groups are those of the second alone.
-
-    Args:
-        level: probability of splitting clients that are alike.
-        first: evidence of the first probe.
-        second: evidence of the second probe.
-    """
-    both = sorted(set(first.clients) & set(second.clients))
-    if not enough(second.clients, both):
-        found = congruent_groups(second.products.numpy(), level).groups
-        return as_groups([second.clients[i] for i in group] for group in found)
-    waiting = [tuple(both)]
-    groups: list[tuple[Client, ...]] = []
-    while waiting:
-        group = waiting.pop()
-        sides = _sides(level, group, first, second)
-        if sides:
-            waiting += sides
-        else:
-            groups.append(group)
-    return as_groups(groups)
-
-
-def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evidence) -> list[tuple[Client, ...]]:
-    """The two sides of a group, or none if it stays whole.
-
-    The cut is that of both probes' mean: if several groups are equally far apart, many cuts are equally good, and each probe
-    alone would choose a different one. Both probes must find that the sides differ, and agree on the side of each client.
-    """
-    if len(group) < 2 or not together(first.of(group), second.of(group)) < level:
-        return []
-    matrices = [evidence.of(group).products.numpy() for evidence in (first, second)]
-    left, right = signal_cut(signal_gram(matrices[0]) + signal_gram(matrices[1]))
-    one, other = (contrast(matrix, left, right).p for matrix in matrices)
-    if not repeated_p(one, other, len(group)) < level:
-        return []
-    for alone in (False, True):
-        nearer = [_nearer(signal_gram(matrix), left, right, alone) for matrix in matrices]
-        sides = [
-            tuple(group[i] for i in side if all(seen[i] == sign for seen in nearer)) for side, sign in ((left, 1), (right, -1))
-        ]
-        if all(sides):
-            return sides
-    return []
-
-
-def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int], alone: bool) -> np.ndarray:
-    """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others.
-
-    A client's own share in these means is left out, so that its noise does not keep it on its side. But where all clients
-    differ from each other, every client is then nearer to the other side. With ``alone`` the client's share is included.
-    """
-    out = np.zeros(len(signal))
-    for i in range(len(signal)):
-        away = []
-        for side in (left, right):
-            rest = [j for j in side if alone or j != i]
-            # A side with only this client is empty without it: distance zero.
-            away.append(signal[np.ix_(rest, rest)].mean() - 2 * signal[i, rest].mean() if rest else -signal[i, i])
-        out[i] = 1 if away[0] < away[1] else -1
-    return out
-
-
-# ----------------------------------------------------------------------------------------------------
-# Placement of newcomers: down the parameter tree, by updates of halves and the distance to every branch.
-#
-# Coterie's own, after CFL's Algorithm 4, which follows the edge with the single update of greatest cosine. Here a walker
-# trains on halves from the model of its node, as that node's clients did in the probe that split it. So its update can be
-# compared with theirs. For every branch, this gives the squared distance of the mean signals, without the bias of noise, and
-# the p-value of the walker being of that branch. The walker moves to the nearest branch; if it differs from all branches, it
-# becomes a new leaf.
-
-
-@state("split-half.probed")
-class Probed:
-    """The probe that split a node.
-
-    Attributes:
-        steps: mini-batch steps of each half.
-        levels: client -> noise of its whole update, ``‖D‖²``.
-        share: ``1/r``, with r the effective dimension of the noise.
-        df: degrees of freedom of that estimate.
-    """
-
-    steps: int
-    levels: Mapping[Client, float]
-    share: float
-    df: float
-
-
-def probed(steps: int, evidence: Evidence, parts: Groups) -> Probed:
-    """Summarise the probe of a split.
-
-    The directions of noise are estimated within the parts, whose members are alike, because the difference of the parts has
-    other directions.
-
-    Args:
-        steps: mini-batch steps of each half.
-        evidence: result of the probe.
-        parts: the parts of the split.
-    """
-    h = halves(evidence.products.numpy())
-    within = [noise_of(halves(evidence.of(part).products.numpy())) for part in parts if len(part) > 1]
-    seen = [noise for noise in within if np.isfinite(noise.df)] or [noise_of(h)]
-    levels = dict(zip(evidence.clients, map(float, np.diagonal(h.noise)), strict=True))
-    share, df = max(noise.share for noise in seen), sum(noise.df for noise in seen)
-    return Probed(steps=steps, levels=levels, share=share, df=df)
-
-
-@dataclass(frozen=True)
-class Step:
-    """Result of one walker's step.
-
-    Attributes:
-        tree: the new tree.
-        at: the walker's node.
-        probe: the probe of the split that the walker passed, with the walker's noise if it became a new leaf.
-        note: the reasons.
-        alone: whether the walker became a new leaf.
-    """
-
-    tree: Tree
-    at: int
-    probe: Probed
-    note: Note
-    alone: bool
-
-
-def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, level: float) -> Step:
-    """Move a walker one level down.
-
-    Args:
-        tree: the parameter tree.
-        at: the walker's node.
-        client: the walker.
-        probe: the probe that split this node.
-        replies: replies of the exchange, with the walker's.
-        level: a walker whose p-values are all below this becomes a new leaf.
-    """
-    own = replies.of([client])
-    update, noise = tree.short(own.all_updates), _noise(own)
-    found = {
-        child.id: _apart(update, noise, child.heard, child.updates, probe)
-        for child in tree.children(at)
-        if child.updates is not None and set(child.heard) & set(probe.levels)
-    }
-    nearest = min(found, key=lambda id: (found[id].value, id))
-    if alone := noise is not None and all(seen.p < level for seen in found.values()):
-        tree, child = tree.grow(at, client, own.all_updates[0])
-        probe = replace(probe, levels={**probe.levels, client: noise})
-    else:
-        tree, child = tree.place(client, nearest), nearest
-    note = _walk_note(tree, client, at, child, found, level if noise is not None else None)
-    return Step(tree, child, probe, note, alone)
-
-
-def _noise(own: Replies) -> float | None:
-    """The noise of the walker's whole update; None if its data were too few to be halved."""
-    seen = None if own.halves is None or np.isnan(own.halves).any() else halves(own.halves)
-    return None if seen is None else float(seen.noise[0, 0])
-
-
-def _apart(
-    update: torch.Tensor, noise: float | None, heard: tuple[Client, ...], updates: torch.Tensor, probe: Probed
-) -> Excess:
-    """The distance of a walker's signal from the mean signal of a branch, whose clients ``heard`` sent ``updates``."""
-    members = [i for i, client in enumerate(heard) if client in probe.levels]
-    levels = [0.0 if noise is None else noise, *(probe.levels[heard[i]] for i in members)]
-    products = gram(torch.cat([update, updates[members]]))
-    weights = np.array([1.0, *[-1 / len(members)] * len(members)])
-    h = Halves(products, np.diag(levels), np.zeros_like(products))
-    return excess(h, np.outer(weights, weights), Noise(probe.share, probe.df))
-
-
-def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[int, Excess], level: float | None) -> Note:
-    """Describe a walker's step; with p-values and the level only if the walker's noise is known."""
-    by = ", ".join(
-        f"{seen.value:.3g} to node {id}" + (f" (p {seen.p:.2g})" if level else "") for id, seen in sorted(found.items())
-    )
-    where = "joins" if tree.is_leaf(child) else "continues from"
-    numbers = {"at": float(at), "node": float(child), **{f"node_{id}": seen.value for id, seen in found.items()}}
-    criteria: tuple[Criterion, ...] = ()
-    if level is not None:
-        chances = {f"p_{id}": seen.p for id, seen in found.items()}
-        numbers |= chances
-        name, unmet = "p of the most similar branch", "it differs from all branches"
-        criteria = (Criterion(name, max(chances.values()), ">=", level, "level", "it fits a branch", unmet),)
-    return Note(
-        kind="join" if tree.is_leaf(child) else "walk", clients=(client,), criteria=criteria,
-        text=f"client {client} at node {at}: squared distance {by}; {where} node {child}"
-        + ("" if child in found else ", a new group: it differs from all"),
-        otherwise=f"it would have {'started a new group' if child in found else 'joined the nearest branch'}",
-        numbers=numbers,
-    )  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------
-# State of split-half.
-
-
 CALM = 0.1
 """A probe with p above this shows no difference."""
 
@@ -496,157 +122,6 @@ def several(state: SplitHalfState) -> bool:
 def members_of(state: SplitHalfState) -> dict[int, tuple[Client, ...]]:
     """Return the leaf's node -> its clients, for leaves that have any."""
     return {leaf.node: leaf.clients for leaf in state.leaves if leaf.clients}
-
-
-# ----------------------------------------------------------------------------------------------------
-# Evaluation of reviews: which groups merge, which clients move, and the reasons.
-
-
-ALIKE = 0.01
-"""Two groups may be one, and a client may belong to a group, unless the p-value of that is below this."""
-
-ITERATIONS = 100
-"""Number of iterations for a geometric median."""
-
-
-def middle(leaves: Iterable[Leaf]) -> torch.Tensor:
-    """Return the model ``(d,)`` from which all clients train in a review: the geometric median of the leaves' models.
-
-    Each model counts once per client. If the median is not a single point, it is the one nearest to the mean. A mean would
-    follow a single group with an outlying model, such as one of adversaries. The median is found by Weiszfeld's iteration;
-    it is equivariant under orthonormal maps of the models.
-    """
-    seen = [leaf for leaf in leaves if leaf.clients]
-    models = torch.stack([leaf.model for leaf in seen]).double()
-    count = torch.tensor([float(len(leaf.clients)) for leaf in seen], dtype=torch.float64)
-    point = count @ models / count.sum()
-    for _ in range(ITERATIONS):
-        pull = count / (models - point).norm(dim=1).clamp(min=1e-150)
-        point = pull @ models / pull.sum()
-    return point.to(seen[0].model.dtype)
-
-
-def reviewed(
-    level: float, leaves: Sequence[Leaf], replies: Replies, examples: Mapping[Client, int]
-) -> tuple[list[Leaf], dict[int, int], list[Note]]:
-    """Evaluate a review, in which all clients trained from one model.
-
-    Args:
-        level: probability of moving any client by mistake.
-        leaves: the groups.
-        replies: replies of the review.
-        examples: client -> number of training examples, the weights of merged models; clients without a number count as 1.
-
-    Returns:
-        The groups after the review; node -> the node it was merged into; and the reasons.
-    """
-    seen = evidence_of(replies)
-    if seen is None:
-        return list(leaves), {}, []
-    moved, notes = _moved(level, leaves, seen)
-    merged: dict[int, int] = {}
-    while pair := _closest(moved, seen):
-        one, other, note = pair
-        merged = {node: one.node if into == other.node else into for node, into in merged.items()} | {other.node: one.node}
-        moved = [leaf for leaf in moved if leaf.node not in (one.node, other.node)] + [_joined(one, other, examples)]
-        notes.append(note)
-    if notes:  # once per review, whatever it changed
-        notes[0] = with_cosines(notes[0], seen.clients, seen.products.numpy())
-    return moved, merged, notes
-
-
-def unchanged(leaves: Sequence[Leaf], replies: Replies, heard: bool) -> Note:
-    """Describe a review that changed nothing, by the two groups that are most likely to be one.
-
-    Args:
-        leaves: the groups.
-        replies: replies of the review.
-        heard: whether enough clients answered.
-    """
-    seen = evidence_of(replies)
-    pair = max(_pairs(leaves, seen) if seen else (), key=lambda pair: pair[2].p, default=None)
-    text = "reviewed: no client moves, no groups merge" if heard else "reviewed: too few clients answered"
-    clients = tuple(sorted(c for leaf in leaves for c in leaf.clients))
-    if pair is None:
-        return Note(kind="keep", clients=clients, text=text)
-    one, other, found = pair
-    numbers = {"node": float(one.node), "other_node": float(other.node), "distance": found.distance}
-    return Note(kind="keep", clients=clients, text=f"{text}; {_same(found).text}", criteria=(_same(found),), numbers=numbers)
-
-
-def _heard(leaf: Leaf, seen: Evidence) -> list[int]:
-    return [i for i, client in enumerate(seen.clients) if client in set(leaf.clients)]
-
-
-def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[Leaf], list[Note]]:
-    """Move clients that differ from their own group, but not from another one, to that group."""
-    matrix, notes = seen.products.numpy(), []
-    there = {leaf.node: _heard(leaf, seen) for leaf in leaves}
-    goes: dict[Client, int] = {}
-    for leaf in leaves:
-        for i in there[leaf.node]:
-            rest = [j for j in there[leaf.node] if j != i]
-            if not rest:
-                continue
-            own = contrast(matrix, [i], rest)
-            if not own.p < level / len(seen.clients):
-                continue
-            others = {node: contrast(matrix, [i], at) for node, at in there.items() if node != leaf.node and at}
-            best = min(others, key=lambda node: others[node].distance, default=None)
-            if best is not None and others[best].p > ALIKE:
-                client = seen.clients[i]
-                goes[client] = best
-                notes.append(_move_note(client, leaf.node, best, own, others[best], level / len(seen.clients)))
-    place = {client: leaf.node for leaf in leaves for client in leaf.clients} | goes
-    return [replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves], notes
-
-
-def _move_note(client: Client, at: int, to: int, own: Contrast, there: Contrast, level: float) -> Note:
-    """Describe the move of a client from node ``at`` to node ``to``."""
-    criteria = (
-        Criterion("p of belonging to its group", own.p, "<", level, met="it differs from its group"),
-        Criterion("p of belonging to the other", there.p, ">", ALIKE, met="it does not differ from the other"),
-    )
-    numbers = {"at": float(at), "node": float(to), "distance": own.distance, "distance_there": there.distance}
-    text = f"client {client} moves from node {at} to node {to}: {tested(criteria)}"
-    return Note(kind="move", clients=(client,), text=text, criteria=criteria, numbers=numbers)
-
-
-def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
-    return tuple(sorted(client for client, at in place.items() if at == node))
-
-
-def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] | None:
-    """The nearest two groups of those whose signals do not differ; None if there are none."""
-    alike = [pair for pair in _pairs(leaves, seen) if pair[2].p > ALIKE]
-    if not alike:
-        return None
-    one, other, found = min(alike, key=lambda pair: pair[2].distance)
-    clients = tuple(sorted((*one.clients, *other.clients)))
-    same = _same(found)
-    numbers = {"node": float(one.node), "other_node": float(other.node), "distance": found.distance, "error": found.error}
-    return one, other, Note(kind="merge", clients=clients, text=same.text, criteria=(same,), numbers=numbers)
-
-
-def _same(found: Contrast) -> Criterion:
-    """The criterion of a merge: a p-value, of two groups being one, above :data:`ALIKE`."""
-    return Criterion("p of one group", found.p, ">", ALIKE, met="two groups do not differ", unmet="all groups differ")
-
-
-def _pairs(leaves: Iterable[Leaf], seen: Evidence) -> list[tuple[Leaf, Leaf, Contrast]]:
-    """All pairs of groups of which enough clients answered, and the contrast between them."""
-    there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and enough(leaf.clients, seen.clients)]
-    return [
-        (one, other, contrast(seen.products.numpy(), at, also))
-        for i, (one, at) in enumerate(there) for other, also in there[i + 1 :]
-    ]  # fmt: skip
-
-
-def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
-    """Merge two groups into the first, with the mean of their models, weighted by examples."""
-    n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (one, other))
-    model = (n * one.model + m * other.model) / (n + m)
-    return replace(one, clients=tuple(sorted((*one.clients, *other.clients))), model=model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -837,3 +312,519 @@ class SplitHalf:
 
     def explain(self, state: SplitHalfState) -> tuple[Note, ...]:
         return state.notes
+
+
+# ----------------------------------------------------------------------------------------------------
+# Probes: whether a group splits, and the reasons.
+
+
+@state("split-half.evidence")
+class Evidence:
+    """Result of one probe of a group.
+
+    Attributes:
+        clients: the n clients that answered.
+        products: ``(2n, 2n)``, the Gram matrix of their halves.
+    """
+
+    clients: tuple[Client, ...]
+    products: torch.Tensor
+
+    def of(self, clients: Sequence[Client]) -> Evidence:
+        """Return the evidence of some of the clients."""
+        place = {client: i for i, client in enumerate(self.clients)}
+        at = [half * len(self.clients) + place[client] for half in (0, 1) for client in clients]
+        return Evidence(clients=tuple(clients), products=self.products[at][:, at])
+
+
+@dataclass(frozen=True)
+class Found:
+    """Conclusion from a probe.
+
+    Attributes:
+        note: the decision and its reasons; its kind is ``keep``, ``hold`` (probe again) or ``split``.
+        evidence: the result of the probe.
+    """
+
+    note: Note
+    evidence: Evidence
+
+
+def enough(asked: Sequence[Client], heard: Sequence[Client]) -> bool:
+    """Return whether at least half of the clients asked answered; fewer do not represent a group."""
+    return 2 * len(set(asked) & set(heard)) >= len(asked)
+
+
+def evidence_of(own: Replies) -> Evidence | None:
+    """Return the evidence of the clients that sent halves; None if there are fewer than two."""
+    seen = own.of(own.halved)
+    if seen.halves is None or len(seen.clients) < 2:
+        return None
+    return Evidence(clients=seen.clients, products=torch.from_numpy(seen.halves))
+
+
+def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -> Found | None:
+    """Evaluate a group's probe.
+
+    Args:
+        level: probability of splitting clients that are alike.
+        leaf: the group.
+        own: its replies.
+        before: evidence of the probe before, if this one is to confirm it.
+
+    Returns:
+        The conclusion; None if too few members answered.
+    """
+    now = evidence_of(own)
+    if now is None:
+        return None
+    if before is not None and 2 * len(now.clients) < len(before.clients):
+        text = f"only {len(now.clients)} clients answered the second probe, and {len(before.clients)} the first; asked again"
+        return Found(Note(kind="hold", clients=leaf.clients, text=text), before)
+    test = congruence(now.products.numpy())
+    if before is None:
+        one = _differ("p if seen twice", repeated_p(test.p, test.p, test.clients), level, test.clients)
+        again = "in the next round, for confirmation"
+        if one.held:
+            otherwise = f"it would not have been probed again {again}"
+            return Found(_group_note(leaf, "hold", f"{one.text}; probed again {again}", test, one, otherwise), now)
+        return Found(_group_note(leaf, "keep", one.text, test, one, f"it would have been probed again {again}"), now)
+    both = _differ("p of two probes", together(before, now), level, test.clients)
+    if not both.held:
+        otherwise = "it would have split in this round, if both probes had found the same two sides"
+        return Found(_group_note(leaf, "keep", both.text, test, both, otherwise), now)
+    parts = confirmed(level, before, now)
+    if len(parts) < 2:
+        return Found(_group_note(leaf, "keep", f"{both.text}; but the probes find different sides", test, both), now)
+    text, undecided = both.text, len(now.clients) - sum(map(len, parts))
+    if undecided:
+        text += f"; {undecided} clients, on which the probes disagree, walk down the tree"
+    note = _group_note(leaf, "split", text, test, both, "it would not have split in this round")
+    return Found(_with_evidence(replace(note, parts=parts), before, now), now)
+
+
+def _differ(name: str, p: float, level: float, count: int) -> Criterion:
+    """The criterion of a split: a p-value, of all clients being alike, below the level."""
+    return Criterion(
+        name, p, "<", level, "level", met=f"{count} clients differ beyond chance",
+        unmet=f"{count} clients differ no more than by chance",
+    )  # fmt: skip
+
+
+def _group_note(leaf: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str = "") -> Note:
+    numbers = {"node": float(leaf.node), "heard": float(test.clients), "p": test.p, "z": test.z, "spread": test.spread}
+    numbers["dimension"] = test.dimension
+    return Note(
+        kind=kind, clients=leaf.clients, text=text, criteria=(criterion,), otherwise=otherwise,
+        numbers={k: v for k, v in numbers.items() if np.isfinite(v)},
+    )  # fmt: skip
+
+
+def _with_evidence(note: Note, first: Evidence, second: Evidence) -> Note:
+    """Add cosines and distances to a split's note: of both probes' mean if it represents the group; else of the second."""
+    both = tuple(sorted(set(first.clients) & set(second.clients)))
+    one = enough(second.clients, both)
+    clients = both if one else second.clients
+    products = second.of(clients).products.numpy()
+    products = (products + first.of(clients).products.numpy()) / 2 if one else products
+    values = distances(clients, products, note.parts)
+    return replace(with_cosines(note, clients, products), values=values)
+
+
+def together(first: Evidence, second: Evidence) -> float:
+    """Return the p-value of two probes of a group for its clients being congruent; not all need to be in both."""
+    one, other = (congruence(evidence.products.numpy()).p for evidence in (first, second))
+    return repeated_p(one, other, clients=min(len(first.clients), len(second.clients)))
+
+
+def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
+    """Return the groups that two probes confirm.
+
+    A group splits if both probes find it incongruent, and both find that the two sides of one cut differ. Then the sides are
+    tested in the same way. Clients that are not in both probes, or that the probes put on different sides, are in no group.
+    If fewer than half of the clients of the second probe are in the first, the groups are those of the second alone.
+
+    Args:
+        level: probability of splitting clients that are alike.
+        first: evidence of the first probe.
+        second: evidence of the second probe.
+    """
+    both = sorted(set(first.clients) & set(second.clients))
+    if not enough(second.clients, both):
+        found = congruent_groups(second.products.numpy(), level).groups
+        return as_groups([second.clients[i] for i in group] for group in found)
+    waiting = [tuple(both)]
+    groups: list[tuple[Client, ...]] = []
+    while waiting:
+        group = waiting.pop()
+        sides = _sides(level, group, first, second)
+        if sides:
+            waiting += sides
+        else:
+            groups.append(group)
+    return as_groups(groups)
+
+
+def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evidence) -> list[tuple[Client, ...]]:
+    """The two sides of a group, or none if it stays whole.
+
+    The cut is that of both probes' mean: if several groups are equally far apart, many cuts are equally good, and each probe
+    alone would choose a different one. Both probes must find that the sides differ, and agree on the side of each client.
+    """
+    if len(group) < 2 or not together(first.of(group), second.of(group)) < level:
+        return []
+    matrices = [evidence.of(group).products.numpy() for evidence in (first, second)]
+    left, right = signal_cut(signal_gram(matrices[0]) + signal_gram(matrices[1]))
+    one, other = (contrast(matrix, left, right).p for matrix in matrices)
+    if not repeated_p(one, other, len(group)) < level:
+        return []
+    for alone in (False, True):
+        nearer = [_nearer(signal_gram(matrix), left, right, alone) for matrix in matrices]
+        sides = [
+            tuple(group[i] for i in side if all(seen[i] == sign for seen in nearer)) for side, sign in ((left, 1), (right, -1))
+        ]
+        if all(sides):
+            return sides
+    return []
+
+
+def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int], alone: bool) -> np.ndarray:
+    """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others.
+
+    A client's own share in these means is left out, so that its noise does not keep it on its side. But where all clients
+    differ from each other, every client is then nearer to the other side. With ``alone`` the client's share is included.
+    """
+    out = np.zeros(len(signal))
+    for i in range(len(signal)):
+        away = []
+        for side in (left, right):
+            rest = [j for j in side if alone or j != i]
+            # A side with only this client is empty without it: distance zero.
+            away.append(signal[np.ix_(rest, rest)].mean() - 2 * signal[i, rest].mean() if rest else -signal[i, i])
+        out[i] = 1 if away[0] < away[1] else -1
+    return out
+
+
+def with_cosines(note: Note, clients: tuple[Client, ...], products: np.ndarray) -> Note:
+    """Add to a note the cosines of the clients' signals, without noise.
+
+    Args:
+        note: the note.
+        clients: n clients.
+        products: ``(2n, 2n)``, the Gram matrix of their halves.
+    """
+    return replace(note, heard=clients, similarity={"all": torch.from_numpy(signal_cosine(products)).float()})
+
+
+def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) -> dict[str, dict[Client, float]]:
+    """Return the squared distances of the clients' signals from the mean signal of each part.
+
+    The bias of noise is removed, so a distance may be below zero. A client's own share in a mean is left out.
+
+    Args:
+        clients: n clients.
+        products: ``(2n, 2n)``, the Gram matrix of their halves.
+        parts: groups of clients.
+
+    Returns:
+        ``distance to part j`` -> client -> its squared distance from part j; no value where the client is alone in the part.
+    """
+    signal, place = signal_gram(products), {client: i for i, client in enumerate(clients)}
+    own = np.diagonal(signal)
+    found: dict[str, dict[Client, float]] = {}
+    for j, part in enumerate(parts):
+        at = [place[client] for client in part if client in place]
+        inside = np.zeros(len(clients), dtype=bool)
+        inside[at] = True
+        rows, total = signal[:, at].sum(axis=1), float(signal[np.ix_(at, at)].sum())
+        count = len(at) - inside
+        rest = np.where(inside, rows - own, rows), np.where(inside, total - 2 * rows + own, total)
+        known = count > 0
+        many = np.where(known, count, 1)
+        apart = own - 2 * rest[0] / many + rest[1] / many**2
+        found[f"distance to part {j}"] = {client: float(apart[i]) for i, client in enumerate(clients) if known[i]}
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# Reviews: which groups merge, which clients move, and the reasons.
+
+
+ALIKE = 0.01
+"""Two groups may be one, and a client may belong to a group, unless the p-value of that is below this."""
+
+ITERATIONS = 100
+"""Number of iterations for a geometric median."""
+
+
+def middle(leaves: Iterable[Leaf]) -> torch.Tensor:
+    """Return the model ``(d,)`` from which all clients train in a review: the geometric median of the leaves' models.
+
+    Each model counts once per client. If the median is not a single point, it is the one nearest to the mean. A mean would
+    follow a single group with an outlying model, such as one of adversaries. The median is found by Weiszfeld's iteration;
+    it is equivariant under orthonormal maps of the models.
+    """
+    seen = [leaf for leaf in leaves if leaf.clients]
+    models = torch.stack([leaf.model for leaf in seen]).double()
+    count = torch.tensor([float(len(leaf.clients)) for leaf in seen], dtype=torch.float64)
+    point = count @ models / count.sum()
+    for _ in range(ITERATIONS):
+        pull = count / (models - point).norm(dim=1).clamp(min=1e-150)
+        point = pull @ models / pull.sum()
+    return point.to(seen[0].model.dtype)
+
+
+def reviewed(
+    level: float, leaves: Sequence[Leaf], replies: Replies, examples: Mapping[Client, int]
+) -> tuple[list[Leaf], dict[int, int], list[Note]]:
+    """Evaluate a review, in which all clients trained from one model.
+
+    Args:
+        level: probability of moving any client by mistake.
+        leaves: the groups.
+        replies: replies of the review.
+        examples: client -> number of training examples, the weights of merged models; clients without a number count as 1.
+
+    Returns:
+        The groups after the review; node -> the node it was merged into; and the reasons.
+    """
+    seen = evidence_of(replies)
+    if seen is None:
+        return list(leaves), {}, []
+    moved, notes = _moved(level, leaves, seen)
+    merged: dict[int, int] = {}
+    while pair := _closest(moved, seen):
+        one, other, note = pair
+        merged = {node: one.node if into == other.node else into for node, into in merged.items()} | {other.node: one.node}
+        moved = [leaf for leaf in moved if leaf.node not in (one.node, other.node)] + [_joined(one, other, examples)]
+        notes.append(note)
+    if notes:  # once per review, whatever it changed
+        notes[0] = with_cosines(notes[0], seen.clients, seen.products.numpy())
+    return moved, merged, notes
+
+
+def unchanged(leaves: Sequence[Leaf], replies: Replies, heard: bool) -> Note:
+    """Describe a review that changed nothing, by the two groups that are most likely to be one.
+
+    Args:
+        leaves: the groups.
+        replies: replies of the review.
+        heard: whether enough clients answered.
+    """
+    seen = evidence_of(replies)
+    pair = max(_pairs(leaves, seen) if seen else (), key=lambda pair: pair[2].p, default=None)
+    text = "reviewed: no client moves, no groups merge" if heard else "reviewed: too few clients answered"
+    clients = tuple(sorted(c for leaf in leaves for c in leaf.clients))
+    if pair is None:
+        return Note(kind="keep", clients=clients, text=text)
+    one, other, found = pair
+    numbers = {"node": float(one.node), "other_node": float(other.node), "distance": found.distance}
+    return Note(kind="keep", clients=clients, text=f"{text}; {_same(found).text}", criteria=(_same(found),), numbers=numbers)
+
+
+def _heard(leaf: Leaf, seen: Evidence) -> list[int]:
+    return [i for i, client in enumerate(seen.clients) if client in set(leaf.clients)]
+
+
+def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[Leaf], list[Note]]:
+    """Move clients that differ from their own group, but not from another one, to that group."""
+    matrix, notes = seen.products.numpy(), []
+    there = {leaf.node: _heard(leaf, seen) for leaf in leaves}
+    goes: dict[Client, int] = {}
+    for leaf in leaves:
+        for i in there[leaf.node]:
+            rest = [j for j in there[leaf.node] if j != i]
+            if not rest:
+                continue
+            own = contrast(matrix, [i], rest)
+            if not own.p < level / len(seen.clients):
+                continue
+            others = {node: contrast(matrix, [i], at) for node, at in there.items() if node != leaf.node and at}
+            best = min(others, key=lambda node: others[node].distance, default=None)
+            if best is not None and others[best].p > ALIKE:
+                client = seen.clients[i]
+                goes[client] = best
+                notes.append(_move_note(client, leaf.node, best, own, others[best], level / len(seen.clients)))
+    place = {client: leaf.node for leaf in leaves for client in leaf.clients} | goes
+    return [replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves], notes
+
+
+def _move_note(client: Client, at: int, to: int, own: Contrast, there: Contrast, level: float) -> Note:
+    """Describe the move of a client from node ``at`` to node ``to``."""
+    criteria = (
+        Criterion("p of belonging to its group", own.p, "<", level, met="it differs from its group"),
+        Criterion("p of belonging to the other", there.p, ">", ALIKE, met="it does not differ from the other"),
+    )
+    numbers = {"at": float(at), "node": float(to), "distance": own.distance, "distance_there": there.distance}
+    text = f"client {client} moves from node {at} to node {to}: {tested(criteria)}"
+    return Note(kind="move", clients=(client,), text=text, criteria=criteria, numbers=numbers)
+
+
+def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
+    return tuple(sorted(client for client, at in place.items() if at == node))
+
+
+def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] | None:
+    """The nearest two groups of those whose signals do not differ; None if there are none."""
+    alike = [pair for pair in _pairs(leaves, seen) if pair[2].p > ALIKE]
+    if not alike:
+        return None
+    one, other, found = min(alike, key=lambda pair: pair[2].distance)
+    clients = tuple(sorted((*one.clients, *other.clients)))
+    same = _same(found)
+    numbers = {"node": float(one.node), "other_node": float(other.node), "distance": found.distance, "error": found.error}
+    return one, other, Note(kind="merge", clients=clients, text=same.text, criteria=(same,), numbers=numbers)
+
+
+def _same(found: Contrast) -> Criterion:
+    """The criterion of a merge: a p-value, of two groups being one, above :data:`ALIKE`."""
+    return Criterion("p of one group", found.p, ">", ALIKE, met="two groups do not differ", unmet="all groups differ")
+
+
+def _pairs(leaves: Iterable[Leaf], seen: Evidence) -> list[tuple[Leaf, Leaf, Contrast]]:
+    """All pairs of groups of which enough clients answered, and the contrast between them."""
+    there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and enough(leaf.clients, seen.clients)]
+    return [
+        (one, other, contrast(seen.products.numpy(), at, also))
+        for i, (one, at) in enumerate(there) for other, also in there[i + 1 :]
+    ]  # fmt: skip
+
+
+def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
+    """Merge two groups into the first, with the mean of their models, weighted by examples."""
+    n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (one, other))
+    model = (n * one.model + m * other.model) / (n + m)
+    return replace(one, clients=tuple(sorted((*one.clients, *other.clients))), model=model)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Newcomers: down the parameter tree, by updates of halves and the distance to every branch.
+#
+# Coterie's own, after CFL's Algorithm 4, which follows the edge with the single update of greatest cosine. Here a walker
+# trains on halves from the model of its node, as that node's clients did in the probe that split it. So its update can be
+# compared with theirs. For every branch, this gives the squared distance of the mean signals, without the bias of noise, and
+# the p-value of the walker being of that branch. The walker moves to the nearest branch; if it differs from all branches, it
+# becomes a new leaf.
+
+
+@state("split-half.probed")
+class Probed:
+    """The probe that split a node.
+
+    Attributes:
+        steps: mini-batch steps of each half.
+        levels: client -> noise of its whole update, ``‖D‖²``.
+        share: ``1/r``, with r the effective dimension of the noise.
+        df: degrees of freedom of that estimate.
+    """
+
+    steps: int
+    levels: Mapping[Client, float]
+    share: float
+    df: float
+
+
+def probed(steps: int, evidence: Evidence, parts: Groups) -> Probed:
+    """Summarise the probe of a split.
+
+    The directions of noise are estimated within the parts, whose members are alike, because the difference of the parts has
+    other directions.
+
+    Args:
+        steps: mini-batch steps of each half.
+        evidence: result of the probe.
+        parts: the parts of the split.
+    """
+    h = halves(evidence.products.numpy())
+    within = [noise_of(halves(evidence.of(part).products.numpy())) for part in parts if len(part) > 1]
+    seen = [noise for noise in within if np.isfinite(noise.df)] or [noise_of(h)]
+    levels = dict(zip(evidence.clients, map(float, np.diagonal(h.noise)), strict=True))
+    share, df = max(noise.share for noise in seen), sum(noise.df for noise in seen)
+    return Probed(steps=steps, levels=levels, share=share, df=df)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Result of one walker's step.
+
+    Attributes:
+        tree: the new tree.
+        at: the walker's node.
+        probe: the probe of the split that the walker passed, with the walker's noise if it became a new leaf.
+        note: the reasons.
+        alone: whether the walker became a new leaf.
+    """
+
+    tree: Tree
+    at: int
+    probe: Probed
+    note: Note
+    alone: bool
+
+
+def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, level: float) -> Step:
+    """Move a walker one level down.
+
+    Args:
+        tree: the parameter tree.
+        at: the walker's node.
+        client: the walker.
+        probe: the probe that split this node.
+        replies: replies of the exchange, with the walker's.
+        level: a walker whose p-values are all below this becomes a new leaf.
+    """
+    own = replies.of([client])
+    update, noise = tree.short(own.all_updates), _noise(own)
+    found = {
+        child.id: _apart(update, noise, child.heard, child.updates, probe)
+        for child in tree.children(at)
+        if child.updates is not None and set(child.heard) & set(probe.levels)
+    }
+    nearest = min(found, key=lambda id: (found[id].value, id))
+    if alone := noise is not None and all(seen.p < level for seen in found.values()):
+        tree, child = tree.grow(at, client, own.all_updates[0])
+        probe = replace(probe, levels={**probe.levels, client: noise})
+    else:
+        tree, child = tree.place(client, nearest), nearest
+    note = _walk_note(tree, client, at, child, found, level if noise is not None else None)
+    return Step(tree, child, probe, note, alone)
+
+
+def _noise(own: Replies) -> float | None:
+    """The noise of the walker's whole update; None if its data were too few to be halved."""
+    seen = None if own.halves is None or np.isnan(own.halves).any() else halves(own.halves)
+    return None if seen is None else float(seen.noise[0, 0])
+
+
+def _apart(
+    update: torch.Tensor, noise: float | None, heard: tuple[Client, ...], updates: torch.Tensor, probe: Probed
+) -> Excess:
+    """The distance of a walker's signal from the mean signal of a branch, whose clients ``heard`` sent ``updates``."""
+    members = [i for i, client in enumerate(heard) if client in probe.levels]
+    levels = [0.0 if noise is None else noise, *(probe.levels[heard[i]] for i in members)]
+    products = gram(torch.cat([update, updates[members]]))
+    weights = np.array([1.0, *[-1 / len(members)] * len(members)])
+    h = Halves(products, np.diag(levels), np.zeros_like(products))
+    return excess(h, np.outer(weights, weights), Noise(probe.share, probe.df))
+
+
+def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[int, Excess], level: float | None) -> Note:
+    """Describe a walker's step; with p-values and the level only if the walker's noise is known."""
+    by = ", ".join(
+        f"{seen.value:.3g} to node {id}" + (f" (p {seen.p:.2g})" if level else "") for id, seen in sorted(found.items())
+    )
+    where = "joins" if tree.is_leaf(child) else "continues from"
+    numbers = {"at": float(at), "node": float(child), **{f"node_{id}": seen.value for id, seen in found.items()}}
+    criteria: tuple[Criterion, ...] = ()
+    if level is not None:
+        chances = {f"p_{id}": seen.p for id, seen in found.items()}
+        numbers |= chances
+        name, unmet = "p of the most similar branch", "it differs from all branches"
+        criteria = (Criterion(name, max(chances.values()), ">=", level, "level", "it fits a branch", unmet),)
+    return Note(
+        kind="join" if tree.is_leaf(child) else "walk", clients=(client,), criteria=criteria,
+        text=f"client {client} at node {at}: squared distance {by}; {where} node {child}"
+        + ("" if child in found else ", a new group: it differs from all"),
+        otherwise=f"it would have {'started a new group' if child in found else 'joined the nearest branch'}",
+        numbers=numbers,
+    )  # fmt: skip
