@@ -173,33 +173,33 @@ class CFL:
     def step(self, state: CFLState, replies: Replies) -> CFLState:
         if any(leaf.gradients for leaf in state.leaves):
             return self._step_gradients(state, replies)
-        said = {leaf.node: self.listen(state, row, replies) for row, leaf in enumerate(state.leaves)}
-        chosen = self._scheduled(state, said)
+        groups = {leaf.node: self.group_updates(state, row, replies) for row, leaf in enumerate(state.leaves)}
+        chosen = self._scheduled(state, groups)
         new, leaves, notes = state, [], []
         for leaf in state.leaves:
-            heard = said[leaf.node]
-            if heard is None:
+            group = groups[leaf.node]
+            if group is None:
                 leaves.append(leaf)
                 continue
-            note = self.decide(heard, state.round + 1) if chosen is None else heard.by_schedule(chosen)
+            note = self.decide(group, state.round + 1) if chosen is None else group.by_schedule(chosen)
             if note.kind == "split":
-                means = {part: self._child_mean(heard, part) for part in note.parts}
-                new, children = self._split(new, heard, means)
+                means = {part: self._child_mean(group, part) for part in note.parts}
+                new, children = self._split(new, group, means)
                 leaves += children
                 note = _cluster_tree.placed(note, leaf, children)
             else:
-                leaves.append(stays(heard.leaf, heard.mean, note.kind))
+                leaves.append(stays(group.leaf, group.mean, note.kind))
             notes.append(note)
         new = replace(new, round=state.round + 1, leaves=ordered(leaves), notes=tuple(notes))
         return self._walk(new, state.walkers, replies)
 
     def _split(
-        self, state: CFLState, heard: GroupUpdates, means: Mapping[tuple[Client, ...], torch.Tensor]
+        self, state: CFLState, group: GroupUpdates, means: Mapping[tuple[Client, ...], torch.Tensor]
     ) -> tuple[CFLState, list[Leaf]]:
         """Split a leaf in the state's tree, and return the state and the children; silent members become walkers."""
-        tree, children = _cluster_tree.split(state.tree, heard.leaf, means, heard.replies, state.round)
-        late = set(heard.leaf.clients) - set(heard.clients)
-        return replace(state, tree=tree, walkers={**state.walkers, **dict.fromkeys(late, heard.leaf.node)}), children
+        tree, children = _cluster_tree.split(state.tree, group.leaf, means, group.replies, state.round)
+        late = set(group.leaf.clients) - set(group.clients)
+        return replace(state, tree=tree, walkers={**state.walkers, **dict.fromkeys(late, group.leaf.node)}), children
 
     def _walk(self, state: CFLState, before: Mapping[Client, int], replies: Replies) -> CFLState:
         """Move the walkers of this exchange down one level; leaves that split in it are inner nodes now."""
@@ -223,50 +223,7 @@ class CFL:
     def explain(self, state: CFLState) -> tuple[Note, ...]:
         return state.notes
 
-    def _scheduled(self, state: CFLState, said: Mapping[int, GroupUpdates | None]) -> int | None:
-        """With ``split_rounds``: the node of least alpha_cross, to split now, or -1 for none; None if the criteria decide.
-
-        alpha_cross is corrected for the number of clients. Otherwise a few clients that agree, with cosines of -1/(n - 1),
-        would look less similar than many that do not.
-        """
-        if self.split_rounds is None:
-            return None
-        alphas = {}
-        for leaf in state.leaves if state.round + 1 in self.split_rounds else ():
-            heard = said[leaf.node]
-            if heard and heard.sides and heard.enough(self.quorum) and heard.smallest >= self.min_cluster_size:
-                alphas[leaf.node] = heard.alpha
-        return min(alphas, key=lambda node: (alphas[node], node), default=-1)
-
-    def _child_mean(self, heard: GroupUpdates, part: tuple[Client, ...]) -> torch.Tensor:
-        """The update that a part applies in the round of the split."""
-        own = heard.replies.of(part)
-        if self.post_split == "parent-mean":
-            return heard.mean
-        return own.mean(weights(own, self.weighting))
-
-    def _step_gradients(self, state: CFLState, replies: Replies) -> CFLState:
-        """The exchange after stationarity: bipartition of the gradients at the current model (Algorithm 3)."""
-        new, leaves, notes = state, [], []
-        for row, leaf in enumerate(state.leaves):
-            heard = self.listen(state, row, replies) if leaf.gradients else None
-            if heard is None or not heard.enough(self.quorum):
-                # Too few gradients: ask again if the criteria also hold in the next round.
-                leaves.append(replace(leaf, gradients=False, held=self.persistence - 1 if leaf.gradients else leaf.held))
-                continue
-            leaf = replace(leaf, gradients=False, losses=heard.leaf.losses)
-            note = self.separate(heard)
-            if note.kind == "split":
-                still = dict.fromkeys(note.parts, torch.zeros_like(leaf.model))
-                new, children = self._split(new, replace(heard, leaf=leaf), still)  # a peak is a norm of updates
-                leaves += children
-                note = _cluster_tree.placed(note, leaf, children)
-            else:
-                leaves.append(leaf)
-            notes.append(note)
-        return replace(new, leaves=ordered(leaves), notes=tuple(notes))
-
-    def listen(self, state: CFLState, row: int, replies: Replies) -> GroupUpdates | None:
+    def group_updates(self, state: CFLState, row: int, replies: Replies) -> GroupUpdates | None:
         """Collect the replies of a leaf's members.
 
         Args:
@@ -301,41 +258,41 @@ class CFL:
         sketched = self.sketch if self.sketch and self.sketch < compared else None
         return GroupUpdates(leaf, part, mean, mean_norm, client_norm, cosines, sides, complete, sketched)
 
-    def decide(self, heard: GroupUpdates, round: int) -> Note:
+    def decide(self, group: GroupUpdates, round: int) -> Note:
         """Test the criteria and decide whether the group splits, stays or is asked again.
 
         Args:
-            heard: the group's replies.
+            group: the group's replies.
             round: the current round, from 1.
 
         Returns:
             The note of the decision; its kind is ``split``, ``keep``, ``ask``, ``gradients`` or ``hold``.
         """
-        leaf = heard.leaf
+        leaf = group.leaf
         if len(leaf.clients) < 2:
-            return heard.note("keep", "a group of one client cannot split")
+            return group.note("keep", "a group of one client cannot split")
         if round <= self.warmup:
-            return heard.note("keep", f"round {round} is within the warm-up of {self.warmup} rounds")
-        if self.gamma_max is None and leaf.ask_all and heard.replies.halves is not None and heard.enough(self.quorum):
+            return group.note("keep", f"round {round} is within the warm-up of {self.warmup} rounds")
+        if self.gamma_max is None and leaf.ask_all and group.replies.halves is not None and group.enough(self.quorum):
             # Updates of halves have half the steps, so their norms cannot be compared. The last whole updates passed.
-            return self._held(leaf, self.separate(heard))
-        norms = self.conflict(heard)
-        sides = self.separation(heard) if self.similarity == "updates" else ()
+            return self._held(leaf, self.separate(group))
+        norms = self.norm_criteria(group)
+        sides = self.cut_criteria(group) if self.similarity == "updates" else ()
         text = tested(norms)
         if not all(one.held for one in norms):
-            return heard.note("keep", text, criteria=(*norms, *sides), otherwise=self._else(heard))
-        if not heard.complete:
-            return heard.note("ask", f"{text}; all members are asked in the next round", criteria=norms)
-        if not heard.enough(self.quorum):
-            text += f"; only {len(heard.clients)} of {len(leaf.clients)} members answered, so they are asked again"
-            return heard.note("ask", text, criteria=norms)
+            return group.note("keep", text, criteria=(*norms, *sides), otherwise=self._else(group))
+        if not group.complete:
+            return group.note("ask", f"{text}; all members are asked in the next round", criteria=norms)
+        if not group.enough(self.quorum):
+            text += f"; only {len(group.clients)} of {len(leaf.clients)} members answered, so they are asked again"
+            return group.note("ask", text, criteria=norms)
         if self.similarity == "updates":
-            return self._held(leaf, self.separate(heard, norms))
-        return self._held(leaf, heard.note("gradients", f"{text}; gradients are asked for next", criteria=norms))
+            return self._held(leaf, self.separate(group, norms))
+        return self._held(leaf, group.note("gradients", f"{text}; gradients are asked for next", criteria=norms))
 
-    def conflict(self, heard: GroupUpdates) -> tuple[Criterion, ...]:
+    def norm_criteria(self, group: GroupUpdates) -> tuple[Criterion, ...]:
         """The criteria on norms (Algorithm 5): the group is stationary, and its members are at odds."""
-        mean, most, peak = heard.mean_norm, heard.client_norm, heard.leaf.peak
+        mean, most, peak = group.mean_norm, group.client_norm, group.leaf.peak
         if self.scale == "relative":
             mean, most = (value / norm if norm else np.nan for value, norm in ((mean, most), (most, peak)))
         return (
@@ -343,54 +300,54 @@ class CFL:
             Criterion("largest update", most, ">=", self.eps2, "eps2", met="at odds", unmet="in agreement"),
         )
 
-    def separation(self, heard: GroupUpdates) -> tuple[Criterion, ...]:
+    def cut_criteria(self, group: GroupUpdates) -> tuple[Criterion, ...]:
         """The criteria on the two sides that Algorithm 1 finds: they can be told apart, and neither is too small.
 
         The first is left out where γ_max is not known: it is measured from updates of halves.
         """
         found: list[Criterion] = []
-        gamma_max = self.gamma_max if self.gamma_max is not None else measured_gamma(heard.replies)
-        if heard.sides is not None and gamma_max is not None:
+        gamma_max = self.gamma_max if self.gamma_max is not None else measured_gamma(group.replies)
+        if group.sides is not None and gamma_max is not None:
             setting, by = ("gamma_max", "") if self.gamma_max is not None else ("", " by the measured noise")
             met, unmet = f"separable{by}", f"not separable{by}"
-            bound = gamma_bound(heard.alpha if self.scale == "relative" else heard.cross)
+            bound = gamma_bound(group.alpha if self.scale == "relative" else group.cross)
             found.append(Criterion("noise allowed", bound, ">", gamma_max, setting, met, unmet))
-        if heard.sides is not None and self.min_cluster_size > 1:
-            size, least = heard.smallest, self.min_cluster_size
+        if group.sides is not None and self.min_cluster_size > 1:
+            size, least = group.smallest, self.min_cluster_size
             found.append(Criterion("smaller side", size, ">=", least, "min_cluster_size", unmet="a side is too small"))
         return tuple(found)
 
-    def separate(self, heard: GroupUpdates, before: tuple[Criterion, ...] = ()) -> Note:
+    def separate(self, group: GroupUpdates, before: tuple[Criterion, ...] = ()) -> Note:
         """Test the two sides of the group.
 
         Args:
-            heard: the group's replies, of two members or more.
+            group: the group's replies, of two members or more.
             before: the criteria that were met before.
 
         Returns:
             The note of the decision; its kind is ``split``, ``keep`` or ``ask``.
         """
-        criteria = (*before, *self.separation(heard))
+        criteria = (*before, *self.cut_criteria(group))
         text = tested(criteria)
-        if self.gamma_max is None and measured_gamma(heard.replies) is None:
-            if heard.leaf.ask_all:
+        if self.gamma_max is None and measured_gamma(group.replies) is None:
+            if group.leaf.ask_all:
                 why = "gamma_max cannot be measured: fewer than two members sent updates of halves"
-                return heard.note("keep", "; ".join([*([text] if text else []), why]), criteria=before)
-            return heard.note("ask", f"{text}; gamma_max is measured next, from halves", criteria=before)
+                return group.note("keep", "; ".join([*([text] if text else []), why]), criteria=before)
+            return group.note("ask", f"{text}; gamma_max is measured next, from halves", criteria=before)
         if not all(one.held for one in criteria):
-            return heard.note("keep", text, criteria=criteria, otherwise=self._else(heard))
+            return group.note("keep", text, criteria=criteria, otherwise=self._else(group))
         otherwise = "it would not have split in this round"
-        return heard.note("split", f"{text}{heard.unsure}", heard.parts(), criteria, otherwise)
+        return group.note("split", f"{text}{group.unsure}", group.parts(), criteria, otherwise)
 
-    def _else(self, heard: GroupUpdates) -> str:
+    def _else(self, group: GroupUpdates) -> str:
         """What would have happened to a group that is kept, had it met the criteria."""
-        if not (heard.complete and heard.enough(self.quorum)):
+        if not (group.complete and group.enough(self.quorum)):
             return "all members would have been asked in the next round, and it could then have split"
-        if self.similarity == "gradients" and not heard.leaf.gradients:
+        if self.similarity == "gradients" and not group.leaf.gradients:
             return "gradients would have been asked for, to decide whether it splits"
-        if self.gamma_max is None and measured_gamma(heard.replies) is None:
+        if self.gamma_max is None and measured_gamma(group.replies) is None:
             return "updates of halves would have been asked for, to decide whether it splits"
-        if self.persistence > 1 and not heard.leaf.gradients:
+        if self.persistence > 1 and not group.leaf.gradients:
             return f"this round would have counted towards a split, which takes {self.persistence} rounds in a row"
         return "it would have split in this round"
 
@@ -403,6 +360,49 @@ class CFL:
         if rounds.held:
             return found
         return replace(found, kind="hold", parts=(), similarity={}, otherwise="it would have split by now")
+
+    def _scheduled(self, state: CFLState, groups: Mapping[int, GroupUpdates | None]) -> int | None:
+        """With ``split_rounds``: the node of least alpha_cross, to split now, or -1 for none; None if the criteria decide.
+
+        alpha_cross is corrected for the number of clients. Otherwise a few clients that agree, with cosines of -1/(n - 1),
+        would look less similar than many that do not.
+        """
+        if self.split_rounds is None:
+            return None
+        alphas = {}
+        for leaf in state.leaves if state.round + 1 in self.split_rounds else ():
+            group = groups[leaf.node]
+            if group and group.sides and group.enough(self.quorum) and group.smallest >= self.min_cluster_size:
+                alphas[leaf.node] = group.alpha
+        return min(alphas, key=lambda node: (alphas[node], node), default=-1)
+
+    def _child_mean(self, group: GroupUpdates, part: tuple[Client, ...]) -> torch.Tensor:
+        """The update that a part applies in the round of the split."""
+        own = group.replies.of(part)
+        if self.post_split == "parent-mean":
+            return group.mean
+        return own.mean(weights(own, self.weighting))
+
+    def _step_gradients(self, state: CFLState, replies: Replies) -> CFLState:
+        """The exchange after stationarity: bipartition of the gradients at the current model (Algorithm 3)."""
+        new, leaves, notes = state, [], []
+        for row, leaf in enumerate(state.leaves):
+            group = self.group_updates(state, row, replies) if leaf.gradients else None
+            if group is None or not group.enough(self.quorum):
+                # Too few gradients: ask again if the criteria also hold in the next round.
+                leaves.append(replace(leaf, gradients=False, held=self.persistence - 1 if leaf.gradients else leaf.held))
+                continue
+            leaf = replace(leaf, gradients=False, losses=group.leaf.losses)
+            note = self.separate(group)
+            if note.kind == "split":
+                still = dict.fromkeys(note.parts, torch.zeros_like(leaf.model))
+                new, children = self._split(new, replace(group, leaf=leaf), still)  # a peak is a norm of updates
+                leaves += children
+                note = _cluster_tree.placed(note, leaf, children)
+            else:
+                leaves.append(leaf)
+            notes.append(note)
+        return replace(new, leaves=ordered(leaves), notes=tuple(notes))
 
 
 @dataclass(frozen=True)

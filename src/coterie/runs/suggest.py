@@ -667,7 +667,7 @@ def sight(probe: Probe, clients: tuple[Client, ...], peak: float) -> Sight:
 
 def values(group: GroupUpdates) -> dict[str, float]:
     """The numbers that CFL compares with its settings, by the names of its criteria."""
-    return {one.name: one.value for one in (*CFL().conflict(group), *CFL().separation(group))}
+    return {one.name: one.value for one in (*CFL().norm_criteria(group), *CFL().cut_criteria(group))}
 
 
 def heard(replies: Replies, parameters: int, peak: float = 0.0) -> GroupUpdates:
@@ -683,7 +683,7 @@ def heard(replies: Replies, parameters: int, peak: float = 0.0) -> GroupUpdates:
     """
     leaf = Leaf(node=0, clients=replies.clients, model=replies.all_updates[0], peak=peak)
     state = CFLState(round=0, leaves=(leaf,), tree=root(replies.clients, parameters))
-    found = CFL().listen(state, 0, replies)
+    found = CFL().group_updates(state, 0, replies)
     assert found is not None
     return found
 
