@@ -135,12 +135,12 @@ def test_a_failing_block_names_a_way_out() -> None:
 def test_clients_of_a_block_make_the_same_steps() -> None:
     tried = world(IDS, sizes=(8, 16, 9, 17, 24, 1), training=Training(batch=8))
     wire, federation = setup(FedAvg(), tried, 0, Boundary())
-    with ClientPool(tried, wire, Hardware(workers=1, width=2)) as fleet:
+    with ClientPool(tried, wire, Hardware(workers=1, width=2)) as pool:
         seen: list[list[int]] = []
-        jobs = fleet._jobs
-        fleet._jobs = lambda errands: seen.extend([e.client for e in job] for job in jobs(errands)) or jobs(errands)  # type: ignore
+        jobs = pool._jobs
+        pool._jobs = lambda client_jobs: seen.extend([e.client for e in job] for job in jobs(client_jobs)) or jobs(client_jobs)  # type: ignore
         plan = FedAvg().plan(FedAvg().init(federation), _cohort(federation))
-        fleet.train(plan, list(plan.tasks), {}, (0, 0, 0))
+        pool.train(plan, list(plan.tasks), {}, (0, 0, 0))
     assert sorted(sorted(block) for block in seen) == [[2, 20], [3, 7], [11, 12]]  # one, two, three batches
 
 

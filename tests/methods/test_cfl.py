@@ -222,7 +222,7 @@ def test_scheduled_splits_allow_for_the_size_of_a_group() -> None:
     replies = Replies(
         clients=federation.clients, examples=np.full(11, 5), chosen=((0,),) * 11, updates=torch.tensor(rows).float()
     )
-    said = {leaf.node: method.listen(state, row, replies) for row, leaf in enumerate(state.leaves)}
+    said = {leaf.node: method.group_updates(state, row, replies) for row, leaf in enumerate(state.leaves)}
     few, many = said[0], said[1]
     assert few
     assert many

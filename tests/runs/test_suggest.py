@@ -274,13 +274,13 @@ def asked(sizes: Sequence[int]) -> ProbedClients:
 
 def test_who_cannot_be_halved_is_left_out_and_two_must_be_left() -> None:
     clients = asked((20, 1, 20, 20))
-    start = StartingPoint(torch.zeros(clients.fleet.layout.size), 0, "", True)
-    with clients.fleet:
+    start = StartingPoint(torch.zeros(clients.pool.layout.size), 0, "", True)
+    with clients.pool:
         assert clients.halves(start).clients == (2, 7, 11)
         assert clients.updates(start).clients == (2, 7, 11)
     assert clients.left_out == {3: "too few training examples for two halves"}
     few = asked((20, 1, 1, 1))
-    with few.fleet, pytest.raises(UserError, match="a probe needs two clients with enough training examples"):
+    with few.pool, pytest.raises(UserError, match="a probe needs two clients with enough training examples"):
         few.halves(start)
 
 

@@ -101,11 +101,11 @@ class Worker:
 
     # -- training -----------------------------------------------------------------------------------------------------
 
-    def train(self, errands: Sequence[ClientJob]) -> list[Done]:
+    def train(self, client_jobs: Sequence[ClientJob]) -> list[Done]:
         """Carry out one task, or the tasks of several clients in one block.
 
         Args:
-            errands: The tasks of the block.
+            client_jobs: The tasks of the block.
 
         Returns:
             One result per task.
@@ -113,50 +113,52 @@ class Worker:
         Raises:
             EngineError: A task failed.
         """
-        who = f"client {errands[0].client}" if len(errands) == 1 else f"a block of {len(errands)} clients"
+        who = f"client {client_jobs[0].client}" if len(client_jobs) == 1 else f"a block of {len(client_jobs)} clients"
         try:
-            jobs = [self._job(errand) for errand in errands]
+            jobs = [self._job(client_job) for client_job in client_jobs]
             replies = [local.answer(self.learner, jobs[0])] if len(jobs) == 1 else local.answer_together(self.learner, jobs)
-            return [self._send(errand, reply) for errand, reply in zip(errands, replies, strict=True)]
+            return [self._send(client_job, reply) for client_job, reply in zip(client_jobs, replies, strict=True)]
         except Exception as error:
-            hint = "; --width 1 trains each client alone" if len(errands) > 1 else ""
+            hint = "; --width 1 trains each client alone" if len(client_jobs) > 1 else ""
             raise EngineError(f"{who} failed in its task: {sentence(error)}{hint}") from error
 
-    def _job(self, errand: ClientJob) -> local.Job:
-        offered = [self.wire.open(self.models[row]) for row in errand.rows]
-        data, training = self.world.clients[errand.client], errand.task.how(self.world.training)
-        job = local.Job(errand.task, offered, data, training, errand.lr, errand.key)
-        return job if errand.half is None else local.halved(job)[errand.half]
+    def _job(self, client_job: ClientJob) -> local.Job:
+        offered = [self.wire.open(self.models[row]) for row in client_job.rows]
+        data, training = self.world.clients[client_job.client], client_job.task.how(self.world.training)
+        job = local.Job(client_job.task, offered, data, training, client_job.lr, client_job.key)
+        return job if client_job.half is None else local.halved(job)[client_job.half]
 
-    def _send(self, errand: ClientJob, reply: local.Reply) -> Done:
+    def _send(self, client_job: ClientJob, reply: local.Reply) -> Done:
         """Write the row of a reply to the reply matrix; refuse it if it is not finite."""
-        refused, trained, exchange = None, reply.row is not None, errand.key[2]
+        refused, trained, exchange = None, reply.row is not None, client_job.key[2]
         if reply.row is None:
-            self.replies[errand.slot] = 0.0  # clears the row of an earlier exchange
-            self.sketches[errand.slot : errand.slot + 1] = 0.0
+            self.replies[client_job.slot] = 0.0  # clears the row of an earlier exchange
+            self.sketches[client_job.slot : client_job.slot + 1] = 0.0
         else:
-            keep = self.wire.layout.mask(errand.task.keep) if errand.task.keep else None
-            row = self._tampered(reply.row, errand, keep)
-            sent = self.wire.send(row, errand.client, exchange, keep, errand.half or 0)
-            self.replies[errand.slot] = sent
+            keep = self.wire.layout.mask(client_job.task.keep) if client_job.task.keep else None
+            row = self._tampered(reply.row, client_job, keep)
+            sent = self.wire.send(row, client_job.client, exchange, keep, client_job.half or 0)
+            self.replies[client_job.slot] = sent
             # A finite squared norm also bounds every entry of a Gram matrix. With noise only the noised row is checked: a
             # refusal because of the other one would reveal something about the data.
             rows = [sent] if self.wire.boundary.noise or sent is reply.row else [reply.row, sent]
-            if errand.sketch is not None:
+            if client_job.sketch is not None:
                 shown = sent if keep is None else sent.masked_fill(keep, 0.0)
-                rows += sketch(shown[None, errand.columns or slice(None)], errand.sketch)
-                self.sketches[errand.slot] = rows[-1]
+                rows += sketch(shown[None, client_job.columns or slice(None)], client_job.sketch)
+                self.sketches[client_job.slot] = rows[-1]
             if not all(torch.isfinite(row.dot(row)) for row in rows):
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
-        return errand.slot, reply.chosen, reply.losses, reply.accuracies, trained, refused
+        return client_job.slot, reply.chosen, reply.losses, reply.accuracies, trained, refused
 
-    def _tampered(self, row: Tensor, errand: ClientJob, keep: Tensor | None) -> Tensor:
+    def _tampered(self, row: Tensor, client_job: ClientJob, keep: Tensor | None) -> Tensor:
         """Return the row that a client sends: its update, or the adversarial row if the client is an adversary."""
-        attack = self.world.attacks.get(errand.client)
+        attack = self.world.attacks.get(client_job.client)
         if attack is None:
             return row
         sent = torch.arange(len(row)) < self.wire.layout.trainable
-        return attack.tampered(row, sent if keep is None else sent & ~keep, errand.key[0], errand.key[2], errand.client)
+        return attack.tampered(
+            row, sent if keep is None else sent & ~keep, client_job.key[0], client_job.key[2], client_job.client
+        )
 
     # -- testing ------------------------------------------------------------------------------------------------------
 
@@ -313,7 +315,7 @@ class ClientPool:
         """
         seed, exchange, number = when
         personal: list[Tensor] = []
-        errands = []
+        client_jobs = []
         for slot, client in enumerate(sorted(clients)):
             task = plan.tasks[client]
             rows = task.offered
@@ -325,40 +327,40 @@ class ClientPool:
             lr = training.lr * training.lr_decay ** (number if task.lr_round is None else task.lr_round)
             key = seed, Purpose.TRAIN, exchange, client
             half = 0 if task.halves and halvable(self.world.clients[client].train, self.least) else None
-            errands.append(ClientJob(slot, client, task, rows, lr, key, plan.columns, plan.sketch, half))
-        halves = [errand for errand in errands if errand.half is not None]
-        seconds = [replace(errand, slot=slot, half=1) for slot, errand in enumerate(halves, len(errands))]
-        workers = self._put(plan.models, personal, len(errands) + len(seconds), self._sketch_size(plan))
-        done = {one[0]: one for job in workers.run(self._jobs([*errands, *seconds])) for one in job}
-        second = {errand.client: errand.slot for errand in seconds}
-        return {e.client: self._answer(done, e.slot, second.get(e.client)) for e in errands}
+            client_jobs.append(ClientJob(slot, client, task, rows, lr, key, plan.columns, plan.sketch, half))
+        halves = [client_job for client_job in client_jobs if client_job.half is not None]
+        seconds = [replace(client_job, slot=slot, half=1) for slot, client_job in enumerate(halves, len(client_jobs))]
+        workers = self._put(plan.models, personal, len(client_jobs) + len(seconds), self._sketch_size(plan))
+        done = {one[0]: one for job in workers.run(self._jobs([*client_jobs, *seconds])) for one in job}
+        second = {client_job.client: client_job.slot for client_job in seconds}
+        return {e.client: self._answer(done, e.slot, second.get(e.client)) for e in client_jobs}
 
-    def _jobs(self, errands: Sequence[ClientJob]) -> list[list[ClientJob]]:
+    def _jobs(self, client_jobs: Sequence[ClientJob]) -> list[list[ClientJob]]:
         """Form blocks of clients that can train together, and jobs of one client for the others.
 
         Long jobs come first, so that no worker starts one when the others have almost finished.
         """
         together: dict[Hashable, list[ClientJob]] = {}
-        for errand in errands:
-            together.setdefault(self._kind(errand), []).append(errand)
+        for client_job in client_jobs:
+            together.setdefault(self._kind(client_job), []).append(client_job)
         jobs = [job for group in together.values() for job in self._blocks(group)]
         return sorted(jobs, key=lambda job: -sum(len(self._data(e)) for e in job))
 
-    def _data(self, errand: ClientJob) -> Split:
+    def _data(self, client_job: ClientJob) -> Split:
         """The training examples of a job; for a half, the right number of examples."""
-        data = self.world.clients[errand.client].train
+        data = self.world.clients[client_job.client].train
         size = len(data) // 2
-        return data if errand.half is None else Split(data.inputs, data.index[:size], data.targets[:size])
+        return data if client_job.half is None else Split(data.inputs, data.index[:size], data.targets[:size])
 
-    def _kind(self, errand: ClientJob) -> Hashable:
+    def _kind(self, client_job: ClientJob) -> Hashable:
         """The properties that all clients of a block share; for a client that trains alone, its id."""
-        if self.width == 1 or errand.task.gradient or not errand.task.trains:
-            return errand.client, errand.half
-        data, training = self._data(errand), errand.task.how(self.world.training)
+        if self.width == 1 or client_job.task.gradient or not client_job.task.trains:
+            return client_job.client, client_job.half
+        data, training = self._data(client_job), client_job.task.how(self.world.training)
         try:
-            return training, errand.lr, goes_with(data, training, self.least, self.exact)
+            return training, client_job.lr, goes_with(data, training, self.least, self.exact)
         except ValueError:  # it cannot make a step, and its task reports this error
-            return errand.client, errand.half
+            return client_job.client, client_job.half
 
     def _blocks(self, group: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
         """Cut a group into as few blocks as possible; clients with similar numbers of examples share a block."""

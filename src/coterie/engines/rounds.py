@@ -96,15 +96,15 @@ def rounds(
     hardware.check(world)
     wire, federation = setup(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
-    with ClientPool(world, wire, hardware, robust) as fleet:
+    with ClientPool(world, wire, hardware, robust) as pool:
         while position.round < rounds:
             clock = Clock()
             steps = round_steps(method, world, wire, position, seed, clock)
-            done = carry(steps, partial(exchange, fleet, seed=seed, clock=clock))
+            done = carry(steps, partial(exchange, pool, seed=seed, clock=clock))
             position = done.position
             if done.number % eval_every == 0 or done.number == rounds:
                 with clock("evaluate"):
-                    scores = fleet.evaluate(done.assignment, position.kept)
+                    scores = pool.evaluate(done.assignment, position.kept)
                 done = replace(done, scores=scores)
             yield done
 
@@ -269,12 +269,12 @@ WINDOW_BYTES = 1 << 28
 
 
 def exchange(
-    fleet: ClientPool, plan: Plan, position: Position, seed: int, clock: Clock
+    pool: ClientPool, plan: Plan, position: Position, seed: int, clock: Clock
 ) -> tuple[Replies, Mapping[Client, Tensor]]:
     """Carry out a plan on the clients of this machine.
 
     Args:
-        fleet: The worker processes and their clients.
+        pool: The worker processes and their clients.
         plan: The tasks to carry out.
         position: State of the run in which the method made the plan.
         seed: Seed of all random draws.
@@ -283,35 +283,35 @@ def exchange(
     Returns:
         The replies in the form that ``step`` needs, and the values that each client keeps afterwards.
     """
-    clients, size = sorted(plan.tasks), window(plan, fleet.layout.size, fleet.robust.needs_all)
-    halves = HalfUpdates(fleet, plan)
-    claims, kept = {c: _claimed(fleet, c) for c in clients}, dict(position.kept)
-    counted = fleet.robust.counted(claims)
+    clients, size = sorted(plan.tasks), window(plan, pool.layout.size, pool.robust.needs_all)
+    halves = HalfUpdates(pool, plan)
+    claims, kept = {c: _claimed(pool, c) for c in clients}, dict(position.kept)
+    counted = pool.robust.counted(claims)
     taken: dict[Client, Answer] = {}
     refused: dict[Client, str] = {}
     scaled: dict[Client, float] = {}
     usual = Usual()
     streams = plan.sketch is not None or size < len(clients)
-    means = Means(len(plan.models), fleet.layout.size, fleet.robust) if streams else None
+    means = Means(len(plan.models), pool.layout.size, pool.robust) if streams else None
     sketches = []
     for start in range(0, len(clients), size):
         wave = clients[start : start + size]
         with clock("train"):
-            answers = fleet.train(plan, wave, position.kept, (seed, position.exchange, position.round))
+            answers = pool.train(plan, wave, position.kept, (seed, position.exchange, position.round))
         with clock("server"):
-            _collude(fleet, plan, answers)
-            answers = _screened(fleet, plan, answers, claims, usual, scaled)
+            _collude(pool, plan, answers)
+            answers = _screened(pool, plan, answers, claims, usual, scaled)
             new = {c: a for c, a in answers.items() if a.refused is None}
             halves.take(new)
             for client, answer in new.items():
-                _keep(fleet, plan, client, answer, kept)
+                _keep(pool, plan, client, answer, kept)
         refused.update((c, a.refused) for c, a in answers.items() if a.refused is not None)
         taken.update(new)
         if means is not None:
             with clock("server"):
-                _average(fleet, plan, new, counted, means)
+                _average(pool, plan, new, counted, means)
         if plan.sketch is not None:
-            sketches.append(fleet.sketches([a.slot for a in new.values()]))
+            sketches.append(pool.sketches([a.slot for a in new.values()]))
     replies = Replies(
         clients=tuple(taken),
         examples=np.array([counted[c] for c in taken], dtype=np.int64),
@@ -320,14 +320,14 @@ def exchange(
         accuracies=tuple(a.accuracies for a in taken.values()),
         refused=refused,
         halves=halves.gram(tuple(taken)),
-        averaging=fleet.robust,
+        averaging=pool.robust,
         claimed={c: claims[c] for c in taken if claims[c] > counted[c]},
         scaled=scaled,
     )
     trained = not taken or any(a.update is not None for a in taken.values())
     with clock("server"):
         if means is None:
-            updates = fleet.updates([a.slot for a in taken.values()]) if trained else None
+            updates = pool.updates([a.slot for a in taken.values()]) if trained else None
             return needed(plan, replace(replies, updates=updates)), kept
         if not trained:
             return replies, kept
@@ -352,10 +352,10 @@ def window(plan: Plan, d: int, robust: bool = False) -> int:
     return max(1, WINDOW_BYTES // (4 * d * CHUNK)) * CHUNK
 
 
-def _claimed(fleet: ClientPool, client: Client) -> int:
+def _claimed(pool: ClientPool, client: Client) -> int:
     """Number of examples that a client reports."""
-    count, attack = len(fleet.world.clients[client].train), fleet.world.attacks.get(client)
-    return fleet.wire.examples(count if attack is None else attack.claimed(count))
+    count, attack = len(pool.world.clients[client].train), pool.world.attacks.get(client)
+    return pool.wire.examples(count if attack is None else attack.claimed(count))
 
 
 def _slots(answer: Answer) -> list[int]:
@@ -363,12 +363,12 @@ def _slots(answer: Answer) -> list[int]:
     return [slot for slot in (answer.slot, answer.second) if slot is not None]
 
 
-def _rows(fleet: ClientPool, answer: Answer) -> list[Tensor]:
-    return [fleet.hand.replies[slot] for slot in _slots(answer)]
+def _rows(pool: ClientPool, answer: Answer) -> list[Tensor]:
+    return [pool.hand.replies[slot] for slot in _slots(answer)]
 
 
 def _screened(
-    fleet: ClientPool,
+    pool: ClientPool,
     plan: Plan,
     answers: Mapping[Client, Answer],
     claims: Mapping[Client, int],
@@ -377,28 +377,28 @@ def _screened(
 ) -> dict[Client, Answer]:
     """Limit the answers of a wave to plausible lengths, compared with this wave and with the ``usual`` of earlier waves."""
     trained = {c: answer for c, answer in answers.items() if answer.update is not None and answer.refused is None}
-    updates, chosen = {c: _rows(fleet, a) for c, a in trained.items()}, {c: a.chosen for c, a in trained.items()}
+    updates, chosen = {c: _rows(pool, a) for c, a in trained.items()}, {c: a.chosen for c, a in trained.items()}
     claims = {c: claims[c] for c in answers}
-    limited = fleet.robust.limited(lengths(plan, updates, chosen, fleet.wire), claims, usual)
+    limited = pool.robust.limited(lengths(plan, updates, chosen, pool.wire), claims, usual)
     for client, factor in limited.scaled.items():
         keep = plan.tasks[client].keep
         for slot in _slots(answers[client]):
-            row = fleet.hand.replies[slot]
-            row *= torch.where(fleet.mask(keep), 1.0, factor) if keep else factor
+            row = pool.hand.replies[slot]
+            row *= torch.where(pool.mask(keep), 1.0, factor) if keep else factor
             if plan.sketch is not None:
-                fleet.hand.sketches[slot] *= factor
+                pool.hand.sketches[slot] *= factor
     scaled.update(limited.scaled)
     return {c: replace(answer, refused=answer.refused or limited.refused.get(c)) for c, answer in answers.items()}
 
 
-def _collude(fleet: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> None:
+def _collude(pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> None:
     """Write the updates of colluding adversaries, which know the updates of the honest clients.
 
     They use the honest clients that were asked for the same kind of update (a gradient, or the result of training). If at
     least two of these started from the same models as the adversary, only those count.
     """
-    attacks = {c: attack for c, attack in fleet.world.attacks.items() if c in answers and attack.colluding}
-    honest = {c: a for c, a in answers.items() if c not in fleet.world.attacks and a.update is not None and a.refused is None}
+    attacks = {c: attack for c, attack in pool.world.attacks.items() if c in answers and attack.colluding}
+    honest = {c: a for c, a in answers.items() if c not in pool.world.attacks and a.update is not None and a.refused is None}
     for client, attack in attacks.items():
         own, task = answers[client], plan.tasks[client]
         alike = [a for c, a in honest.items() if plan.tasks[c].gradient == task.gradient]
@@ -406,34 +406,34 @@ def _collude(fleet: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) ->
         seen = near if len(near) > 1 else alike
         if own.update is None or not seen:
             continue
-        for half, row in enumerate(_rows(fleet, own)):
-            wrong = attack.fabricated(torch.stack([_rows(fleet, a)[half if a.second is not None else 0] for a in seen]))
-            stays = torch.arange(len(row)) >= fleet.layout.trainable
-            stays = stays | fleet.mask(task.keep) if task.keep else stays
+        for half, row in enumerate(_rows(pool, own)):
+            wrong = attack.fabricated(torch.stack([_rows(pool, a)[half if a.second is not None else 0] for a in seen]))
+            stays = torch.arange(len(row)) >= pool.layout.trainable
+            stays = stays | pool.mask(task.keep) if task.keep else stays
             row[~stays] = wrong[~stays]
             if plan.sketch is not None:
                 shown = row.masked_fill(stays, 0.0)[None, plan.columns or slice(None)]
-                fleet.hand.sketches[own.second if half else own.slot] = sketch(shown, plan.sketch)[0]
+                pool.hand.sketches[own.second if half else own.slot] = sketch(shown, plan.sketch)[0]
 
 
-def _keep(fleet: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
+def _keep(pool: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
     """Move the layers that stay at a client from its update into ``kept``."""
     task = plan.tasks[client]
     if not task.keep or answer.update is None:
         return
-    mask, before = fleet.mask(task.keep), kept.get(client)
+    mask, before = pool.mask(task.keep), kept.get(client)
     if not task.gradient:
-        start = fleet.start_row(plan, task, before, answer.chosen)
+        start = pool.start_row(plan, task, before, answer.chosen)
         kept[client] = torch.where(mask, start + answer.update, torch.nan if before is None else before)
     answer.update[mask] = 0.0
 
 
 def _average(
-    fleet: ClientPool, plan: Plan, answers: Mapping[Client, Answer], counted: Mapping[Client, int], means: Means
+    pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer], counted: Mapping[Client, int], means: Means
 ) -> None:
     groups = [answer.chosen if plan.tasks[client].trains else () for client, answer in answers.items()]
     weigh = amounts(np.array([counted[client] for client in answers]), plan.weighting)
-    means.add(fleet.updates([answer.slot for answer in answers.values()]), weigh, groups)
+    means.add(pool.updates([answer.slot for answer in answers.values()]), weigh, groups)
 
 
 def needed(plan: Plan, replies: Replies) -> Replies:
@@ -476,8 +476,8 @@ class HalfUpdates:
     Their inner products are computed, from rows or from sketches. Then the mean of both replaces the first.
     """
 
-    def __init__(self, fleet: ClientPool, plan: Plan) -> None:
-        self.fleet, self.plan = fleet, plan
+    def __init__(self, pool: ClientPool, plan: Plan) -> None:
+        self.pool, self.plan = pool, plan
         self.clients: list[Client] = []
         self.sketches: list[Tensor] = []
         self.products: np.ndarray | None = None
@@ -490,18 +490,18 @@ class HalfUpdates:
         slots = [*(first for first, _ in pairs.values()), *(second for _, second in pairs.values())]
         own = {client: self._own(client, *pair) for client, pair in pairs.items() if self.plan.tasks[client].keep}
         if self.plan.sketch is None:  # all of them are in memory at once, see window
-            self.products = gram(self.fleet.updates(slots), columns=self.plan.columns)
+            self.products = gram(self.pool.updates(slots), columns=self.plan.columns)
         else:
-            self.sketches.append(self.fleet.sketches(slots).view(2, len(pairs), -1))
+            self.sketches.append(self.pool.sketches(slots).view(2, len(pairs), -1))
         self.clients += pairs
         for client, pair in pairs.items():
-            self.fleet.average(*pair)
+            self.pool.average(*pair)
             if client in own:
-                self.fleet.hand.replies[pair[0]][self.fleet.mask(self.plan.tasks[client].keep)] = own[client]
+                self.pool.hand.replies[pair[0]][self.pool.mask(self.plan.tasks[client].keep)] = own[client]
 
     def _own(self, client: Client, first: int, second: int) -> Tensor:
         """Mean of both updates in the columns that stay at the client; these columns are then set to zero in the rows."""
-        mask, rows = self.fleet.mask(self.plan.tasks[client].keep), self.fleet.hand.replies
+        mask, rows = self.pool.mask(self.plan.tasks[client].keep), self.pool.hand.replies
         own = (rows[first][mask] + rows[second][mask]) / 2
         rows[first][mask] = rows[second][mask] = 0.0
         return own

@@ -457,7 +457,7 @@ class ProbedClients:
     """The clients that are present at the current position of a run.
 
     Args:
-        fleet: The pool that trains the clients.
+        pool: The pool that trains the clients.
         parameters: The columns of a row on which similarities are computed.
         position: The position of the run.
         seed: The seed of the run.
@@ -465,11 +465,11 @@ class ProbedClients:
     """
 
     def __init__(
-        self, fleet: ClientPool, parameters: slice, position: Position, seed: int, progress: Callable[[], None] | None = None
+        self, pool: ClientPool, parameters: slice, position: Position, seed: int, progress: Callable[[], None] | None = None
     ) -> None:
         self.progress = progress
-        self.fleet, self.world, self.parameters, self.seed = fleet, fleet.world, parameters, seed
-        self.there = rounds.present(fleet.world.attendance, position)
+        self.pool, self.world, self.parameters, self.seed = pool, pool.world, parameters, seed
+        self.there = rounds.present(pool.world.attendance, position)
         self.left_out: Mapping[Client, str] = {}
         self.asked = 0
 
@@ -487,7 +487,7 @@ class ProbedClients:
         Raises:
             UserError: Fewer than two clients have data that can be halved.
         """
-        sizes = [self.fleet.wire.examples(len(self.world.clients[client].train)) for client in self.there]
+        sizes = [self.pool.wire.examples(len(self.world.clients[client].train)) for client in self.there]
         task = Task(offered=(0,), halves=True, training=of_equal_steps(self.world.training, sizes))
         tasks = dict.fromkeys(self.there, task)
         replies = self._ask(Plan(models=start.model[None], tasks=tasks, need="mean", columns=self.parameters), start.round)
@@ -526,10 +526,10 @@ class ProbedClients:
         return replace(replies, updates=replies.all_updates.clone())  # the pool reuses this memory for the next replies
 
     def _ask(self, plan: Plan, round: int) -> Replies:
-        self.fleet.wire.check(plan, "suggest")
+        self.pool.wire.check(plan, "suggest")
         self.asked += 1
         position = Position(round=round, exchange=FAR + self.asked, state=None)
-        replies, _ = exchange(self.fleet, plan, position, self.seed, Clock())
+        replies, _ = exchange(self.pool, plan, position, self.seed, Clock())
         if self.progress:
             self.progress()
         return replies
@@ -795,16 +795,16 @@ def suggest(
     one = _only(run, trust_code, secret)
     one.experiment.check_secret()
     position = stored(one)
-    federation, fleet = _meet(one, data, workers)
+    federation, pool = _meet(one, data, workers)
     with from_stored(one.record.checkpoints.path(position.round)):
         assignment: Assignment = one.method.assignment(position.state)
         start = start_of(assignment, position, one.record.lines())
-        if strangers := set(position.members) - set(fleet.world.clients):
+        if strangers := set(position.members) - set(pool.world.clients):
             raise ValueError(f"there is no client {min(strangers)}")
-        if start.model.shape != (size := fleet.wire.layout.size,):
+        if start.model.shape != (size := pool.wire.layout.size,):
             raise ValueError(f"a model must have shape ({size},), got {tuple(start.model.shape)}")
-    with fleet:
-        asked = _Asked(one, ProbedClients(fleet, federation.parameters, position, one.seed, progress), federation, start)
+    with pool:
+        asked = _Asked(one, ProbedClients(pool, federation.parameters, position, one.seed, progress), federation, start)
         finding, probes = asked.found()
         advice = tuple(asked.advice(finding, probes))
     return Suggestion(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie.boundary import Boundary, Wire
 from coterie.core import Plan, Task, Training
 from coterie.data.world import ClientData, Objective, Split, World
-from coterie.engines import pool as fleet
+from coterie.engines import pool as pools
 from coterie.engines.rounds import evaluations, traffic
 from coterie.methods import CFL, FLHC, FedAvg, Independent
 from coterie.models.layout import Layout
@@ -220,7 +220,7 @@ def test_shared_outputs_give_the_scores_of_separate_ones() -> None:
 def test_long_tests_are_cut_without_a_change(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = world(clients={c: client(c, test=BATCH_TO_MEASURE + 3) for c in (1, 2)}, model=normed)
     expected = play(FedAvg(), tried, 1)[0].scores
-    monkeypatch.setattr(fleet, "EXAMPLES_PER_TEST", chunk)
+    monkeypatch.setattr(pools, "EXAMPLES_PER_TEST", chunk)
     found = play(FedAvg(), tried, 1, workers=2)[0].scores
     assert expected is not None
     assert found is not None
