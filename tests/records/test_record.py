@@ -22,7 +22,7 @@ import coterie
 from coterie.core import STATES, Note, Training, state
 from coterie.records import codec, store
 from coterie.records.codec import DamagedError, UnknownClassError
-from coterie.records.record import Record, finite, to_json
+from coterie.records.record import WRITTEN, Record, finite, to_json
 from coterie.records.store import BusyError, Checkpoints, held, write_whole
 from coterie.settings import UserError
 
@@ -205,8 +205,8 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, Pair(left=1))
     path = tmp_path / "000001.json"
-    path.write_text(path.read_text().replace('"schema": 2', '"schema": 99'))
-    with pytest.raises(UserError, match="schema version 99, this version of Coterie reads up to 2"):
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
+    with pytest.raises(UserError, match="schema version 99, this version of Coterie reads up to 1"):
         checkpoints.load()
 
 
@@ -287,8 +287,8 @@ def test_a_line_damaged_in_the_middle_is_told(tmp_path: Path) -> None:
 
 def test_a_description_that_lacks_something_is_damaged(tmp_path: Path) -> None:
     record = Record(tmp_path)
-    record.describe({"methods": [{"name": "cfl"}], "scenario": {}, "seeds": [0], "rounds": 3, "training": {}})
-    with pytest.raises(DamagedError, match=r"run\.toml lacks 'world'"):
+    record.describe({**{key: {} for key in WRITTEN}, "methods": [{"name": "cfl"}], "seeds": [0], "rounds": 3})
+    with pytest.raises(DamagedError, match=r"run\.toml is damaged: it lacks 'world'"):
         record.description()
 
 

@@ -108,7 +108,7 @@ def test_many_matrices_are_thinned_out_and_large_ones_coarser(tmp_path: Path) ->
     ]
     folder = write(tmp_path / "run", lines, method="hcct")
     matrices(folder, "m.safetensors", clients, all=cosines(labels))
-    found, count, lost = squares(folder, lines, clients)
+    found, count, lost = squares(folder, Record(folder).lines(), clients)
     assert (len(found), count, lost) == (MOST, MOST + 10, 0)
     assert [found[0]["round"], found[-1]["round"]] == [1, MOST + 10]
     one = square(folder, lines[0], lines[0]["notes"][0], clients)
