@@ -22,7 +22,7 @@ import coterie
 from coterie.core import STATES, Note, Training, state
 from coterie.records import codec, store
 from coterie.records.codec import DamagedError, UnknownClassError
-from coterie.records.record import WRITTEN, Record, finite, to_json
+from coterie.records.record import Record, finite, to_json
 from coterie.records.store import BusyError, Checkpoints, held, write_whole
 from coterie.settings import UserError
 
@@ -287,7 +287,11 @@ def test_a_line_damaged_in_the_middle_is_told(tmp_path: Path) -> None:
 
 def test_a_description_that_lacks_something_is_damaged(tmp_path: Path) -> None:
     record = Record(tmp_path)
-    record.describe({**{key: {} for key in WRITTEN}, "methods": [{"name": "cfl"}], "seeds": [0], "rounds": 3})
+    about = {"methods": [{"name": "cfl"}], "scenario": {"name": "by-hand"}, "seeds": [0], "rounds": 3, "eval_every": 1}
+    record.describe({**about, "training": {}, "boundary": {}})
+    with pytest.raises(DamagedError, match=r"run\.toml lacks 'robust'"):
+        record.description()
+    record.describe({**about, "training": {}, "boundary": {}, "robust": {}})
     with pytest.raises(DamagedError, match=r"run\.toml is damaged: it lacks 'world'"):
         record.description()
 

@@ -204,12 +204,12 @@ def test_names_where_groups_and_models_are_not_the_same() -> None:
     assert clients["5"] == {"group": 1, "file": "group-2.safetensors"}
 
 
-def test_a_run_that_does_not_tell_its_net_is_asked_for_its_data(tmp_path: Path) -> None:
+def test_a_run_that_does_not_describe_its_net_is_damaged(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", "fedavg")
     change(run.folder, lambda text: text[: text.index("[world.model]")] + text[text.index("[versions]") :])
     assert "model" not in Record(run.folder).description()["world"]
-    coterie.save(run.folder, tmp_path / "models")
-    assert accuracies(run, lambda client: coterie.load(tmp_path / "models", client)) == pytest.approx(recorded(run))
+    with pytest.raises(DamagedError, match="has no valid list of its net's tensors"):
+        coterie.save(run.folder, tmp_path / "models")
 
 
 # -- mistakes -------------------------------------------------------------------------------------------------------------

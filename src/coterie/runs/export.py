@@ -36,7 +36,7 @@ from coterie.records.checksum import digest, sealed_json
 from coterie.records.codec import DamagedError, from_stored
 from coterie.records.record import RUN, ends, to_json
 from coterie.records.store import SCHEMA, check_schema
-from coterie.runs.run import Run, reopen, world_facts
+from coterie.runs.run import Run, reopen
 from coterie.settings import UserError
 
 # ----------------------------------------------------------------------------------------------------
@@ -92,9 +92,9 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
     elsewhere = of_federation(run)
     sealed = {"rotation": boundary.rotation, "block": boundary.block} if elsewhere and boundary.rotation != "none" else None
     stays = _stays(run, position) if elsewhere or run.experiment.engine == "flower" else ()
-    if elsewhere and "model" not in world:
+    if "model" not in world:
         return Net(None, sealed, stays, *_described(run, whole=sealed is not None))
-    about = world.get("model") or world_facts(run.experiment.world(run.seed))["model"]
+    about = world["model"]
     run.experiment.check_consent(str(about.get("name")))
     module = fresh(about, run.folder / RUN, numbers)
     layout = Layout(module)
