@@ -332,6 +332,27 @@ def test_what_was_run_cannot_be_accepted_otherwise(run: Path) -> None:
 
 # -- hostile, with checksums that fit --------------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("name", ["silent", "evaluations", "notes", "seconds"])
+def test_a_line_without_an_entry_is_damage(run: Path, name: str) -> None:
+    change_lines(run, lambda line: line.pop(name))
+    assert f"it lacks {name!r}" in refused("report", run)
+
+
+@pytest.mark.parametrize("name", ["boundary", "robust", "eval_every", "world", "versions"])
+def test_a_description_without_an_entry_is_damage(run: Path, name: str) -> None:
+    document = read_toml(run / "run.toml")
+    del document[name]
+    (run / "run.toml").write_bytes(checksum.sealed_toml(to_toml(document)))
+    assert f"lacks {name!r}" in refused("report", run)
+
+
+def test_a_matrix_without_a_recorded_checksum_is_damage(run: Path) -> None:
+    change_lines(run, lambda line: line.pop("files", None))
+    (damaged,) = check(run).damaged
+    assert damaged.endswith(".safetensors has lost its checksum: it was changed or damaged")
+
+
 ODD = (None, True, -1, 2**70, 0.5, "text", [], {}, [["x"]], {"0": "x"}, {"x": {}}, {"0": {"group": "a"}})
 
 
