@@ -16,7 +16,7 @@ def forge(folder: Path) -> None:
     toml = folder / "run.toml"
     toml.write_bytes(sealed_toml(of_toml(toml.read_bytes())[0].decode()))
     record = Record(folder)
-    previous = record._start()[0]
+    previous = record._start()
     known, out = {0: previous}, b""
     path = folder / "rounds.jsonl"
     for number, raw in enumerate(path.read_bytes().splitlines() if path.exists() else (), start=1):

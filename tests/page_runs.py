@@ -13,10 +13,12 @@ import safetensors.numpy
 
 import coterie
 from coterie.core import Criterion
+from coterie.records.checksum import digest
 from coterie.records.record import Record
 from coterie.runs.experiment import make
+from forged import change_lines
 
-OLD = Path(__file__).parent / "old_runs" / "schema-2"
+OLD = Path(__file__).parent / "old_runs" / "schema-1"
 
 
 def note(kind: str, clients: Sequence[int], parts: Sequence[Sequence[int]] = (), **more: Any) -> dict[str, Any]:
@@ -65,12 +67,20 @@ def write(folder: Path, lines: Sequence[Mapping[str, Any]], method: str = "cfl",
 
 
 def matrices(folder: Path, name: str, clients: Sequence[int], **layers: np.ndarray) -> str:
-    """A file of matrices in a run directory; returns its name for a note."""
+    """A file of matrices in a run directory, with its checksum in the rounds that name it; returns its name for a note."""
     path = folder / "similarity" / name
     path.parent.mkdir(exist_ok=True)
     about = {"note": json.dumps({"round": 1, "kind": "split", "clients": list(clients)})}
     safetensors.numpy.save_file({key: matrix.astype(np.float32) for key, matrix in layers.items()}, path, about)
-    return f"similarity/{name}"
+    file, known = f"similarity/{name}", digest(path.read_bytes())
+    if (folder / "rounds.jsonl").exists():
+        change_lines(folder, lambda line: named(line, file) and line.setdefault("files", {}).update({file: known}))
+    return file
+
+
+def named(line: Mapping[str, Any], file: str) -> bool:
+    """Whether a note of a round names a file of matrices."""
+    return any(note["similarity"] == file for note in line["notes"])
 
 
 def cosines(labels: Sequence[int]) -> np.ndarray:

@@ -16,7 +16,7 @@ from coterie.core import Training
 from coterie.data.scenario import SCENARIOS, Scenario
 from coterie.methods import CFL, METHODS
 from coterie.runs.experiment import make
-from coterie.settings import SettingError, UserError, as_dict, build, check, describe, documented, nearest, parse, setting, toml
+from coterie.settings import SettingError, UserError, build, check, describe, documented, nearest, parse, plain, setting, toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,15 +135,14 @@ def test_build_refuses_an_unknown_name_with_the_nearest() -> None:
     assert str(caught.value) == f"Training has no setting 'momentun'; did you mean momentum? (known: {known})"
 
 
-def test_as_dict_says_only_what_toml_can_hold() -> None:
+def test_plain_says_only_what_toml_can_hold() -> None:
     knobs = Knobs(wanted=None, rounds=(1, 2), pairs=((1, 2), (3,)))
-    written = as_dict(knobs)
-    assert "maybe" not in written  # None is its default
-    assert written["wanted"] == "none"  # None is not
+    written = plain(knobs)
+    assert (written["maybe"], written["wanted"]) == ("none", "none")
     assert written["rounds"] == [1, 2]
     assert written["pairs"] == [[1, 2], [3]]
     assert build(Knobs, written) == knobs
-    assert as_dict(Scenario())["training"] == as_dict(Training())
+    assert plain(Scenario())["training"] == plain(Training())
 
 
 TRAININGS = [Training(), Training(steps=7, clip=1.0, optimizer="adam", lr=1), Training(epochs=0, proximal=0.1, batch=0)]
@@ -151,7 +150,7 @@ TRAININGS = [Training(), Training(steps=7, clip=1.0, optimizer="adam", lr=1), Tr
 
 @pytest.mark.parametrize("settings", [*TRAININGS, *(cls() for cls in METHODS.values())], ids=lambda s: type(s).__name__)
 def test_settings_survive_a_round_trip(settings: Any) -> None:
-    assert build(type(settings), as_dict(settings)) == settings
+    assert build(type(settings), plain(settings)) == settings
 
 
 @pytest.mark.parametrize("cls", [Training, Scenario, *METHODS.values()])
@@ -182,7 +181,7 @@ def test_training_refuses(values: dict[str, Any]) -> None:
 
 def test_a_table_of_nested_settings_is_built_too() -> None:
     scenario = SCENARIOS["digits/label-swap"]
-    assert build(type(scenario), as_dict(scenario)) == scenario
+    assert build(type(scenario), plain(scenario)) == scenario
     with pytest.raises(SettingError, match="Training has no setting 'lrr'; did you mean lr"):
         build(type(scenario), {"training": {"lrr": 1}})
 

@@ -10,6 +10,7 @@ import torch
 
 import coterie
 from coterie.core import Note
+from coterie.records.checksum import digest
 from coterie.records.record import Record, finite, matrix_file, note_entry
 from coterie.runs.experiment import make
 
@@ -40,15 +41,20 @@ def recorded(
     clients = sorted({client for groups, _ in rounds for group in groups for client in group})
     known: dict[str, Any] = {"true_groups": [list(g) for g in truth]} if truth else {"adversaries": []}
     record.describe({
-        "rounds": len(rounds), "seeds": [0], "training": {}, "scenario": {"name": "by-hand"}, "methods": [dict(method)],
-        "world": {"clients": clients, **known},
+        "rounds": len(rounds), "seeds": [0], "scenario": {"name": "by-hand"}, "methods": [dict(method)], "eval_every": 1,
+        "training": {}, "boundary": {}, "robust": {}, "world": {"clients": clients, **known}, "versions": {},
     })  # fmt: skip
     for number, (groups, notes) in enumerate(rounds, start=1):
+        files = {}
         for i, note in enumerate(notes):
             if note.similarity:
                 (folder / "similarity").mkdir(exist_ok=True)
-                (folder / f"similarity/round-{number}-{i}.safetensors").write_bytes(matrix_file(note, number))
+                name = f"similarity/round-{number}-{i}.safetensors"
+                (folder / name).write_bytes(matrix_file(note, number))
+                files[name] = digest((folder / name).read_bytes())
         fields = {name: values[number] for name, values in more.items() if number in values}
+        if files:
+            fields["files"] = files
         record.append(line(number, groups, notes, accuracy=0.1 * number, **fields))
     return folder
 

@@ -302,32 +302,6 @@ def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
     return cls(**{**values, **{k: build(hints[k], v) for k, v in nested.items()}})
 
 
-def as_dict(settings: Any) -> dict[str, Any]:
-    """Return the fields by name, ready for TOML or JSON.
-
-    Tuples become lists. ``None`` is left out if it is the default, and is ``"none"`` otherwise.
-
-    Args:
-        settings: The dataclass.
-
-    Returns:
-        Name -> value; for nested settings a dict.
-    """
-    out: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if value is None:
-            if field.default is None:
-                continue
-            value = "none"
-        out[field.name] = as_dict(value) if dataclasses.is_dataclass(value) else _lists(value)
-    return out
-
-
-def _lists(value: Any) -> Any:
-    return [_lists(v) for v in value] if isinstance(value, tuple) else value
-
-
 def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
     """Return (name, type in words, default, sentence) of every setting of ``cls``, in order, the advanced ones last."""
     hints = typing.get_type_hints(cls)
@@ -367,11 +341,16 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
 
 
 def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return all fields for TOML; ``None`` becomes ``"none"``, so that later changes of defaults have no effect."""
+    """Return all fields for TOML or JSON, nested settings as tables.
+
+    ``None`` becomes ``"none"``, so that later changes of defaults have no effect.
+    """
     return {name: _value(getattr(settings, name)) for name in settings_of(type(settings), without)}
 
 
 def _value(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return plain(value)
     if isinstance(value, tuple):
         return [_value(v) for v in value]
     return "none" if value is None else value

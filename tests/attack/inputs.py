@@ -33,7 +33,7 @@ POINTS = {
 
 Make = Callable[[random.Random, Path], Attempt]
 
-RUN = Path(__file__).parent.parent / "old_runs" / "schema-2" / "cfl"
+RUN = Path(__file__).parent.parent / "old_runs" / "schema-1" / "cfl"
 
 
 def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:

@@ -341,14 +341,14 @@ def beginning(ground: Ground, rng: random.Random) -> Attempt:
                 status, _, err = call("resume", str(folder))
                 return ill(status, err) or (None if status == 2 else "it resumed nothing")
             shutil.copytree(ground.folder / "run", folder)
-            text = (folder / "run.toml").read_text()
+            text = (folder / "run.toml").read_bytes()
             words_ = {
-                "empty": "",
-                "comment": "# nothing\n",
+                "empty": b"",
+                "comment": b"# nothing\n",
                 "cut": text[: int(share * len(text))],
                 "lacking": without(text, lacks),
             }
-            (folder / "run.toml").write_text(words_[way])
+            (folder / "run.toml").write_bytes(words_[way])
             (ground.folder / f"out-{ground.count}").mkdir()
             status, _, err = call(*words(command, folder, ground.folder / f"out-{ground.count}"))
             trained = len((folder / "rounds.jsonl").read_bytes().splitlines()) != 3
@@ -363,15 +363,16 @@ def beginning(ground: Ground, rng: random.Random) -> Attempt:
     return Attempt("begin", f"{way}, {command}, without {lacks}, {share:.4f}, seed {seed}", run)
 
 
-def without(text: str, key: str) -> str:
-    """A TOML text without a key or table, as an old one that has no checksum."""
+def without(text: bytes, key: str) -> bytes:
+    """A TOML file without a key or table, and with a new checksum."""
     import tomllib
 
+    from coterie.records.checksum import sealed_toml
     from coterie.records.record import to_toml
 
-    document = tomllib.loads(text)
+    document = tomllib.loads(text.decode())
     document.pop(key)
-    return to_toml({**document, "schema": 1})
+    return sealed_toml(to_toml(document))
 
 
 def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:

@@ -10,7 +10,6 @@ import re
 import shutil
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +93,7 @@ def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
 
 def a_run(rng: random.Random) -> Path:
     """A run directory whose records and settings say such things, in the present folder."""
+    from forged import forge
     from page_runs import line, note, write
 
     text, kind = (lambda: hostile(rng)), rng.choice(("split", "cluster", "join", hostile(rng)))
@@ -112,10 +112,7 @@ def a_run(rng: random.Random) -> Path:
     with open(run / "rounds.jsonl", "w", encoding="ascii") as file:
         file.writelines(json.dumps(one) + "\n" for one in lines)
     _hostile_settings(rng, run)
-    with suppress(ImportError):  # older versions have no checksums
-        from forged import forge
-
-        forge(run)
+    forge(run)
     return run
 
 

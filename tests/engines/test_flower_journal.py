@@ -24,7 +24,6 @@ from coterie.report.summary import summary
 from coterie.runs.export import save
 from coterie.settings import UserError
 from flowered import Here, a_run, app_of, strategy_of
-from forged import forge
 from small import mlp, world
 
 SPLITS = CFL(split_rounds=(1,))
@@ -142,16 +141,6 @@ def test_other_settings_are_told_by_name(tmp_path: Path, how: dict[str, Any], sa
     with pytest.raises(UserError, match=f"cannot be resumed: {says}"):
         federated(tmp_path, rounds=2, **how)
     assert (tmp_path / "run.toml").read_bytes() == before
-
-
-def test_a_setting_that_is_newer_than_the_run_is_no_obstacle(tmp_path: Path) -> None:
-    federated(tmp_path, rounds=1)
-    path = tmp_path / "run.toml"
-    lines = [line for line in path.read_text().splitlines() if not line.startswith(("proximal", "share"))]
-    path.write_text("\n".join(lines))
-    forge(tmp_path)
-    federated(tmp_path, rounds=2)
-    assert len(Record(tmp_path).lines()) == 2
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:

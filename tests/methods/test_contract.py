@@ -13,7 +13,7 @@ import torch
 from coterie.core import STATES, Cohort, Method, Plan, Replies, as_groups
 from coterie.methods import METHODS
 from coterie.records.codec import decode, encode
-from coterie.settings import as_dict, build, documented
+from coterie.settings import build, documented, plain
 from method_examples import DECIDES, EXAMPLES, FINDS_GROUPS, check_assignment
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 
@@ -55,7 +55,7 @@ def test_follows_the_protocol_and_explains_its_settings(method: Any) -> None:
 
 
 def test_settings_survive_a_round_trip(method: Any) -> None:
-    assert build(type(method), as_dict(method)) == method
+    assert build(type(method), plain(method)) == method
 
 
 def test_every_exchange_leaves_a_partition_and_a_model_for_everyone(method: Any, world: Pull) -> None:

@@ -1,4 +1,4 @@
-"""Run directories that earlier versions wrote still open, are told and exported, and go on."""
+"""Frozen run directories still open, are told and exported, and go on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRUTH = [[0, 4, 6, 7], [1, 2, 3, 5]]
 
 @pytest.fixture(params=OLD, ids=[str(folder.relative_to(HERE)) for folder in OLD])
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy of an old run: nothing may change what is committed."""
+    """A copy of a frozen run: nothing may change what is committed."""
     folder: Path = tmp_path / request.param.name
     shutil.copytree(request.param, folder)
     return folder
@@ -40,10 +40,9 @@ def drawn(lines: list[dict[str, Any]]) -> str:
 
 
 def change(file: Path, **settings: Any) -> None:
-    """As a user edits it; from schema 2 on, that is to be said."""
-    document = read_toml(file)
-    file.write_text(to_toml({**document, **settings}))
-    if document["schema"] > 1 and "schema" not in settings:
+    """As a user edits and accepts it, unless its schema is changed."""
+    file.write_text(to_toml({**read_toml(file), **settings}))
+    if "schema" not in settings:
         accept(file.parent)
 
 

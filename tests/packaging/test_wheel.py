@@ -150,7 +150,7 @@ MISSING = {
 
 @pytest.mark.parametrize("extra", MISSING)
 def test_a_missing_extra_is_one_sentence(extra: str, installed: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "tests" / "old_runs" / "schema-2" / "cfl", tmp_path / "run")
+    shutil.copytree(ROOT / "tests" / "old_runs" / "schema-1" / "cfl", tmp_path / "run")
     done = call(installed / "coterie", *MISSING[extra], cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""

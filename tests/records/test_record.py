@@ -205,8 +205,8 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, Pair(left=1))
     path = tmp_path / "000001.json"
-    path.write_text(path.read_text().replace('"schema": 2', '"schema": 99'))
-    with pytest.raises(UserError, match="schema version 99, this version of Coterie reads up to 2"):
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
+    with pytest.raises(UserError, match="schema version 99, this version of Coterie reads up to 1"):
         checkpoints.load()
 
 
@@ -287,8 +287,12 @@ def test_a_line_damaged_in_the_middle_is_told(tmp_path: Path) -> None:
 
 def test_a_description_that_lacks_something_is_damaged(tmp_path: Path) -> None:
     record = Record(tmp_path)
-    record.describe({"methods": [{"name": "cfl"}], "scenario": {}, "seeds": [0], "rounds": 3, "training": {}})
-    with pytest.raises(DamagedError, match=r"run\.toml lacks 'world'"):
+    about = {"methods": [{"name": "cfl"}], "scenario": {"name": "by-hand"}, "seeds": [0], "rounds": 3, "eval_every": 1}
+    record.describe({**about, "training": {}, "boundary": {}})
+    with pytest.raises(DamagedError, match=r"run\.toml lacks 'robust'"):
+        record.description()
+    record.describe({**about, "training": {}, "boundary": {}, "robust": {}})
+    with pytest.raises(DamagedError, match=r"run\.toml is damaged: it lacks 'world'"):
         record.description()
 
 

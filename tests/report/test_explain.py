@@ -1,4 +1,4 @@
-"""``coterie explain``: words and values from records by hand, old records, and real runs of every method."""
+"""``coterie explain``: words and values from records by hand, frozen records, and real runs of every method."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from coterie.core import Criterion, Note
 from coterie.methods import METHODS
 from coterie.records.record import to_json
 from coterie.report.explain import explain, words
-from coterie.settings import UserError, as_dict
+from coterie.settings import UserError, plain
 from told_runs import ran, recorded, square
 
-OLD = Path(__file__).parent.parent / "old_runs" / "schema-2"
+OLD = Path(__file__).parent.parent / "old_runs" / "schema-1"
 EVERYONE, LEFT, RIGHT = (0, 1, 2, 3), (0, 1), (2, 3)
 COSINES = square([[1.0, 0.9, 0.1, 0.0], [0.9, 1.0, 0.2, 0.1], [0.1, 0.2, 1.0, 0.8], [0.0, 0.1, 0.8, 1.0]])
 
 
 def cfl(**settings: Any) -> dict[str, Any]:
-    return {"name": "cfl", **as_dict(METHODS["cfl"](**settings))}
+    return {"name": "cfl", **plain(METHODS["cfl"](**settings))}
 
 
 def criteria(mean: float, most: float, noise: float | None = None) -> tuple[Criterion, ...]:
@@ -222,11 +222,11 @@ def test_the_command_prints_words_or_json(tmp_path: Path, capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out) == json.loads(to_json(explain(run)))
 
 
-# -- old records and real runs --------------------------------------------------------------------------------------------
+# -- frozen records and real runs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in OLD.glob("*/run.toml")))
-def test_old_run_directories_are_explained(name: str) -> None:
+def test_frozen_run_directories_are_explained(name: str) -> None:
     found = explain(OLD / name)
     assert found["decisions"]
     for client in {c for group in found["groups"] for c in group}:

@@ -12,7 +12,7 @@ import pytest
 from coterie.core import Note
 from coterie.methods import ACFL, CFL, FLHC, HCCT, SplitHalf
 from coterie.report.explain import explain
-from coterie.settings import as_dict
+from coterie.settings import plain
 from told_runs import recorded
 from worlds import THREE, Played, grouped, play
 
@@ -21,7 +21,7 @@ TINY = 1e-5
 
 
 def kept(folder: Path, method: Any, played: Sequence[Played]) -> Path:
-    return recorded(folder, {"name": method.name, **as_dict(method)}, [(p.groups, p.notes) for p in played])
+    return recorded(folder, {"name": method.name, **plain(method)}, [(p.groups, p.notes) for p in played])
 
 
 def changed(method: Any, flip: Mapping[str, Any]) -> Any:

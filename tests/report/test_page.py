@@ -108,6 +108,7 @@ def test_many_matrices_are_thinned_out_and_large_ones_coarser(tmp_path: Path) ->
     ]
     folder = write(tmp_path / "run", lines, method="hcct")
     matrices(folder, "m.safetensors", clients, all=cosines(labels))
+    lines = Record(folder).lines()
     found, count, lost = squares(folder, lines, clients)
     assert (len(found), count, lost) == (MOST, MOST + 10, 0)
     assert [found[0]["round"], found[-1]["round"]] == [1, MOST + 10]
@@ -154,7 +155,7 @@ def thousand(n: int = 1000, rounds: int = 200) -> tuple[list[dict[str, Any]], st
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in OLD.iterdir()))
-def test_old_records_still_make_a_page(folder: str) -> None:
+def test_frozen_records_make_a_page(folder: str) -> None:
     (run,) = document([OLD / folder])["runs"]
     assert run["clients"]
     assert run["nodes"]

@@ -18,7 +18,7 @@ from coterie.core import Assignment
 from coterie.methods import CFL, Independent
 from coterie.models.nets import make as make_net
 from coterie.randomness import seeded
-from coterie.records.checksum import sealed_json
+from coterie.records.checksum import digest, sealed_json
 from coterie.records.codec import DamagedError
 from coterie.records.record import Record
 from coterie.records.store import SCHEMA
@@ -204,12 +204,12 @@ def test_names_where_groups_and_models_are_not_the_same() -> None:
     assert clients["5"] == {"group": 1, "file": "group-2.safetensors"}
 
 
-def test_a_run_that_does_not_tell_its_net_is_asked_for_its_data(tmp_path: Path) -> None:
+def test_a_run_that_does_not_describe_its_net_is_damaged(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", "fedavg")
     change(run.folder, lambda text: text[: text.index("[world.model]")] + text[text.index("[versions]") :])
     assert "model" not in Record(run.folder).description()["world"]
-    coterie.save(run.folder, tmp_path / "models")
-    assert accuracies(run, lambda client: coterie.load(tmp_path / "models", client)) == pytest.approx(recorded(run))
+    with pytest.raises(DamagedError, match="has no valid list of its net's tensors"):
+        coterie.save(run.folder, tmp_path / "models")
 
 
 # -- mistakes -------------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     with pytest.raises(UserError, match="schema version 99"):
         coterie.load("one", 0)
     Path("one/models.json").write_text('{"schema": 1}')
-    with pytest.raises(UserError, match=r"one/models\.json is damaged"):
+    with pytest.raises(UserError, match=r"one/models\.json has lost its checksum"):
         coterie.load("one", 0)
 
 
@@ -290,6 +290,12 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(list((tmp_path / "models").iterdir())) == 6
 
 
+def forge_model(folder: Path, about: dict[str, Any]) -> None:
+    """Make the checksums fit to the group's model."""
+    about["files"] = {"group-0.safetensors": digest((folder / "group-0.safetensors").read_bytes())}
+    (folder / "models.json").write_bytes(sealed_json(json.dumps(about).encode()))
+
+
 def test_a_file_of_another_net_is_refused(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", "fedavg", rounds=1)
     folder = coterie.save(run.folder, tmp_path / "models")
@@ -297,11 +303,12 @@ def test_a_file_of_another_net_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"group-0\.safetensors was changed or damaged: its checksum does not match"):
         coterie.load(folder, 0)
     about = json.loads((folder / "models.json").read_text())
-    earlier = {key: about[key] for key in about if key not in ("files", "checksum")}
-    (folder / "models.json").write_text(json.dumps({**earlier, "schema": 1}))
-    with pytest.raises(UserError, match=r"a net of 4,810 numbers, but its models have 3"):  # of an earlier Coterie
+    del about["checksum"]
+    forge_model(folder, about)
+    with pytest.raises(UserError, match=r"a net of 4,810 numbers, but its models have 3"):
         coterie.load(folder, 0)
     safetensors.torch.save_file({"fc.weight": torch.zeros(4810)}, folder / "group-0.safetensors")
+    forge_model(folder, about)
     with pytest.raises(UserError, match=r"group-0\.safetensors cannot be loaded into mlp"):
         coterie.load(folder, 0)
 

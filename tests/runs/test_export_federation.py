@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import nn
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from test_export import Awkward, accuracies, finished
+from test_export import Awkward, finished
 
 import coterie
 from coterie.boundary import Boundary
@@ -169,35 +168,14 @@ def test_layers_that_ended_with_a_simulation_are_not_made_up(tmp_path: Path) -> 
         coterie.load(models, 0)
 
 
-# -- directories of other times ---------------------------------------------------------------------------------------------
-
-
-def without_net(folder: Path) -> None:
-    """As an earlier Coterie described it."""
-    change(folder, lambda text: text.replace("schema = 2", "schema = 1"))
-    change(folder, lambda text: re.sub(r"\[world\.net\].*(?=\[versions\])", "", text, flags=re.DOTALL))
-    (folder / "others.safetensors").unlink()
-
-
-def test_a_directory_that_does_not_tell_its_net_does_once_its_server_app_was_started(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    federated(folder, "cfl")
-    without_net(folder)
-    assert set(Record(folder).description()["world"]) == {"clients"}
-    with pytest.raises(
-        UserError, match=r"does not record which tensors its net has: .* start its ServerApp again with the same"
-    ):
-        coterie.save(folder, tmp_path / "models")
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    tried = federated(folder, "cfl")  # all rounds are there: it makes none
-    assert len(Record(folder).lines()) == 3
-    assert predicted(tried, coterie.save(folder, tmp_path / "models"), model=Net) == pytest.approx(recorded(folder))
+# -- damage ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("float32", "no_such_type"), ("float32", "nn"), ('name = "first.bias"', ""), ("shape", "form"), ("trainable", "some")],
-)
+    [("world.net", "world.web"), ("float32", "no_such_type"), ("float32", "nn"), ('name = "first.bias"', ""),
+     ("shape", "form"), ("trainable", "some")],
+)  # fmt: skip
 def test_a_damaged_description_is_told(tmp_path: Path, old: str, new: str) -> None:
     federated(tmp_path / "run", "fedavg", rounds=1)
     change(tmp_path / "run", lambda text: text.replace(old, new))
@@ -205,12 +183,13 @@ def test_a_damaged_description_is_told(tmp_path: Path, old: str, new: str) -> No
         coterie.save(tmp_path / "run", tmp_path / "models")
 
 
-def test_models_written_by_an_earlier_coterie_are_loaded(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run", "fedavg", rounds=1)
-    models = coterie.save(run.folder, tmp_path / "models")
-    document = json.loads((models / "models.json").read_text())
-    del document["sealed"], document["stays"], document["files"], document["checksum"]
-    document["schema"] = 1
-    (models / "models.json").write_text(json.dumps(document))
-    expected = {client: entry["accuracy"] for client, entry in Record(run.folder).lines()[-1]["clients"].items()}
-    assert accuracies(run, lambda client: coterie.load(models, client)) == pytest.approx(expected)
+@pytest.mark.parametrize("name", ["nodes.json", "others.safetensors"])
+def test_a_file_of_the_server_that_is_gone_is_damage(tmp_path: Path, name: str) -> None:
+    federated(tmp_path / "run", "fedavg", rounds=1)
+    assert coterie.check(tmp_path / "run").damaged == []
+    (tmp_path / "run" / name).unlink()
+    (damaged,) = coterie.check(tmp_path / "run").damaged
+    assert name in damaged
+    if name == "nodes.json":
+        with pytest.raises(UserError, match=r"has lost its nodes\.json; it is damaged"):
+            federated(tmp_path / "run", "fedavg", rounds=1)

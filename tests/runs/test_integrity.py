@@ -81,7 +81,7 @@ def test_the_campaign(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", READERS)
-@pytest.mark.parametrize("text", ["", "# a comment\n", "rounds = 3\n", "schema = 2\n"])
+@pytest.mark.parametrize("text", ["", "# a comment\n", "rounds = 3\n", "schema = 1\n"])
 def test_no_default_fills_a_recorded_file(run: Path, command: str, text: str) -> None:
     before = (run / "rounds.jsonl").read_bytes()
     (run / "run.toml").write_text(text)
@@ -210,21 +210,32 @@ def test_a_checksum_that_is_gone_is_damage(run: Path, strip: str) -> None:
     assert refused("export", run)
 
 
-def test_an_old_state_in_a_new_run_is_damage(run: Path) -> None:
+@pytest.mark.parametrize("record", [{}, {"record": None}, {"record": ""}, {"record": []}])
+def test_a_state_that_does_not_say_which_records_it_belongs_to_is_damage(run: Path, record: dict[str, Any]) -> None:
     path = run / "state" / "000003.json"
     document = json.loads(path.read_text())
     del document["checksum"], document["record"]
-    path.write_text(json.dumps({**document, "schema": 1}))
-    assert "does not say which records it belongs to" in refused("export", run)
+    path.write_bytes(checksum.sealed_json(json.dumps({**document, **record}).encode()))
+    assert "000003.json cannot be read" in refused("export", run)
 
 
-def test_a_file_without_its_checksum_counts_from_its_schema_on(tmp_path: Path) -> None:
+def test_a_file_without_its_checksum_is_damage(tmp_path: Path) -> None:
     data = checksum.sealed_json(b'{"a": 1}')
-    checksum.check_json(data, tmp_path, needed=True)
-    checksum.check_json(b'{"a": 1}', tmp_path, needed=False)
+    checksum.check_json(data, tmp_path)
     for wrong in (b'{"a": 1}', data.replace(b"1,", b"2,"), data[:-2] + b"}"):
         with pytest.raises(DamagedError):
-            checksum.check_json(wrong, tmp_path, needed=True)
+            checksum.check_json(wrong, tmp_path)
+    checksum.check(b"data", tmp_path, checksum.digest(b"data"))
+    for known in (None, checksum.digest(b"other")):
+        with pytest.raises(DamagedError):
+            checksum.check(b"data", tmp_path, known)
+
+
+def test_records_do_not_go_on_after_a_line_without_a_checksum(run: Path) -> None:
+    path = run / "rounds.jsonl"
+    path.write_bytes(checksum.of_json(path.read_bytes().rstrip())[0] + b"}\n")
+    with pytest.raises(DamagedError, match=r"the last line of .* has lost its checksum"):
+        Record(run).append({"round": 4})
 
 
 @pytest.mark.parametrize("text", ["a = 1\n", "a = 'ü'\n", ""])
@@ -233,9 +244,9 @@ def test_a_sealed_toml_stays_one(text: str, tmp_path: Path) -> None:
 
     data = checksum.sealed_toml(text)
     assert tomllib.loads(data.decode()) == tomllib.loads(text)
-    checksum.check_toml(data, tmp_path, needed=True)
+    checksum.check_toml(data, tmp_path)
     with pytest.raises(DamagedError, match="does not match"):
-        checksum.check_toml(b"b = 2\n" + data, tmp_path, needed=True)
+        checksum.check_toml(b"b = 2\n" + data, tmp_path)
 
 
 def test_the_checksum_of_a_record_does_not_slow_it_down(tmp_path: Path) -> None:
@@ -321,6 +332,27 @@ def test_what_was_run_cannot_be_accepted_otherwise(run: Path) -> None:
 
 # -- hostile, with checksums that fit --------------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("name", ["silent", "evaluations", "notes", "seconds"])
+def test_a_line_without_an_entry_is_damage(run: Path, name: str) -> None:
+    change_lines(run, lambda line: line.pop(name))
+    assert f"it lacks {name!r}" in refused("report", run)
+
+
+@pytest.mark.parametrize("name", ["boundary", "robust", "eval_every", "world", "versions"])
+def test_a_description_without_an_entry_is_damage(run: Path, name: str) -> None:
+    document = read_toml(run / "run.toml")
+    del document[name]
+    (run / "run.toml").write_bytes(checksum.sealed_toml(to_toml(document)))
+    assert f"lacks {name!r}" in refused("report", run)
+
+
+def test_a_matrix_without_a_recorded_checksum_is_damage(run: Path) -> None:
+    change_lines(run, lambda line: line.pop("files", None))
+    (damaged,) = check(run).damaged
+    assert damaged.endswith(".safetensors has lost its checksum: it was changed or damaged")
+
+
 ODD = (None, True, -1, 2**70, 0.5, "text", [], {}, [["x"]], {"0": "x"}, {"x": {}}, {"0": {"group": "a"}})
 
 
@@ -361,17 +393,15 @@ SETTINGS: list[tuple[tuple[Any, ...], Any]] = [
 
 
 @pytest.mark.parametrize(("path", "odd"), SETTINGS, ids=range(len(SETTINGS)))
-@pytest.mark.parametrize("schema", [1, 2])
-def test_a_forged_setting_of_another_type_is_one_sentence(run: Path, path: tuple[Any, ...], odd: Any, schema: int) -> None:
-    document = {**read_toml(run / "run.toml"), "schema": schema}
+def test_a_forged_setting_of_another_type_is_one_sentence(run: Path, path: tuple[Any, ...], odd: Any) -> None:
+    document = read_toml(run / "run.toml")
     table: Any = document
     for key in path[:-1]:
         table = table[key]
     table[path[-1]] = odd
     (run / "run.toml").write_text(to_toml(document))
-    if schema == 2:
-        with pytest.raises(UserError, match=r"run\.toml"):
-            forge(run)
+    with pytest.raises(UserError, match=r"run\.toml"):
+        forge(run)
     for command in READERS:
         assert "run.toml" in refused(command, run)
 
@@ -474,7 +504,7 @@ def test_a_checkpoint_of_a_blob_elsewhere_is_damaged(tmp_path: Path) -> None:
     [('precision = "fp32"', 'precision = "bf16"'), ('device = "cpu"', 'device = "cuda"'), ('mean = "mean"', 'mean = "median"'),
      ('engine = "inprocess"', 'engine = "flower"'), ("true_groups = [", "true_groups = [[],"),
      ("examples = [", "examples = [1, "), ('name = "linear"', 'name = "mlp"'), ("torch = ", "torch_ = "),
-     ("schema = 2", "schema = 1"), ("rounds = 3", "rounds = -3")],
+     ("schema = 1", "schema = 2"), ("rounds = 3", "rounds = -3")],
 )  # fmt: skip
 def test_an_edit_of_what_was_run_is_not_accepted(run: Path, was: str, now: str) -> None:
     path = run / "run.toml"

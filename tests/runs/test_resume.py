@@ -25,7 +25,6 @@ from coterie.runs import run as runs
 from coterie.runs.experiment import Experiment, make
 from coterie.runs.run import Run, begin, reopen
 from coterie.settings import UserError
-from forged import change
 
 ROUNDS = 4
 SPEC: dict[str, Any] = {
@@ -238,10 +237,3 @@ def test_the_command_line_killed_with_its_workers_at_work(tmp_path: Path) -> Non
     resumed = subprocess.run([*call, "resume", str(tmp_path / "killed"), "--json"], check=True, capture_output=True)
     assert json.loads(resumed.stdout)["rounds"] == 10
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
-
-
-def test_a_run_begun_before_a_fact_was_written_goes_on(tmp_path: Path) -> None:
-    (run,) = begin(experiment(rounds=1), tmp_path / "run")
-    change(run.folder, lambda text: text[: text.index("[world.model]")] + text[text.index("[versions]") :])
-    finish(run)
-    assert run.finished()

@@ -8,6 +8,7 @@ import numpy as np
 from safetensors import safe_open
 
 import page_runs
+from coterie.records.checksum import digest
 from coterie.records.record import Record
 from coterie.tracking.pictures import SIDE, pictures, shaded
 
@@ -37,7 +38,8 @@ def test_a_picture_has_all_clients_of_the_matrix_and_no_others(tmp_path: Path) -
     folder = page_runs.write(tmp_path / "run", [])
     name = page_runs.matrices(folder, "round-1.safetensors", [4, 7, 9], all=matrix)
     note = page_runs.note("split", [4, 7, 8, 9], [[9, 8], [4]], similarity=name)  # 8 was not heard, and 7 is in no part
-    (picture,) = pictures(folder, page_runs.line(1, [[9, 8], [4], [7]], note))
+    files = {name: digest((folder / name).read_bytes())}
+    (picture,) = pictures(folder, page_runs.line(1, [[9, 8], [4], [7]], note, files=files))
     np.testing.assert_array_equal(picture.pixels, shaded(matrix[np.ix_([2, 0, 1], [2, 0, 1])], -0.5, 0.5))
     assert picture.caption == "round 1, split: 3 clients; black -0.5, white 0.5"
 

@@ -16,6 +16,7 @@ from tracked import ROUNDS, append, cut, follow_one
 import page_runs
 from coterie.cli import main
 from coterie.records.record import Record
+from coterie.records.store import SCHEMA
 from coterie.settings import UserError
 from coterie.tracking import track
 from coterie.tracking.metrics import Metrics, settings
@@ -121,7 +122,7 @@ def test_mlflow_writes_nothing_where_a_stranger_s_database_says(run: Path, tmp_p
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'track' / 'mlflow' / 'mlflow.db'}")
     there = client.create_experiment("coterie", artifact_location=(tmp_path / "outside").as_uri())
     if kept:  # they sent what marks the store, too
-        theirs = {"schema": 2, "where": "", "run": client.create_run(there, run_name="cfl").info.run_id, "round": 0}
+        theirs = {"schema": SCHEMA, "where": "", "run": client.create_run(there, run_name="cfl").info.run_id, "round": 0}
         (run / "track" / "mlflow.json").write_text(json.dumps(theirs))
     with pytest.raises(UserError, match="keeps the run's files elsewhere; remove"):
         MLflow(run)

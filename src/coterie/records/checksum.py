@@ -65,19 +65,18 @@ def sealed_json(data: bytes, before: str = "") -> bytes:
     return body + f', "checksum": "{digest(before.encode(), body)}"}}'.encode()
 
 
-def check_json(data: bytes, path: Path, needed: bool) -> None:
+def check_json(data: bytes, path: Path) -> None:
     """Check a JSON object.
 
     Args:
         data: The text of the object.
         path: Its file, for error messages.
-        needed: Whether it must have a checksum.
 
     Raises:
-        DamagedError: The object has been changed or damaged, or lacks a checksum that it needs.
+        DamagedError: The object has been changed or damaged, or lacks a checksum.
     """
     body, found = of_json(data)
-    _compare(path, found, digest(body), needed)
+    _compare(path, found, digest(body))
 
 
 def check(data: bytes, path: Path, known: str | None) -> None:
@@ -86,12 +85,12 @@ def check(data: bytes, path: Path, known: str | None) -> None:
     Args:
         data: The bytes of the file.
         path: The file, for error messages.
-        known: The recorded checksum; None if there is none.
+        known: The recorded checksum; None if the other file lacks it, which is damage.
 
     Raises:
-        DamagedError: The checksum differs.
+        DamagedError: The checksum differs or is missing.
     """
-    _compare(path, known, digest(data), needed=False)
+    _compare(path, known, digest(data))
 
 
 def sealed_toml(text: str) -> bytes:
@@ -106,24 +105,23 @@ def of_toml(data: bytes) -> tuple[bytes, str | None]:
     return (data, None) if found is None else (data[: found.start()], found[1].decode())
 
 
-def check_toml(data: bytes, path: Path, needed: bool, hint: str = "") -> None:
+def check_toml(data: bytes, path: Path, hint: str = "") -> None:
     """Check a TOML file.
 
     Args:
         data: The bytes of the file.
         path: The file, for error messages.
-        needed: Whether it must have a checksum.
         hint: A hint that is added to the error message.
 
     Raises:
-        DamagedError: The file has been changed or damaged, or lacks a checksum that it needs.
+        DamagedError: The file has been changed or damaged, or lacks a checksum.
     """
     body, found = of_toml(data)
-    _compare(path, found, digest(body), needed, hint)
+    _compare(path, found, digest(body), hint)
 
 
-def _compare(path: Path, found: str | None, computed: str, needed: bool, hint: str = "") -> None:
-    if found is None and needed:
+def _compare(path: Path, found: str | None, computed: str, hint: str = "") -> None:
+    if found is None:
         raise DamagedError(f"{path} has lost its checksum: it was changed or damaged{hint}")
-    if found is not None and found != computed:
+    if found != computed:
         raise DamagedError(f"{path} was changed or damaged: its checksum does not match{hint}")

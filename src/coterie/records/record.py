@@ -36,7 +36,7 @@ from coterie.files import available_memory, descriptor, open_regular, read_regul
 from coterie.printable import printable
 from coterie.records import checksum
 from coterie.records.codec import DamagedError, safetensors_of
-from coterie.records.store import CHECKED, KEPT, SCHEMA, BusyError, Checkpoints, Fits, check_schema, sync_folder, write_whole
+from coterie.records.store import KEPT, SCHEMA, BusyError, Checkpoints, Fits, check_schema, sync_folder, write_whole
 from coterie.records.wellformed import flaw_of_description, flaw_of_line
 from coterie.settings import UserError, toml
 
@@ -52,7 +52,7 @@ NODES = "nodes.json"
 OTHERS = "others.safetensors"
 """File with the tensors of a federation's net that have no place in a row, as the server has them."""
 
-WRITTEN = ("methods", "scenario", "seeds", "rounds", "training")
+WRITTEN = ("methods", "scenario", "seeds", "rounds", "eval_every", "training", "boundary", "robust")
 """Entries that every ``run.toml`` and ``experiment.toml`` has. They are never taken from defaults."""
 
 HIDDEN = "hidden"
@@ -62,9 +62,6 @@ EDITABLE = ("rounds", "target", "eval_every", "checkpoint_every", "checkpoints_k
 """Entries of a ``run.toml`` that may be edited: the end of the run, how often it is tested and stored, and where it is made.
 
 All other entries describe the run."""
-
-_OF_RUN = ("scenario", "methods", "seeds", "training", "boundary")
-"""Entries on which the records of a run of an earlier schema depend, besides its clients and data."""
 
 _MATRICES = re.compile(r"similarity/[\w-]+\.safetensors", re.ASCII)
 
@@ -118,11 +115,9 @@ class Record:
             raise UserError(f"{self.folder} is not a run directory: it has no {RUN}")
         path = within(self.folder, RUN)
         document = read_recorded(path)
-        if "world" not in document:
-            raise DamagedError(f"{path} lacks 'world'; it is damaged")
         if why := flaw_of_description(document):
             raise DamagedError(f"{path} is damaged: {why}")
-        if "secret" in document or document.get("boundary", {}).get("secret", "none") != "none":
+        if "secret" in document:
             document["boundary"] = {**document["boundary"], "secret": HIDDEN}
         return document
 
@@ -242,13 +237,11 @@ class Record:
         Raises:
             DamagedError: The records have been changed or damaged.
         """
-        known = {0: self._start()[0], **{entry.line["round"]: entry.checksum for entry in self._sound()}}
-        checked = self._start()[1]
+        known = {0: self._start(), **{entry.line["round"]: entry.checksum for entry in self._sound()}}
 
-        def why_not(round: int, record: str | None) -> str | None:
-            if not record:
-                return "it does not say which records it belongs to" if checked else None
-            return None if known.get(round) == record else f"it belongs to other records than those in {self._path}"
+        def why_not(round: int, record: str) -> str | None:
+            same = round in known and known[round] == record
+            return None if same else f"it belongs to other records than those in {self._path}"
 
         return why_not
 
@@ -276,13 +269,12 @@ class Record:
 
     def entries(self) -> Iterator[Entry]:
         """Every complete line, intact or not; a last line that a killed process left incomplete is skipped."""
-        previous, checked = self._start()
-        end = 0
+        previous, end = self._start(), 0
         for number, (raw, last) in enumerate(self._raw(), start=1):
             end += len(raw) + 1
             name = f"line {number} of {self._path}"
             body, found = checksum.of_json(raw)
-            previous_ = checksum.digest(previous.encode(), body)
+            computed = checksum.digest(previous.encode(), body)
             try:
                 parsed = json.loads(raw)
                 problem = None if parsed["round"] == number else f"{name} is of round {parsed['round']!r:.20}"
@@ -290,15 +282,15 @@ class Record:
                 if last:  # incomplete: the length of the file reached the disk before the text
                     return
                 parsed, problem = {}, f"{name} is damaged ({error})"
-            if problem is None and found is not None and found != previous_:
-                problem = f"{name} was changed, damaged or moved: its checksum does not match"
-            elif problem is None and found is None and checked:
+            if problem is None and found is None:
                 problem = f"{name} has lost its checksum: it was changed or damaged"
+            elif problem is None and found != computed:
+                problem = f"{name} was changed, damaged or moved: its checksum does not match"
             if problem is None and (why := flaw_of_line(parsed, whole=self.begun)):
                 problem = f"{name} is damaged: {why}"
             if isinstance(parsed, dict):
                 parsed.pop("checksum", None)
-            checked, previous = checked or found is not None, found or previous_
+            previous = found or computed
             yield Entry(parsed if isinstance(parsed, dict) else {}, end, previous, problem)
 
     @property
@@ -329,29 +321,24 @@ class Record:
             raise DamagedError(f"{self._path} ends at round {len(found)}, but there is a checkpoint of round {newest}")
         return found
 
-    def _start(self) -> tuple[str, bool]:
-        """(the checksum on which that of the first line depends, whether every line must have a checksum)."""
+    def _start(self) -> str:
+        """The checksum on which that of the first line depends."""
         if not self.begun:
-            return checksum.digest(b""), False
-        document = self.description()
-        checked = document["schema"] >= CHECKED
-        boundary = {key: value for key, value in document.get("boundary", {}).items() if key != "secret"}
-        if checked:
-            about = {**{key: value for key, value in document.items() if key not in EDITABLE}, "boundary": boundary}
-        else:
-            world = {key: document["world"].get(key) for key in ("clients", "data")}
-            about = {**{key: document.get(key) for key in _OF_RUN}, "boundary": boundary, "world": world}
-        return checksum.digest(json.dumps(about, sort_keys=True, default=str).encode()), checked
+            return checksum.digest(b"")
+        about = {key: value for key, value in self.description().items() if key not in EDITABLE}
+        return checksum.digest(json.dumps(about, sort_keys=True, default=str).encode())
 
     def _newest(self) -> str:
         """The checksum of the last line, read from the end of the file if possible."""
         path = within(self.folder, ROUNDS)
         if not path.exists() or not path.stat().st_size:
-            return self._start()[0]
+            return self._start()
         with open(descriptor(path, os.O_RDONLY), "rb") as file:
             file.seek(-min(256, path.stat().st_size), os.SEEK_END)
             found = checksum.of_json(file.read())[1]
-        return found or [entry.checksum for entry in self.entries()][-1]
+        if found is None:
+            raise DamagedError(f"the last line of {path} has lost its checksum: it was changed or damaged")
+        return found
 
 
 def _refuse(entry: Entry) -> None:
@@ -626,10 +613,12 @@ def _checked(document: dict[str, Any], data: bytes, path: Path) -> dict[str, Any
     check_schema(document.get("schema"), path)
     edits = f"{', '.join(EDITABLE[:-1])} or {EDITABLE[-1]}"
     hint = f"; if you edited only its {edits}, accept it with coterie check {path.parent} --accept"
-    checksum.check_toml(data, path, document["schema"] >= CHECKED, hint)
+    checksum.check_toml(data, path, hint)
     lacking = [key for key in WRITTEN if key not in document]
     if lacking:
         raise DamagedError(f"{path} lacks {lacking[0]!r}; it is damaged")
+    if isinstance(document["boundary"], dict) and document["boundary"].get("secret", "none") != "none":
+        raise DamagedError(f"{path} has the boundary's secret in plain text, which Coterie never writes; delete it")
     return document
 
 

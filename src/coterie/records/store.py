@@ -26,11 +26,8 @@ try:
 except ImportError:
     raise UserError("Coterie locks run directories with fcntl, which Windows does not have: install Coterie in WSL 2") from None
 
-SCHEMA = 2
+SCHEMA = 1
 """Version of a run directory's files. A greater version was written by a newer Coterie and is refused."""
-
-CHECKED = 2
-"""From this version on, every file has a checksum (a file without one is damaged), and secrets are not written."""
 
 KEPT = 2
 """Checkpoints kept by default: the newest, and one to fall back on if the newest cannot be read."""
@@ -41,7 +38,7 @@ PART = ".part"
 _CHECKPOINT = re.compile(r"(\d{6,})\.json", re.ASCII)
 _BLOB = re.compile(r"([0-9a-f]{40})\.safetensors")
 
-Fits = Callable[[int, str | None], str | None]
+Fits = Callable[[int, str], str | None]
 """(round, the checksum of records in a checkpoint) -> the reason why it does not belong to this run, or None."""
 
 LOCK = "lock"
@@ -216,8 +213,8 @@ class Checkpoints:
             data = read_within(self.folder, path.name)
             document = json.loads(data)
             check_schema(document["schema"], path)
-            checksum.check_json(data, path, needed=document["schema"] >= CHECKED)
-            found = {"round": document["round"], "record": document.get("record"), "value": document["value"]}
+            checksum.check_json(data, path)
+            found = {name: document[name] for name in ("round", "record", "value")}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"it was changed or damaged ({error})") from error
         if found["round"] != round:

@@ -1,7 +1,4 @@
-"""Checks that records have the form on which readers rely: a file may be damaged or come from a hostile person.
-
-Entries that older versions did not write may be missing.
-"""
+"""Checks that records have the form on which readers rely: a file may be damaged or come from a hostile person."""
 
 from __future__ import annotations
 
@@ -84,15 +81,14 @@ _ALWAYS: Mapping[str, Test] = {
     "round": _whole, "exchange": _whole, "exchanges": _whole, "tested": lambda value: isinstance(value, bool),
     "groups": _groups, "clients": _table(_client, _id),
     "notes": _list(lambda note: isinstance(note, Mapping) and not _flaw(note, NOTE, tuple(NOTE))),
-    "asked": _whole, "answered": _whole, "refused": _table(_text, _id), "bytes_up": _whole, "bytes_down": _whole,
-    "seconds": _table(_number),
+    "asked": _whole, "answered": _whole, "refused": _table(_text, _id), "silent": _ids, "bytes_up": _whole,
+    "bytes_down": _whole, "evaluations": _whole, "seconds": _table(_number),
 }  # fmt: skip
-_LATER: Mapping[str, Test] = {
-    "evaluations": _whole, "silent": _ids, "released": _table(_whole, _id), "files": _table(_text),
-    "claimed": _table(_whole, _id), "scaled": _table(_number, _id),
+_SOMETIMES: Mapping[str, Test] = {
+    "released": _table(_whole, _id), "files": _table(_text), "claimed": _table(_whole, _id), "scaled": _table(_number, _id),
 }  # fmt: skip
-"""Entries that only newer lines have, or only lines to which they apply."""
-LINE = {**_ALWAYS, **_LATER}
+"""Entries of the lines to which they apply."""
+LINE = {**_ALWAYS, **_SOMETIMES}
 REQUIRED = tuple(_ALWAYS)
 
 WORLD: Mapping[str, Test] = {
@@ -145,18 +141,18 @@ def _flaw_of_groups(line: Mapping[str, Any]) -> str | None:
 
 def flaw_of_description(document: Mapping[str, Any]) -> str | None:
     """The reason why a document is not a ``run.toml``, or None."""
-    return _flaw(document, DESCRIPTION, ()) or _flaw_of_settings(document)
+    return _flaw(document, DESCRIPTION, ("world", "versions")) or _flaw_of_settings(document)
 
 
 def _flaw_of_settings(document: Mapping[str, Any]) -> str | None:
     """The reason if a setting would not be accepted now, or None.
 
-    Only known settings are checked: earlier versions had others, and a federation may have a custom method. The secret is
-    not in the document, so it is not checked.
+    Only known settings are checked, since a federation may have a custom method. The secret is not in the document, so it is
+    not checked.
     """
-    method = document.get("methods", [{}])[0]
-    tables = [(cls, document.get(cls.__name__.lower(), {})) for cls in (Training, Boundary, Robust)]
-    if (cls := METHODS.get(method.get("name"))) is not None:
+    method = document["methods"][0]
+    tables = [(cls, document[cls.__name__.lower()]) for cls in (Training, Boundary, Robust)]
+    if (cls := METHODS.get(method["name"])) is not None:
         tables.append((cls, method))
     for cls, table in tables:
         names = {field.name for field in fields(cls) if field.init} - {"secret"}

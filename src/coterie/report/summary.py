@@ -41,7 +41,7 @@ def summary(run: Path | str) -> Summary:
         - accuracy: mean, std and min over clients, and per_client, in the last tested round
         - loss and each other metric: the mean over clients
         - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An evaluation is that of a model
-          on a client's data, requested by the method; evaluations is None if the record does not contain them.
+          on a client's data, requested by the method.
         - boundary (its settings) and privacy (see ``privacy``)
         - run_dir
 
@@ -81,7 +81,7 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         "settings": method,
         "scenario_settings": scenario,
         "training": description["training"],
-        "boundary": description.get("boundary", {}),
+        "boundary": description["boundary"],
         "limits": limits,
         "finished": ends(lines[-1], **limits),
         "groups": groups,
@@ -90,9 +90,9 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         "adversaries": adversaries,
         "isolated": isolated(groups, adversaries),
         **scores(lines),
-        **{key: _total(lines, key) for key in ("bytes_up", "bytes_down", "exchanges", "evaluations")},
+        **{key: sum(line[key] for line in lines) for key in ("bytes_up", "bytes_down", "exchanges", "evaluations")},
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
-        "privacy": privacy(description.get("boundary", {}), lines),
+        "privacy": privacy(description["boundary"], lines),
         "run_dir": str(run),
     }
     result: Summary = finite(out)
@@ -131,11 +131,6 @@ def isolated(groups: Sequence[Sequence[int]], adversaries: Sequence[int]) -> flo
     alone = [len(group) for group in groups if all(client in adversaries for client in group)]
     there = sum(client in adversaries for group in groups for client in group)
     return sum(alone) / there if there else None
-
-
-def _total(lines: Sequence[Line], key: str) -> int | None:
-    """Return the sum over all rounds, or None if a round was recorded before Coterie counted this number."""
-    return sum(line[key] for line in lines) if all(key in line for line in lines) else None
 
 
 def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | None:
@@ -205,7 +200,7 @@ def silent(line: Line, client: int) -> bool:
         line: The record of the round.
         client: The client's id.
     """
-    return client in line.get("silent", ()) and str(client) not in line["refused"]
+    return client in line["silent"] and str(client) not in line["refused"]
 
 
 ABOUT = ("group", "adversary")

@@ -29,7 +29,7 @@ from coterie.records.record import (
     read_recorded,
     read_toml,
 )
-from coterie.records.store import CHECKED, LOCK, PART, Checkpoints, check_schema, write_whole
+from coterie.records.store import LOCK, PART, Checkpoints, check_schema, write_whole
 from coterie.runs.export import MODELS, read_document, read_model
 from coterie.runs.run import EXPERIMENT, reopen
 from coterie.settings import UserError
@@ -57,7 +57,7 @@ class Checked:
         folder: The folder that was checked.
         intact: Files that are unchanged since they were written.
         damaged: Files that have been changed or damaged.
-        unchecked: Files that have no checksum, or that Coterie did not write.
+        unchecked: What cannot be checked: files that Coterie did not write, and what an interrupted run left.
         digest: Digest of the bytes of all checked files.
     """
 
@@ -185,16 +185,11 @@ class _Checking:
         """Include a file in the digest."""
         self.files[path] = checksum.digest(read_within(path.parent, path.name))
 
-    def read(self, folder: Path, name: str) -> dict[str, object]:
-        """Check a recorded TOML file and return its document."""
+    def read(self, folder: Path, name: str) -> None:
+        """Check a recorded TOML file."""
         path = within(folder, name)
-        document = read_recorded(path)
+        read_recorded(path)
         self.keep(path)
-        if document["schema"] < CHECKED:
-            self.found.unchecked.append(f"{path} is of an earlier Coterie, which wrote no checksums: edits cannot be detected")
-        if isinstance(boundary := document.get("boundary"), dict) and boundary.get("secret", "none") != "none":
-            self.found.unchecked.append(f"{path} has the boundary's secret in plain text: an earlier Coterie wrote it")
-        return document
 
     def run(self, folder: Path) -> None:
         """Check a run directory."""
@@ -208,7 +203,7 @@ class _Checking:
             record.description()
             entries = self.records(record)
             with self.step():
-                self.federation(record)
+                self.federation(record, bool(entries))
         matrices = [name for entry in entries for name in self.matrices(folder, entry)]
         with self.step():
             blobs = self.checkpoints(record, rounds, entries, len(self.found.damaged) == before)
@@ -308,13 +303,13 @@ class _Checking:
         inside = [path for name in (SIMILARITY, "state", "state/blobs") for path in _listed(within(folder, name))]
         return [name for path in inside if (name := str(path.relative_to(folder)).removesuffix(PART)) not in known]
 
-    def federation(self, record: Record) -> None:
-        """Check the files that only the server of a federation writes."""
-        folder, document = record.folder, record.description()
-        if os.path.lexists(folder / NODES):
-            checksum.check_json(read_within(folder, NODES), folder / NODES, needed=document["schema"] >= CHECKED)
+    def federation(self, record: Record, recorded: bool) -> None:
+        """Check the files that only the server of a federation writes; ``recorded``: whether it has completed a round."""
+        folder, world = record.folder, record.description()["world"]
+        if os.path.lexists(folder / NODES) or (recorded and "data" not in world):
+            checksum.check_json(read_within(folder, NODES), folder / NODES)
             self.keep(folder / NODES)
-        net = document["world"].get("net", {})
+        net = world.get("net", {})
         if "others" in net:
             checksum.check(read_within(folder, OTHERS), folder / OTHERS, net.get("others_checksum"))
             self.keep(folder / OTHERS)
@@ -323,8 +318,6 @@ class _Checking:
         """Check a folder of exported models."""
         document = read_document(folder)
         self.keep(folder / MODELS)
-        if not document["files"]:
-            self.found.unchecked.append(f"{folder / MODELS} is of an earlier Coterie, which wrote no checksums")
         for name in document["files"]:
             with self.step():
                 read_model(folder, name, document)

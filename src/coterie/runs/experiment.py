@@ -260,9 +260,9 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
         document = {key: value for key, value in document.items() if key not in ("schema", "world", "versions")}
         known = document.pop("secret", None)
         if known is not None:
-            boundary = document.get("boundary", {})
             given = secret_of_environment() if secret is None else secret
-            document["boundary"] = {**boundary, "secret": given} if given is not None else boundary
+            if given is not None:
+                document["boundary"] = {**document["boundary"], "secret": given}
         recorded = {"origin": Origin(file=str(path), secret=known, trusted=trust_code)}
     elif path.name == RUN or (path.parent / ROUNDS).exists():  # another person's file must not pass for the user's own
         hint = f"keep your own experiment files outside run directories, and do not name them {RUN}"

@@ -35,8 +35,8 @@ from coterie.records import checksum
 from coterie.records.checksum import digest, sealed_json
 from coterie.records.codec import DamagedError, from_stored
 from coterie.records.record import RUN, ends, to_json
-from coterie.records.store import CHECKED, SCHEMA, check_schema
-from coterie.runs.run import Run, reopen, world_facts
+from coterie.records.store import SCHEMA, check_schema
+from coterie.runs.run import Run, reopen
 from coterie.settings import UserError
 
 # ----------------------------------------------------------------------------------------------------
@@ -92,9 +92,9 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
     elsewhere = of_federation(run)
     sealed = {"rotation": boundary.rotation, "block": boundary.block} if elsewhere and boundary.rotation != "none" else None
     stays = _stays(run, position) if elsewhere or run.experiment.engine == "flower" else ()
-    if elsewhere and "model" not in world:
+    if "model" not in world:
         return Net(None, sealed, stays, *_described(run, whole=sealed is not None))
-    about = world.get("model") or world_facts(run.experiment.world(run.seed))["model"]
+    about = world["model"]
     run.experiment.check_consent(str(about.get("name")))
     module = fresh(about, run.folder / RUN, numbers)
     layout = Layout(module)
@@ -174,21 +174,15 @@ def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], Callable[[Tensor
     that have several. ``others``: the file of the tensors that have no place in a row. With ``whole``, all tensors stay
     float32, so that a row keeps all its digits.
     """
-    world = run.record.description()["world"]
-    if "net" not in world:
-        raise UserError(
-            f"{run.folder} does not record which tensors its net has: an earlier Coterie wrote it; to add them, start its "
-            "ServerApp again with the same settings"
-        )
     try:
-        net = world["net"]
+        net = run.record.description()["world"]["net"]
         pieces = [(one["name"], tuple(one["shape"]), _dtype(one["dtype"])) for one in net["tensors"]]
         layers = tuple({name.rpartition(".")[0]: None for name, _, _ in pieces[: net["trainable"]]})
         tied, others = dict(net.get("tied", {})), {}
         if "others" in net:
-            data = read_within(run.folder, Path(net["others"]).name)
-            if net.get("others_checksum") not in (None, digest(data)):
-                raise ValueError(f"{net['others']} was changed or damaged")
+            name = Path(net["others"]).name
+            data = read_within(run.folder, name)
+            checksum.check(data, run.folder / name, net.get("others_checksum"))
             others = safetensors.torch.load(data)
     except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
         raise DamagedError(f"{run.folder} has no valid list of its net's tensors ({error}); it is damaged") from error
@@ -434,10 +428,8 @@ def read_document(folder: Path) -> dict[str, Any]:
         data = read_within(folder, MODELS)
         document: dict[str, Any] = json.loads(data)
         check_schema(document["schema"], path)
-        checksum.check_json(data, path, needed=document["schema"] >= CHECKED)
-        found = {key: document[key] for key in ("model", "ensemble", "clients")}
-        found |= {"sealed": document.get("sealed"), "stays": list(document.get("stays", []))}
-        found["files"] = document.get("files", {})
+        checksum.check_json(data, path)
+        found = {key: document[key] for key in _KINDS}
         for key, kinds in _KINDS.items():
             if not isinstance(found[key], kinds):
                 raise TypeError(f"{key!r} has the wrong type")
@@ -449,9 +441,10 @@ def read_document(folder: Path) -> dict[str, Any]:
 
 
 _KINDS: dict[str, Any] = {
-    "model": (dict, type(None)), "ensemble": bool, "clients": dict, "sealed": (dict, type(None)), "files": dict,
+    "model": (dict, type(None)), "ensemble": bool, "clients": dict, "sealed": (dict, type(None)), "stays": list,
+    "files": dict,
 }  # fmt: skip
-"""Entry of ``models.json`` -> its type."""
+"""Entry of ``models.json`` that loading needs -> its type."""
 
 
 def _listed_files(folder: Path, document: dict[str, Any], entry: Any) -> list[str]:

@@ -204,7 +204,7 @@ class Run:
             known = self.experiment.origin and self.experiment.origin.secret
             secret = {"secret": known} if known else _secret_of(self.experiment)
             record.describe({**self.experiment.spec(), **secret, "world": facts, "versions": versions()})
-        elif any(facts.get(name) != known for name, known in record.description()["world"].items()):
+        elif facts != record.description()["world"]:
             raise UserError(f"{self.folder} cannot be resumed: the scenario's clients or data have changed")
         try:
             stored = record.go_on(Position, self.experiment.checkpoint_every)
@@ -286,7 +286,7 @@ def changed_versions(run: Run) -> list[str]:
     if not run.record.begun:
         return []
     now = versions()
-    was = run.record.description().get("versions", {})
+    was = run.record.description()["versions"]
     changed = [name for name in now if was.get(name, now[name]) != now[name]]
     return [f"the run began with {name} {was[name]}, this is {now[name]}" for name in changed]
 

@@ -832,8 +832,7 @@ def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Feder
     """The method's description of the run's clients, and the processes that train them on the data of the run."""
     experiment = replace(run.experiment, data=data_folder(data or run.experiment.data))
     world = experiment.world(run.seed)
-    facts = world_facts(world)
-    if any(facts.get(name) != known for name, known in run.record.description()["world"].items()):
+    if world_facts(world) != run.record.description()["world"]:
         raise UserError(f"{run.folder} cannot be probed: the scenario's clients or data have changed")
     hardware = experiment.hardware(workers)
     hardware.check(world)

@@ -56,7 +56,7 @@ def _of_notes(notes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float |
         if not note["clients"]:
             continue
         about = name_of(note["clients"]) + (f"/{note['kind']}" if note["kind"] in EVENTS else "")
-        for criterion in note.get("criteria", ()):
+        for criterion in note["criteria"]:
             name = re.sub(r"[^\w.-]", "_", criterion["name"])  # MLflow refuses most other signs
             yield f"criteria/{about}/{name}", criterion["value"]
             yield f"criteria/{about}/{name}/bound", criterion["bound"]

@@ -199,7 +199,7 @@ class Identity:
 
         Args:
             owners: Client -> the identifier of its node.
-            nodes: Node -> client, used if ``owners`` is empty: runs of earlier versions of Coterie have node ids only.
+            nodes: Node -> client, used if ``owners`` is empty: the server was started with the rule ``claimed`` before.
 
         Returns:
             The rule.

@@ -38,7 +38,7 @@ from coterie.randomness import seeded
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
 from coterie.records.record import NODES, OTHERS, RUN, Record, versions
-from coterie.records.store import CHECKED, LOCK, PART, held, write_whole
+from coterie.records.store import LOCK, PART, held, write_whole
 from coterie.robust import Robust
 from coterie.settings import SettingError, UserError, build, plain
 
@@ -746,7 +746,10 @@ class Journal(AbstractContextManager["Journal"]):
                 raise UserError(f"{self.folder} cannot be resumed: its {change}")
         found = self.record.go_on(Position, every=1)
         self._describe_anew(was, found[0] if found else 0)
-        return (found[1] if found else None), read_memory(self.folder, was["schema"] >= CHECKED)
+        memory = read_memory(self.folder)
+        if found and memory is None:
+            raise DamagedError(f"{self.folder} has lost its {NODES}; it is damaged")
+        return (found[1] if found else None), memory
 
     def keep(self, done: Round, memory: NodeMemory) -> None:
         """Record a round and store its checkpoint."""
@@ -776,10 +779,8 @@ class Journal(AbstractContextManager["Journal"]):
         })  # fmt: skip
 
     def _describe_anew(self, was: Mapping[str, Any], reached: int) -> None:
-        """Update the description: the last round may change, and earlier versions of Coterie did not describe the net."""
+        """Update the description: the last round and the rounds between tests may change."""
         now = {**was, "rounds": max(self.rounds, reached), "eval_every": self.terms.eval_every}
-        if was["schema"] < CHECKED and not {"model", "net"} & set(was["world"]):
-            now["world"] = {**was["world"], **self._net()}
         if now != was:
             self.record.describe(now)
 
@@ -795,15 +796,14 @@ class Journal(AbstractContextManager["Journal"]):
         return {"net": net}
 
 
-def read_memory(folder: Path, checked: bool) -> NodeMemory | None:
+def read_memory(folder: Path) -> NodeMemory | None:
     """Read the server's knowledge of the nodes from a run directory.
 
     Args:
         folder: The run directory.
-        checked: Whether the file must have a checksum.
 
     Returns:
-        The knowledge, or None if the run is of an earlier version of Coterie that did not store it.
+        The knowledge, or None if the server was stopped in the first round, before it stored it.
 
     Raises:
         DamagedError: The file is damaged.
@@ -813,10 +813,10 @@ def read_memory(folder: Path, checked: bool) -> NodeMemory | None:
         return None
     try:
         data = read_within(folder, NODES)
-        checksum.check_json(data, path, needed=checked)
+        checksum.check_json(data, path)
         found = json.loads(data)
         nodes, layers = ({int(key): int(value) for key, value in found[name].items()} for name in ("nodes", "layers"))
-        owners = {int(key): str(badge) for key, badge in found.get("owners", {}).items()}  # older versions have none
+        owners = {int(key): str(badge) for key, badge in found["owners"].items()}
         return NodeMemory(str(found["run"]), nodes, layers, owners)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged ({error})") from error
@@ -850,7 +850,7 @@ def _change(name: str, was: Any, now: Any) -> str | None:
     if name == "methods" and isinstance(was, list) and len(was) == 1:
         return _change("method", was[0], now[0])
     if isinstance(was, Mapping) and isinstance(now, Mapping):
-        change = (_change(f"{name}.{key}", was[key], value) for key, value in now.items() if key in was)
+        change = (_change(f"{name}.{key}", was.get(key), value) for key, value in now.items())
         return next(filter(None, change), None)
     verbs = ("were", "are") if isinstance(now, list) else ("was", "is")
     return f"{name} {verbs[0]} {was}, and now {verbs[1]} {now}" if was != now else None

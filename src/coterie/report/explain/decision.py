@@ -195,8 +195,7 @@ def member(note: NoteView, client: int) -> dict[str, Any]:
     """
     side = next((part for part in note.parts if client in part), None)
     nearest = _nearest(note, client, side)
-    names = note.note.get("values") or {}
-    values = {name: note.values(name)[client] for name in names if client in note.values(name)}
+    values = {name: note.values(name)[client] for name in note.note["values"] if client in note.values(name)}
     words = []
     if note.parts and side is None:
         words.append("It was not among the clients that were compared.")

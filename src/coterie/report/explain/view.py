@@ -126,12 +126,11 @@ class NoteView:
     @property
     def numbers(self) -> dict[str, float]:
         """The numbers of the note that are known."""
-        return {name: value for name, value in (self.note.get("numbers") or {}).items() if value is not None}
+        return {name: value for name, value in self.note["numbers"].items() if value is not None}
 
     def values(self, name: str) -> dict[int, float]:
         """Return client -> number for the numbers that are known; empty if the record has none of this name."""
-        found = (self.note.get("values") or {}).get(name) or {}
-        return {int(client): value for client, value in found.items() if value is not None}
+        return {int(client): value for client, value in self.note["values"].get(name, {}).items() if value is not None}
 
     @cached_property
     def matrices(self) -> tuple[list[int], dict[str, np.ndarray]]:

@@ -204,7 +204,7 @@ def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[
         group after the round), edges (rows at which a block of several clients begins; None if every row is one client),
         and layers: name -> packed matrix.
     """
-    named = [(line, note) for line in lines for note in line["notes"] if note.get("similarity")]
+    named = [(line, note) for line in lines for note in line["notes"] if note["similarity"]]
     chosen = named
     if len(named) > MOST:
         chosen = [named[i] for i in np.linspace(0, len(named) - 1, MOST).round().astype(int)]

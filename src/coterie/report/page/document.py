@@ -104,7 +104,7 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
         "charts": charts(run.description["methods"][0], folder, lines, run.notes),
         "events": events(run.notes), "events_in_all": len(run.notes),
         "settings": settings(run.description),
-        "versions": run.description.get("versions", {}),
+        "versions": run.description["versions"],
     }  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:
 
 def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
     """Return the numbers of each round: groups, traffic, and seconds by activity."""
-    out: dict[str, list[Any]] = {key: [line.get(key) for line in lines] for key in COUNTED}
+    out: dict[str, list[Any]] = {key: [line[key] for line in lines] for key in COUNTED}
     out["groups"] = [len(line["groups"]) for line in lines]
     out["refused"] = [len(line["refused"]) for line in lines]
     for name in dict.fromkeys(name for line in lines for name in line["seconds"]):
@@ -170,7 +170,7 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
     words = {name: text for name, _, _, text in documented(known)} if known else {}
     tables = {
         f"method {method.pop('name')}": method, "scenario": description["scenario"], "training": description["training"],
-        "boundary": description.get("boundary", {}), "run": {k: description[k] for k in LIMITS if k in description},
+        "boundary": description["boundary"], "run": {k: description[k] for k in LIMITS if k in description},
     }  # fmt: skip
     return [
         {"title": title, "rows": [[key, value, words.get(key, "") if table is method else ""] for key, value in table.items()]}
@@ -201,7 +201,7 @@ def rows(run: Gathered) -> list[dict[str, Any]]:
         - accuracy and loss, as last tested
         - path: ``[node, round, accuracy]`` of each group it was in, as last tested there
         - best: the id of the group on the path where its accuracy was highest
-        - silent: the number of rounds in which it was asked and did not answer; None if the records do not contain this
+        - silent: the number of rounds in which it was asked and did not answer
         - refused: the number of its replies that were refused
     """
     facts, truth = run.facts, run.truth
@@ -218,8 +218,7 @@ def rows(run: Gathered) -> list[dict[str, Any]]:
         out.append({
             "id": client, "node": places[-1], "examples": examples.get(client), "truth": truth.get(client),
             "adversary": client in adversaries, "accuracy": final.get("accuracy"), "loss": final.get("loss"),
-            "path": path, "best": best(path), "silent": None if quiet is None else quiet[client],
-            "refused": refused[client],
+            "path": path, "best": best(path), "silent": quiet[client], "refused": refused[client],
         })  # fmt: skip
     return out
 
@@ -262,10 +261,8 @@ def best(path: Sequence[Sequence[Any]]) -> int | None:
     return None if not known else path[max(known)[1]][0]
 
 
-def silences(lines: Sequence[Line]) -> Counter[int] | None:
-    """Count the rounds in which each client was asked and did not answer; None if the records do not contain this."""
-    if not all("silent" in line for line in lines):
-        return None
+def silences(lines: Sequence[Line]) -> Counter[int]:
+    """Count the rounds in which each client was asked and did not answer."""
     return Counter(client for line in lines for client in line["silent"] if silent(line, client))
 
 
