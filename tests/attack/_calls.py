@@ -34,7 +34,7 @@ def warm() -> None:
         *WARM,
         "coterie.report.page",
         "coterie.report.explain",
-        "coterie.report.figures.curves",
+        "coterie.report.figures.drawings",
         "coterie.runs.estimate",
     ):
         importlib.import_module(module)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import coterie
 from coterie.cli import main
-from coterie.report.figures.groups import blocks
 from coterie.report.gathered import gather
 from coterie.settings import UserError
 from page_runs import cosines, line, matrices, note, split_run, write
@@ -20,9 +19,10 @@ from page_runs import cosines, line, matrices, note, split_run, write
 pytest.importorskip("matplotlib", reason="Matplotlib is not installed (pip install 'coterie[report]')")
 
 from coterie.report import figures
-from coterie.report.figures import criteria, curves, heat
 from coterie.report.figures import plot as drawn
-from coterie.report.figures.style import COLOURS, ENDED, STYLE, looks
+from coterie.report.figures.drawings import blocks, figure, scale
+from coterie.report.figures.looks import ENDED, Looks
+from coterie.report.figures.style import COLOURS, STYLE
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_fonts_are_embedded(run: Path, tmp_path: Path) -> None:
 
 
 def test_groups_that_are_there_have_colours_and_true_groups_theirs(run: Path) -> None:
-    look = looks(gather(run))
+    look = Looks(gather(run))
     assert look.area(0) == ENDED
     assert [look.area(node) for node in (1, 2)] == list(COLOURS[:2])
     assert look.truth == {0: COLOURS[0], 1: COLOURS[1]}
@@ -84,7 +84,7 @@ def test_a_line_is_the_mean_of_the_honest_members_of_a_group(tmp_path: Path) -> 
     folder = write(tmp_path / "run", lines)
     told = gather(folder)
     told.description["world"]["adversaries"] = [2]
-    axes = curves.figure(told, "accuracy").axes[0]
+    axes = figure(told, "accuracy").axes[0]
     group = next(one for one in axes.lines if str(one.get_label()).startswith("G0"))
     expected = [np.mean([1 - 1 / (client + round + 1) for client in (0, 1)]) for round in (1, 3)]
     assert group.get_label() == "G0 (3 clients)"
@@ -93,13 +93,13 @@ def test_a_line_is_the_mean_of_the_honest_members_of_a_group(tmp_path: Path) -> 
 
 
 def test_bytes_are_added_up(run: Path) -> None:
-    sent = curves.traffic(gather(run)).axes[0].lines
+    sent = figure(gather(run), "traffic").axes[0].lines
     np.testing.assert_allclose(sent[0].get_ydata(), np.cumsum([6, 6, 7, 7]) / 1000)
     np.testing.assert_allclose(sent[1].get_ydata(), np.cumsum([12, 12, 14, 14]) / 1000)
 
 
 def test_every_layer_of_the_matrix_is_drawn_ordered_by_group(run: Path) -> None:
-    axes = [one for one in heat.figure(gather(run), None).axes if one.get_title()]
+    axes = [one for one in figure(gather(run), "similarity").axes if one.get_title()]
     assert [one.get_title() for one in axes] == ["round 2, all", "round 2, fc1"]
     shown = axes[1].images[0].get_array()
     np.testing.assert_allclose(shown.filled(0.5), cosines([0, 0, 0, 0, 1, 1]) / 2, atol=1e-7)
@@ -107,12 +107,12 @@ def test_every_layer_of_the_matrix_is_drawn_ordered_by_group(run: Path) -> None:
 
 
 def test_cosines_have_zero_in_the_middle_and_distances_their_own_scale() -> None:
-    assert heat.scale(np.array([[1.0, -0.2], [-0.2, 1.0]])) == {"cmap": "PuOr_r", "vmin": -1.0, "vmax": 1.0}
-    assert heat.scale(np.array([[np.nan, 2.0], [4.0, np.nan]])) == {"cmap": "YlGnBu", "vmin": 2.0, "vmax": 4.0}
+    assert scale(np.array([[1.0, -0.2], [-0.2, 1.0]])) == {"cmap": "PuOr_r", "vmin": -1.0, "vmax": 1.0}
+    assert scale(np.array([[np.nan, 2.0], [4.0, np.nan]])) == {"cmap": "YlGnBu", "vmin": 2.0, "vmax": 4.0}
 
 
 def test_criteria_are_the_charts_of_the_page(run: Path) -> None:
-    axes = criteria.figure(gather(run)).axes
+    axes = figure(gather(run), "criteria").axes
     assert next(one.get_title() for one in axes if one.get_title()) == "Mean update"
     assert any(list(one.get_ydata()) == [0.2, 0.2] for one in axes[0].lines)  # G0's mean norm before its split
 
@@ -206,5 +206,5 @@ def test_several_matrices_of_a_round_are_drawn_together(tmp_path: Path) -> None:
     run = write(tmp_path / "run", [line(1, [[0, 1, 2, 3], [4, 5, 6, 7]]), line(2, parts, *splits)])
     matrices(run, "a.safetensors", [0, 1, 2, 3], all=cosines([0, 0, 1, 1]))
     matrices(run, "b.safetensors", [4, 5, 6, 7], all=cosines([0, 0, 1, 1]))
-    titles = [one.get_title() for one in heat.figure(gather(run), 2).axes if one.get_title()]
+    titles = [one.get_title() for one in figure(gather(run), "similarity", 2).axes if one.get_title()]
     assert titles == ["round 2, 4 clients", "round 2, 4 clients"]
