@@ -846,11 +846,14 @@ def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str
 
 
 def _change(name: str, was: Any, now: Any) -> str | None:
-    """Describe how a setting has changed; in a table, the first changed entry. None if it has not changed."""
+    """Describe how a setting has changed; in a table, the first changed entry. None if it has not changed.
+
+    A setting that a record lacks was added after the run began: it had its default.
+    """
     if name == "methods" and isinstance(was, list) and len(was) == 1:
         return _change("method", was[0], now[0])
     if isinstance(was, Mapping) and isinstance(now, Mapping):
-        change = (_change(f"{name}.{key}", was.get(key), value) for key, value in now.items())
+        change = (_change(f"{name}.{key}", was[key], value) for key, value in now.items() if key in was)
         return next(filter(None, change), None)
     verbs = ("were", "are") if isinstance(now, list) else ("was", "is")
     return f"{name} {verbs[0]} {was}, and now {verbs[1]} {now}" if was != now else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.records.record import finite
-from coterie.report.explain import client_history, story
+from coterie.report.explain import client_history, run_history
 from coterie.report.explain.view import read
 
 WIDTH = 100
@@ -32,7 +32,9 @@ def explain(run: Path | str, client: int | None = None, round: int | None = None
         UserError: If there is no such run, round or client.
     """
     history = read(run, round)
-    result: dict[str, Any] = finite(story.story(history) if client is None else client_history.client_history(history, client))
+    result: dict[str, Any] = finite(
+        run_history.run_history(history) if client is None else client_history.client_history(history, client)
+    )
     return result
 
 
@@ -50,7 +52,7 @@ def words(run: Path | str, client: int | None = None, round: int | None = None, 
     """
     history = read(run, round)
     paragraphs = (
-        story.text(history, story.story(history))
+        run_history.text(history, run_history.run_history(history))
         if client is None
         else client_history.text(history, client_history.client_history(history, client))
     )

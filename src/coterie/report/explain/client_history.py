@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.records.record import Line
-from coterie.report.explain import story
+from coterie.report.explain import run_history
 from coterie.report.explain.decision import decision, member
 from coterie.report.explain.view import Clients, NoteView, RunHistory, count, of_client, rounds, who
 from coterie.report.gathered import follow
@@ -29,11 +29,11 @@ def client_history(history: RunHistory, client: int) -> dict[str, Any]:
     group, notes = of_client(history, client), list(history.views())
     steps, skipped = _steps(notes, client)
     last = [
-        note for note in (story.last_about(notes, group), story.last_of_all(history, notes))
+        note for note in (run_history.last_about(notes, group), run_history.last_of_all(history, notes))
         if note is not None and client in note.clients and note not in steps
     ]  # fmt: skip
     return {
-        **story.heading(history),
+        **run_history.heading(history),
         "groups": [list(members) for members in history.groups],
         "client": client,
         "group": list(group),
@@ -136,7 +136,7 @@ def _truth(history: RunHistory, group: Clients, client: int) -> dict[str, Any] |
 def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a client's explanation."""
     client = found["client"]
-    out = [(0, f"Client {client}. {story.title(found)}"), *story.about_words(found), (0, "")]
+    out = [(0, f"Client {client}. {run_history.title(found)}"), *run_history.about_words(found), (0, "")]
     out += _now(found)
     steps = found["steps"]
     out.append((0, "DECISIONS ABOUT IT"))
@@ -173,7 +173,7 @@ def _now(found: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 def _described(one: dict[str, Any], found: dict[str, Any]) -> list[tuple[int, str]]:
-    out = [(1, f"Round {one['round']}: {story.happened(one)}")]
+    out = [(1, f"Round {one['round']}: {run_history.happened(one)}")]
     out += [(2, sentence) for sentence in dict.fromkeys([*one["client"]["words"], *one["words"]])]
     before, after, now = one["accuracy_before"], one["accuracy_after"], found["accuracy"]
     said = [

@@ -114,14 +114,14 @@ def would_change(note: NoteView) -> list[tuple[Change, ...]]:
     found = [tuple(_reversed(note, one) for one in failed)] if failed else [
         (_reversed(note, one),) for one in note.criteria if one.setting
     ]  # fmt: skip
-    cls = METHODS.get(note.story.method)
+    cls = METHODS.get(note.history.method)
     limits = {} if cls is None else {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
     return [some for some in found if all(one.possible(limits.get(one.setting, {})) for one in some)]
 
 
 def _reversed(note: NoteView, one: Criterion) -> Change:
     """Return the change of the setting of a criterion that reverses its outcome."""
-    sign, was = REVERSED[one.held][one.sign], note.story.settings.get(one.setting, one.bound)
+    sign, was = REVERSED[one.held][one.sign], note.history.settings.get(one.setting, one.bound)
     if not isinstance(was, int):
         return Change(one.setting, sign, one.value, was)
     whole = int(one.value) + {">": 1, "<": -1}.get(sign, 0)

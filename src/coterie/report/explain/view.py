@@ -80,14 +80,14 @@ class NoteView:
     """A note with its context.
 
     Attributes:
-        story: The run.
+        history: The run.
         place: The position of the note's round in the run.
         line: The record of that round.
         before: The record of the round before, or None.
         note: The note.
     """
 
-    story: RunHistory
+    history: RunHistory
     place: int
     line: Line
     before: Line | None
@@ -120,7 +120,7 @@ class NoteView:
 
     def _criterion(self, one: Mapping[str, Any]) -> Criterion:
         value = math.nan if one["value"] is None else one["value"]
-        bound = self.story.settings.get(one["setting"], math.nan) if one["bound"] is None else one["bound"]
+        bound = self.history.settings.get(one["setting"], math.nan) if one["bound"] is None else one["bound"]
         return Criterion(one["name"], value, one["sign"], bound, one["setting"], one["met"], one["unmet"])
 
     @property
@@ -135,7 +135,7 @@ class NoteView:
     @cached_property
     def matrices(self) -> tuple[list[int], dict[str, np.ndarray]]:
         """The clients of the rows, and the matrices ``(n, n)`` by name; both empty if nothing was recorded."""
-        return load(self.story.folder, self.line, self.note) if self.note["similarity"] else ([], {})
+        return load(self.history.folder, self.line, self.note) if self.note["similarity"] else ([], {})
 
     @property
     def changes(self) -> bool:
@@ -177,24 +177,24 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
     return RunHistory(folder, description, lines if round is None else lines[:round])
 
 
-def of_client(story: RunHistory, client: int) -> Clients:
+def of_client(history: RunHistory, client: int) -> Clients:
     """Return the group of a client.
 
     Args:
-        story: The run.
+        history: The run.
         client: The client.
 
     Raises:
         UserError: If the client is not present; the message names the nearest one.
     """
-    group = story.group(client)
+    group = history.group(client)
     if group is None:
-        ids = sorted(c for members in story.groups for c in members)
+        ids = sorted(c for members in history.groups for c in members)
         near = min(ids, key=lambda other: (abs(other - client), other))
-        once = next((line["round"] for line in reversed(story.lines) if str(client) in line["clients"]), None)
+        once = next((line["round"] for line in reversed(history.lines) if str(client) in line["clients"]), None)
         what = f"was last there in round {once}" if once else "is not one of the run's clients"
         raise UserError(
-            f"client {client} {what}: after round {story.lines[-1]['round']} there are {len(ids)} clients, "
+            f"client {client} {what}: after round {history.lines[-1]['round']} there are {len(ids)} clients, "
             f"{ids[0]} to {ids[-1]}; the nearest is {near}"
         )
     return group

@@ -16,7 +16,7 @@ SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
 """Kinds of notes that may explain why groups stayed the same."""
 
 
-def story(history: RunHistory) -> dict[str, Any]:
+def run_history(history: RunHistory) -> dict[str, Any]:
     """Return the explanation of a run; docs/explain.md has the fields."""
     notes = list(history.views())
     changed = [note for note in notes if note.changes]
