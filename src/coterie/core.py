@@ -174,16 +174,19 @@ class Averaging:
     longer updates have been scaled down to the median norm.
     """
 
-    mean: str = setting("mean", "how updates are averaged; all rules except mean limit the effect of hostile clients",
-                        choices=MEANS)  # fmt: skip
+    mean: str = setting(
+        "mean", "how updates are averaged; all rules except mean limit the effect of hostile clients", choices=MEANS
+    )
     trim: float = setting(
         0.2, "fraction of the values that trimmed-mean removes at each end; at least one of three or more", ge=0, lt=0.5
     )
 
     share: float = setting(
-        0.1, "maximum share of the total weight for one client, or twice the average weight if more; 1: no limit",
-        gt=0, le=1,
-    )  # fmt: skip
+        0.1,
+        "maximum share of the total weight for one client, or twice the average weight if more; 1: no limit",
+        gt=0,
+        le=1,
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -50,9 +50,11 @@ class Robust(Averaging):
     """Limits on the effect of one client on means and comparisons; settings of an experiment, the same for every method."""
 
     norms: float | None = setting(
-        2.0, "maximum norm of an update, in medians of the norms of clients that started from the same model; larger "
-        f"updates are scaled down to it, and refused from {LOOSE:g} times this norm on; none: no limit", gt=1,
-    )  # fmt: skip
+        2.0,
+        "maximum norm of an update, in medians of the norms of clients that started from the same model; larger "
+        f"updates are scaled down to it, and refused from {LOOSE:g} times this norm on; none: no limit",
+        gt=1,
+    )
     most_examples: int = setting(10**9, "number of examples above which a client's reply is refused", ge=1)
 
     def counted(self, claims: Mapping[Client, int]) -> dict[Client, int]:

@@ -122,9 +122,12 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return
     tests = {
-        "ge": lambda b: value >= b, "gt": lambda b: value > b, "le": lambda b: value <= b, "lt": lambda b: value < b,
+        "ge": lambda b: value >= b,
+        "gt": lambda b: value > b,
+        "le": lambda b: value <= b,
+        "lt": lambda b: value < b,
         "multiple": lambda b: value > 0 and value % b == 0,
-    }  # fmt: skip
+    }
     if math.isnan(value) or any(not tests[k](bound) for k, bound in limits.items()):
         allowed = " and ".join(f"{SYMBOLS[k]} {bound:g}" for k, bound in limits.items()) or "a number"
         raise SettingError(f"{name} must be {allowed}, got {value!r}")

@@ -33,19 +33,24 @@ class Boundary:
     """The protection of an update before it is sent, in this order: clip, noise, rotation, compression."""
 
     rotation: str = setting(
-        "none", "orthonormal map of the parameters: permute and permute-tensors move and flip entries, blocks mixes them",
+        "none",
+        "orthonormal map of the parameters: permute and permute-tensors move and flip entries, blocks mixes them",
         choices=ROTATIONS,
-    )  # fmt: skip
+    )
     block: int = setting(64, "entries per block of rotation blocks", ge=2, le=4096)
     secret: int | None = setting(
-        None, "number shared by the clients and hidden from the server: the seed of the map and of the first models; "
-        "none: the run's seed, to compare runs with and without a map", ge=0, bits=4096,
-    )  # fmt: skip
+        None,
+        "number shared by the clients and hidden from the server: the seed of the map and of the first models; "
+        "none: the run's seed, to compare runs with and without a map",
+        ge=0,
+        bits=4096,
+    )
     clip: float | None = setting(None, "maximum L2 norm of an update; larger updates are scaled down", gt=0, lt=1e9)
     noise: float = setting(0.0, "standard deviation of the noise added to each entry, in units of clip (z)", ge=0, lt=1e6)
     delta: float = setting(1e-5, "the δ at which the spent ε is reported", gt=0, lt=1)
-    compress: str = setting("none", "compression of updates: topk, sign (with one scale), 8bit",
-                            choices=("none", "topk", "sign", "8bit"))  # fmt: skip
+    compress: str = setting(
+        "none", "compression of updates: topk, sign (with one scale), 8bit", choices=("none", "topk", "sign", "8bit")
+    )
     share: float = setting(
         0.1, "fraction of the entries that topk sends; more than one half would cost more than all", gt=0, le=0.5
     )

@@ -161,9 +161,14 @@ class Wire:
         return out if keep is None else torch.where(keep, self.seal(update), out)
 
     def protected(
-        self, update: torch.Tensor, client: Client, exchange: int, keep: torch.Tensor | None = None, half: int = 0,
+        self,
+        update: torch.Tensor,
+        client: Client,
+        exchange: int,
+        keep: torch.Tensor | None = None,
+        half: int = 0,
         seed: int | None = None,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         """Clip, noise and seal an update.
 
         Clipping and noise apply to the parameters; buffers are sent without change. With noise, an update that is not finite

@@ -167,9 +167,12 @@ def _run(own: Parser) -> None:
     own.add_argument("--scenario", metavar="S", help="see coterie scenarios")
     own.add_argument("--method", metavar="M", action="append", help="see coterie methods; may be repeated")
     own.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[],
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
         help="a setting: eps1=0.3, cfl.eps1=0.3, training.lr=0.05, scenario.clients=50; may be repeated",
-    )  # fmt: skip
+    )
     own.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
     own.add_argument("--seed", metavar="N", type=whole, help="run with this one seed (0)")
     own.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
@@ -194,9 +197,12 @@ def _given(own: Parser) -> None:
 
 def _track(own: Parser) -> None:
     own.add_argument(
-        "--track", metavar="TRACKER", action="append", default=[],
+        "--track",
+        metavar="TRACKER",
+        action="append",
+        default=[],
         help="tensorboard, mlflow or wandb: log every round there; may be repeated",
-    )  # fmt: skip
+    )
 
 
 def _seen(own: dict[str, Parser]) -> None:

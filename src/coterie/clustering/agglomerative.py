@@ -328,8 +328,9 @@ def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
     if reason is None:
         return
     advice = "compare with a larger sketch, or cluster the updates themselves"
-    warnings.warn(f"the groups of the updates may differ from those of their sketches: {reason}; {advice}",
-                  SketchWarning, stacklevel=3)  # fmt: skip
+    warnings.warn(
+        f"the groups of the updates may differ from those of their sketches: {reason}; {advice}", SketchWarning, stacklevel=3
+    )
 
 
 def _safe(ends: tuple[float, float], metric: str, threshold: float | None, error: float) -> bool:

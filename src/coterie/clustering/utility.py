@@ -127,9 +127,11 @@ def benefits(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[
     single = np.array([len(part) == 1 for part in parts])
     own[single] = 1.0 - price[single] / data[single]
     together = _summed(
-        mine[0][:, None] + 2 * pp + mine[0], mine[1][:, None] + pu + pu.T + mine[1],
-        data[:, None] + data, price[:, None] + price,
-    )  # fmt: skip
+        mine[0][:, None] + 2 * pp + mine[0],
+        mine[1][:, None] + pu + pu.T + mine[1],
+        data[:, None] + data,
+        price[:, None] + price,
+    )
     gain = together - own[:, None] - own
     gain = (gain + gain.T) / 2
     np.fill_diagonal(gain, -np.inf)

@@ -71,14 +71,16 @@ def _digits() -> dict[str, Settings]:
     return {
         "digits/iid": {**_SMALL, "about": "identically distributed clients; nothing to split"},
         "digits/label-permutation": {
-            **_SMALL, "shift": "label-permutation", "about": "four groups, each with its own permutation of the labels",
+            **_SMALL,
+            "shift": "label-permutation",
+            "about": "four groups, each with its own permutation of the labels",
         },
         "digits/label-swap": {**_SMALL, "shift": "label-swap", "about": "four groups, each exchanging two labels"},
         "digits/rotation": {**_SMALL, "shift": "rotation", "about": "four groups, images turned by 0 to 270 degrees"},
         "digits/class-groups": {**_SMALL, "partition": "classes", "about": "four groups with disjoint sets of classes"},
         "digits/dirichlet": {**_SMALL, "partition": "dirichlet", "about": "class shares from Dirichlet(0.5)"},
         "digits/quantity": {**_SMALL, "partition": "quantity", "alpha": 1.0, "about": "one distribution, unequal sizes"},
-    }  # fmt: skip
+    }
 
 
 def _synthetic() -> dict[str, Settings]:
@@ -86,7 +88,7 @@ def _synthetic() -> dict[str, Settings]:
     return {
         "synthetic/iid": {**base, "about": "Gaussian classes, identically distributed clients"},
         "synthetic/groups": {**base, "shift": "label-permutation", "about": "four groups with different class labels"},
-    }  # fmt: skip
+    }
 
 
 def _mnist() -> dict[str, Settings]:
@@ -98,18 +100,26 @@ def _mnist() -> dict[str, Settings]:
         "mnist/label-swap": {**base, "shift": "label-swap", "about": "FL+HC's label-swap: 4 groups of 25 clients"},
         "mnist/label-permutation": {**base, "shift": "label-permutation", "about": "4 groups that permute the labels"},
         "mnist/pathological": {
-            **base, "partition": "shards", "test": "classes", "about": "FL+HC's pathological clients: two labels each",
+            **base,
+            "partition": "shards",
+            "test": "classes",
+            "about": "FL+HC's pathological clients: two labels each",
         },
         "mnist/rotation": {**base, **rotated, "shift": "rotation", "about": "IFCA's four rotations"},
         "mnist/dirichlet": {**shared, "partition": "dirichlet", "about": "class shares from Dirichlet(0.5)"},
         "mnist/writers": {
-            **shared, "dataset": "qmnist", "partition": "writer", "about": "each client is one writer of MNIST",
+            **shared,
+            "dataset": "qmnist",
+            "partition": "writer",
+            "about": "each client is one writer of MNIST",
         },
         "mnist/populations": {
-            **shared, "dataset": "qmnist", "partition": "population",
+            **shared,
+            "dataset": "qmnist",
+            "partition": "population",
             "about": "two groups: digits written by Census employees and by high-school students",
         },
-    }  # fmt: skip
+    }
 
 
 def _fashion() -> dict[str, Settings]:
@@ -117,7 +127,11 @@ def _fashion() -> dict[str, Settings]:
     base, shared = {**_FLHC, "dataset": "fashion_mnist"}, {**_SHARED, "dataset": "fashion_mnist"}
     return {
         "fashion/iid": {
-            "dataset": "fashion_mnist", **_HCCT, **hcct, "clients": 20, "train": 0.04,
+            "dataset": "fashion_mnist",
+            **_HCCT,
+            **hcct,
+            "clients": 20,
+            "train": 0.04,
             "about": "HCCT's FMNIST: 20 clients, 120 training images each, their other images to test",
         },
         "fashion/label-swap": {**base, "shift": "label-swap", "about": "4 groups, two labels exchanged"},
@@ -125,7 +139,7 @@ def _fashion() -> dict[str, Settings]:
         "fashion/rotation": {**base, "shift": "rotation", "about": "4 groups, images turned by 0 to 270 degrees"},
         "fashion/pathological": {**base, "partition": "shards", "test": "classes", "about": "two labels per client"},
         "fashion/dirichlet": {**shared, "partition": "dirichlet", "about": "class shares from Dirichlet(0.5)"},
-    }  # fmt: skip
+    }
 
 
 def _cifar10() -> dict[str, Settings]:
@@ -134,57 +148,86 @@ def _cifar10() -> dict[str, Settings]:
     return {
         "cifar10/iid": {**base, "about": "20 identically distributed clients"},
         "cifar10/label-permutation": {
-            **base, "shift": "label-permutation", "about": "CFL's CIFAR-10: 4 groups of 5 clients permute the labels",
+            **base,
+            "shift": "label-permutation",
+            "about": "CFL's CIFAR-10: 4 groups of 5 clients permute the labels",
         },
         "cifar10/label-swap": {**base, "shift": "label-swap", "about": "CFL's: 4 groups exchange two labels"},
         "cifar10/rotation": {**base, "shift": "rotation", "groups": 2, "about": "IFCA's CIFAR-10: 0 and 180 degrees"},
         "cifar10/half-normal": {
-            "dataset": "cifar10", **_HCCT, **hcct, "partition": "half-normal",
+            "dataset": "cifar10",
+            **_HCCT,
+            **hcct,
+            "partition": "half-normal",
             "about": "HCCT's CIFAR-10: 100 shards of one class, 10 clients with half-normal numbers of them",
         },
         "cifar10/dirichlet": {**base, "partition": "dirichlet", "train": 0.8, "test": "share", "about": "Dirichlet(0.5)"},
         "cifar10/class-groups": {**base, "partition": "classes", "test": "classes", "about": "4 groups, disjoint classes"},
-    }  # fmt: skip
+    }
 
 
 def _others() -> dict[str, Settings]:
     cifar100 = {**_ACFL, "dataset": "cifar100"}
     digit = {
-        "partition": "domain", "samples": 206, "train": 0.9, "test": "whole", "model": "fedbn-cnn",
+        "partition": "domain",
+        "samples": 206,
+        "train": 0.9,
+        "test": "whole",
+        "model": "fedbn-cnn",
         "training": Training(lr=0.01, lr_decay=0.995, batch=64, epochs=5),
-    }  # fmt: skip
+    }
     return {
         "cifar100/class-pairs": {
-            **cifar100, "groups": 8, "classes_per_group": 2,
+            **cifar100,
+            "groups": 8,
+            "classes_per_group": 2,
             "about": "ACFL's two tasks: 8 pairs of clients, two classes per pair, classes of unequal size",
         },
         "cifar100/class-groups": {
-            **cifar100, "groups": 4, "classes_per_group": 5, "classes_per_client": 3,
+            **cifar100,
+            "groups": 4,
+            "classes_per_group": 5,
+            "classes_per_client": 3,
             "about": "ACFL's three tasks: 4 groups of five classes, three of them at each client",
         },
         "cifar100/label-permutation": {**_CFL, "dataset": "cifar100", "shift": "label-permutation", "about": "4 groups"},
         "ag_news/topics": {
-            "dataset": "ag_news", "partition": "topic", "train": 0.9, "test": "whole", "model": "cfl-lstm",
+            "dataset": "ag_news",
+            "partition": "topic",
+            "train": 0.9,
+            "test": "whole",
+            "model": "cfl-lstm",
             "training": Training(lr=1.0, clip=0.25, batch=100, epochs=3),
             "about": "CFL's next-word prediction: 20 clients, one of four topics each",
         },
         "digit_domains/domains": {
-            **digit, "dataset": "digit_domains", "clients": 8,
+            **digit,
+            "dataset": "digit_domains",
+            "clients": 8,
             "about": "digits of four origins, two clients each, 185 images to train (HCCT's Digit has five origins)",
         },
         "digit_five/domains": {
-            **digit, "dataset": "digit_five", "clients": 10,
+            **digit,
+            "dataset": "digit_five",
+            "clients": 10,
             "about": "HCCT's Digit: digits of five origins, two clients each, 185 images to train",
         },
         "femnist/writers": {
-            **_FLHC, "dataset": "femnist", "partition": "writer", "clients": 367, "train": 0.8, "test": "share",
+            **_FLHC,
+            "dataset": "femnist",
+            "partition": "writer",
+            "clients": 367,
+            "train": 0.8,
+            "test": "share",
             "about": "FL+HC's FEMNIST: each client is one writer of digits and letters",
         },
         "folder/clients": {
-            "dataset": "folder", "partition": "clients", "training": Training(lr=0.1, batch=10, epochs=1),
+            "dataset": "folder",
+            "partition": "clients",
+            "training": Training(lr=0.1, batch=10, epochs=1),
             "about": "your own: a folder with one .npz per client, arrays x and y (or x_train, y_train, x_test, y_test)",
         },
-    }  # fmt: skip
+    }
 
 
 SETTINGS: Mapping[str, Settings] = MappingProxyType(
@@ -193,8 +236,18 @@ SETTINGS: Mapping[str, Settings] = MappingProxyType(
 
 
 _PARTITIONS = (
-    "iid", "shards", "half-normal", "dirichlet", "quantity", "classes", "writer", "population", "domain", "topic", "clients",
-)  # fmt: skip
+    "iid",
+    "shards",
+    "half-normal",
+    "dirichlet",
+    "quantity",
+    "classes",
+    "writer",
+    "population",
+    "domain",
+    "topic",
+    "clients",
+)
 _TEST = (
     "share: the rest of its own examples; whole: the test pool (of its domain, topic or population); classes: test examples "
     "of its classes; own: test examples in its class proportions"

@@ -94,9 +94,15 @@ def drawn(
 
 
 USUAL: Mapping[str, float] = {
-    "label-flip": 1.0, "sign-flip": 1.0, "scale": 10.0, "random": 1.0, "huge": 1e17, "examples": 1e6,
-    "little-is-enough": 1.5, "inner-product": 1.0,
-}  # fmt: skip
+    "label-flip": 1.0,
+    "sign-flip": 1.0,
+    "scale": 10.0,
+    "random": 1.0,
+    "huge": 1e17,
+    "examples": 1e6,
+    "little-is-enough": 1.5,
+    "inner-product": 1.0,
+}
 """Attack -> its default scale."""
 
 ATTACKS = tuple(USUAL)

@@ -226,11 +226,25 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
     position, left = retire_silent(method, position, *spoken, there, attendance.patience)
     notes += left
     return Round(
-        number=position.round, position=position, assignment=method.assignment(position.state), notes=tuple(notes),
-        refused=refused, released=released, exchanges=position.exchange - first, asked=asked, answered=answered, scores=None,
-        bytes_up=up, bytes_down=down, evaluations=measured, seconds=clock.seconds, adversaries=tuple(sorted(roster.attacks)),
-        silent=tuple(sorted(spoken[0] - spoken[1])), claimed=claimed, scaled=scaled,
-    )  # fmt: skip
+        number=position.round,
+        position=position,
+        assignment=method.assignment(position.state),
+        notes=tuple(notes),
+        refused=refused,
+        released=released,
+        exchanges=position.exchange - first,
+        asked=asked,
+        answered=answered,
+        scores=None,
+        bytes_up=up,
+        bytes_down=down,
+        evaluations=measured,
+        seconds=clock.seconds,
+        adversaries=tuple(sorted(roster.attacks)),
+        silent=tuple(sorted(spoken[0] - spoken[1])),
+        claimed=claimed,
+        scaled=scaled,
+    )
 
 
 def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) -> Round:

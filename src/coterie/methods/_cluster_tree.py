@@ -281,10 +281,11 @@ def _note(tree: Tree, client: Client, at: int, child: int, close: Mapping[int, f
     where = "joins" if tree.is_leaf(child) else "continues from"
     alone = "" if child in close else ", a new group: it is far from all"
     return Note(
-        kind="join" if tree.is_leaf(child) else "walk", clients=(client,),
+        kind="join" if tree.is_leaf(child) else "walk",
+        clients=(client,),
         text=f"client {client} at node {at}: {measure} {compared}; {where} node {child}{alone}",
         numbers={"at": float(at), "node": float(child), **{f"node_{id}": sign * value for id, value in close.items()}},
-    )  # fmt: skip
+    )
 
 
 def with_losses(tree: Tree, walkers: Walkers, replies: Replies) -> Tree:
@@ -367,9 +368,12 @@ def stays(leaf: Leaf, mean: torch.Tensor, verdict: str) -> Leaf:
         verdict: kind of the leaf's note: ``keep``, ``ask``, ``hold`` or ``gradients``.
     """
     return replace(
-        leaf, model=leaf.model + mean, ask_all=verdict in ("ask", "hold"), gradients=verdict == "gradients",
+        leaf,
+        model=leaf.model + mean,
+        ask_all=verdict in ("ask", "hold"),
+        gradients=verdict == "gradients",
         held=leaf.held + 1 if verdict == "hold" else 0,
-    )  # fmt: skip
+    )
 
 
 def split(

@@ -293,9 +293,13 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
     parts = groups_of(new) if state.at == 0 and (groups_of(new) != groups_of(old) or not before.chosen) else ()
     rows = {c: float(choice[0]) for c, choice in zip(replies.clients, replies.chosen, strict=True)}
     return Note(
-        kind="cluster" if parts else "keep", clients=state.clients, text=text, parts=parts, numbers=numbers,
+        kind="cluster" if parts else "keep",
+        clients=state.clients,
+        text=text,
+        parts=parts,
+        numbers=numbers,
         values={"model": rows, "loss": smallest, **losses_of(replies)} if smallest else {"model": rows},
-    )  # fmt: skip
+    )
 
 
 def losses_of(replies: Replies) -> dict[str, dict[Client, float]]:
@@ -332,9 +336,10 @@ class Choosing(ABC):
     models: int = setting(4, "number of models (k)", ge=1)
     fraction: float = setting(1.0, "fraction of the clients sampled in each exchange, at least one", gt=0, le=1)
     initial: str = setting(
-        "distinct", "first models: distinct draws; the same draw k times; or kmeans++, each trained by a client (ours)",
+        "distinct",
+        "first models: distinct draws; the same draw k times; or kmeans++, each trained by a client (ours)",
         choices=("distinct", "same", "kmeans++"),
-    )  # fmt: skip
+    )
     initial_epochs: int = setting(5, "local epochs of a client that trains a first model (kmeans++)", ge=1)
     restarts: int = setting(1, "number of starts; the one with the least training loss is kept", ge=1)
     restart_rounds: int = setting(3, "rounds of training of each start before they are compared", ge=1)

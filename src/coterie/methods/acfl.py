@@ -48,7 +48,7 @@ from coterie.core import (
     state,
     weights,
     without,
-)  # fmt: skip
+)
 from coterie.settings import SettingError, check, nearest, setting
 
 
@@ -103,8 +103,9 @@ class ACFL:
     threshold: float | None = setting(0.9, "merge while the cosine similarity is above this (t)", ge=-1, le=1)
     groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
     linkage: str = setting("average", "linkage of the clustering; ours", choices=("single", "complete", "average"))
-    similarity: str = setting("weights", "what is compared: weights (the paper) or updates (ours)",
-                              choices=("weights", "updates"))  # fmt: skip
+    similarity: str = setting(
+        "weights", "what is compared: weights (the paper) or updates (ours)", choices=("weights", "updates")
+    )
     layers: tuple[str, ...] = setting((), "names of the layers compared; empty: the fully-connected ones")
     mixing: float = setting(0.25, "weight of a client's own model in the model that serves it (λ)", ge=0, le=1)
     mixing_per_client: tuple[float, ...] = setting(
@@ -134,10 +135,14 @@ class ACFL:
                 f"got {len(self.mixing_per_client)}; ACFL.mixing is one number for all"
             )
         return ACFLState(
-            round=0, centres=first[None], home=dict.fromkeys(clients, 0), own=first.new_zeros(0, len(first)),
-            columns=dict(federation.columns), compared=layers_compared(federation, self.layers, self.cluster),
+            round=0,
+            centres=first[None],
+            home=dict.fromkeys(clients, 0),
+            own=first.new_zeros(0, len(first)),
+            columns=dict(federation.columns),
+            compared=layers_compared(federation, self.layers, self.cluster),
             mixing=dict(zip(clients, self.mixing_per_client, strict=False)),
-        )  # fmt: skip
+        )
 
     def plan(self, state: ACFLState, cohort: Cohort) -> Plan:
         if self._clusters_now(state):  # all clients, regardless of fraction
@@ -177,9 +182,12 @@ class ACFL:
         gone = set(clients)
         trained, own = rows_without(state.trained, state.own, gone)
         return replace(
-            state, home={c: group for c, group in state.home.items() if c not in gone}, trained=trained, own=own,
+            state,
+            home={c: group for c, group in state.home.items() if c not in gone},
+            trained=trained,
+            own=own,
             waiting=without(state.waiting, gone),
-        )  # fmt: skip
+        )
 
     # -- rounds ---------------------------------------------------------------------------------------------------------
 
@@ -225,9 +233,13 @@ class ACFL:
 
     def _rule(self, state: ACFLState) -> Rule:
         return Rule(
-            threshold=self.threshold, groups=self.groups, linkage=self.linkage, updates=self.similarity == "updates",
-            columns=state.columns, compared=state.compared,
-        )  # fmt: skip
+            threshold=self.threshold,
+            groups=self.groups,
+            linkage=self.linkage,
+            updates=self.similarity == "updates",
+            columns=state.columns,
+            compared=state.compared,
+        )
 
     def _cluster(self, state: ACFLState, replies: Replies) -> ACFLState:
         everyone, heard = tuple(sorted(state.home)), len(replies.clients)
@@ -249,10 +261,13 @@ class ACFL:
         seats, models, notes = placed(self._rule(state), state.seats, len(state.centres), late)
         home = dict(zip(seats.clients, seats.home, strict=True))
         return replace(
-            state, seats=seats, centres=torch.cat([state.centres, models]), notes=notes,
+            state,
+            seats=seats,
+            centres=torch.cat([state.centres, models]),
+            notes=notes,
             home={**state.home, **{client: home[client] for client in late.clients}},
             waiting=tuple(client for client in state.waiting if client not in set(late.clients)),
-        )  # fmt: skip
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -368,9 +383,12 @@ def clustered(
     parts = groups_of(labels)
     models = torch.stack([_mean(first, replies, [replies.clients[i] for i in part]) for part in parts])
     seats = ClusterReferences(
-        round=round, first=first, clients=replies.clients, home=tuple(labels.tolist()),
+        round=round,
+        first=first,
+        clients=replies.clients,
+        home=tuple(labels.tolist()),
         vectors=rule.vectors(first, replies.all_updates),
-    )  # fmt: skip
+    )
     found = [[replies.clients[i] for i in part] for part in parts]
     found_in = {**layer_cosines(grams), "compared": compared}
     similar = {name: torch.from_numpy(matrix).float() for name, matrix in found_in.items()}
@@ -414,9 +432,14 @@ def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple
         text += f"; {len(late)} silent clients wait in a separate group"
     groups = as_groups([*found, late] if late else found)
     return Note(
-        kind="cluster" if len(groups) > 1 else "keep", clients=tuple(sorted(c for g in groups for c in g)), text=text,
-        parts=groups, numbers=numbers, criteria=criteria, otherwise="the groups would have been different",
-    )  # fmt: skip
+        kind="cluster" if len(groups) > 1 else "keep",
+        clients=tuple(sorted(c for g in groups for c in g)),
+        text=text,
+        parts=groups,
+        numbers=numbers,
+        criteria=criteria,
+        otherwise="the groups would have been different",
+    )
 
 
 def placed(
@@ -465,6 +488,10 @@ def _joined(rule: Rule, client: Client, like: Client, similarity: float) -> Note
     held = all(one.held for one in criteria)
     text = f"client {client} is most similar to {whom}, cosine {similarity:.3g}, {rule.words()}: {joins if held else founds}"
     return Note(
-        kind="join", clients=(client,), text=text, numbers={"similarity": similarity, "like": float(like)},
-        criteria=criteria, otherwise=f"it would have {'started a new group' if held else 'joined that group'}",
-    )  # fmt: skip
+        kind="join",
+        clients=(client,),
+        text=text,
+        numbers={"similarity": similarity, "like": float(like)},
+        criteria=criteria,
+        otherwise=f"it would have {'started a new group' if held else 'joined that group'}",
+    )

@@ -49,7 +49,7 @@ from coterie.clustering import (
     optimal_bipartition,
     reliability,
     sketch_error,
-)  # fmt: skip
+)
 from coterie.core import (
     Assignment,
     Client,
@@ -65,7 +65,7 @@ from coterie.core import (
     as_groups,
     tested,
     weights,
-)  # fmt: skip
+)
 from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import CFLState, Leaf, best_on_path, join, ordered, root, stays
 from coterie.settings import SettingError, check, setting
@@ -79,12 +79,18 @@ class CFL:
 
     eps1: float = setting(0.5, "a group is stationary if its mean update's norm is below this (ε1)", ge=0)
     eps2: float = setting(0.4, "a group may split if its largest update norm is at least this (ε2)", ge=0)
-    scale: str = setting("relative", "absolute: as in the paper; relative (ours): eps1, eps2 are fractions of norms",
-                         choices=("relative", "absolute"), advanced=True)  # fmt: skip
+    scale: str = setting(
+        "relative",
+        "absolute: as in the paper; relative (ours): eps1, eps2 are fractions of norms",
+        choices=("relative", "absolute"),
+        advanced=True,
+    )
     gamma_max: float | None = setting(
-        0.68, "maximum relative noise of gradients (γ_max); none: measured from halves of the data; ours",
-        ge=0, lt=1,
-    )  # fmt: skip
+        0.68,
+        "maximum relative noise of gradients (γ_max); none: measured from halves of the data; ours",
+        ge=0,
+        lt=1,
+    )
     persistence: int = setting(3, "consecutive rounds in which all criteria must hold; paper: 1, ours: 3", ge=1)
     split_rounds: tuple[int, ...] | None = setting(
         None,
@@ -94,12 +100,18 @@ class CFL:
     )
     warmup: int = setting(0, "rounds before the first split", ge=0, advanced=True)
     min_cluster_size: int = setting(1, "minimum number of clients on each side of a split", ge=1, advanced=True)
-    weighting: Weighting = setting("uniform", "weights of means: uniform (Algorithm 5) or data (Algorithm 2)",
-                             choices=("uniform", "data"), advanced=True)  # fmt: skip
-    similarity: str = setting("updates", "what cosines compare: updates, or full-batch gradients",
-                              choices=("updates", "gradients"), advanced=True)  # fmt: skip
-    post_split: str = setting("child-mean", "update that children apply in the round of the split",
-                              choices=("child-mean", "parent-mean"), advanced=True)  # fmt: skip
+    weighting: Weighting = setting(
+        "uniform", "weights of means: uniform (Algorithm 5) or data (Algorithm 2)", choices=("uniform", "data"), advanced=True
+    )
+    similarity: str = setting(
+        "updates", "what cosines compare: updates, or full-batch gradients", choices=("updates", "gradients"), advanced=True
+    )
+    post_split: str = setting(
+        "child-mean",
+        "update that children apply in the round of the split",
+        choices=("child-mean", "parent-mean"),
+        advanced=True,
+    )
     fallback: bool = setting(False, "serve a client the model on its path that is best on its validation data", advanced=True)
     ensemble: bool = setting(False, "serve a client the mean of the predictions of all models on its path", advanced=True)
     edge_sketch: int | None = setting(
@@ -166,9 +178,14 @@ class CFL:
             )
             models, tasks = models + more, tasks | walks
         return Plan(
-            models=torch.stack(models), tasks=tasks, need="rows", columns=slice(0, state.tree.parameters), sketch=self.sketch,
-            weighting=self.weighting, ends_round=not gradients,
-        )  # fmt: skip
+            models=torch.stack(models),
+            tasks=tasks,
+            need="rows",
+            columns=slice(0, state.tree.parameters),
+            sketch=self.sketch,
+            weighting=self.weighting,
+            ends_round=not gradients,
+        )
 
     def step(self, state: CFLState, replies: Replies) -> CFLState:
         if any(leaf.gradients for leaf in state.leaves):
@@ -478,16 +495,25 @@ class GroupUpdates:
             otherwise: what would have happened if they had not come out like this.
         """
         numbers = {
-            "node": float(self.leaf.node), "heard": float(len(self.clients)), "peak": self.leaf.peak,
-            "mean_norm": self.mean_norm, "client_norm": self.client_norm,
-        }  # fmt: skip
+            "node": float(self.leaf.node),
+            "heard": float(len(self.clients)),
+            "peak": self.leaf.peak,
+            "mean_norm": self.mean_norm,
+            "client_norm": self.client_norm,
+        }
         if self.sides is not None:
             numbers["alpha_cross"] = self.sides.cross
         return Note(
-            kind=kind, clients=self.leaf.clients, text=text, parts=parts, criteria=criteria, otherwise=otherwise,
-            numbers=numbers, heard=self.clients,
+            kind=kind,
+            clients=self.leaf.clients,
+            text=text,
+            parts=parts,
+            criteria=criteria,
+            otherwise=otherwise,
+            numbers=numbers,
+            heard=self.clients,
             similarity={"all": torch.from_numpy(self.cosines).float()} if parts else {},
-        )  # fmt: skip
+        )
 
     def by_schedule(self, chosen: int) -> Note:
         """Split the group if its node is the one ``chosen`` for this round; else keep it."""

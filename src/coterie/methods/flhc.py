@@ -43,7 +43,7 @@ from coterie.core import (
     group_means,
     state,
     train_from,
-)  # fmt: skip
+)
 from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import Tree, root
 from coterie.settings import SettingError, check, setting
@@ -156,9 +156,13 @@ class FLHC:
         new = tuple(dict.fromkeys(id for id in walked.arrived.values() if id not in state.leaves))
         first = state.tree.model(0)
         return replace(
-            state, tree=walked.tree, walkers=walked.walkers, leaves=(*state.leaves, *new),
-            models=torch.cat([state.models, first.repeat(len(new), 1)]), notes=walked.notes,
-        )  # fmt: skip
+            state,
+            tree=walked.tree,
+            walkers=walked.walkers,
+            leaves=(*state.leaves, *new),
+            models=torch.cat([state.models, first.repeat(len(new), 1)]),
+            notes=walked.notes,
+        )
 
     def _cluster(self, state: FLHCState, replies: Replies) -> FLHCState:
         clients = state.tree.nodes[0].clients
@@ -177,9 +181,13 @@ class FLHC:
             note = replace(note, text=f"{note.text}; in sketches{f', unsure: {reason}' if reason else ''}")
         note = replace(note, heard=replies.clients, similarity={"all": torch.from_numpy(apart).float()})
         return replace(
-            state, tree=tree, leaves=leaves, models=state.models[0].repeat(len(groups), 1),
-            walkers=dict.fromkeys(late, 0), notes=(note,),
-        )  # fmt: skip
+            state,
+            tree=tree,
+            leaves=leaves,
+            models=state.models[0].repeat(len(groups), 1),
+            walkers=dict.fromkeys(late, 0),
+            notes=(note,),
+        )
 
     def _apart(self, updates: torch.Tensor) -> np.ndarray:
         """``(n, n)`` distances between the received updates."""
@@ -214,17 +222,23 @@ class FLHC:
         if late:
             text += f"; {len(late)} silent clients are placed when they answer"
         return Note(
-            kind="cluster" if len(groups) > 1 else "keep", clients=state.tree.nodes[0].clients, text=text, parts=groups,
-            numbers=numbers, criteria=self._criteria(numbers), otherwise="the groups would have been different",
-        )  # fmt: skip
+            kind="cluster" if len(groups) > 1 else "keep",
+            clients=state.tree.nodes[0].clients,
+            text=text,
+            parts=groups,
+            numbers=numbers,
+            criteria=self._criteria(numbers),
+            otherwise="the groups would have been different",
+        )
 
     def _criteria(self, numbers: Mapping[str, float]) -> tuple[Criterion, ...]:
         """The comparisons with the threshold that decided the cut."""
         tests: Mapping[str, tuple[Sign, str]] = {"last_merge": ("<", "two groups merged"), "next_merge": (">=", "no merge")}
         return tuple(
             Criterion(f"distance of the {name.replace('_', ' ')}", numbers[name], sign, self.threshold, "threshold", met=met)
-            for name, (sign, met) in tests.items() if name in numbers and self.threshold is not None
-        )  # fmt: skip
+            for name, (sign, met) in tests.items()
+            if name in numbers and self.threshold is not None
+        )
 
     def assignment(self, state: FLHCState) -> Assignment:
         groups = as_groups([*(group for group in state.groups if group), *_cluster_tree.waiting(state.walkers)])

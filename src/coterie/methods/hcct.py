@@ -65,7 +65,7 @@ from coterie.core import (
     joined,
     state,
     without,
-)  # fmt: skip
+)
 from coterie.methods._half_steps import of_equal_steps
 from coterie.settings import SettingError, check, setting
 
@@ -136,17 +136,21 @@ class HCCT:
         0.7, "penalty for little data (λ), on the chosen scale; 0: every client alone, inf: one group", ge=0
     )
     scale: str = setting(
-        "mean-size", "λ relative to the mean training-set size (ours), or absolute, or relative to each client's own size",
-        choices=("mean-size", "absolute", "per-client"), advanced=True,
-    )  # fmt: skip
+        "mean-size",
+        "λ relative to the mean training-set size (ours), or absolute, or relative to each client's own size",
+        choices=("mean-size", "absolute", "per-client"),
+        advanced=True,
+    )
     groups: int | None = setting(None, "number of groups, instead of merging while there is a gain", ge=1)
     one_shot: bool = setting(False, "partition once, after the first epoch", advanced=True)
     layer: str = setting("all", _LAYER, choices=LAYERS, advanced=True)
     personal: int = setting(0, _PERSONAL, ge=0, advanced=True)
     newcomers: str = setting(
-        "benefit", "after a round alone, a new client joins the group of greatest benefit, or takes part in the next partition",
-        choices=("benefit", "partition"), advanced=True,
-    )  # fmt: skip
+        "benefit",
+        "after a round alone, a new client joins the group of greatest benefit, or takes part in the next partition",
+        choices=("benefit", "partition"),
+        advanced=True,
+    )
     memory: float = setting(
         0.95,
         "factor on an epoch's cosines in each later epoch (β); 0: no memory, as in the paper; ours",
@@ -155,9 +159,10 @@ class HCCT:
         advanced=True,
     )
     cosines: str = setting(
-        "updates", "what cosines compare: updates, as in the paper; or their signals, from halves of clients' data; ours",
+        "updates",
+        "what cosines compare: updates, as in the paper; or their signals, from halves of clients' data; ours",
         choices=("updates", "signals"),
-    )  # fmt: skip
+    )
     partition_every: int | None = setting(
         None,
         "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, to save cost; ours",
@@ -199,10 +204,17 @@ class HCCT:
         keep = layers[len(layers) - self.personal :]
         first = federation.draw(0)
         return HCCTState(
-            clients=clients, first=first, models=first[None], row=dict.fromkeys(clients, 0), groups=(clients,),
-            next=(clients,), parameters=federation.parameters.stop, keep=keep,
-            layers={} if self.layer == "all" else comparable(federation, keep), training=federation.training,
-        )  # fmt: skip
+            clients=clients,
+            first=first,
+            models=first[None],
+            row=dict.fromkeys(clients, 0),
+            groups=(clients,),
+            next=(clients,),
+            parameters=federation.parameters.stop,
+            keep=keep,
+            layers={} if self.layer == "all" else comparable(federation, keep),
+            training=federation.training,
+        )
 
     def plan(self, state: HCCTState, cohort: Cohort) -> Plan:
         share = 1.0 if self.one_shot and not state.partitioned else self.fraction
@@ -245,20 +257,29 @@ class HCCT:
         new = tuple(sorted(set(clients) - set(state.clients)))
         alone = [(c,) for c in new]
         return replace(
-            state, clients=joined(state.clients, new), models=torch.cat([state.models, state.first[None]]),
-            row={**state.row, **dict.fromkeys(new, len(state.models))}, groups=as_groups([*state.groups, *alone]),
-            next=as_groups([*state.next, *alone]), waiting=tuple(sorted((*state.waiting, *new))),
-        )  # fmt: skip
+            state,
+            clients=joined(state.clients, new),
+            models=torch.cat([state.models, state.first[None]]),
+            row={**state.row, **dict.fromkeys(new, len(state.models))},
+            groups=as_groups([*state.groups, *alone]),
+            next=as_groups([*state.next, *alone]),
+            waiting=tuple(sorted((*state.waiting, *new))),
+        )
 
     def retire(self, state: HCCTState, clients: tuple[Client, ...]) -> HCCTState:
         gone = set(clients)
         stay = without(state.clients, gone)
         left = lambda groups: as_groups(g for g in ([c for c in group if c not in gone] for group in groups) if g)  # noqa: E731
         return replace(
-            state, clients=stay, row={c: state.row[c] for c in stay}, groups=left(state.groups), next=left(state.next),
-            sizes={c: n for c, n in state.sizes.items() if c not in gone}, waiting=tuple(c for c in state.waiting if c in stay),
+            state,
+            clients=stay,
+            row={c: state.row[c] for c in stay},
+            groups=left(state.groups),
+            next=left(state.next),
+            sizes={c: n for c, n in state.sizes.items() if c not in gone},
+            waiting=tuple(c for c in state.waiting if c in stay),
             memory=forget(state.memory, gone),
-        )  # fmt: skip
+        )
 
     # -- in one step ----------------------------------------------------------------------------------------------------
 
@@ -470,10 +491,12 @@ def trained(state: HCCTState, replies: Replies) -> HCCTState:
     stale = sorted({state.row[c] for c in state.clients if c not in row})
     place = {old: len(moved) + i for i, old in enumerate(stale)}
     return replace(
-        state, models=torch.cat([(starts(state) + means)[moved], state.models[stale]]),
-        row={c: row[c] if c in row else place[state.row[c]] for c in state.clients}, groups=state.next,
+        state,
+        models=torch.cat([(starts(state) + means)[moved], state.models[stale]]),
+        row={c: row[c] if c in row else place[state.row[c]] for c in state.clients},
+        groups=state.next,
         sizes={**state.sizes, **dict(zip(replies.clients, map(int, replies.examples), strict=True))},
-    )  # fmt: skip
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -750,10 +773,14 @@ def remember(
     lengths[at] = share * lengths[at] + norm
     noises[at] = share * noises[at] + (0.0 if noise is None else noise)
     return Memory(
-        clients=ids, products=torch.from_numpy(products), weights=torch.from_numpy(weights),
-        lengths=torch.from_numpy(lengths), noise=torch.from_numpy(noises),
-        began=memory.began if memory is not None else (), firsts=memory.firsts if memory is not None else None,
-    )  # fmt: skip
+        clients=ids,
+        products=torch.from_numpy(products),
+        weights=torch.from_numpy(weights),
+        lengths=torch.from_numpy(lengths),
+        noise=torch.from_numpy(noises),
+        began=memory.began if memory is not None else (),
+        firsts=memory.firsts if memory is not None else None,
+    )
 
 
 def begin(memory: Memory, clients: tuple[Client, ...], updates: torch.Tensor) -> Memory:
@@ -834,12 +861,19 @@ def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
         return None
     stay = [i for i, client in enumerate(memory.clients) if client not in gone]
     began = [i for i, client in enumerate(memory.began) if client not in gone]
-    return Memory(
-        clients=tuple(memory.clients[i] for i in stay), products=memory.products[stay][:, stay],
-        weights=memory.weights[stay][:, stay], lengths=memory.lengths[stay],
-        noise=memory.noise[stay], began=tuple(memory.began[i] for i in began),
-        firsts=memory.firsts[began] if memory.firsts is not None and began else None,
-    ) if stay else None  # fmt: skip
+    return (
+        Memory(
+            clients=tuple(memory.clients[i] for i in stay),
+            products=memory.products[stay][:, stay],
+            weights=memory.weights[stay][:, stay],
+            lengths=memory.lengths[stay],
+            noise=memory.noise[stay],
+            began=tuple(memory.began[i] for i in began),
+            firsts=memory.firsts[began] if memory.firsts is not None and began else None,
+        )
+        if stay
+        else None
+    )
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -38,8 +38,9 @@ class IFCA(Choosing):
 
     averaging: str = setting("models", "average trained models, or full-batch gradients", choices=("models", "gradients"))
     step_size: float = setting(0.1, "step along the averaged gradients (γ); used with averaging gradients", gt=0)
-    weighting: Weighting = setting("uniform", "weights of means: uniform (the paper), or by training examples",
-                             choices=("uniform", "data"))  # fmt: skip
+    weighting: Weighting = setting(
+        "uniform", "weights of means: uniform (the paper), or by training examples", choices=("uniform", "data")
+    )
 
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
         """Plan one round of a start for the clients ``asked``."""

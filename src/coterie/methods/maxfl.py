@@ -99,8 +99,11 @@ class MAXFL:
     name: ClassVar[str] = "maxfl"
     measures: ClassVar[bool] = True  # even if not in its first exchange
 
-    rule: str = setting("distance", "which clients take part: by distance (HCCT), local-loss (ours), or cho (all, by weights)",
-                        choices=("distance", "local-loss", "cho"))  # fmt: skip
+    rule: str = setting(
+        "distance",
+        "which clients take part: by distance (HCCT), local-loss (ours), or cho (all, by weights)",
+        choices=("distance", "local-loss", "cho"),
+    )
     pretrain_epochs: int = setting(10, "epochs each client trains alone before the first round; ours", ge=1)
     server_lr: float = setting(1.0, "cho: step of the server (η_g)", gt=0)
     epsilon: float = setting(1e-8, "cho: added to the sum of weights (ε); ours", gt=0)
@@ -115,9 +118,16 @@ class MAXFL:
         first = federation.draw(0)
         none = first.new_zeros(0, len(first))
         return MAXFLState(
-            clients=federation.clients, parameters=federation.parameters.stop, round=0, stage="alone",
-            first=first, model=first, start=first, own=none, prior=none,
-        )  # fmt: skip
+            clients=federation.clients,
+            parameters=federation.parameters.stop,
+            round=0,
+            stage="alone",
+            first=first,
+            model=first,
+            start=first,
+            own=none,
+            prior=none,
+        )
 
     def plan(self, state: MAXFLState, cohort: Cohort) -> Plan:
         if state.stage == "train" and self.rule != "cho" and state.round:
@@ -213,9 +223,9 @@ class MAXFL:
         rests = tuple(client for client in losses if client not in set(joins))
         start, place = state.model, {client: i for i, client in enumerate(state.apart)}
         if joins:  # the data-weighted mean of their current models: w plus the mean difference of the models in own
-            moves = torch.stack([
-                state.own[place[client]] - state.model if client in place else torch.zeros_like(start) for client in joins
-            ])  # fmt: skip
+            moves = torch.stack(
+                [state.own[place[client]] - state.model if client in place else torch.zeros_like(start) for client in joins]
+            )
             start = start + replies.averaging.of(moves, weights(replies.of(joins), "data"))
         note = self._note(losses, bars, joins, rests)
         return replace(state, start=start, joins=joins, rests=rests, notes=(note,) if losses else ())
@@ -275,9 +285,12 @@ class MAXFL:
         text = f"{len(joins)} of {len(losses)} clients take part: the global model's training loss is below {bar}"
         parts = as_groups([joins, *((client,) for client in rests)] if joins else [(client,) for client in rests])
         return Note(
-            kind="cluster" if len(parts) > 1 else "keep", clients=tuple(losses), text=text, parts=parts,
+            kind="cluster" if len(parts) > 1 else "keep",
+            clients=tuple(losses),
+            text=text,
+            parts=parts,
             values={"loss": losses, "bar": bars, "model": {c: 0.0 if c in set(joins) else 1.0 for c in losses}},
-        )  # fmt: skip
+        )
 
 
 def appeal(z: np.ndarray) -> np.ndarray:

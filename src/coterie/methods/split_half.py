@@ -48,7 +48,7 @@ from coterie.core import (
     state,
     tested,
     weights,
-)  # fmt: skip
+)
 from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
 from coterie.methods._half_steps import of_equal_steps
@@ -224,11 +224,14 @@ class SplitHalf:
         note = _cluster_tree.placed(found.note, leaf, children)
         late = set(leaf.clients) - {c for part in means for c in part}
         return replace(
-            new, tree=tree, leaves=(*new.leaves, *children), notes=(*new.notes, note),
+            new,
+            tree=tree,
+            leaves=(*new.leaves, *children),
+            notes=(*new.notes, note),
             walkers={**new.walkers, **dict.fromkeys(late, leaf.node)},
             watched={**new.watched, **{child.node: Watch(due=self._turn(new.round)) for child in children}},
             probed={**new.probed, leaf.node: probed(steps, found.evidence, found.note.parts)},
-        )  # fmt: skip
+        )
 
     def _watch(self, watch: Watch, found: Found | None, round: int) -> Watch:
         """Schedule the next probe of a leaf that stays whole.
@@ -258,10 +261,12 @@ class SplitHalf:
             went = step(state.tree, before[client], client, state.probed[before[client]], replies, self.level)
             at = state.merged.get(went.at, went.at)  # a merged leaf leads to the leaf that it became part of
             state = replace(
-                state, tree=went.tree.place(client, at), notes=(*state.notes, went.note),
+                state,
+                tree=went.tree.place(client, at),
+                notes=(*state.notes, went.note),
                 probed={**state.probed, before[client]: went.probe},
                 walkers={c: node for c, node in state.walkers.items() if c != client},
-            )  # fmt: skip
+            )
             if went.alone:
                 own = replies.of([client])
                 leaf = Leaf(node=at, clients=(), model=state.tree.model(before[client]) + own.all_updates[0])
@@ -406,18 +411,27 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
 def _differ(name: str, p: float, level: float, count: int) -> Criterion:
     """The criterion of a split: a p-value, of all clients being alike, below the level."""
     return Criterion(
-        name, p, "<", level, "level", met=f"{count} clients differ beyond chance",
+        name,
+        p,
+        "<",
+        level,
+        "level",
+        met=f"{count} clients differ beyond chance",
         unmet=f"{count} clients differ no more than by chance",
-    )  # fmt: skip
+    )
 
 
 def _group_note(leaf: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str = "") -> Note:
     numbers = {"node": float(leaf.node), "heard": float(test.clients), "p": test.p, "z": test.z, "spread": test.spread}
     numbers["dimension"] = test.dimension
     return Note(
-        kind=kind, clients=leaf.clients, text=text, criteria=(criterion,), otherwise=otherwise,
+        kind=kind,
+        clients=leaf.clients,
+        text=text,
+        criteria=(criterion,),
+        otherwise=otherwise,
         numbers={k: v for k, v in numbers.items() if np.isfinite(v)},
-    )  # fmt: skip
+    )
 
 
 def _with_evidence(note: Note, first: Evidence, second: Evidence) -> Note:
@@ -686,8 +700,9 @@ def _pairs(leaves: Iterable[Leaf], seen: Evidence) -> list[tuple[Leaf, Leaf, Con
     there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and enough(leaf.clients, seen.clients)]
     return [
         (one, other, contrast(seen.products.numpy(), at, also))
-        for i, (one, at) in enumerate(there) for other, also in there[i + 1 :]
-    ]  # fmt: skip
+        for i, (one, at) in enumerate(there)
+        for other, also in there[i + 1 :]
+    ]
 
 
 def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
@@ -822,9 +837,11 @@ def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[i
         name, unmet = "p of the most similar branch", "it differs from all branches"
         criteria = (Criterion(name, max(chances.values()), ">=", level, "level", "it fits a branch", unmet),)
     return Note(
-        kind="join" if tree.is_leaf(child) else "walk", clients=(client,), criteria=criteria,
+        kind="join" if tree.is_leaf(child) else "walk",
+        clients=(client,),
+        criteria=criteria,
         text=f"client {client} at node {at}: squared distance {by}; {where} node {child}"
         + ("" if child in found else ", a new group: it differs from all"),
         otherwise=f"it would have {'started a new group' if child in found else 'joined the nearest branch'}",
         numbers=numbers,
-    )  # fmt: skip
+    )

@@ -32,18 +32,30 @@ Json = Any
 """A value that ``json.dumps`` accepts: dicts, lists, strings, numbers, booleans, None."""
 
 VALUES: Mapping[str, type[Any]] = {
-    "assignment": core.Assignment, "criterion": core.Criterion, "note": core.Note, "plan": core.Plan, "replies": core.Replies,
-    "task": core.Task, "training": core.Training,
-}  # fmt: skip
+    "assignment": core.Assignment,
+    "criterion": core.Criterion,
+    "note": core.Note,
+    "plan": core.Plan,
+    "replies": core.Replies,
+    "task": core.Task,
+    "training": core.Training,
+}
 """Tag -> value class of the contract. A state may hold these classes too."""
 
 _TAGS = {cls: tag for tag, cls in VALUES.items()}
 
 
 _DAMAGE = (
-    LookupError, ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError, struct.error,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    ArithmeticError,
+    AssertionError,
+    struct.error,
     safetensors.SafetensorError,
-)  # fmt: skip
+)
 """Exceptions that may occur when a value is built from changed JSON, or when such a value is used."""
 
 

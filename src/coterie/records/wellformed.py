@@ -73,36 +73,68 @@ _ids = _list(_whole)
 _groups = _list(_ids)
 
 NOTE: Mapping[str, Test] = {
-    "kind": _text, "clients": _ids, "parts": _groups, "text": _text, "criteria": _list(_criterion), "otherwise": _text,
-    "numbers": _table(_number), "values": _table(_table(_number, _id)),
+    "kind": _text,
+    "clients": _ids,
+    "parts": _groups,
+    "text": _text,
+    "criteria": _list(_criterion),
+    "otherwise": _text,
+    "numbers": _table(_number),
+    "values": _table(_table(_number, _id)),
     "similarity": lambda value: value is None or _text(value),
-}  # fmt: skip
+}
 _ALWAYS: Mapping[str, Test] = {
-    "round": _whole, "exchange": _whole, "exchanges": _whole, "tested": lambda value: isinstance(value, bool),
-    "groups": _groups, "clients": _table(_client, _id),
+    "round": _whole,
+    "exchange": _whole,
+    "exchanges": _whole,
+    "tested": lambda value: isinstance(value, bool),
+    "groups": _groups,
+    "clients": _table(_client, _id),
     "notes": _list(lambda note: isinstance(note, Mapping) and not _flaw(note, NOTE, tuple(NOTE))),
-    "asked": _whole, "answered": _whole, "refused": _table(_text, _id), "silent": _ids, "bytes_up": _whole,
-    "bytes_down": _whole, "evaluations": _whole, "seconds": _table(_number),
-}  # fmt: skip
+    "asked": _whole,
+    "answered": _whole,
+    "refused": _table(_text, _id),
+    "silent": _ids,
+    "bytes_up": _whole,
+    "bytes_down": _whole,
+    "evaluations": _whole,
+    "seconds": _table(_number),
+}
 _SOMETIMES: Mapping[str, Test] = {
-    "released": _table(_whole, _id), "files": _table(_text), "claimed": _table(_whole, _id), "scaled": _table(_number, _id),
-}  # fmt: skip
+    "released": _table(_whole, _id),
+    "files": _table(_text),
+    "claimed": _table(_whole, _id),
+    "scaled": _table(_number, _id),
+}
 """Entries of the lines to which they apply."""
 LINE = {**_ALWAYS, **_SOMETIMES}
 REQUIRED = tuple(_ALWAYS)
 
 WORLD: Mapping[str, Test] = {
-    "clients": _ids, "examples": _ids, "data": _text, "true_groups": _groups, "adversaries": _ids, "model": _named, "net": _net,
-}  # fmt: skip
+    "clients": _ids,
+    "examples": _ids,
+    "data": _text,
+    "true_groups": _groups,
+    "adversaries": _ids,
+    "model": _named,
+    "net": _net,
+}
 DESCRIPTION: Mapping[str, Test] = {
     "methods": lambda value: isinstance(value, list) and len(value) == 1 and _named(value[0]),
     "scenario": _named,
     "seeds": lambda value: _ids(value) and len(value) == 1,
-    "rounds": _whole, "eval_every": _whole, "checkpoint_every": _whole, "checkpoints_kept": _whole, "target": _number,
-    "training": _mapping, "boundary": _mapping, "robust": _mapping,
+    "rounds": _whole,
+    "eval_every": _whole,
+    "checkpoint_every": _whole,
+    "checkpoints_kept": _whole,
+    "target": _number,
+    "training": _mapping,
+    "boundary": _mapping,
+    "robust": _mapping,
     "world": lambda value: isinstance(value, Mapping) and not _flaw(value, WORLD, ("clients",)),
-    "versions": _table(_text), "secret": _text,
-}  # fmt: skip
+    "versions": _table(_text),
+    "secret": _text,
+}
 
 
 def _flaw(value: Mapping[str, Any], tests: Mapping[str, Test], needed: tuple[str, ...]) -> str | None:

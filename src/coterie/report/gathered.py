@@ -88,9 +88,15 @@ def gathered(folder: Path, description: Mapping[str, Any], lines: Sequence[Line]
     members = memberships(lines, places, known)
     order = ordered(known, members, nodes, true_groups(description["world"]))
     return Gathered(
-        folder, description, lines, nodes, [known[i] for i in order], [members[i] for i in order], places,
+        folder,
+        description,
+        lines,
+        nodes,
+        [known[i] for i in order],
+        [members[i] for i in order],
+        places,
         notes(lines, places),
-    )  # fmt: skip
+    )
 
 
 def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> PlacedNotes:

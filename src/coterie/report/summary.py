@@ -246,9 +246,19 @@ ALIKE = ("method", "scenario", "settings", "scenario_settings", "training", "bou
 """Keys that are equal in runs that differ in their seed alone."""
 
 COMPARED = (
-    "accuracy", "worst", "std", "loss", "ari", "isolated", "groups", "exchanges", "bytes_up", "bytes_down", "evaluations",
+    "accuracy",
+    "worst",
+    "std",
+    "loss",
+    "ari",
+    "isolated",
+    "groups",
+    "exchanges",
+    "bytes_up",
+    "bytes_down",
+    "evaluations",
     "seconds",
-)  # fmt: skip
+)
 PARTS = {"accuracy": "mean", "worst": "min", "std": "std"}
 """Compared numbers that are parts of a summary's accuracy."""
 

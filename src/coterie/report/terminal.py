@@ -131,12 +131,19 @@ def table(summaries: Sequence[Summary]) -> Table:
     for one in summaries:
         accuracy = one["accuracy"] or {}
         out.add_row(
-            one["method"], *([str(one["seed"])] if seeds else []), str(one["rounds"]),
-            number(accuracy.get("mean")), number(accuracy.get("min")), *(number(one.get(name)) for name in others),
-            str(len(one["groups"])), number(one["ari"], 2), *([number(one["isolated"], 2)] if attacked else []),
-            size(one["bytes_up"]), size(one["bytes_down"]),
+            one["method"],
+            *([str(one["seed"])] if seeds else []),
+            str(one["rounds"]),
+            number(accuracy.get("mean")),
+            number(accuracy.get("min")),
+            *(number(one.get(name)) for name in others),
+            str(len(one["groups"])),
+            number(one["ari"], 2),
+            *([number(one["isolated"], 2)] if attacked else []),
+            size(one["bytes_up"]),
+            size(one["bytes_down"]),
             number(one["seconds"], 1),
-        )  # fmt: skip
+        )
     return out
 
 
@@ -186,19 +193,37 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
     out.add_column("method", vertical="bottom", no_wrap=True)
     attacked = any(one["isolated"]["mean"] is not None for one in compared)
     for name in (
-        "seeds", "rounds", "accuracy", "worst\nclient", "std of\nclients", "adjusted\nRand", "groups", "exchanges", "up",
-        "down", "client\nevals", *(["adversaries\nisolated"] if attacked else []),
-    ):  # fmt: skip
+        "seeds",
+        "rounds",
+        "accuracy",
+        "worst\nclient",
+        "std of\nclients",
+        "adjusted\nRand",
+        "groups",
+        "exchanges",
+        "up",
+        "down",
+        "client\nevals",
+        *(["adversaries\nisolated"] if attacked else []),
+    ):
         out.add_column(name, justify="right", vertical="bottom", no_wrap=True)
     for one, label in zip(compared, labels, strict=True):
         rounds = one["rounds"]
         out.add_row(
-            label, str(len(one["seeds"])), str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}",
-            plus_minus(one["accuracy"]), number(one["worst"]["mean"]), number(one["std"]["mean"]),
-            number(one["ari"]["mean"], 2), number(one["groups"]["mean"], 1), number(one["exchanges"]["mean"], 0),
-            size(one["bytes_up"]["mean"]), size(one["bytes_down"]["mean"]), number(one["evaluations"]["mean"], 0),
+            label,
+            str(len(one["seeds"])),
+            str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}",
+            plus_minus(one["accuracy"]),
+            number(one["worst"]["mean"]),
+            number(one["std"]["mean"]),
+            number(one["ari"]["mean"], 2),
+            number(one["groups"]["mean"], 1),
+            number(one["exchanges"]["mean"], 0),
+            size(one["bytes_up"]["mean"]),
+            size(one["bytes_down"]["mean"]),
+            number(one["evaluations"]["mean"], 0),
             *([number(one["isolated"]["mean"], 2)] if attacked else []),
-        )  # fmt: skip
+        )
     return out
 
 

@@ -41,8 +41,19 @@ WAIT = 0.3
 """Seconds between two looks."""
 
 WRITTEN = {
-    RUN, ROUNDS, SIMILARITY, "state", NODES, OTHERS, EXPERIMENT, MODELS, LOCK, "failure.txt", "report.html", "track",
-}  # fmt: skip
+    RUN,
+    ROUNDS,
+    SIMILARITY,
+    "state",
+    NODES,
+    OTHERS,
+    EXPERIMENT,
+    MODELS,
+    LOCK,
+    "failure.txt",
+    "report.html",
+    "track",
+}
 """Names that commands write into a run directory."""
 
 MOST_DAMAGED = 100

@@ -231,9 +231,18 @@ class Experiment:
 
 
 PLAIN = (
-    "rounds", "target", "eval_every", "checkpoint_every", "checkpoints_kept", "workers", "width", "device", "precision",
-    "engine", "data",
-)  # fmt: skip
+    "rounds",
+    "target",
+    "eval_every",
+    "checkpoint_every",
+    "checkpoints_kept",
+    "workers",
+    "width",
+    "device",
+    "precision",
+    "engine",
+    "data",
+)
 KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training", "boundary", "robust")
 
 

@@ -216,9 +216,14 @@ Key = tuple[int, Client | None]
 
 
 def save(
-    run: Path | str, to: Path | str, progress: Callable[[], None] | None = None, *, trust_code: bool = False,
-    secret: int | None = None, warn: Callable[[str], None] = warnings.warn,
-) -> Path:  # fmt: skip
+    run: Path | str,
+    to: Path | str,
+    progress: Callable[[], None] | None = None,
+    *,
+    trust_code: bool = False,
+    secret: int | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Path:
     """Write every model that serves a client of a run into a new folder.
 
     If this fails, no files are left. A model that the server has only in part, or only as a sealed row, is written in that
@@ -367,9 +372,13 @@ class Ensemble(nn.Module):
 
 
 def load(
-    folder: Path | str, client: Client, *, model: Callable[[], nn.Module] | None = None, secret: int | None = None,
+    folder: Path | str,
+    client: Client,
+    *,
+    model: Callable[[], nn.Module] | None = None,
+    secret: int | None = None,
     trust_code: bool = False,
-) -> nn.Module:  # fmt: skip
+) -> nn.Module:
     """Load the net that serves a client, as :func:`coterie.save` has written it.
 
     If the method serves clients by ensembles, the net is the ensemble of the models on the client's path.
@@ -441,9 +450,13 @@ def read_document(folder: Path) -> dict[str, Any]:
 
 
 _KINDS: dict[str, Any] = {
-    "model": (dict, type(None)), "ensemble": bool, "clients": dict, "sealed": (dict, type(None)), "stays": list,
+    "model": (dict, type(None)),
+    "ensemble": bool,
+    "clients": dict,
+    "sealed": (dict, type(None)),
+    "stays": list,
     "files": dict,
-}  # fmt: skip
+}
 """Entry of ``models.json`` that loading needs -> its type."""
 
 

@@ -100,9 +100,19 @@ def run(
     if training is not None:
         world = replace(world, training=training)
     return inprocess.rounds(
-        chosen, world, rounds=rounds, seed=seed, workers=workers, width=width, device=device, precision=precision,
-        eval_every=eval_every, start=start, boundary=boundary, robust=robust,
-    )  # fmt: skip
+        chosen,
+        world,
+        rounds=rounds,
+        seed=seed,
+        workers=workers,
+        width=width,
+        device=device,
+        precision=precision,
+        eval_every=eval_every,
+        start=start,
+        boundary=boundary,
+        robust=robust,
+    )
 
 
 @dataclass(frozen=True)
@@ -178,9 +188,13 @@ class Run:
         """The rounds that are missing."""
         experiment = self.experiment
         common: dict[str, Any] = {
-            "rounds": experiment.rounds, "seed": self.seed, "eval_every": experiment.eval_every, "start": start,
-            "boundary": experiment.boundary, "robust": experiment.robust,
-        }  # fmt: skip
+            "rounds": experiment.rounds,
+            "seed": self.seed,
+            "eval_every": experiment.eval_every,
+            "start": start,
+            "boundary": experiment.boundary,
+            "robust": experiment.robust,
+        }
         if experiment.engine == "flower":
             from coterie.engines.flower import simulation  # Flower is an extra
 

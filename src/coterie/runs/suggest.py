@@ -24,7 +24,7 @@ from coterie.clustering import (
     noise_levels,
     reliability,
     same_partition,
-)  # fmt: skip
+)
 from coterie.clustering.halves import centred, halves
 from coterie.core import Assignment, Client, Federation, Groups, Plan, Position, Replies, Task, as_groups
 from coterie.engines import rounds
@@ -639,9 +639,13 @@ def course(probe: Probe, groups: Groups) -> ProbeCourse:
         if seen and len(inside) == 1:
             kept.append(seen)
     return ProbeCourse(
-        tuple(splits), tuple(kept), tuple(sorted(reached)),
-        start=start["mean update"], moving=moving["mean update"], bound=moving["noise allowed"],
-    )  # fmt: skip
+        tuple(splits),
+        tuple(kept),
+        tuple(sorted(reached)),
+        start=start["mean update"],
+        moving=moving["mean update"],
+        bound=moving["noise allowed"],
+    )
 
 
 def sight(probe: Probe, clients: tuple[Client, ...], peak: float) -> Sight:
@@ -768,9 +772,14 @@ EXCHANGES = 9
 
 
 def suggest(
-    run: Path | str, *, data: Path | str | None = None, workers: int | None = None, progress: Callable[[], None] | None = None,
-    trust_code: bool = False, secret: int | None = None,
-) -> Suggestion:  # fmt: skip
+    run: Path | str,
+    *,
+    data: Path | str | None = None,
+    workers: int | None = None,
+    progress: Callable[[], None] | None = None,
+    trust_code: bool = False,
+    secret: int | None = None,
+) -> Suggestion:
     """Suggest settings with which FL+HC, ACFL and CFL would find the groups that the split-half test finds in a run.
 
     The run's clients are asked for a few exchanges, from the model of its newest checkpoint and from its first model. The
@@ -808,10 +817,18 @@ def suggest(
         finding, probes = asked.found()
         advice = tuple(asked.advice(finding, probes))
     return Suggestion(
-        run=str(run), method=one.method.name, scenario=one.experiment.scenario, seed=one.seed, start=start.words,
-        round=start.round, finding=finding, advice=advice, caveats=tuple(_caveats(start, finding, assignment.groups)),
-        left_out=asked.clients.left_out, exchanges=asked.clients.asked,
-    )  # fmt: skip
+        run=str(run),
+        method=one.method.name,
+        scenario=one.experiment.scenario,
+        seed=one.seed,
+        start=start.words,
+        round=start.round,
+        finding=finding,
+        advice=advice,
+        caveats=tuple(_caveats(start, finding, assignment.groups)),
+        left_out=asked.clients.left_out,
+        exchanges=asked.clients.asked,
+    )
 
 
 def _only(folder: Path | str, trust_code: bool, secret: int | None) -> Run:
@@ -848,11 +865,15 @@ def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...]) -> Fi
     found = [congruent_groups(one.products.numpy(), level) for one in probes]
     one, other = (as_groups([clients[i] for i in group] for group in each.groups) for each in found)
     return Finding(
-        clients=decided, level=level, p=together(*probes), groups=groups, alone=(one, other),
+        clients=decided,
+        level=level,
+        p=together(*probes),
+        groups=groups,
+        alone=(one, other),
         agreement=adjusted_rand(*(labels_of(each.groups) for each in found)),
         alike=tuple(together(first.of(group), second.of(group)) for group in groups),
         reliability=tuple(np.mean([reliability(each.of(decided).products.numpy()) for each in probes], axis=0).tolist()),
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -921,9 +942,13 @@ class _Asked:
         out = []
         for similarity in ("weights", "updates"):
             rule = Rule(
-                threshold=None, groups=1, linkage=ACFL().linkage, updates=similarity == "updates", columns=spans,
+                threshold=None,
+                groups=1,
+                linkage=ACFL().linkage,
+                updates=similarity == "updates",
+                columns=spans,
                 compared=compared,
-            )  # fmt: skip
+            )
             apart = [1 - cosine(gram(rule.vectors(self._first.model, rows))) for rows in drawn if rows is not None]
             settings: dict[str, Any] = {"pretrain_epochs": epochs, "similarity": similarity}
             out.append(Geometry(ACFL.name, settings, f"{similarity}, {epochs} epochs", rule.linkage, apart, similarity=True))

@@ -226,9 +226,16 @@ class Wandb(Tracker):
             silent=True, console="off", save_code=False, disable_git=True, x_disable_stats=True, x_disable_meta=True
         )
         self.run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", NAME), dir=home, id=self.identity, name=self.folder.name,
-            group=self.home.name, config=self.settings, mode=mode, resume="allow", settings=quiet,
-        )  # fmt: skip
+            project=os.environ.get("WANDB_PROJECT", NAME),
+            dir=home,
+            id=self.identity,
+            name=self.folder.name,
+            group=self.home.name,
+            config=self.settings,
+            mode=mode,
+            resume="allow",
+            settings=quiet,
+        )
         self.keep()
 
     def _check_settings(self) -> None:

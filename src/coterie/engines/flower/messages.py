@@ -77,10 +77,16 @@ class Order:
 
     def to_json(self) -> str:
         """Return the order as one line of JSON."""
-        return json.dumps({
-            "task": {**asdict(self.task), "training": None}, "training": asdict(self.training), "lr": self.lr,
-            "key": self.key, "client": self.client, "run": self.run,
-        })  # fmt: skip
+        return json.dumps(
+            {
+                "task": {**asdict(self.task), "training": None},
+                "training": asdict(self.training),
+                "lr": self.lr,
+                "key": self.key,
+                "client": self.client,
+                "run": self.run,
+            }
+        )
 
     @classmethod
     def of(cls, text: str) -> Order:
@@ -338,14 +344,20 @@ def ignored(task: Task) -> str | None:
         The words, or None if the app can do the task.
     """
     return (
-        "to choose among several models" if len(task.offered) > 1
-        else "for the loss of a model" if task.measure
-        else "for a gradient instead of an update" if task.gradient
-        else "to keep some layers" if task.keep
-        else "for updates of both halves of its data" if task.halves
-        else "to train differently in some rounds" if task.training is not None or task.epochs is not None
+        "to choose among several models"
+        if len(task.offered) > 1
+        else "for the loss of a model"
+        if task.measure
+        else "for a gradient instead of an update"
+        if task.gradient
+        else "to keep some layers"
+        if task.keep
+        else "for updates of both halves of its data"
+        if task.halves
+        else "to train differently in some rounds"
+        if task.training is not None or task.epochs is not None
         else None
-    )  # fmt: skip
+    )
 
 
 def sentence(method: str, task: Task, client: Client) -> str | None:

@@ -139,9 +139,10 @@ def _check_secret(boundary: Boundary) -> None:
     if boundary.rotation == "none" or (boundary.secret is not None and boundary.secret >= boundary_check.SHORT):
         return
     why = (
-        "got none: otherwise the server knows the seed of the map" if boundary.secret is None
+        "got none: otherwise the server knows the seed of the map"
+        if boundary.secret is None
         else "got a smaller one: the server has its digest, and could try all secrets of this length"
-    )  # fmt: skip
+    )
     raise SettingError(
         f"Boundary.rotation {boundary.rotation} needs Boundary.secret >= 2^64 at a real node, {why}; secrets.randbits(128) "
         "makes a secret for all clients"

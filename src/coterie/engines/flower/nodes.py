@@ -713,8 +713,9 @@ class Nodes:
         failures = {node: _failure(reply) for node, reply in said.items()}
         named = {
             node: whole(reply.content[METRICS].get("client"))
-            for node, reply in said.items() if failures[node] is None and reply.has_content()
-        }  # fmt: skip
+            for node, reply in said.items()
+            if failures[node] is None and reply.has_content()
+        }
         claimed = [client for client in named.values() if client is not None]
         for node in sorted(said):
             why = failures[node]

@@ -176,10 +176,18 @@ def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         strategy = MethodStrategy(
-            job.method, world.model, training=world.training, nodes=len(world.clients), seed=job.seed,
-            eval_every=job.eval_every, min_replies=1.0, boundary=replace(job.boundary, secret=None), robust=job.robust,
-            patience=world.attendance.patience, metrics={name: (name,) for name in world.objective.names},
-        )  # fmt: skip
+            job.method,
+            world.model,
+            training=world.training,
+            nodes=len(world.clients),
+            seed=job.seed,
+            eval_every=job.eval_every,
+            min_replies=1.0,
+            boundary=replace(job.boundary, secret=None),
+            robust=job.robust,
+            patience=world.attendance.patience,
+            metrics={name: (name,) for name in world.objective.names},
+        )
         try:
             for done in strategy.rounds(grid, job.rounds, start=job.start, roster=world):
                 if pipe.recv() is None:

@@ -124,11 +124,20 @@ class MethodStrategy(Strategy):
         if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait < 1e9:
             raise SettingError(f"MethodStrategy.wait must be a number of seconds > 0, got {wait!r}")
         self.terms = Terms(
-            method=method, model=model, training=training or Training(), nodes=nodes, wait=wait,
-            waiting=Waiting(timeout=timeout, min_replies=min_replies, grace=grace), identity=Identity.of(identity),
-            patience=patience, seed=seed, eval_every=eval_every, boundary=boundary or Boundary(), robust=robust or Robust(),
+            method=method,
+            model=model,
+            training=training or Training(),
+            nodes=nodes,
+            wait=wait,
+            waiting=Waiting(timeout=timeout, min_replies=min_replies, grace=grace),
+            identity=Identity.of(identity),
+            patience=patience,
+            seed=seed,
+            eval_every=eval_every,
+            boundary=boundary or Boundary(),
+            robust=robust or Robust(),
             names={**METRICS, **{name: tuple(names) for name, names in (metrics or {}).items()}},
-        )  # fmt: skip
+        )
         self.out = out
         self._conductor: Conductor | None = None
         self._configs: dict[str, Mapping[str, Any]] = {}
@@ -273,10 +282,15 @@ class MethodStrategy(Strategy):
 
     def _tell(self, done: Round, result: Result) -> None:
         result.arrays = self._largest(done.assignment)
-        result.train_metrics_clientapp[done.number] = MetricRecord({
-            "groups": len(done.assignment.groups), "asked": done.asked, "answered": done.answered,
-            "bytes-up": done.bytes_up, "bytes-down": done.bytes_down,
-        })  # fmt: skip
+        result.train_metrics_clientapp[done.number] = MetricRecord(
+            {
+                "groups": len(done.assignment.groups),
+                "asked": done.asked,
+                "answered": done.answered,
+                "bytes-up": done.bytes_up,
+                "bytes-down": done.bytes_down,
+            }
+        )
         said = f"round {done.number}: {done.answered} of {done.asked} answered, {len(done.assignment.groups)} groups"
         if done.scores:
             each = [score["accuracy"] for score in done.scores.values() if score["accuracy"] == score["accuracy"]]
@@ -465,9 +479,16 @@ class Conductor:
     """
 
     def __init__(
-        self, terms: Terms, grid: Grid, *, configs: Mapping[str, Mapping[str, Any]], start: Position | None = None,
-        memory: NodeMemory | None = None, initial: ArrayRecord | None = None, roster: Roster | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        terms: Terms,
+        grid: Grid,
+        *,
+        configs: Mapping[str, Mapping[str, Any]],
+        start: Position | None = None,
+        memory: NodeMemory | None = None,
+        initial: ArrayRecord | None = None,
+        roster: Roster | None = None,
+    ) -> None:
         grid = CarefulGrid(grid)
         if initial and terms.boundary.rotation != "none" and start is None:
             raise SettingError(
@@ -482,10 +503,22 @@ class Conductor:
         self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes)
         online = self.nodes.wait(terms.nodes, terms.wait, log.info)
         self.carrier = Carrier(
-            post=self.post, wire=terms.wire, training=terms.training, seed=terms.seed, nodes=self.nodes, rest=terms.rest,
-            waiting=terms.waiting, names=terms.names, method=terms.method.name, online=online, patience=terms.patience,
-            robust=terms.robust, configs=configs, run=memory.run, layers=dict(memory.layers),
-        )  # fmt: skip
+            post=self.post,
+            wire=terms.wire,
+            training=terms.training,
+            seed=terms.seed,
+            nodes=self.nodes,
+            rest=terms.rest,
+            waiting=terms.waiting,
+            names=terms.names,
+            method=terms.method.name,
+            online=online,
+            patience=terms.patience,
+            robust=terms.robust,
+            configs=configs,
+            run=memory.run,
+            layers=dict(memory.layers),
+        )
         self.position = start or self._first(online)
         self.last: Round | None = None
 
@@ -500,9 +533,13 @@ class Conductor:
     def _federation(self, clients: tuple[int, ...]) -> Federation:
         layout, rotated = self.terms.layout, self.terms.boundary.rotation != "none"
         federation = Federation(
-            clients=clients, draw=self._sealed if rotated else self._drawn, columns=layout.columns, tensors=layout.tensors,
-            dense=layout.dense, training=self.terms.training,
-        )  # fmt: skip
+            clients=clients,
+            draw=self._sealed if rotated else self._drawn,
+            columns=layout.columns,
+            tensors=layout.tensors,
+            dense=layout.dense,
+            training=self.terms.training,
+        )
         return self.terms.wire.veil(federation, sealed=rotated)
 
     def _drawn(self, i: int) -> Tensor:
@@ -762,9 +799,12 @@ class Journal(AbstractContextManager["Journal"]):
     def _settings(self) -> dict[str, Any]:
         terms = self.terms
         return {
-            "methods": [{"name": terms.method.name, **plain(terms.method)}], "training": plain(terms.training),
-            "boundary": plain(terms.boundary), "robust": plain(terms.robust), "seeds": [terms.seed],
-        }  # fmt: skip
+            "methods": [{"name": terms.method.name, **plain(terms.method)}],
+            "training": plain(terms.training),
+            "boundary": plain(terms.boundary),
+            "robust": plain(terms.robust),
+            "seeds": [terms.seed],
+        }
 
     def _tensors(self, was: Mapping[str, Any]) -> dict[str, Any]:
         """The net's tensors, for a comparison if the record contains them."""
@@ -773,10 +813,16 @@ class Journal(AbstractContextManager["Journal"]):
 
     def _describe(self, done: Round) -> None:
         world = {"clients": sorted(done.position.members), **self._net()}
-        self.record.describe({
-            "scenario": {"name": FEDERATION}, "rounds": self.rounds, "eval_every": self.terms.eval_every,
-            **self._settings(), "world": world, "versions": {**versions(), "flwr": version("flwr")},
-        })  # fmt: skip
+        self.record.describe(
+            {
+                "scenario": {"name": FEDERATION},
+                "rounds": self.rounds,
+                "eval_every": self.terms.eval_every,
+                **self._settings(),
+                "world": world,
+                "versions": {**versions(), "flwr": version("flwr")},
+            }
+        )
 
     def _describe_anew(self, was: Mapping[str, Any], reached: int) -> None:
         """Update the description: the last round and the rounds between tests may change."""

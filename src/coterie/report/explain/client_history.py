@@ -29,9 +29,10 @@ def client_history(history: RunHistory, client: int) -> dict[str, Any]:
     group, notes = of_client(history, client), list(history.views())
     steps, skipped = _steps(notes, client)
     last = [
-        note for note in (run_history.last_about(notes, group), run_history.last_of_all(history, notes))
+        note
+        for note in (run_history.last_about(notes, group), run_history.last_of_all(history, notes))
         if note is not None and client in note.clients and note not in steps
-    ]  # fmt: skip
+    ]
     return {
         **run_history.heading(history),
         "groups": [list(members) for members in history.groups],
@@ -79,10 +80,11 @@ def _place(note: NoteView, client: int, before: Any) -> Any:
 def _step(history: RunHistory, note: NoteView, client: int) -> dict[str, Any]:
     after = note.place + (note.kind == "partition")  # the groups of a partition train in the next round
     return {
-        **decision(note), "client": member(note, client),
+        **decision(note),
+        "client": member(note, client),
         "accuracy_before": _accuracy(history.lines[: note.place], client),
         "accuracy_after": _first(history.lines[after:], client),
-    }  # fmt: skip
+    }
 
 
 def _accuracy(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
@@ -113,10 +115,12 @@ def _path(history: RunHistory, client: int) -> list[dict[str, Any]]:
     return [
         {
             "clients": next(list(group) for group in lines[-1]["groups"] if client in group),
-            "first": lines[0]["round"], "last": lines[-1]["round"], "accuracy": _accuracy(lines, client),
+            "first": lines[0]["round"],
+            "last": lines[-1]["round"],
+            "accuracy": _accuracy(lines, client),
         }
         for _, lines in spans
-    ]  # fmt: skip
+    ]
 
 
 def _truth(history: RunHistory, group: Clients, client: int) -> dict[str, Any] | None:
@@ -178,8 +182,9 @@ def _described(one: dict[str, Any], found: dict[str, Any]) -> list[tuple[int, st
     before, after, now = one["accuracy_before"], one["accuracy_after"], found["accuracy"]
     said = [
         f"{value['accuracy']:.3f} {when} (round {value['round']})"
-        for value, when in ((before, "before"), (after, "after"), (now, "now")) if value is not None
-    ]  # fmt: skip
+        for value, when in ((before, "before"), (after, "after"), (now, "now"))
+        if value is not None
+    ]
     return [*out, (2, f"Its accuracy: {', '.join(said)}.")] if said else out
 
 

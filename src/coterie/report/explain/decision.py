@@ -64,11 +64,17 @@ def decision(note: NoteView) -> dict[str, Any]:
     changes, then = would_change(note), note.note["otherwise"]
     words = [sentence(note.note["text"]), *close(note.criteria), *(_changed(some, then) for some in changes)]
     return {
-        "round": note.round, "kind": note.kind, "clients": list(note.clients), "parts": [list(part) for part in note.parts],
-        "text": note.note["text"], "criteria": [_data(one) for one in note.criteria],
+        "round": note.round,
+        "kind": note.kind,
+        "clients": list(note.clients),
+        "parts": [list(part) for part in note.parts],
+        "text": note.note["text"],
+        "criteria": [_data(one) for one in note.criteria],
         "would_change": [{"changes": [dataclasses.asdict(one) for one in some], "then": then} for some in changes],
-        "numbers": note.numbers, "joined": _joined(note), "words": [text for text in words if text],
-    }  # fmt: skip
+        "numbers": note.numbers,
+        "joined": _joined(note),
+        "words": [text for text in words if text],
+    }
 
 
 def _joined(note: NoteView) -> list[int]:
@@ -82,18 +88,25 @@ def _joined(note: NoteView) -> list[int]:
 def _data(one: Criterion) -> dict[str, Any]:
     """Return a criterion as data for JSON."""
     return {
-        "name": one.name, "value": one.value, "sign": one.sign, "bound": one.bound, "setting": one.setting or None,
-        "held": one.held, "meaning": one.meaning, "ratio": one.value / one.bound if one.bound else None,
+        "name": one.name,
+        "value": one.value,
+        "sign": one.sign,
+        "bound": one.bound,
+        "setting": one.setting or None,
+        "held": one.held,
+        "meaning": one.meaning,
+        "ratio": one.value / one.bound if one.bound else None,
         "difference": one.value - one.bound,
-    }  # fmt: skip
+    }
 
 
 def close(criteria: tuple[Criterion, ...]) -> list[str]:
     """Return a sentence that states how close each criterion was; none if there are none."""
     said = [
         f"{one.name} {short(one.value)}, {margin(one.value, one.bound)} {f'{one.setting} {short(one.bound)}'.strip()}"
-        for one in criteria if math.isfinite(one.value) and math.isfinite(one.bound)
-    ]  # fmt: skip
+        for one in criteria
+        if math.isfinite(one.value) and math.isfinite(one.bound)
+    ]
     return [f"How close: {'; '.join(said)}."] if said else []
 
 
@@ -111,9 +124,11 @@ def would_change(note: NoteView) -> list[tuple[Change, ...]]:
     failed = [one for one in note.criteria if not one.held]
     if any(not one.setting for one in failed):
         return []
-    found = [tuple(_reversed(note, one) for one in failed)] if failed else [
-        (_reversed(note, one),) for one in note.criteria if one.setting
-    ]  # fmt: skip
+    found = (
+        [tuple(_reversed(note, one) for one in failed)]
+        if failed
+        else [(_reversed(note, one),) for one in note.criteria if one.setting]
+    )
     cls = METHODS.get(note.history.method)
     limits = {} if cls is None else {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
     return [some for some in found if all(one.possible(limits.get(one.setting, {})) for one in some)]

@@ -37,10 +37,14 @@ def run_history(history: RunHistory) -> dict[str, Any]:
 def heading(history: RunHistory) -> dict[str, Any]:
     """Return the run's directory, method, scenario, seed and rounds, and how its method decides."""
     return {
-        "run": str(history.folder), "method": history.method, "scenario": history.description["scenario"]["name"],
-        "seed": history.description["seeds"][0], "round": history.lines[-1]["round"], "rounds": history.description["rounds"],
+        "run": str(history.folder),
+        "method": history.method,
+        "scenario": history.description["scenario"]["name"],
+        "seed": history.description["seeds"][0],
+        "round": history.lines[-1]["round"],
+        "rounds": history.description["rounds"],
         "about": first_line(METHODS[history.method]) if history.method in METHODS else "",
-    }  # fmt: skip
+    }
 
 
 def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:

@@ -326,8 +326,16 @@ def _criteria(run: Gathered) -> Figure:
     for axes, chart in zip(places, found, strict=True):
         for level in chart["levels"]:
             axes.axhline(level["value"], color=GREY, linestyle=(0, (5, 2)), linewidth=0.8, zorder=1)
-            axes.text(1, level["value"], f"{level['name']} {level['value']:g}", transform=axes.get_yaxis_transform(),
-                      ha="right", va="bottom", fontsize=7, color="#444444")  # fmt: skip
+            axes.text(
+                1,
+                level["value"],
+                f"{level['name']} {level['value']:g}",
+                transform=axes.get_yaxis_transform(),
+                ha="right",
+                va="bottom",
+                fontsize=7,
+                color="#444444",
+            )
         axes.set(title=textwrap.fill(chart["title"], 34), ylabel=chart["y"])
         (_tree if chart.get("links") else _chart)(axes, run, looks, chart)
     nodes = sorted({one["node"] for chart in found for one in chart["series"]} - {None})[-ENTRIES:]

@@ -33,11 +33,23 @@ COLUMN, PAGE = 3.5, 7.2
 """Widths in inches: of one column of a journal, and of both."""
 
 STYLE = {
-    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.7, "lines.linewidth": 1.3,
-    "lines.markersize": 3.5, "legend.frameon": False, "pdf.fonttype": 42, "figure.constrained_layout.use": True,
-    "savefig.dpi": 180, "svg.hashsalt": "coterie",
-}  # fmt: skip
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3.5,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 180,
+    "svg.hashsalt": "coterie",
+}
 
 UNSAID = {".pdf": "CreationDate", ".png": "Software", ".svg": "Date"}
 """Suffix of a figure -> the metadata that it omits, so that the same numbers make the same file."""

@@ -74,10 +74,13 @@ def _criteria(notes: PlacedNotes) -> Iterable[Chart]:
         about = f"{first['sign']} {first['setting'] or ('a bound' if not fixed else format(first['bound'], '.3g'))}"
         meaning = f": {first['met']}" if first["met"] else ""
         yield _chart(
-            _title(name), f"Required for the decision: {name} {about}{meaning}.", name,
+            _title(name),
+            f"Required for the decision: {name} {about}{meaning}.",
+            name,
             _series([(round, node, one) for round, node, one in entries], names, (lambda v: max(v, FLOOR)) if log else float),
-            [{"name": first["setting"] or "bound", "value": first["bound"]}] if fixed else [], log,
-        )  # fmt: skip
+            [{"name": first["setting"] or "bound", "value": first["bound"]}] if fixed else [],
+            log,
+        )
 
 
 def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> Iterable[Chart]:
@@ -102,8 +105,10 @@ def _tree(method: Mapping[str, Any], round: int, clients: Sequence[int], matrix:
     chart = _chart(
         f"Dendrogram of round {round}",
         f"Clients merged by {method['linkage']} linkage of {what}. Merges below the threshold make the groups.",
-        "distance", (), [{"name": "threshold", "value": threshold}] if isinstance(threshold, float) else [],
-    )  # fmt: skip
+        "distance",
+        (),
+        [{"name": "threshold", "value": threshold}] if isinstance(threshold, float) else [],
+    )
     links = np.stack([drawn["icoord"], drawn["dcoord"]], axis=-1)  # (n - 1, 4, 2)
     shown = [[[round_(x), round_(y)] for x, y in link] for link in links]
     return {**chart, "links": shown, "leaves": [clients[i] for i in drawn["leaves"]]}
@@ -221,10 +226,15 @@ def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[in
     clients, groups, edges, layers = arranged(heard, matrices, line, order)
     apart = all(not np.diag(matrix).any() for matrix in matrices.values())  # the distance of a client from itself is 0
     return {
-        "round": line["round"], "kind": note["kind"], "text": note["text"], "what": "distance" if apart else "cosine",
-        "clients": clients, "groups": groups,
-        "edges": edges, "layers": {name: real(matrix, bits=8) for name, matrix in layers.items()},
-    }  # fmt: skip
+        "round": line["round"],
+        "kind": note["kind"],
+        "text": note["text"],
+        "what": "distance" if apart else "cosine",
+        "clients": clients,
+        "groups": groups,
+        "edges": edges,
+        "layers": {name: real(matrix, bits=8) for name, matrix in layers.items()},
+    }
 
 
 def arranged(
@@ -319,8 +329,12 @@ def real(values: Any, bits: int = 16) -> Packed:
     codes = np.where(known, np.rint(part * (missing - 1)), missing)
     kind = {8: "<u1", 16: "<u2"}[bits]
     return {
-        "type": f"u{bits}", "shape": list(array.shape), "low": low, "high": high, "data": _text(codes.astype(kind)),
-    }  # fmt: skip
+        "type": f"u{bits}",
+        "shape": list(array.shape),
+        "low": low,
+        "high": high,
+        "data": _text(codes.astype(kind)),
+    }
 
 
 def _text(array: np.ndarray) -> str:

@@ -30,8 +30,17 @@ COUNTED = ("exchanges", "asked", "answered", "bytes_up", "bytes_down", "evaluati
 """Quantities counted in every round."""
 
 LIMITS = (
-    "rounds", "target", "eval_every", "checkpoint_every", "seeds", "engine", "workers", "width", "device", "precision",
-)  # fmt: skip
+    "rounds",
+    "target",
+    "eval_every",
+    "checkpoint_every",
+    "seeds",
+    "engine",
+    "workers",
+    "width",
+    "device",
+    "precision",
+)
 """Settings of the run itself in ``run.toml``."""
 
 WALKS = ("arrive", "walk", "join", "move", "wait", "leave", "node")
@@ -100,12 +109,15 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
         "members": whole(members),
         "scores": scores(lines, clients),
         "rounds": rounds(lines),
-        "squares": pictures, "squares_in_all": count, "squares_lost": lost,
+        "squares": pictures,
+        "squares_in_all": count,
+        "squares_lost": lost,
         "charts": charts(run.description["methods"][0], folder, lines, run.notes),
-        "events": events(run.notes), "events_in_all": len(run.notes),
+        "events": events(run.notes),
+        "events_in_all": len(run.notes),
         "settings": settings(run.description),
         "versions": run.description["versions"],
-    }  # fmt: skip
+    }
 
 
 def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:
@@ -150,10 +162,17 @@ def events(described: PlacedNotes) -> list[dict[str, Any]]:
     rank = [0 if len(note["parts"]) > 1 else 1 if note["kind"] in WALKS else 2 for _, _, note in described]
     chosen = sorted(sorted(range(len(described)), key=lambda i: (rank[i], -i))[:EVENTS])
     return [
-        {"round": round, "node": node, "kind": note["kind"], "text": note["text"], "clients": note["clients"][:50],
-         "count": len(note["clients"]), "changes": rank[i] == 0}
+        {
+            "round": round,
+            "node": node,
+            "kind": note["kind"],
+            "text": note["text"],
+            "clients": note["clients"][:50],
+            "count": len(note["clients"]),
+            "changes": rank[i] == 0,
+        }
         for i, (round, node, note) in ((i, described[i]) for i in chosen)
-    ]  # fmt: skip
+    ]
 
 
 def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -169,9 +188,12 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
     known = METHODS.get(method["name"])  # a method of a newer Coterie, or a custom one, is not known
     words = {name: text for name, _, _, text in documented(known)} if known else {}
     tables = {
-        f"method {method.pop('name')}": method, "scenario": description["scenario"], "training": description["training"],
-        "boundary": description["boundary"], "run": {k: description[k] for k in LIMITS if k in description},
-    }  # fmt: skip
+        f"method {method.pop('name')}": method,
+        "scenario": description["scenario"],
+        "training": description["training"],
+        "boundary": description["boundary"],
+        "run": {k: description[k] for k in LIMITS if k in description},
+    }
     return [
         {"title": title, "rows": [[key, value, words.get(key, "") if table is method else ""] for key, value in table.items()]}
         for title, table in tables.items()
@@ -215,11 +237,21 @@ def rows(run: Gathered) -> list[dict[str, Any]]:
         path = way(places, tested.get(client, {}))
         last = tested.get(client, {})
         final = last[max(last)] if last else {}
-        out.append({
-            "id": client, "node": places[-1], "examples": examples.get(client), "truth": truth.get(client),
-            "adversary": client in adversaries, "accuracy": final.get("accuracy"), "loss": final.get("loss"),
-            "path": path, "best": best(path), "silent": quiet[client], "refused": refused[client],
-        })  # fmt: skip
+        out.append(
+            {
+                "id": client,
+                "node": places[-1],
+                "examples": examples.get(client),
+                "truth": truth.get(client),
+                "adversary": client in adversaries,
+                "accuracy": final.get("accuracy"),
+                "loss": final.get("loss"),
+                "path": path,
+                "best": best(path),
+                "silent": quiet[client],
+                "refused": refused[client],
+            }
+        )
     return out
 
 
@@ -296,11 +328,17 @@ def groups(run: Gathered) -> dict[str, Any]:
 def _node_entry(node: TreeNode, run: Gathered, truth: dict[int, int], reasons: dict[str, int]) -> dict[str, Any]:
     inside = Counter(truth[client] for client in node.clients if client in truth)
     return {
-        "id": node.id, "first": node.first, "last": node.last, "count": len(node.clients),
-        "clients": node.clients[:CLIENTS], "parents": node.parents[:PARENTS], "kind": node.kind,
-        "why": reasons.setdefault(node.why, len(reasons)) if node.why else None, "truth": sorted(inside.items()),
+        "id": node.id,
+        "first": node.first,
+        "last": node.last,
+        "count": len(node.clients),
+        "clients": node.clients[:CLIENTS],
+        "parents": node.parents[:PARENTS],
+        "kind": node.kind,
+        "why": reasons.setdefault(node.why, len(reasons)) if node.why else None,
+        "truth": sorted(inside.items()),
         **scored(node, run),
-    }  # fmt: skip
+    }
 
 
 def scored(node: TreeNode, run: Gathered) -> dict[str, Any]:
@@ -319,8 +357,10 @@ def scored(node: TreeNode, run: Gathered) -> dict[str, Any]:
     line = run.lines[at]
     members = line["groups"][run.places[at].index(node.id)]
     return {
-        "tested": line["round"], "accuracy": mean_of(line, members), "loss": mean_of(line, members, "loss"),
-    }  # fmt: skip
+        "tested": line["round"],
+        "accuracy": mean_of(line, members),
+        "loss": mean_of(line, members, "loss"),
+    }
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -343,9 +383,13 @@ def page(document: Mapping[str, Any], live: str = "") -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     filled = {
-        "policy": policy + ("; connect-src 'self'" if live else ""), "title": _escaped(title(document)),
-        "style": asset("page.css"), "live": _escaped(live), "document": embedded(document), "script": script,
-    }  # fmt: skip
+        "policy": policy + ("; connect-src 'self'" if live else ""),
+        "title": _escaped(title(document)),
+        "style": asset("page.css"),
+        "live": _escaped(live),
+        "document": embedded(document),
+        "script": script,
+    }
     # In one pass, because the inserted texts may contain braces themselves.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: filled[place[1]], asset("page.html"))
 
