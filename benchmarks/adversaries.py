@@ -83,8 +83,12 @@ def row(case: Case, named: str, seeds: int, rounds: int) -> dict[str, Any]:
 def main(part: str, rounds: int = 40) -> None:
     seeds, out = SEEDS[part], OUT / f"adversaries-{part}.json"
     about: dict[str, Any] = {
-        "scenario": SCENARIO[part], "clients": CLIENTS, "scales": dict(USUAL), "rounds": rounds, "seeds": seeds,
-    }  # fmt: skip
+        "scenario": SCENARIO[part],
+        "clients": CLIENTS,
+        "scales": dict(USUAL),
+        "rounds": rounds,
+        "seeds": seeds,
+    }
     found = json.loads(out.read_text()) if out.is_file() else {}
     rows = found.get("rows", []) if {key: found.get(key) for key in about} == about else []
     known = {tuple(one[key] for key in ("method", "attack", "hostile", "defence")) for one in rows}

@@ -48,10 +48,15 @@ def row(method: Any, title: str, seeds: int, rounds: int) -> dict[str, Any]:
     boundary = Boundary(**BOUNDARIES[title])
     runs = [one(method, boundary, seed, rounds) for seed in range(seeds)]
     out = {
-        "method": method.name, "boundary": title, "runs": seeds, "exact": sum(r["ari"] == 1.0 for r in runs),
-        "ari": round(sum(r["ari"] for r in runs) / seeds, 3), "accuracy": round(sum(r["accuracy"] for r in runs) / seeds, 3),
-        "bytes_up": round(sum(r["bytes_up"] for r in runs) / seeds), "epsilon": None,
-    }  # fmt: skip
+        "method": method.name,
+        "boundary": title,
+        "runs": seeds,
+        "exact": sum(r["ari"] == 1.0 for r in runs),
+        "ari": round(sum(r["ari"] for r in runs) / seeds, 3),
+        "accuracy": round(sum(r["accuracy"] for r in runs) / seeds, 3),
+        "bytes_up": round(sum(r["bytes_up"] for r in runs) / seeds),
+        "epsilon": None,
+    }
     if boundary.noise:
         most = int(max(r["updates"] for r in runs))
         out |= {"epsilon": float(f"{spent(boundary.noise, most, boundary.delta):.3g}"), "updates": most}

@@ -50,11 +50,16 @@ def main(seeds: int = 5, rounds: int = 60) -> None:
     rows = []
     for title, (name, changes) in WORLDS.items():
         runs = [groups_found(name, changes, seed, rounds) for seed in range(seeds)]
-        rows.append({
-            "world": title, "runs": seeds, "exact": sum(ari == 1.0 for ari, _, _ in runs),
-            "ari": round(sum(ari for ari, _, _ in runs) / seeds, 3), "groups": sorted(n for _, n, _ in runs),
-            "last_split": max(r for _, _, r in runs),
-        })  # fmt: skip
+        rows.append(
+            {
+                "world": title,
+                "runs": seeds,
+                "exact": sum(ari == 1.0 for ari, _, _ in runs),
+                "ari": round(sum(ari for ari, _, _ in runs) / seeds, 3),
+                "groups": sorted(n for _, n, _ in runs),
+                "last_split": max(r for _, _, r in runs),
+            }
+        )
         print(json.dumps(rows[-1]), flush=True)
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps({"method": "cfl", "rounds": rounds, "rows": rows}, indent=1) + "\n")

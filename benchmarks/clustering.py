@@ -97,10 +97,14 @@ def exact(n: int, d: int, repetitions: int) -> dict[str, Any]:
         gram.append(seconds(partial(c.gram, rows)))
     del rows
     return {
-        "clients": n, "parameters": d, "gram": spread(gram), "bare": spread(bare),
+        "clients": n,
+        "parameters": d,
+        "gram": spread(gram),
+        "bare": spread(bare),
         "over_bare": spread([one / other for one, other in zip(gram, bare, strict=True)]),
-        "extra_bytes": max(extra, 0), "steps": steps(products, repetitions),
-    }  # fmt: skip
+        "extra_bytes": max(extra, 0),
+        "steps": steps(products, repetitions),
+    }
 
 
 def sketched(n: int, d: int, size: int) -> dict[str, Any]:
@@ -119,9 +123,15 @@ def sketched(n: int, d: int, size: int) -> dict[str, Any]:
     gram = time.perf_counter() - since
     extra = peak() - before - products.nbytes - short.nbytes
     return {
-        "clients": n, "parameters": d, "size": size, "sketching": spread([taken]), "gram": spread([gram]),
-        "extra_bytes": max(extra, 0), "error": c.sketch_error(size, n), "steps": steps(products, 1),
-    }  # fmt: skip
+        "clients": n,
+        "parameters": d,
+        "size": size,
+        "sketching": spread([taken]),
+        "gram": spread([gram]),
+        "extra_bytes": max(extra, 0),
+        "error": c.sketch_error(size, n),
+        "steps": steps(products, 1),
+    }
 
 
 def steps(products: np.ndarray, repetitions: int) -> dict[str, Any]:
@@ -196,9 +206,12 @@ def against(
         raise AssertionError("the compared implementations give different results")
     times = [(seconds(theirs), seconds(ours)) for _ in range(3)]
     return {
-        "clients": n, "parameters": d, "theirs": spread([one for one, _ in times]), "ours": spread([two for _, two in times]),
+        "clients": n,
+        "parameters": d,
+        "theirs": spread([one for one, _ in times]),
+        "ours": spread([two for _, two in times]),
         "faster": spread([one / two for one, two in times]),
-    }  # fmt: skip
+    }
 
 
 # -- clocks ---------------------------------------------------------------------------------------------------------------

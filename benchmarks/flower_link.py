@@ -101,9 +101,13 @@ def federation(folder: Path) -> dict[str, dict[str, int]]:
     )
     shutil.copytree(ROOT / "examples" / "flower", folder / "app")
     environment = {
-        **os.environ, "FLWR_HOME": str(folder), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1",
-        "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src"),
-    }  # fmt: skip
+        **os.environ,
+        "FLWR_HOME": str(folder),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+    }
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(*command: object) -> subprocess.Popen[bytes]:

@@ -168,9 +168,13 @@ def row(name: str, net: str, world: World, rounds: int) -> dict[str, Any]:
     )
     recorded = np.sum([(done.bytes_up, done.bytes_down) for done in strategy.rounds(grid, rounds)], 0)
     return {
-        "method": name, "net": net, "recorded_up": int(recorded[0]), "recorded_down": int(recorded[1]),
-        "up": asdict(grid.up), "down": asdict(grid.down),
-    }  # fmt: skip
+        "method": name,
+        "net": net,
+        "recorded_up": int(recorded[0]),
+        "recorded_down": int(recorded[1]),
+        "up": asdict(grid.up),
+        "down": asdict(grid.down),
+    }
 
 
 def main(rounds: int = 6, clients: int = 8) -> None:
@@ -185,9 +189,13 @@ def main(rounds: int = 6, clients: int = 8) -> None:
             print(json.dumps(rows[-1]), flush=True)
     OUT.parent.mkdir(exist_ok=True)
     about = {
-        "scenario": SCENARIO, "clients": clients, "rounds": rounds, "settings": SETTINGS, "nets": nets,
+        "scenario": SCENARIO,
+        "clients": clients,
+        "rounds": rounds,
+        "settings": SETTINGS,
+        "nets": nets,
         "versions": {**versions(), "flwr": metadata.version("flwr")},
-    }  # fmt: skip
+    }
     before = json.loads(OUT.read_text()) if OUT.is_file() else {}  # flower_link.py's part stays
     OUT.write_text(json.dumps({**before, **about, "rows": rows}, indent=1) + "\n")
 

@@ -42,20 +42,29 @@ def measured(kind: str, size: str, method: HCCT, seed: int, rounds: int) -> dict
     played = list(inprocess.rounds(method, world, rounds=rounds, seed=seed, workers=1, eval_every=rounds))
     groups, scores = played[-1].assignment.groups, played[-1].scores or {}
     return {
-        "ari": agreement(groups, world.truth), "exact": groups == world.truth, "groups": len(groups),
-        "accuracy": mean(score["accuracy"] for score in scores.values()), "bytes_up": sum(done.bytes_up for done in played),
-    }  # fmt: skip
+        "ari": agreement(groups, world.truth),
+        "exact": groups == world.truth,
+        "groups": len(groups),
+        "accuracy": mean(score["accuracy"] for score in scores.values()),
+        "bytes_up": sum(done.bytes_up for done in played),
+    }
 
 
 def row(kind: str, size: str, way: str, tradeoff: float, seeds: int, rounds: int) -> dict[str, Any]:
     method = HCCT(tradeoff=tradeoff, **WAYS[way])
     runs = [measured(kind, size, method, seed, rounds) for seed in range(seeds)]
     return {
-        "world": kind, "size": size, "way": way, "tradeoff": tradeoff, "runs": seeds,
-        "ari": round(mean(run["ari"] for run in runs), 3), "exact": sum(run["exact"] for run in runs),
-        "groups": sorted(run["groups"] for run in runs), "accuracy": round(mean(run["accuracy"] for run in runs), 4),
+        "world": kind,
+        "size": size,
+        "way": way,
+        "tradeoff": tradeoff,
+        "runs": seeds,
+        "ari": round(mean(run["ari"] for run in runs), 3),
+        "exact": sum(run["exact"] for run in runs),
+        "groups": sorted(run["groups"] for run in runs),
+        "accuracy": round(mean(run["accuracy"] for run in runs), 4),
         "bytes_up": round(mean(run["bytes_up"] for run in runs)),
-    }  # fmt: skip
+    }
 
 
 def main(seeds: int = 5, rounds: int = 40) -> None:

@@ -85,9 +85,14 @@ def measure(method: str, n: int, rounds: int) -> dict[str, Any]:
         made = time.perf_counter() - start
         seconds = opened(path)
         return {
-            "method": method, "clients": n, "rounds": rounds, "bytes": path.stat().st_size, "made": round(made, 2),
-            "opened": round(float(np.median(seconds)), 2), "slowest": round(max(seconds), 2),
-        }  # fmt: skip
+            "method": method,
+            "clients": n,
+            "rounds": rounds,
+            "bytes": path.stat().st_size,
+            "made": round(made, 2),
+            "opened": round(float(np.median(seconds)), 2),
+            "slowest": round(max(seconds), 2),
+        }
 
 
 def main() -> None:

@@ -47,9 +47,15 @@ def suggested(name: str, changes: dict[str, Any], seed: int) -> tuple[World, Sug
     """A world, and what is suggested after FedAvg in it."""
     setup = replace(SCENARIOS[name], **changes)
     study = Experiment(
-        scenario=name, setup=setup, methods=(FedAvg(),), training=setup.training, rounds=PROBED_AFTER, seeds=(seed,),
-        eval_every=PROBED_AFTER, workers=1,
-    )  # fmt: skip
+        scenario=name,
+        setup=setup,
+        methods=(FedAvg(),),
+        training=setup.training,
+        rounds=PROBED_AFTER,
+        seeds=(seed,),
+        eval_every=PROBED_AFTER,
+        workers=1,
+    )
     with tempfile.TemporaryDirectory() as folder:
         (one,) = begin(study, Path(folder) / "run")
         for _ in one.rounds():
@@ -84,7 +90,7 @@ def main(seeds: int = 5) -> None:
         for method in ROUNDS:
             runs = [
                 tried(said.best(method), world, seed, said.finding.groups) for seed, (world, said) in enumerate(made, FIRST)
-            ]  # fmt: skip
+            ]
             rows.append({"world": title, "found": found, "method": method, "runs": runs})
             print(json.dumps(rows[-1]), flush=True)
     OUT.parent.mkdir(exist_ok=True)

@@ -72,9 +72,12 @@ def silent(*kinds: str) -> str:
 def pieces(*kinds: str) -> str:
     """Groups at the end and accuracy, where there is nothing, or no more than degrees, to find."""
     return studied(
-        "number of groups, accuracy", kinds, "many", 1.0,
+        "number of groups, accuracy",
+        kinds,
+        "many",
+        1.0,
         lambda runs: f"{_mean(runs, 'groups', 1)}, {_mean(runs, 'accuracy', 3)}",
-    )  # fmt: skip
+    )
 
 
 def _mean(runs: Sequence[Row], key: str, digits: int = 2) -> str:
@@ -135,11 +138,13 @@ def costs() -> str:
     usual = found["fedavg"]
     lines = [
         (
-            f"`{label}`", f"{one['exchanges']['mean']:.0f}", *(_times(one, usual, way) for way in ("bytes_up", "bytes_down")),
+            f"`{label}`",
+            f"{one['exchanges']['mean']:.0f}",
+            *(_times(one, usual, way) for way in ("bytes_up", "bytes_down")),
             f"{one['evaluations']['mean']:.0f}",
         )
         for label, one in sorted(found.items(), key=lambda pair: pair[1]["bytes_up"]["mean"] + pair[1]["bytes_down"]["mean"])
-    ]  # fmt: skip
+    ]
     head = ("30 rounds, 20 clients", "exchanges", "up, × FedAvg", "down, × FedAvg", "models measured by clients")
     return table(head, lines, "lrrrr")
 

@@ -46,10 +46,16 @@ def experiments(folder: str = "", *names: str) -> str:
         scale = max(known, key=SCALES.index)
         first = known[scale].claims[0]
         seeds = known[scale].seeds
-        lines.append((
-            place, study.what, f"{first.what}: {first.printed}", first.ours, f"{scale}, {seeds} seed{'s' * (seeds > 1)}",
-            known[scale].verdict,
-        ))  # fmt: skip
+        lines.append(
+            (
+                place,
+                study.what,
+                f"{first.what}: {first.printed}",
+                first.ours,
+                f"{scale}, {seeds} seed{'s' * (seeds > 1)}",
+                known[scale].verdict,
+            )
+        )
     return table(("experiment", "what", "paper", "here", "scale", "verdict"), lines)
 
 

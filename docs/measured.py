@@ -101,11 +101,14 @@ def cfl_defaults() -> str:
     found = json.loads(DEFAULTS.read_text())
     rows = [
         (
-            row["world"], f"{row['exact']} of {row['runs']}", number(row["ari"]),
-            _range(row["groups"]), str(row["last_split"]) if row["last_split"] else "-",
+            row["world"],
+            f"{row['exact']} of {row['runs']}",
+            number(row["ari"]),
+            _range(row["groups"]),
+            str(row["last_split"]) if row["last_split"] else "-",
         )
         for row in found["rows"]
-    ]  # fmt: skip
+    ]
     head = ("digits, 20 clients", "exactly the true groups", "adjusted Rand", "groups", "last split in round")
     return f"After {found['rounds']} rounds:\n\n{table(head, rows, 'lrrrr')}"
 
@@ -210,11 +213,16 @@ def boundary_results() -> str:
     found = json.loads(BOUNDARY.read_text())
     rows = [
         (
-            f"`{row['method']}`", row["boundary"], f"{row['exact']} of {row['runs']}", number(row["ari"]),
-            number(row["accuracy"]), size(row["bytes_up"]), "-" if row["epsilon"] is None else f"{row['epsilon']:.3g}",
+            f"`{row['method']}`",
+            row["boundary"],
+            f"{row['exact']} of {row['runs']}",
+            number(row["ari"]),
+            number(row["accuracy"]),
+            size(row["bytes_up"]),
+            "-" if row["epsilon"] is None else f"{row['epsilon']:.3g}",
         )
         for row in found["rows"]
-    ]  # fmt: skip
+    ]
     head = ("method", "boundary", "exactly the true groups", "adjusted Rand", "accuracy", "sent up", "ε")
     return f"After {found['rounds']} rounds, ε at δ = {found['delta']:g}:\n\n{table(head, rows, 'llrrrrr')}"
 
@@ -234,17 +242,36 @@ def compared(name: str) -> str:
     rows = []
     for label, one in sorted(zip(labels, found, strict=True), key=lambda pair: -pair[1]["accuracy"]["mean"]):
         same = [other for other in silent if (other["method"], other["settings"]) == (one["method"], one["settings"])]
-        rows.append((
-            f"`{label}`", plus_minus(one["accuracy"]), number(one["worst"]["mean"]), number(one["std"]["mean"]),
-            number(one["ari"]["mean"], 2), f"{one['exact']} of {len(one['seeds'])}",
-            *(f"{other['exact']} of {len(other['seeds'])}" for other in same),
-            number(one["groups"]["mean"], 1), number(one["exchanges"]["mean"], 0), size(one["bytes_up"]["mean"]),
-            size(one["bytes_down"]["mean"]), number(one["evaluations"]["mean"], 0),
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"`{label}`",
+                plus_minus(one["accuracy"]),
+                number(one["worst"]["mean"]),
+                number(one["std"]["mean"]),
+                number(one["ari"]["mean"], 2),
+                f"{one['exact']} of {len(one['seeds'])}",
+                *(f"{other['exact']} of {len(other['seeds'])}" for other in same),
+                number(one["groups"]["mean"], 1),
+                number(one["exchanges"]["mean"], 0),
+                size(one["bytes_up"]["mean"]),
+                size(one["bytes_down"]["mean"]),
+                number(one["evaluations"]["mean"], 0),
+            )
+        )
     head = [
-        "method", "accuracy", "worst client", "std of clients", "adjusted Rand", "true groups",
-        *(["in silence"] if silent else []), "groups", "exchanges", "up", "down", "client evaluations",
-    ]  # fmt: skip
+        "method",
+        "accuracy",
+        "worst client",
+        "std of clients",
+        "adjusted Rand",
+        "true groups",
+        *(["in silence"] if silent else []),
+        "groups",
+        "exchanges",
+        "up",
+        "down",
+        "client evaluations",
+    ]
     return table(head, rows, "l" + "r" * (len(head) - 1))
 
 
@@ -252,8 +279,14 @@ def report_page() -> str:
     """How large the page of a run is, and how long it takes to make and to open."""
     head = ("run", "clients", "rounds", "page", "made in", "opened in")
     rows = [
-        (one["method"], str(one["clients"]), str(one["rounds"]), size(one["bytes"]), f"{one['made']:.1f} s",
-         f"{one['opened']:.2f} s")
+        (
+            one["method"],
+            str(one["clients"]),
+            str(one["rounds"]),
+            size(one["bytes"]),
+            f"{one['made']:.1f} s",
+            f"{one['opened']:.2f} s",
+        )
         for one in json.loads(PAGE.read_text())
-    ]  # fmt: skip
+    ]
     return table(head, rows, "lrrrrr")

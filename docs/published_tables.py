@@ -87,10 +87,18 @@ def tradeoff() -> str:
         found = by_label(name)
         label = "0.001" if "HCCT as printed, λ 0.001" in found else "0.1"  # the least that was run
         least, alone, usual = found[f"HCCT as printed, λ {label}"], found["Independent"], found["HCCT"]
-        lines.append((
-            what, str(alone[0]["groups"]), label, over(least, "groups", 1), error(least), error(alone),
-            over(usual, "groups", 1), error(usual),
-        ))  # fmt: skip
+        lines.append(
+            (
+                what,
+                str(alone[0]["groups"]),
+                label,
+                over(least, "groups", 1),
+                error(least),
+                error(alone),
+                over(usual, "groups", 1),
+                error(usual),
+            )
+        )
     head = ("", "clients", "share", "groups", "error in %", "alone", "groups at 0.7", "error in %")
     return table(head, lines, "lrrrrrrr")
 

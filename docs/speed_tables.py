@@ -147,9 +147,10 @@ def clustering(folder: Path = SPEED) -> str:
     instead = [
         (about, *_sizes(one), seconds(one["theirs"]["median"]), seconds(one["ours"]["median"]), times(one["faster"]["median"]))
         for about, one in (
-            ("cosine similarities in two loops", found["pairwise"]), ("HCCT's merge from its definition", found["literal"])
+            ("cosine similarities in two loops", found["pairwise"]),
+            ("HCCT's merge from its definition", found["literal"]),
         )
-    ]  # fmt: skip
+    ]
     against = table(("in place of", "clients", "parameters", "its time", "Coterie's", "faster"), instead, "lrrrrr")
     return f"{table(head, rows, 'r' * len(head))}\n{against}"
 

@@ -156,11 +156,17 @@ def summary() -> str:
         index = {own[0]["kind"]: mean(_each(own, "ari")) for own in by_world}
         worst = min(index, key=lambda kind: index[kind])
         right = _each(runs, "right_from")
-        lines.append((
-            f"`{method}`", f"{mean(index.values()):.2f}", f"{index[worst]:.2f} (`{worst}`)",
-            f"{len(right)} of {len(runs)}", f"{median(right):g}" if right else NOTHING,
-            f"{mean(_each(runs, 'accuracy')):.3f}", f"{mean(_each(runs, 'bytes')) / 1e6:.1f} MB",
-        ))  # fmt: skip
+        lines.append(
+            (
+                f"`{method}`",
+                f"{mean(index.values()):.2f}",
+                f"{index[worst]:.2f} (`{worst}`)",
+                f"{len(right)} of {len(runs)}",
+                f"{median(right):g}" if right else NOTHING,
+                f"{mean(_each(runs, 'accuracy')):.3f}",
+                f"{mean(_each(runs, 'bytes')) / 1e6:.1f} MB",
+            )
+        )
     head = ("method", "adjusted Rand", "least world", "right at the end", "from round", "accuracy", "bytes")
     return table(head, lines, "lrrrrrr") if lines else "Not measured yet.\n"
 

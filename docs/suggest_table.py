@@ -26,16 +26,28 @@ def worlds() -> str:
         runs, new = row["runs"], row["world"] != title
         title = row["world"]
         given = [run for run in runs if "same" in run]
-        rows.append((
-            title if new else "", f"{row['found']} of {len(runs)}" if new else "", f"`{row['method']}`",
-            ", ".join(str(sum(run["sure"] == sure for run in runs)) for sure in SURE),
-            _of(run["same"]["found"] for run in given), _of(run["other"]["found"] for run in given),
-            _of(run["same"]["true"] for run in given), _of(run["default"]["true"] for run in runs),
-        ))  # fmt: skip
+        rows.append(
+            (
+                title if new else "",
+                f"{row['found']} of {len(runs)}" if new else "",
+                f"`{row['method']}`",
+                ", ".join(str(sum(run["sure"] == sure for run in runs)) for sure in SURE),
+                _of(run["same"]["found"] for run in given),
+                _of(run["other"]["found"] for run in given),
+                _of(run["same"]["true"] for run in given),
+                _of(run["default"]["true"] for run in runs),
+            )
+        )
     head = (
-        "digits, 20 clients", "finding is the truth", "method", "clear, narrow, none", "finds the finding",
-        "from another first model", "finds the truth", "with its defaults",
-    )  # fmt: skip
+        "digits, 20 clients",
+        "finding is the truth",
+        "method",
+        "clear, narrow, none",
+        "finds the finding",
+        "from another first model",
+        "finds the truth",
+        "with its defaults",
+    )
     return table(head, rows, "lrlrrrrr")
 
 

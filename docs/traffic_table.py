@@ -26,10 +26,13 @@ def traffic() -> str:
     nets, rows = found["nets"], {(row["method"], row["net"]): row for row in found["rows"]}
     methods = list(dict.fromkeys(row["method"] for row in found["rows"]))
     lines = [
-        (f"`{method}`", str(rows[method, next(iter(nets))]["down"]["messages"]),
-         *(_cell(rows[method, net], way) for net in nets for way in WAYS))
+        (
+            f"`{method}`",
+            str(rows[method, next(iter(nets))]["down"]["messages"]),
+            *(_cell(rows[method, net], way) for net in nets for way in WAYS),
+        )
         for method in methods
-    ]  # fmt: skip
+    ]
     head = ("method", "messages each way", *(f"`{net}`, {way}" for net in nets for way in WAYS))
     about = (
         f"{found['clients']} clients, {found['rounds']} rounds, `flwr` {found['versions']['flwr']}; "

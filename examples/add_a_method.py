@@ -96,9 +96,15 @@ class KMeansFL:
         text = f"k-means of {len(updates)} updates: {clear.text}"
         then = "all clients would have stayed together" if clear.held else "there would have been groups"
         note = Note(
-            kind="cluster", clients=replies.clients, parts=groups, text=text, criteria=(clear,), otherwise=then,
-            heard=replies.clients, similarity={"all": torch.cdist(updates, updates).float()},
-        )  # fmt: skip
+            kind="cluster",
+            clients=replies.clients,
+            parts=groups,
+            text=text,
+            criteria=(clear,),
+            otherwise=then,
+            heard=replies.clients,
+            similarity={"all": torch.cdist(updates, updates).float()},
+        )
         models = state.models + group_means(replies, groups)[0]
         return replace(state, round=state.round + 1, models=models, group=row_of(groups), notes=(note,))
 

@@ -34,9 +34,15 @@ from papers.tally import Tally
 
 
 def by_epochs(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], epochs: Sequence[int],
-    threshold: float, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    epochs: Sequence[int],
+    threshold: float,
+    seed: int,
+) -> dict[str, Any]:
     """The cosines of clients' weights after each of these numbers of epochs alone: layer -> epochs -> ``(n, n)``.
 
     ``clients``: whose they are, in order, which is by true groups; ``truth``: these groups. ``groups``: epochs -> those that
@@ -67,9 +73,17 @@ def by_epochs(
 
 
 def by_mixing(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], method: Mapping[str, Any],
-    rounds: int, every: int, target: float, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    method: Mapping[str, Any],
+    rounds: int,
+    every: int,
+    target: float,
+    seed: int,
+) -> dict[str, Any]:
     """What is found of a method (see :meth:`Tally.found`); ``validation``: the mean over clients of the loss on their
     validation data, in the rounds tested, and ``validation_end`` in the last; ``precision`` and ``precision_any`` at the end.
     """
@@ -90,22 +104,39 @@ def by_mixing(
 # The gains, in points of test accuracy, are "on our respective experiments": of two tasks first.
 STUDIES = (
     Study(
-        name="acfl/fig3", where="figure 3", what="Cosines of clients' weights by layer and epochs of pre-training",
-        measure=by_epochs, claims=claims.of_layers, figure=figures.heat_maps, table=claims.table_of_layers,
+        name="acfl/fig3",
+        where="figure 3",
+        what="Cosines of clients' weights by layer and epochs of pre-training",
+        measure=by_epochs,
+        claims=claims.of_layers,
+        figure=figures.heat_maps,
+        table=claims.table_of_layers,
     ),
     Study(
-        name="acfl/fig4", where="figure 4", what="Cosines of pairs of clients' dense layers by epochs of pre-training",
-        measure=by_epochs, claims=claims.of_pairs, figure=figures.pairs, rows_of="acfl/fig3",
+        name="acfl/fig4",
+        where="figure 4",
+        what="Cosines of pairs of clients' dense layers by epochs of pre-training",
+        measure=by_epochs,
+        claims=claims.of_pairs,
+        figure=figures.pairs,
+        rows_of="acfl/fig3",
     ),
     Study(
-        name="acfl/two-tasks", where="figures 5-7, two tasks", what="Two classes a client: by λ, with and without clustering",
-        measure=by_mixing, claims=partial(claims.of_mixing, gain=12, fedavg_precise=True), figure=figures.by_mixing,
+        name="acfl/two-tasks",
+        where="figures 5-7, two tasks",
+        what="Two classes a client: by λ, with and without clustering",
+        measure=by_mixing,
+        claims=partial(claims.of_mixing, gain=12, fedavg_precise=True),
+        figure=figures.by_mixing,
         table=claims.table_of_mixing,
     ),
     Study(
-        name="acfl/three-tasks", where="figures 5-7, three tasks",
+        name="acfl/three-tasks",
+        where="figures 5-7, three tasks",
         what="Three classes of its group's five a client: by λ, with and without clustering",
-        measure=by_mixing, claims=partial(claims.of_mixing, gain=11, fedavg_precise=False), figure=figures.by_mixing,
+        measure=by_mixing,
+        claims=partial(claims.of_mixing, gain=11, fedavg_precise=False),
+        figure=figures.by_mixing,
         table=claims.table_of_mixing,
     ),
-)  # fmt: skip
+)

@@ -68,22 +68,42 @@ def of_layers(rows: Sequence[Row]) -> tuple[Claim, ...]:
     words = {p: ", ".join(f"{value:.2f}" for value in index[p]) for p in problems}
     first, last = index[SHARED][0], index[SHARED][-1]
     return (
-        Claim(what=f"dense layers after {ENOUGH} epochs", printed="task-specific",
-              ours=f"same group above others by {least[0]:.3f} or more ({least[1]})",
-              rule=f"by {MUCH:g} or more, in every experiment", holds=least[0] >= MUCH),
-        Claim(what=f"convolutional layers after {ENOUGH} epochs", printed="not task-specific but general",
-              ours=f"same group above others by {most[0]:.3f} at most ({most[1]}, {most[2]})",
-              rule=f"by {LITTLE:g} at most, in every layer and experiment", holds=most[0] <= LITTLE),
-        Claim(what=f"clusters of the first two experiments after {ENOUGH} epochs", printed="optimal",
-              ours=", ".join(f"{p}: adjusted Rand {index[p][0]:.2f}" for p in clear), rule="1 in all runs",
-              holds=all(index[p][0] == 1 for p in clear)),
-        Claim(what="the same with more epochs", printed="maintained",
-              ours="; ".join(f"{p}: {words[p]} after {', '.join(map(str, after))}" for p in clear),
-              rule="1 in all runs, after every number of epochs", holds=all(min(index[p]) == 1 for p in clear)),
-        Claim(what="clusters of the third experiment with more epochs", printed="the second loses its structure",
-              ours=f"adjusted Rand {words[SHARED]} after {', '.join(map(str, after))} epochs",
-              rule=f"lower at the end than after {ENOUGH} epochs", holds=last < first),
-    )  # fmt: skip
+        Claim(
+            what=f"dense layers after {ENOUGH} epochs",
+            printed="task-specific",
+            ours=f"same group above others by {least[0]:.3f} or more ({least[1]})",
+            rule=f"by {MUCH:g} or more, in every experiment",
+            holds=least[0] >= MUCH,
+        ),
+        Claim(
+            what=f"convolutional layers after {ENOUGH} epochs",
+            printed="not task-specific but general",
+            ours=f"same group above others by {most[0]:.3f} at most ({most[1]}, {most[2]})",
+            rule=f"by {LITTLE:g} at most, in every layer and experiment",
+            holds=most[0] <= LITTLE,
+        ),
+        Claim(
+            what=f"clusters of the first two experiments after {ENOUGH} epochs",
+            printed="optimal",
+            ours=", ".join(f"{p}: adjusted Rand {index[p][0]:.2f}" for p in clear),
+            rule="1 in all runs",
+            holds=all(index[p][0] == 1 for p in clear),
+        ),
+        Claim(
+            what="the same with more epochs",
+            printed="maintained",
+            ours="; ".join(f"{p}: {words[p]} after {', '.join(map(str, after))}" for p in clear),
+            rule="1 in all runs, after every number of epochs",
+            holds=all(min(index[p]) == 1 for p in clear),
+        ),
+        Claim(
+            what="clusters of the third experiment with more epochs",
+            printed="the second loses its structure",
+            ours=f"adjusted Rand {words[SHARED]} after {', '.join(map(str, after))} epochs",
+            rule=f"lower at the end than after {ENOUGH} epochs",
+            holds=last < first,
+        ),
+    )
 
 
 def table_of_layers(rows: Sequence[Row]) -> Table:
@@ -118,13 +138,21 @@ def of_pairs(rows: Sequence[Row]) -> tuple[Claim, ...]:
             for i in range(start + 1, len(epochs))
         ]
         out += [
-            Claim(what=f"{problem}: similarity with more epochs", printed="increases across clients",
-                  ours=f"mean of pairs {means[0]:.3f} to {means[-1]:.3f}; rank correlation with the epochs {rank:.2f}",
-                  rule="rank correlation at least 0.9", holds=rank >= 0.9),
-            Claim(what=f"{problem}: similarity of pairs, relative to each other", printed="relatively unchanged",
-                  ours=f"rank correlation of pairs with those after {ENOUGH} epochs at least {min(kept):.2f}",
-                  rule="at least 0.8 after every number of epochs", holds=min(kept) >= 0.8),
-        ]  # fmt: skip
+            Claim(
+                what=f"{problem}: similarity with more epochs",
+                printed="increases across clients",
+                ours=f"mean of pairs {means[0]:.3f} to {means[-1]:.3f}; rank correlation with the epochs {rank:.2f}",
+                rule="rank correlation at least 0.9",
+                holds=rank >= 0.9,
+            ),
+            Claim(
+                what=f"{problem}: similarity of pairs, relative to each other",
+                printed="relatively unchanged",
+                ours=f"rank correlation of pairs with those after {ENOUGH} epochs at least {min(kept):.2f}",
+                rule="at least 0.8 after every number of epochs",
+                holds=min(kept) >= 0.8,
+            ),
+        ]
     return tuple(out)
 
 
@@ -160,26 +188,47 @@ def of_mixing(rows: Sequence[Row], gain: float, fedavg_precise: bool) -> tuple[C
     worst = min(known, key=lambda place: mean(known[place], "accuracy"))
     each = ", ".join(f"{one:+.1f} (λ = {share:g})" for share, one in zip(lambdas, gains, strict=True))
     out = [
-        Claim(what="test accuracy with clustering, mean over λ", printed=f"+{gain:g} %",
-              ours=f"{np.mean(gains):+.1f} points: {each}", rule=f"at least half of that, {gain / 2:+g} points",
-              holds=bool(np.mean(gains) >= gain / 2)),
-        Claim(what="the least accurate of all", printed="no clustering, λ = 0 (FedAvg)",
-              ours=f"{words(worst)}: {mean(known[worst], 'accuracy'):.3f}", rule="FedAvg", holds=worst == (False, 0)),
-        Claim(what="validation loss at the end, mean over λ", printed="lower with clustering",
-              ours=f"{np.mean(with_):.3f} beside {np.mean(without):.3f}", rule="lower with clustering",
-              holds=bool(np.mean(with_) < np.mean(without))),
-        Claim(what="oscillation of the validation loss, mean over λ", printed="reduced by clustering",
-              ours=f"{calm:.4f} beside {restless:.4f} from one tested round to the next, in the second half",
-              rule="less with clustering", holds=bool(calm < restless)),
+        Claim(
+            what="test accuracy with clustering, mean over λ",
+            printed=f"+{gain:g} %",
+            ours=f"{np.mean(gains):+.1f} points: {each}",
+            rule=f"at least half of that, {gain / 2:+g} points",
+            holds=bool(np.mean(gains) >= gain / 2),
+        ),
+        Claim(
+            what="the least accurate of all",
+            printed="no clustering, λ = 0 (FedAvg)",
+            ours=f"{words(worst)}: {mean(known[worst], 'accuracy'):.3f}",
+            rule="FedAvg",
+            holds=worst == (False, 0),
+        ),
+        Claim(
+            what="validation loss at the end, mean over λ",
+            printed="lower with clustering",
+            ours=f"{np.mean(with_):.3f} beside {np.mean(without):.3f}",
+            rule="lower with clustering",
+            holds=bool(np.mean(with_) < np.mean(without)),
+        ),
+        Claim(
+            what="oscillation of the validation loss, mean over λ",
+            printed="reduced by clustering",
+            ours=f"{calm:.4f} beside {restless:.4f} from one tested round to the next, in the second half",
+            rule="less with clustering",
+            holds=bool(calm < restless),
+        ),
         _stands_out(known, lambdas),
-    ]  # fmt: skip
+    ]
     if fedavg_precise:
         best = max(known, key=lambda place: mean(known[place], "precision"))
         out.append(
-            Claim(what="the greatest precision of all", printed="no clustering, λ = 0 (FedAvg)",
-                  ours=f"{words(best)}: {mean(known[best], 'precision'):.3f}; FedAvg {mean(known[False, 0], 'precision'):.3f}",
-                  rule="FedAvg's", holds=mean(known[False, 0], "precision") >= mean(known[best], "precision"))
-        )  # fmt: skip
+            Claim(
+                what="the greatest precision of all",
+                printed="no clustering, λ = 0 (FedAvg)",
+                ours=f"{words(best)}: {mean(known[best], 'precision'):.3f}; FedAvg {mean(known[False, 0], 'precision'):.3f}",
+                rule="FedAvg's",
+                holds=mean(known[False, 0], "precision") >= mean(known[best], "precision"),
+            )
+        )
     return tuple(out)
 
 
@@ -191,10 +240,12 @@ def _stands_out(known: dict[tuple[bool, float], list[Row]], lambdas: Sequence[fl
     }
     apart = {name: max(each) - min(each) for name, each in kinds.items()}
     return Claim(
-        what="λ, but for FedAvg", printed="none stands out, with clustering or without",
+        what="λ, but for FedAvg",
+        printed="none stands out, with clustering or without",
         ours="; ".join(f"{name}: accuracies {wide:.3f} apart" for name, wide in apart.items()),
-        rule=f"at most {ALIKE:g} apart, in both", holds=max(apart.values()) <= ALIKE,
-    )  # fmt: skip
+        rule=f"at most {ALIKE:g} apart, in both",
+        holds=max(apart.values()) <= ALIKE,
+    )
 
 
 def words(place: tuple[bool, float]) -> str:

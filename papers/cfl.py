@@ -43,10 +43,12 @@ def grow_tree(
     kin = {client: group for group in truth for client in group}
     new = [client for client in sorted(world.clients) if client not in founders]
     return {
-        "tree": branch(history(lines)), "groups": groups, "truth": truth,
+        "tree": branch(history(lines)),
+        "groups": groups,
+        "truth": truth,
         "newcomers": {client: bool(set(home[client]) <= set(kin[client])) for client in new},
         "accuracy": short(float(np.mean([entry["accuracy"] for entry in lines[-1]["clients"].values()]))),
-    }  # fmt: skip
+    }
 
 
 def branch(group: Group) -> dict[str, Any]:
@@ -68,9 +70,16 @@ def gap_of(note: Note, of: str, world: World) -> dict[str, float]:
 
 
 def gap_at_last(
-    on: Resources, *, problem: str, examples: int, share: float, scenario: Mapping[str, Any], training: Mapping[str, Any],
-    rounds: int, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    examples: int,
+    share: float,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    rounds: int,
+    seed: int,
+) -> dict[str, Any]:
     """The gap after so many rounds of Federated Learning, with so many training examples a client; and what one split-half
     probe finds at the same model.
 
@@ -118,19 +127,36 @@ def norms_by_round(
 
 STUDIES = (
     Study(
-        name="cfl/fig4", where="figure 4", what="The parameter tree of a run, and newcomers that walk down it",
-        measure=grow_tree, claims=tree_claims, figure=figures.tree,
+        name="cfl/fig4",
+        where="figure 4",
+        what="The parameter tree of a run, and newcomers that walk down it",
+        measure=grow_tree,
+        claims=tree_claims,
+        figure=figures.tree,
     ),
     Study(
-        name="cfl/fig5", where="figure 5", what="The separation gap by how many examples a client has",
-        measure=gap_at_last, claims=gap_claims, figure=figures.gap_by_examples, table=gap_table,
+        name="cfl/fig5",
+        where="figure 5",
+        what="The separation gap by how many examples a client has",
+        measure=gap_at_last,
+        claims=gap_claims,
+        figure=figures.gap_by_examples,
+        table=gap_table,
     ),
     Study(
-        name="cfl/fig6", where="figure 6", what="The separation gap by the rounds of Federated Learning",
-        measure=gap_by_round, claims=round_claims, figure=figures.gap_by_round,
+        name="cfl/fig6",
+        where="figure 6",
+        what="The separation gap by the rounds of Federated Learning",
+        measure=gap_by_round,
+        claims=round_claims,
+        figure=figures.gap_by_round,
     ),
     Study(
-        name="cfl/fig7", where="figure 7", what="The norms of CFL's criteria with two clients, congruent and incongruent",
-        measure=norms_by_round, claims=norm_claims, figure=figures.norms,
+        name="cfl/fig7",
+        where="figure 7",
+        what="The norms of CFL's criteria with two clients, congruent and incongruent",
+        measure=norms_by_round,
+        claims=norm_claims,
+        figure=figures.norms,
     ),
-)  # fmt: skip
+)

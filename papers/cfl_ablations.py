@@ -62,10 +62,14 @@ class PublishedCFL:
     name: ClassVar[str] = "cfl-published"
 
     split_rounds: tuple[int, ...] = setting((), "split the least alike group in each of these rounds", ge=1)
-    linkage: str = setting("single", "of the cut: single is Algorithm 1's; complete is the published code's",
-                           choices=("single", "complete"))  # fmt: skip
-    ids: str = setting("right", "mixed up: positions within a group are taken for clients, as in the published code",
-                       choices=("right", "mixed up"))  # fmt: skip
+    linkage: str = setting(
+        "single", "of the cut: single is Algorithm 1's; complete is the published code's", choices=("single", "complete")
+    )
+    ids: str = setting(
+        "right",
+        "mixed up: positions within a group are taken for clients, as in the published code",
+        choices=("right", "mixed up"),
+    )
 
     def __post_init__(self) -> None:
         check(self)

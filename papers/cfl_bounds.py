@@ -59,14 +59,22 @@ def claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     most = max(more or still, key=lambda row: row["found"]["correct"] - row["found"]["gap"])
     return (
         *(_far(kind, own) for kind in KINDS if (own := picked(rows, stationary=kind))),
-        Claim(what="γ below sin(π / (4(k − 1)))", printed="always correct (Theorem 1)",
-              ours=f"correct in every draw at {right} of {len(green)} points", rule="at all of them",
-              holds=right == len(green) if green else None),
-        Claim(what="a gap above zero and a right cut", printed="the one if and only if the other (Remark 2)",
-              ours=f"at {_where(most)} a gap in {most['found']['gap']:.2f} of the draws, a right cut in "
-                   f"{most['found']['correct']:.2f}",
-              rule="the same shares everywhere", holds=not more),
-    )  # fmt: skip
+        Claim(
+            what="γ below sin(π / (4(k − 1)))",
+            printed="always correct (Theorem 1)",
+            ours=f"correct in every draw at {right} of {len(green)} points",
+            rule="at all of them",
+            holds=right == len(green) if green else None,
+        ),
+        Claim(
+            what="a gap above zero and a right cut",
+            printed="the one if and only if the other (Remark 2)",
+            ours=f"at {_where(most)} a gap in {most['found']['gap']:.2f} of the draws, a right cut in "
+            f"{most['found']['correct']:.2f}",
+            rule="the same shares everywhere",
+            holds=not more,
+        ),
+    )
 
 
 def _far(stationary: bool, rows: Sequence[Row]) -> Claim:
@@ -74,10 +82,12 @@ def _far(stationary: bool, rows: Sequence[Row]) -> Claim:
     beyond = [row for row in rows if row["cell"]["k"] > 10 and row["cell"]["gamma"] > 1]
     best = max(beyond, key=lambda row: (row["found"]["gap"] >= 0.95, row["cell"]["gamma"], row["cell"]["k"]))
     return Claim(
-        what=f"k > 10 and γ > 1, {KINDS[stationary]} gradients", printed="P[g(α) > 0] ≈ 1",
-        ours=f"{best['found']['gap']:.2f} at {_where(best)}", rule="at least 0.95 at some such point",
+        what=f"k > 10 and γ > 1, {KINDS[stationary]} gradients",
+        printed="P[g(α) > 0] ≈ 1",
+        ours=f"{best['found']['gap']:.2f} at {_where(best)}",
+        rule="at least 0.95 at some such point",
         holds=best["found"]["gap"] >= 0.95,
-    )  # fmt: skip
+    )
 
 
 def _where(row: Row) -> str:
@@ -99,7 +109,12 @@ def table(rows: Sequence[Row]) -> Table:
 
 STUDIES = (
     Study(
-        name="cfl/fig3", where="figure 3", what="How often the best cut is right, by the number of distributions and the noise",
-        measure=try_cuts, claims=claims, figure=figures.cuts, table=table,
+        name="cfl/fig3",
+        where="figure 3",
+        what="How often the best cut is right, by the number of distributions and the noise",
+        measure=try_cuts,
+        claims=claims,
+        figure=figures.cuts,
+        table=table,
     ),
-)  # fmt: skip
+)

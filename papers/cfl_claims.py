@@ -27,11 +27,21 @@ def tree_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     right = [row["found"]["groups"] == row["found"]["truth"] for row in rows]
     new = [placed for row in rows for placed in row["found"]["newcomers"].values()]
     return (
-        Claim(what="leaves of the tree", printed="groups of congruent clients (illustration)",
-              ours=f"exactly the true groups in {sum(right)} of {len(right)} runs", rule="in all runs", holds=all(right)),
-        Claim(what="newcomers walk down the tree (Algorithm 4)", printed="to the most similar branch",
-              ours=f"{sum(new)} of {len(new)} reach the leaf of their group", rule="all", holds=all(new)),
-    )  # fmt: skip
+        Claim(
+            what="leaves of the tree",
+            printed="groups of congruent clients (illustration)",
+            ours=f"exactly the true groups in {sum(right)} of {len(right)} runs",
+            rule="in all runs",
+            holds=all(right),
+        ),
+        Claim(
+            what="newcomers walk down the tree (Algorithm 4)",
+            printed="to the most similar branch",
+            ours=f"{sum(new)} of {len(new)} reach the leaf of their group",
+            rule="all",
+            holds=all(new),
+        ),
+    )
 
 
 # -- figure 5 --------------------------------------------------------------------------------------------------------------
@@ -51,17 +61,29 @@ def _gap_claims(problem: str, rows: Sequence[Row]) -> tuple[Claim, ...]:
     of_updates, of_gradients = enough[UPDATES], enough[GRADIENTS]
     better = sum(a > b for a, b in zip(means[UPDATES], means[GRADIENTS], strict=True))
     return (
-        Claim(what=f"{problem}: examples for a gap above zero", printed=f"≈ {printed}" if printed else "– (MNIST ≈ 20)",
-              ours=_number(of_updates), rule=f"{low} to {high}" if printed else "some of the sizes",
-              holds=of_updates is not None and low <= of_updates <= high),
-        Claim(what=f"{problem}: the gap with more examples", printed="grows monotonically",
-              ours=", ".join(f"{point:.2f}" for point in means[UPDATES]), rule="every mean above the one before", holds=rises),
-        Claim(what=f"{problem}: weight-updates beside gradients", printed="better separation with fewer examples",
-              ours=f"greater gap at {better} of {len(sizes)} sizes; above zero from {_number(of_updates)} beside "
-                   f"{_number(of_gradients)}",
-              rule="a greater gap at all sizes, and above zero with no more examples",
-              holds=better == len(sizes) and (of_updates or np.inf) <= (of_gradients or np.inf)),
-    )  # fmt: skip
+        Claim(
+            what=f"{problem}: examples for a gap above zero",
+            printed=f"≈ {printed}" if printed else "– (MNIST ≈ 20)",
+            ours=_number(of_updates),
+            rule=f"{low} to {high}" if printed else "some of the sizes",
+            holds=of_updates is not None and low <= of_updates <= high,
+        ),
+        Claim(
+            what=f"{problem}: the gap with more examples",
+            printed="grows monotonically",
+            ours=", ".join(f"{point:.2f}" for point in means[UPDATES]),
+            rule="every mean above the one before",
+            holds=rises,
+        ),
+        Claim(
+            what=f"{problem}: weight-updates beside gradients",
+            printed="better separation with fewer examples",
+            ours=f"greater gap at {better} of {len(sizes)} sizes; above zero from {_number(of_updates)} beside "
+            f"{_number(of_gradients)}",
+            rule="a greater gap at all sizes, and above zero with no more examples",
+            holds=better == len(sizes) and (of_updates or np.inf) <= (of_gradients or np.inf),
+        ),
+    )
 
 
 def gap_table(rows: Sequence[Row]) -> Table:
@@ -78,9 +100,15 @@ def gap_table(rows: Sequence[Row]) -> Table:
             alike = "–" if any(each["p"] is None for each in tests) else f"{np.median([each['p'] for each in tests]):.1g}"
             lines.append((problem, str(size), *cells, alike, f"{sum(each['ari'] == 1 for each in tests)} of {len(own)}"))
     head = (
-        "problem", "examples", "g(α) of updates", "right cut", "g(α) of gradients", "right cut", "split-half: p, median",
+        "problem",
+        "examples",
+        "g(α) of updates",
+        "right cut",
+        "g(α) of gradients",
+        "right cut",
+        "split-half: p, median",
         "true groups",
-    )  # fmt: skip
+    )
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 
 
@@ -100,16 +128,28 @@ def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
         first = {of: place + 1 for of, points in means.items() if (place := stays_above(list(points))) is not None}
         rounds = {of: str(first.get(of, "never")) for of in means}
         out += [
-            Claim(what=f"{problem}: rounds for a gap above zero", printed=f"≈ {ENOUGH_ROUNDS}", ours=rounds[UPDATES],
-                  rule=f"at most {2 * ENOUGH_ROUNDS}, then until the end",
-                  holds=first.get(UPDATES, np.inf) <= 2 * ENOUGH_ROUNDS),
-            Claim(what=f"{problem}: the gap with more rounds", printed="increases monotonically",
-                  ours=f"{means[UPDATES][0]:.2f} to {means[UPDATES][-1]:.2f}; rank correlation with the round {rank:.2f}",
-                  rule="rank correlation at least 0.9", holds=rank >= 0.9),
-            Claim(what=f"{problem}: weight-updates beside gradients", printed="separate at a greater distance",
-                  ours=f"{rounds[UPDATES]} beside {rounds[GRADIENTS]}", rule="a gap above zero as early, or earlier",
-                  holds=first.get(UPDATES, np.inf) <= first.get(GRADIENTS, np.inf)),
-        ]  # fmt: skip
+            Claim(
+                what=f"{problem}: rounds for a gap above zero",
+                printed=f"≈ {ENOUGH_ROUNDS}",
+                ours=rounds[UPDATES],
+                rule=f"at most {2 * ENOUGH_ROUNDS}, then until the end",
+                holds=first.get(UPDATES, np.inf) <= 2 * ENOUGH_ROUNDS,
+            ),
+            Claim(
+                what=f"{problem}: the gap with more rounds",
+                printed="increases monotonically",
+                ours=f"{means[UPDATES][0]:.2f} to {means[UPDATES][-1]:.2f}; rank correlation with the round {rank:.2f}",
+                rule="rank correlation at least 0.9",
+                holds=rank >= 0.9,
+            ),
+            Claim(
+                what=f"{problem}: weight-updates beside gradients",
+                printed="separate at a greater distance",
+                ours=f"{rounds[UPDATES]} beside {rounds[GRADIENTS]}",
+                rule="a gap above zero as early, or earlier",
+                holds=first.get(UPDATES, np.inf) <= first.get(GRADIENTS, np.inf),
+            ),
+        ]
     return tuple(out)
 
 
@@ -123,17 +163,31 @@ def norm_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     falls = [_late(row, "client_norm") / max(row["found"]["client_norm"]) for row in of["congruent"]]
     stays = [_late(row, "client_norm") / _late(row, "client_norm", 0.5) for row in of["incongruent"]]
     return (
-        Claim(what="incongruent: the greatest client norm (33)", printed="stagnates and even increases",
-              ours=f"{np.mean(stays):.2f} of that in the middle of the rounds, {min(stays):.2f} in the worst seed",
-              rule="at least 0.9 of that in the middle in every seed", holds=min(stays) >= 0.9),
-        *(Claim(what=f"{kind}: the mean update (32)", printed="goes to zero",
+        Claim(
+            what="incongruent: the greatest client norm (33)",
+            printed="stagnates and even increases",
+            ours=f"{np.mean(stays):.2f} of that in the middle of the rounds, {min(stays):.2f} in the worst seed",
+            rule="at least 0.9 of that in the middle in every seed",
+            holds=min(stays) >= 0.9,
+        ),
+        *(
+            Claim(
+                what=f"{kind}: the mean update (32)",
+                printed="goes to zero",
                 ours=f"{np.mean(shares):.2f} of its greatest, {max(shares):.2f} in the worst seed",
-                rule="at most 0.1 of its greatest in every seed", holds=max(shares) <= 0.1)
-          for kind, shares in still.items()),
-        Claim(what="congruent: the greatest client norm (33)", printed="decreases along with it",
-              ours=f"{np.mean(falls):.2f} of its greatest, {max(falls):.2f} in the worst seed",
-              rule="at most 0.2 of its greatest in every seed", holds=max(falls) <= 0.2),
-    )  # fmt: skip
+                rule="at most 0.1 of its greatest in every seed",
+                holds=max(shares) <= 0.1,
+            )
+            for kind, shares in still.items()
+        ),
+        Claim(
+            what="congruent: the greatest client norm (33)",
+            printed="decreases along with it",
+            ours=f"{np.mean(falls):.2f} of its greatest, {max(falls):.2f} in the worst seed",
+            rule="at most 0.2 of its greatest in every seed",
+            holds=max(falls) <= 0.2,
+        ),
+    )
 
 
 def _late(row: Row, name: str, until: float = 1.0) -> float:

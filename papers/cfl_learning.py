@@ -35,9 +35,17 @@ SEEN: Mapping[str, type] = MappingProxyType({"fedavg": Watched, "cfl": SeenCFL, 
 
 
 def learn(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], method: Mapping[str, Any],
-    rounds: int, every: int, seed: int, target: float | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    method: Mapping[str, Any],
+    rounds: int,
+    every: int,
+    seed: int,
+    target: float | None = None,
+) -> dict[str, Any]:
     """What a :class:`Tally` and a :class:`Course` find of a method; ``every`` so many rounds are tested."""
     made = words.world_of_chains if scenario["name"] == words.CHAINS else None
     world = made(scenario, training, seed) if made else world_of(on, scenario, training, seed)
@@ -96,20 +104,32 @@ class Course:
         assert self.last is not None
         assert self.last.scores
         return {
-            "score": self.score, "scores": self.scores, "by_group": [list(group) for group in zip(*self.by_group, strict=True)],
+            "score": self.score,
+            "scores": self.scores,
+            "by_group": [list(group) for group in zip(*self.by_group, strict=True)],
             "clients": [short(self.last.scores[client][self.score]) for client in sorted(self.last.scores)],
             "truth": [list(group) for group in self.world.truth or ()],
             "leaves": [{"clients": list(clients), **kept} for clients, kept in self.leaves.items()],
-        }  # fmt: skip
+        }
 
 
 STUDIES = (
     Study(
-        name="cfl/fig8", where="figure 8", what="CFL with groups that permute labels, split by split: accuracy",
-        measure=learn, claims=claims.of_permutations, figure=figures.course, table=method_table,
+        name="cfl/fig8",
+        where="figure 8",
+        what="CFL with groups that permute labels, split by split: accuracy",
+        measure=learn,
+        claims=claims.of_permutations,
+        figure=figures.course,
+        table=method_table,
     ),
     Study(
-        name="cfl/fig9", where="figure 9", what="CFL with articles of four topics, split by split: perplexity of the next word",
-        measure=learn, claims=claims.of_words, figure=figures.course, table=claims.word_table,
+        name="cfl/fig9",
+        where="figure 9",
+        what="CFL with articles of four topics, split by split: perplexity of the next word",
+        measure=learn,
+        claims=claims.of_words,
+        figure=figures.course,
+        table=claims.word_table,
     ),
-)  # fmt: skip
+)

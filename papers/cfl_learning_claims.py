@@ -49,19 +49,36 @@ def of_permutations(rows: Sequence[Row]) -> tuple[Claim, ...]:
     more = float(np.mean(found(joint, "scores")[:, -1] - found(joint, "scores")[:, until]))
     at_once = float(np.mean([_best_gain(row, first) for row in cfl]))
     return (
-        Claim(what="accuracy at the end, CFL beside FL", printed="close to 60 % beside 20 %: more than doubled",
-              ours=f"{spread(cfl, 'accuracy', digits=3)} beside {spread(joint, 'accuracy', digits=3)}: {ratio:.2f} times",
-              rule="at least twice", holds=ratio >= 2),
-        Claim(what=f"FL after round {first}", printed="converged, stagnates at around 20 %",
-              ours=f"{more:+.3f} until the end", rule="at most 0.05 more", holds=more <= 0.05),
-        Claim(what="the first split, for the group that gains most", printed="+25 points at once",
-              ours=f"{at_once:+.3f}", rule=f"at least +0.15 after {SOON} rounds", holds=at_once >= 0.15),
+        Claim(
+            what="accuracy at the end, CFL beside FL",
+            printed="close to 60 % beside 20 %: more than doubled",
+            ours=f"{spread(cfl, 'accuracy', digits=3)} beside {spread(joint, 'accuracy', digits=3)}: {ratio:.2f} times",
+            rule="at least twice",
+            holds=ratio >= 2,
+        ),
+        Claim(
+            what=f"FL after round {first}",
+            printed="converged, stagnates at around 20 %",
+            ours=f"{more:+.3f} until the end",
+            rule="at most 0.05 more",
+            holds=more <= 0.05,
+        ),
+        Claim(
+            what="the first split, for the group that gains most",
+            printed="+25 points at once",
+            ours=f"{at_once:+.3f}",
+            rule=f"at least +0.15 after {SOON} rounds",
+            holds=at_once >= 0.15,
+        ),
         _right("the groups after three splits", "all incongruent clients separated", cfl),
         *_cosines(cfl, first),
-        *([_right("CFL by its criteria: groups", "– (the figures split in given rounds)", criteria)]
-          if (criteria := of(rows, CRITERIA)) else []),
+        *(
+            [_right("CFL by its criteria: groups", "– (the figures split in given rounds)", criteria)]
+            if (criteria := of(rows, CRITERIA))
+            else []
+        ),
         *(_ablation(rows, cfl, name) for name in (COMPLETE, MIXED_UP) if name in labels(rows)),
-    )  # fmt: skip
+    )
 
 
 def _best_gain(row: Row, split: int) -> float:
@@ -73,9 +90,12 @@ def _best_gain(row: Row, split: int) -> float:
 def _right(what: str, printed: str, rows: Sequence[Row]) -> Claim:
     right = [row["found"]["ari"] == 1.0 for row in rows]
     return Claim(
-        what=what, printed=printed, ours=f"exactly the true groups in {sum(right)} of {len(right)} runs, adjusted Rand "
-        f"{spread(rows, 'ari')}", rule="in all runs", holds=all(right),
-    )  # fmt: skip
+        what=what,
+        printed=printed,
+        ours=f"exactly the true groups in {sum(right)} of {len(right)} runs, adjusted Rand {spread(rows, 'ari')}",
+        rule="in all runs",
+        holds=all(right),
+    )
 
 
 def _cosines(rows: Sequence[Row], first: int) -> tuple[Claim, ...]:
@@ -84,14 +104,28 @@ def _cosines(rows: Sequence[Row], first: int) -> tuple[Claim, ...]:
     final = [leaf for row in rows for leaf in row["found"]["leaves"] if leaf["rounds"][-1] == row["found"]["tested"][-1]]
     late, alike = [leaf["gap"][-1] for leaf in final], float(np.mean([leaf["mean"][-1] for leaf in final]))
     return (
-        Claim(what="the separation gap before the first split", printed="a distinct gap has developed",
-              ours=f"{np.mean(early):.2f}, least {min(early):.2f}", rule="above zero in every run", holds=min(early) > 0),
-        Claim(what="the separation gap within each group at the end", printed="below zero in all clusters",
-              ours=f"{np.mean(late):.2f}, greatest {max(late):.2f}", rule="below zero in every group of every run",
-              holds=max(late) < 0),
-        Claim(what="cosines within the groups at the end", printed="close to zero (workshop paper)", ours=f"mean {alike:.2f}",
-              rule="their mean within 0.1 of zero", holds=abs(alike) <= 0.1),
-    )  # fmt: skip
+        Claim(
+            what="the separation gap before the first split",
+            printed="a distinct gap has developed",
+            ours=f"{np.mean(early):.2f}, least {min(early):.2f}",
+            rule="above zero in every run",
+            holds=min(early) > 0,
+        ),
+        Claim(
+            what="the separation gap within each group at the end",
+            printed="below zero in all clusters",
+            ours=f"{np.mean(late):.2f}, greatest {max(late):.2f}",
+            rule="below zero in every group of every run",
+            holds=max(late) < 0,
+        ),
+        Claim(
+            what="cosines within the groups at the end",
+            printed="close to zero (workshop paper)",
+            ours=f"mean {alike:.2f}",
+            rule="their mean within 0.1 of zero",
+            holds=abs(alike) <= 0.1,
+        ),
+    )
 
 
 def _last(leaf: dict[str, list[float]], name: str, until: int) -> float:
@@ -104,10 +138,12 @@ def _ablation(rows: Sequence[Row], cfl: Sequence[Row], name: str) -> Claim:
     own = of(rows, name)
     less = mean(cfl, "accuracy") - mean(own, "accuracy")
     return Claim(
-        what=f"{name}: accuracy beside CFL's", printed="– (published code)",
+        what=f"{name}: accuracy beside CFL's",
+        printed="– (published code)",
         ours=f"{spread(own, 'accuracy', digits=3)}, {-less:+.3f}; adjusted Rand {spread(own, 'ari')}",
-        rule="no better than CFL by 0.01 or more", holds=less > -0.01,
-    )  # fmt: skip
+        rule="no better than CFL by 0.01 or more",
+        holds=less > -0.01,
+    )
 
 
 # -- figure 9 --------------------------------------------------------------------------------------------------------------
@@ -121,19 +157,36 @@ def of_words(rows: Sequence[Row]) -> tuple[Claim, ...]:
     worst = float(np.mean([max(row["found"]["clients"]) for row in cfl]))
     falls = [np.mean([_fall(row, split) for row in cfl]) for split in marks]
     return (
-        Claim(what="perplexity at the end, CFL beside FL", printed="below 36 beside 42: 0.86 of it",
-              ours=f"{spread(cfl, 'perplexity', digits=1)} beside {spread(joint, 'perplexity', digits=1)}: {ratio:.2f} of it",
-              rule="at most 0.9 of it", holds=ratio <= 0.9),
-        Claim(what=f"FL after round {marks[0]}", printed="stationary: 43, and 42 at the end",
-              ours=f"{stalls:.2f} of it at the end", rule="0.9 of it or more", holds=stalls >= 0.9),
-        Claim(what="perplexity of CFL at each split", printed="falls (figure)",
-              ours=", ".join(f"{fall:+.1%}" for fall in falls), rule=f"lower {SOON} rounds later, all three times",
-              holds=all(fall < 0 for fall in falls)),
-        Claim(what="the client that CFL serves worst", printed="all clients below 36, FL 42 on average",
-              ours=f"{worst:.1f} beside FL's mean of {mean(joint, 'perplexity'):.1f}", rule="below FL's mean",
-              holds=worst < mean(joint, "perplexity")),
+        Claim(
+            what="perplexity at the end, CFL beside FL",
+            printed="below 36 beside 42: 0.86 of it",
+            ours=f"{spread(cfl, 'perplexity', digits=1)} beside {spread(joint, 'perplexity', digits=1)}: {ratio:.2f} of it",
+            rule="at most 0.9 of it",
+            holds=ratio <= 0.9,
+        ),
+        Claim(
+            what=f"FL after round {marks[0]}",
+            printed="stationary: 43, and 42 at the end",
+            ours=f"{stalls:.2f} of it at the end",
+            rule="0.9 of it or more",
+            holds=stalls >= 0.9,
+        ),
+        Claim(
+            what="perplexity of CFL at each split",
+            printed="falls (figure)",
+            ours=", ".join(f"{fall:+.1%}" for fall in falls),
+            rule=f"lower {SOON} rounds later, all three times",
+            holds=all(fall < 0 for fall in falls),
+        ),
+        Claim(
+            what="the client that CFL serves worst",
+            printed="all clients below 36, FL 42 on average",
+            ours=f"{worst:.1f} beside FL's mean of {mean(joint, 'perplexity'):.1f}",
+            rule="below FL's mean",
+            holds=worst < mean(joint, "perplexity"),
+        ),
         _right("the groups after three splits", "the four true clusters", cfl),
-    )  # fmt: skip
+    )
 
 
 def _fall(row: Row, split: int) -> float:
@@ -147,13 +200,28 @@ def word_table(rows: Sequence[Row]) -> Table:
     lines = []
     for name in labels(rows):
         own = of(rows, name)
-        lines.append((
-            name, spread(own, "perplexity", digits=1), f"{np.mean([max(row['found']['clients']) for row in own]):.1f}",
-            f"{mean(own, 'perplexity') / mean(of(rows, ONE_MODEL), 'perplexity'):.2f}", spread(own, "accuracy", digits=3),
-            spread(own, "ari"), spread(own, "groups", digits=1), f"{mean(own, 'exchanges'):.0f}",
-            sent(own),
-        ))  # fmt: skip
+        lines.append(
+            (
+                name,
+                spread(own, "perplexity", digits=1),
+                f"{np.mean([max(row['found']['clients']) for row in own]):.1f}",
+                f"{mean(own, 'perplexity') / mean(of(rows, ONE_MODEL), 'perplexity'):.2f}",
+                spread(own, "accuracy", digits=3),
+                spread(own, "ari"),
+                spread(own, "groups", digits=1),
+                f"{mean(own, 'exchanges'):.0f}",
+                sent(own),
+            )
+        )
     head = (
-        "method", "perplexity", "worst client", "to FedAvg", "right words", "adjusted Rand", "groups", "exchanges", "MB",
-    )  # fmt: skip
+        "method",
+        "perplexity",
+        "worst client",
+        "to FedAvg",
+        "right words",
+        "adjusted Rand",
+        "groups",
+        "exchanges",
+        "MB",
+    )
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))

@@ -12,12 +12,18 @@ def small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     CIFAR-10."""
     channels, height, width = shape
     return nn.Sequential(
-        nn.Conv2d(channels, 12, 4, stride=4), nn.ReLU(),
-        nn.Conv2d(12, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Flatten(),
-        nn.Linear(32 * (height // 8) * (width // 8), 64), nn.ReLU(),
+        nn.Conv2d(channels, 12, 4, stride=4),
+        nn.ReLU(),
+        nn.Conv2d(12, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 8) * (width // 8), 64),
+        nn.ReLU(),
         nn.Linear(64, classes),
-    )  # fmt: skip
+    )
 
 
 def tiny_lstm(shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -47,6 +47,13 @@ def world_of_chains(scenario: Mapping[str, Any], training: Mapping[str, Any], se
     texts = [walk(of[kind], scenario["sequences"], length + 1, rng) for kind in topic]
     truth = as_groups([np.flatnonzero(topic == kind).tolist() for kind in range(topics)])
     return from_lists(
-        [(text[:, :-1], text[:, 1:]) for text in texts], model=TINY, classes=words, train=0.8,
-        validation=0.0, seed=seed, training=Training(**training), truth=truth, objective=Objective(perplexity=True),
-    )  # fmt: skip
+        [(text[:, :-1], text[:, 1:]) for text in texts],
+        model=TINY,
+        classes=words,
+        train=0.8,
+        validation=0.0,
+        seed=seed,
+        training=Training(**training),
+        truth=truth,
+        objective=Objective(perplexity=True),
+    )

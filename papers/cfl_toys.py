@@ -34,9 +34,17 @@ from papers.watched import GRADIENTS, UPDATES, Watched, cosines_of
 
 
 def fit_toy(
-    on: Resources, *, toy: str, model: str, clients: int, points: int, spread: float, rounds: int,
-    training: Mapping[str, Any], seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    toy: str,
+    model: str,
+    clients: int,
+    points: int,
+    spread: float,
+    rounds: int,
+    training: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Any]:
     """One model for all, and CFL: accuracy of both, whether CFL's groups are the clusters, and the lines of linear models."""
     truth = (tuple(range(0, clients, 2)), tuple(range(1, clients, 2)))
     data = toy_clients(toy, clients, points, spread, seed)
@@ -69,21 +77,28 @@ def toy_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
         own, fits = picked(rows, toy=toy, model=model), (toy, model) == ("xor", "mlp")
         rule = "accuracy of FedAvg at least 0.95" if fits else "accuracy of FedAvg at most 0.8"
         got = mean(own, "fedavg", "accuracy")
-        claims.append(Claim(
-            what=f"{toy}, {model}: one model for all",
-            printed="a model that is complex enough fits" if fits else "no single model fits",
-            ours=spread(own, "fedavg", "accuracy"), rule=rule, holds=got >= 0.95 if fits else got <= 0.8,
-        ))  # fmt: skip
+        claims.append(
+            Claim(
+                what=f"{toy}, {model}: one model for all",
+                printed="a model that is complex enough fits" if fits else "no single model fits",
+                ours=spread(own, "fedavg", "accuracy"),
+                rule=rule,
+                holds=got >= 0.95 if fits else got <= 0.8,
+            )
+        )
     for toy in CENTRES:
         own = picked(rows, toy=toy, model="linear")
         right = [row["found"]["cfl"]["ari"] == 1.0 for row in own]
         within = spread(own, "cfl", "accuracy")
-        claims.append(Claim(
-            what=f"{toy}, linear: within a cluster", printed="easily separated",
-            ours=f"{within}; CFL finds both clusters in {sum(right)} of {len(right)}",
-            rule="accuracy of CFL at least 0.95, and its groups are the clusters in every seed",
-            holds=mean(own, "cfl", "accuracy") >= 0.95 and all(right),
-        ))  # fmt: skip
+        claims.append(
+            Claim(
+                what=f"{toy}, linear: within a cluster",
+                printed="easily separated",
+                ours=f"{within}; CFL finds both clusters in {sum(right)} of {len(right)}",
+                rule="accuracy of CFL at least 0.95, and its groups are the clusters in every seed",
+                holds=mean(own, "cfl", "accuracy") >= 0.95 and all(right),
+            )
+        )
     return tuple(claims)
 
 
@@ -91,16 +106,23 @@ def toy_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
 
 
 def follow_path(
-    on: Resources, *, problem: str, bowls: Sequence[Sequence[float]], start: Sequence[float], rounds: int,
-    training: Mapping[str, Any], seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    bowls: Sequence[Sequence[float]],
+    start: Sequence[float],
+    rounds: int,
+    training: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Any]:
     """θ after every round ``(rounds + 1, 2)``, and how far the clients' updates and gradients agree in the last."""
     each = [whole(torch.tensor([bowl]), torch.zeros(1, dtype=torch.int64)) for bowl in bowls]
     world = World(
         clients={i: ClientData(train=split, validation=split, test=split) for i, split in enumerate(each)},
-        model=partial(Position, tuple(start)), training=Training(**training),
+        model=partial(Position, tuple(start)),
+        training=Training(**training),
         objective=Objective(loss=risk, metrics={"accuracy": gain}),
-    )  # fmt: skip
+    )
     path: list[list[float]] = [list(start)]
     notes: list[Note] = []
     for done in rounds_of(Watched(gradients_from=rounds), world, on, rounds, seed):
@@ -119,26 +141,52 @@ def path_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     cosine = max(row["found"]["cosines"][GRADIENTS] for row in apart)
     still = "at most 0.01 of the greatest update at first"
     return (
-        Claim(what="incongruent: directions of the clients' gradients", printed="cosine −1 (13)",
-              ours=f"cosine {cosine:.3f}, or less", rule="at most −0.99 from every start", holds=cosine <= -0.99),
-        Claim(what="incongruent: Federated Learning stops", printed="a stationary point of the joint objective",
-              ours=f"mean update {worst(apart, 'mean_norm'):.1g} of the first", rule=still,
-              holds=worst(apart, "mean_norm") <= 0.01),
-        Claim(what="incongruent: the clients still pull", printed="gradients of positive norm",
-              ours=f"greatest update {least:.2f} of the first, or more", rule="at least 0.1 of the first", holds=least >= 0.1),
-        Claim(what="congruent: all updates vanish", printed="the norm of both clients' updates goes to zero", rule=still,
-              ours=f"greatest update {worst(together, 'client_norm'):.1g} of the first",
-              holds=worst(together, "client_norm") <= 0.01),
-    )  # fmt: skip
+        Claim(
+            what="incongruent: directions of the clients' gradients",
+            printed="cosine −1 (13)",
+            ours=f"cosine {cosine:.3f}, or less",
+            rule="at most −0.99 from every start",
+            holds=cosine <= -0.99,
+        ),
+        Claim(
+            what="incongruent: Federated Learning stops",
+            printed="a stationary point of the joint objective",
+            ours=f"mean update {worst(apart, 'mean_norm'):.1g} of the first",
+            rule=still,
+            holds=worst(apart, "mean_norm") <= 0.01,
+        ),
+        Claim(
+            what="incongruent: the clients still pull",
+            printed="gradients of positive norm",
+            ours=f"greatest update {least:.2f} of the first, or more",
+            rule="at least 0.1 of the first",
+            holds=least >= 0.1,
+        ),
+        Claim(
+            what="congruent: all updates vanish",
+            printed="the norm of both clients' updates goes to zero",
+            rule=still,
+            ours=f"greatest update {worst(together, 'client_norm'):.1g} of the first",
+            holds=worst(together, "client_norm") <= 0.01,
+        ),
+    )
 
 
 STUDIES = (
     Study(
-        name="cfl/fig1", where="figure 1", what="Two toys that no single model fits: XOR, and labels that diverge",
-        measure=fit_toy, claims=toy_claims, figure=figures.toys,
+        name="cfl/fig1",
+        where="figure 1",
+        what="Two toys that no single model fits: XOR, and labels that diverge",
+        measure=fit_toy,
+        claims=toy_claims,
+        figure=figures.toys,
     ),
     Study(
-        name="cfl/fig2", where="figure 2", what="Paths of Federated Learning down incongruent and congruent risks",
-        measure=follow_path, claims=path_claims, figure=figures.paths,
+        name="cfl/fig2",
+        where="figure 2",
+        what="Paths of Federated Learning down incongruent and congruent risks",
+        measure=follow_path,
+        claims=path_claims,
+        figure=figures.paths,
     ),
-)  # fmt: skip
+)

@@ -35,9 +35,17 @@ def method_of(how: Mapping[str, Any]) -> Method[Any]:
 
 
 def train(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], method: Mapping[str, Any],
-    rounds: int, every: int, target: float, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    method: Mapping[str, Any],
+    rounds: int,
+    every: int,
+    target: float,
+    seed: int,
+) -> dict[str, Any]:
     """What is found (see :meth:`Tally.found`) of a method after so many rounds; ``every`` so many are tested."""
     world = world_of(on, scenario, training, seed)
     return Tally(world, target).of(rounds_of(method_of(method), world, on, rounds, seed, every=every)).found()
@@ -70,17 +78,36 @@ def method_table(rows: Sequence[Row]) -> Table:
         for name in labels(picked(rows, problem=problem)):
             own = of(rows, name, problem=problem)
             ratio = f"{mean(own, 'accuracy') / mean(joint, 'accuracy'):.2f}" if joint else "–"
-            lines.append((
-                *([problem] if len(problems) > 1 else []), name, spread(own, "accuracy", digits=3),
-                spread(own, "worst", digits=3), spread(own, "std", digits=3), f"{100 * mean(own, 'share'):.0f} %", ratio,
-                reached(own), rand(own), spread(own, "groups", digits=1),
-                f"{mean(own, 'exchanges'):.0f}", sent(own),
-            ))  # fmt: skip
+            lines.append(
+                (
+                    *([problem] if len(problems) > 1 else []),
+                    name,
+                    spread(own, "accuracy", digits=3),
+                    spread(own, "worst", digits=3),
+                    spread(own, "std", digits=3),
+                    f"{100 * mean(own, 'share'):.0f} %",
+                    ratio,
+                    reached(own),
+                    rand(own),
+                    spread(own, "groups", digits=1),
+                    f"{mean(own, 'exchanges'):.0f}",
+                    sent(own),
+                )
+            )
     target = rows[0]["cell"]["target"]
     head: tuple[str, ...] = (
-        "method", "accuracy", "worst client", "std of clients", f"clients at {target:g}", "to FedAvg", f"rounds to {target:g}",
-        "adjusted Rand", "groups", "exchanges", "MB",
-    )  # fmt: skip
+        "method",
+        "accuracy",
+        "worst client",
+        "std of clients",
+        f"clients at {target:g}",
+        "to FedAvg",
+        f"rounds to {target:g}",
+        "adjusted Rand",
+        "groups",
+        "exchanges",
+        "MB",
+    )
     head = ("problem", *head) if len(problems) > 1 else head
     return Table(head, tuple(lines), "l" * (1 + (len(problems) > 1)) + "r" * 10)
 

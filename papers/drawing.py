@@ -28,9 +28,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "BLUE", "COLOURS", "COLUMN", "DASHES", "GREEN", "GREY", "MARKERS", "ORANGE", "PAGE",
-    "band", "check_installed", "draw", "panels",
-]  # fmt: skip
+    "BLUE",
+    "COLOURS",
+    "COLUMN",
+    "DASHES",
+    "GREEN",
+    "GREY",
+    "MARKERS",
+    "ORANGE",
+    "PAGE",
+    "band",
+    "check_installed",
+    "draw",
+    "panels",
+]
 
 SUFFIXES = (".pdf", ".png")
 

@@ -45,9 +45,18 @@ def at_rounds(
 
 
 def by_fraction(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], fraction: float,
-    rounds_before: int, threshold: float, tested: Sequence[int], target: float, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    fraction: float,
+    rounds_before: int,
+    threshold: float,
+    tested: Sequence[int],
+    target: float,
+    seed: int,
+) -> dict[str, Any]:
     """What is found in the rounds tested: of plain Federated Learning if clustering comes after 0 rounds, else of FL+HC."""
     world = world_of(on, scenario, training, seed)
     flhc = FLHC(warmup=rounds_before, fraction=fraction, threshold=threshold)
@@ -61,10 +70,20 @@ def by_fraction(
 
 
 def by_linkage(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], fraction: float,
-    rounds_before: int, linkages: Sequence[str], counts: Sequence[int], rounds: int, beside: Mapping[str, int],
-    target: float, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    fraction: float,
+    rounds_before: int,
+    linkages: Sequence[str],
+    counts: Sequence[int],
+    rounds: int,
+    beside: Mapping[str, int],
+    target: float,
+    seed: int,
+) -> dict[str, Any]:
     """Of each metric and linkage at its best cut, and of the methods ``beside`` until the round given: what is found directly
     after clustering, and at the end.
 
@@ -135,33 +154,57 @@ TWO_LABELS, SWAPS, WRITERS = "clients with two labels each", "four groups that e
 
 STUDIES = (
     Study(
-        name="flhc/table1", where="table I", what=f"{TWO_LABELS}: by client fraction and round of clustering",
-        measure=by_fraction, claims=partial(claims.of_fractions, printed=printed.TABLE_1, gain=0.0),
-        table=partial(tables.by_fraction, printed=printed.TABLE_1), figure=figures.fractions,
-    ),
-    Study(
-        name="flhc/table2", where="table II", what=f"{SWAPS}: by client fraction and round of clustering",
-        measure=by_fraction, claims=partial(claims.of_fractions, printed=printed.TABLE_2, gain=0.05),
-        table=partial(tables.by_fraction, printed=printed.TABLE_2), figure=figures.fractions,
-    ),
-    Study(
-        name="flhc/table3", where="table III", what=f"{WRITERS}: by client fraction and round of clustering",
-        measure=by_fraction, claims=writers.of_fractions, table=partial(tables.by_fraction, printed=printed.TABLE_3),
+        name="flhc/table1",
+        where="table I",
+        what=f"{TWO_LABELS}: by client fraction and round of clustering",
+        measure=by_fraction,
+        claims=partial(claims.of_fractions, printed=printed.TABLE_1, gain=0.0),
+        table=partial(tables.by_fraction, printed=printed.TABLE_1),
         figure=figures.fractions,
     ),
     Study(
-        name="flhc/table4", where="table IV", what=f"{TWO_LABELS}: by metric and linkage",
-        measure=by_linkage, claims=partial(claims.of_linkages, printed=printed.TABLE_4, gain=0.0),
-        table=partial(tables.by_linkage, printed=printed.TABLE_4), figure=figures.linkages,
+        name="flhc/table2",
+        where="table II",
+        what=f"{SWAPS}: by client fraction and round of clustering",
+        measure=by_fraction,
+        claims=partial(claims.of_fractions, printed=printed.TABLE_2, gain=0.05),
+        table=partial(tables.by_fraction, printed=printed.TABLE_2),
+        figure=figures.fractions,
     ),
     Study(
-        name="flhc/table5", where="table V", what=f"{SWAPS}: by metric and linkage",
-        measure=by_linkage, claims=partial(claims.of_linkages, printed=printed.TABLE_5, gain=0.05),
-        table=partial(tables.by_linkage, printed=printed.TABLE_5), figure=figures.linkages,
+        name="flhc/table3",
+        where="table III",
+        what=f"{WRITERS}: by client fraction and round of clustering",
+        measure=by_fraction,
+        claims=writers.of_fractions,
+        table=partial(tables.by_fraction, printed=printed.TABLE_3),
+        figure=figures.fractions,
     ),
     Study(
-        name="flhc/table6", where="table VI", what=f"{WRITERS}: by metric and linkage",
-        measure=by_linkage, claims=writers.of_linkages, table=partial(tables.by_linkage, printed=printed.TABLE_6),
+        name="flhc/table4",
+        where="table IV",
+        what=f"{TWO_LABELS}: by metric and linkage",
+        measure=by_linkage,
+        claims=partial(claims.of_linkages, printed=printed.TABLE_4, gain=0.0),
+        table=partial(tables.by_linkage, printed=printed.TABLE_4),
         figure=figures.linkages,
     ),
-)  # fmt: skip
+    Study(
+        name="flhc/table5",
+        where="table V",
+        what=f"{SWAPS}: by metric and linkage",
+        measure=by_linkage,
+        claims=partial(claims.of_linkages, printed=printed.TABLE_5, gain=0.05),
+        table=partial(tables.by_linkage, printed=printed.TABLE_5),
+        figure=figures.linkages,
+    ),
+    Study(
+        name="flhc/table6",
+        where="table VI",
+        what=f"{WRITERS}: by metric and linkage",
+        measure=by_linkage,
+        claims=writers.of_linkages,
+        table=partial(tables.by_linkage, printed=printed.TABLE_6),
+        figure=figures.linkages,
+    ),
+)

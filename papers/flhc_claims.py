@@ -42,14 +42,25 @@ def of_fractions(rows: Sequence[Row], printed: Printed, gain: float) -> tuple[Cl
     least = min(mine, key=lambda place: mine[place] - joint[place[0]])
     main = picked(rows, fraction=MAIN[0], rounds_before=MAIN[1])
     return (
-        _main(main, (end, "accuracy"), f"C = {MAIN[0]:g}, n = {MAIN[1]}: accuracy in round {end}", printed[MAIN][1],
-              problem, joint[MAIN[0]], gain),
-        Claim(what="FL+HC beside FL, every C and n", printed=_factors(printed, problem),
-              ours=f"at least {mine[least] - joint[least[0]]:+.3f} (C = {least[0]:g}, n = {least[1]}: {mine[least]:.3f} beside "
-                   f"{joint[least[0]]:.3f})",
-              rule=f"nowhere less accurate than FL by {SLACK:g} or more", holds=mine[least] - joint[least[0]] > -SLACK),
+        _main(
+            main,
+            (end, "accuracy"),
+            f"C = {MAIN[0]:g}, n = {MAIN[1]}: accuracy in round {end}",
+            printed[MAIN][1],
+            problem,
+            joint[MAIN[0]],
+            gain,
+        ),
+        Claim(
+            what="FL+HC beside FL, every C and n",
+            printed=_factors(printed, problem),
+            ours=f"at least {mine[least] - joint[least[0]]:+.3f} (C = {least[0]:g}, n = {least[1]}: {mine[least]:.3f} beside "
+            f"{joint[least[0]]:.3f})",
+            rule=f"nowhere less accurate than FL by {SLACK:g} or more",
+            holds=mine[least] - joint[least[0]] > -SLACK,
+        ),
         _at_once(rows, fractions, befores, printed),
-    )  # fmt: skip
+    )
 
 
 def _factors(printed: Printed, problem: str) -> str:
@@ -71,9 +82,10 @@ def _at_once(rows: Sequence[Row], fractions: Sequence[float], befores: Sequence[
     return Claim(
         what="directly after clustering, early and late",
         printed=f"n = {first}: {paper(first):.1f} %, n = {final}: {paper(final):.1f} %",
-        ours=f"{post(first):.3f} and {post(final):.3f}", rule="more accurate with the later one",
+        ours=f"{post(first):.3f} and {post(final):.3f}",
+        rule="more accurate with the later one",
         holds=post(final) > post(first),
-    )  # fmt: skip
+    )
 
 
 def _main(
@@ -83,10 +95,20 @@ def _main(
     ours = f"{spread(rows, *path, digits=3)} (FL {joint:.3f})"
     got = mean(rows, *path)
     if problem == SAME:
-        return Claim(what=what, printed=f"{printed:g} %", ours=ours, rule=f"within {NEAR:g} points of it",
-                     holds=abs(100 * got - printed) <= NEAR)  # fmt: skip
-    return Claim(what=what, printed=f"{printed:g} % on {SAME}", ours=ours, rule=f"above FL by {gain:g} or more",
-                 holds=got - joint >= gain)  # fmt: skip
+        return Claim(
+            what=what,
+            printed=f"{printed:g} %",
+            ours=ours,
+            rule=f"within {NEAR:g} points of it",
+            holds=abs(100 * got - printed) <= NEAR,
+        )
+    return Claim(
+        what=what,
+        printed=f"{printed:g} % on {SAME}",
+        ours=ours,
+        rule=f"above FL by {gain:g} or more",
+        holds=got - joint >= gain,
+    )
 
 
 # -- tables IV and V -------------------------------------------------------------------------------------------------------
@@ -102,13 +124,24 @@ def of_linkages(rows: Sequence[Row], printed: ByLinkage, gain: float) -> tuple[C
     top = [name for name in paper if paper[name] == theirs]
     behind = mine[best] - max(mine[name] for name in top)
     claims: tuple[Claim, ...] = (
-        _main(rows, (best, "end", "accuracy"), "the best metric and linkage, at the end: accuracy", theirs, problem,
-              mean(rows, "fedavg", "end", "accuracy"), gain),
-        Claim(what="the paper's best beside the best here", printed=f"{', '.join(top)}: {theirs:g} %",
-              ours=f"{best}: {mine[best]:.3f}; the paper's best are {behind:.3f} behind", rule="0.01 behind at most",
-              holds=behind <= 0.01),
+        _main(
+            rows,
+            (best, "end", "accuracy"),
+            "the best metric and linkage, at the end: accuracy",
+            theirs,
+            problem,
+            mean(rows, "fedavg", "end", "accuracy"),
+            gain,
+        ),
+        Claim(
+            what="the paper's best beside the best here",
+            printed=f"{', '.join(top)}: {theirs:g} %",
+            ours=f"{best}: {mine[best]:.3f}; the paper's best are {behind:.3f} behind",
+            rule="0.01 behind at most",
+            holds=behind <= 0.01,
+        ),
         _beside(rows, names, min(paper.values())),
-    )  # fmt: skip
+    )
     if len({name.split()[0] for name in paper}) == len({name.split()[0] for name in printed}):
         claims += (order(mine, paper),)
     if problem == SAME:
@@ -123,10 +156,12 @@ def _beside(rows: Sequence[Row], names: Sequence[str], paper: float) -> Claim:
     least, joint = min(mine, key=lambda name: mine[name]), mean(rows, "fedavg", when, "accuracy")
     where = "at the end" if when == "end" else "directly after clustering"
     return Claim(
-        what=f"every metric and linkage beside FL, {where}", printed=f"{paper:g} % or more at the end, none behind FL",
-        ours=f"least {mine[least]:.3f} ({least}), FL {joint:.3f}", rule=f"none less accurate than FL by {SLACK:g} or more",
+        what=f"every metric and linkage beside FL, {where}",
+        printed=f"{paper:g} % or more at the end, none behind FL",
+        ours=f"least {mine[least]:.3f} ({least}), FL {joint:.3f}",
+        rule=f"none less accurate than FL by {SLACK:g} or more",
         holds=mine[least] - joint > -SLACK,
-    )  # fmt: skip
+    )
 
 
 def order(mine: Mapping[str, float], paper: Mapping[str, float]) -> Claim:
@@ -140,10 +175,12 @@ def order(mine: Mapping[str, float], paper: Mapping[str, float]) -> Claim:
     tied = max(ours.values()) - min(ours.values()) < TIE
     wrong = [(a, b) for a in theirs for b in theirs if theirs[a] - theirs[b] >= 100 * TIE and ours[b] - ours[a] >= TIE]
     return Claim(
-        what="the order of the metrics", printed=_ranked(theirs, 1, " %"), ours=_ranked(ours, 3),
+        what="the order of the metrics",
+        printed=_ranked(theirs, 1, " %"),
+        ours=_ranked(ours, 3),
         rule=f"none ahead of one that is printed ahead of it by {TIE:g} or more; all within that tell nothing",
         holds=None if tied else not wrong,
-    )  # fmt: skip
+    )
 
 
 def _ranked(means: Mapping[str, float], digits: int, unit: str = "") -> str:
@@ -161,17 +198,21 @@ def _each(rows: Sequence[Row], printed: ByLinkage) -> Claim:
     most = max(away, key=lambda place: abs(away[place]))
     said = "; ".join(f"{name} {paper[0]:g} %, {paper[1]:g} %" for name, paper in printed.items())
     return Claim(
-        what="every row, directly after clustering and at the end", printed=said,
+        what="every row, directly after clustering and at the end",
+        printed=said,
         ours=f"{away[most]:+.2f} points at most ({most[0]}, {'after' if most[1] == 'post' else 'end'})",
-        rule=f"within {EACH_NEAR:g} point of each", holds=abs(away[most]) <= EACH_NEAR,
-    )  # fmt: skip
+        rule=f"within {EACH_NEAR:g} point of each",
+        holds=abs(away[most]) <= EACH_NEAR,
+    )
 
 
 def _right(rows: Sequence[Row], top: Sequence[str]) -> Claim:
     """Whether the paper's best find the groups that there are."""
     exact = {name: sum(row["found"][name]["end"]["ari"] == 1 for row in rows) for name in top}
     return Claim(
-        what="the groups", printed="four",
+        what="the groups",
+        printed="four",
         ours=f"the true ones, in {len(rows)} runs: {', '.join(f'{name} {times}' for name, times in exact.items())}",
-        rule="in every run by one of the paper's best", holds=len(rows) in exact.values(),
-    )  # fmt: skip
+        rule="in every run by one of the paper's best",
+        holds=len(rows) in exact.values(),
+    )

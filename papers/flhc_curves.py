@@ -49,14 +49,24 @@ def curve_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     swap, capped = mean(own(3, OURS), "accuracy"), mean(own(3, ONE_MODEL), "accuracy")
     iid = mean(own(3, ON_IID), "accuracy")
     return (
-        Claim(what="figure 3, exchanged labels: at the end beside FL on IID data", printed="within 0.1 points in most cases",
-              ours=f"{swap:.3f} and {iid:.3f}", rule=f"{SLACK:g} below at most", holds=swap >= iid - SLACK),
-        Claim(what="figure 3: FL at the end", printed="a maximum of 80 %", ours=f"{capped:.3f}", rule=f"{CAPPED:g} at most",
-              holds=capped <= CAPPED),
+        Claim(
+            what="figure 3, exchanged labels: at the end beside FL on IID data",
+            printed="within 0.1 points in most cases",
+            ours=f"{swap:.3f} and {iid:.3f}",
+            rule=f"{SLACK:g} below at most",
+            holds=swap >= iid - SLACK,
+        ),
+        Claim(
+            what="figure 3: FL at the end",
+            printed="a maximum of 80 %",
+            ours=f"{capped:.3f}",
+            rule=f"{CAPPED:g} at most",
+            holds=capped <= CAPPED,
+        ),
         _fewer_rounds(own(5, OURS), own(5, ON_IID)),
         _sooner([(number, own(number, OURS), own(number, ONE_MODEL)) for number in (1, 2, 3, 5)]),
         *(_alike(number, own(number, OURS), own(number, ONE_MODEL)) for number in (4, 6)),
-    )  # fmt: skip
+    )
 
 
 def _fewer_rounds(own: Sequence[Row], iid: Sequence[Row]) -> Claim:
@@ -65,25 +75,36 @@ def _fewer_rounds(own: Sequence[Row], iid: Sequence[Row]) -> Claim:
     reached, level = round_of(own, mean(iid, "accuracy")), mean(iid, "accuracy")
     return Claim(
         what="figure 5, two labels: rounds to what FL has on IID data at the end",
-        printed=f"{clustered} in place of {last}: five times fewer", ours=f"{reached or 'not reached'} ({level:.3f})",
-        rule=f"{clustered + 1} or fewer: directly after clustering", holds=reached is not None and reached <= clustered + 1,
-    )  # fmt: skip
+        printed=f"{clustered} in place of {last}: five times fewer",
+        ours=f"{reached or 'not reached'} ({level:.3f})",
+        rule=f"{clustered + 1} or fewer: directly after clustering",
+        holds=reached is not None and reached <= clustered + 1,
+    )
 
 
 def _sooner(pairs: Sequence[tuple[int, Sequence[Row], Sequence[Row]]]) -> Claim:
-    rounds = {number: (round_of(own, mean(joint, "accuracy")), round_of(joint, mean(joint, "accuracy")))
-              for number, own, joint in pairs}  # fmt: skip
+    rounds = {
+        number: (round_of(own, mean(joint, "accuracy")), round_of(joint, mean(joint, "accuracy")))
+        for number, own, joint in pairs
+    }
     return Claim(
-        what="figures 1, 2, 3 and 5: rounds to what FL has at the end", printed="fewer than FL",
+        what="figures 1, 2, 3 and 5: rounds to what FL has at the end",
+        printed="fewer than FL",
         ours=", ".join(f"figure {number}: {mine} and {its}" for number, (mine, its) in rounds.items()),
-        rule="fewer than FL in each", holds=all(mine and its and mine < its for mine, its in rounds.values()),
-    )  # fmt: skip
+        rule="fewer than FL in each",
+        holds=all(mine and its and mine < its for mine, its in rounds.values()),
+    )
 
 
 def _alike(number: int, own: Sequence[Row], joint: Sequence[Row]) -> Claim:
     mine, its = mean(own, "accuracy"), mean(joint, "accuracy")
-    return Claim(what=f"figure {number}, writers: at the end beside FL", printed="1.0 of FL", ours=f"{mine:.3f} and {its:.3f}",
-                 rule=f"{LIKE_FL:g} apart at most", holds=abs(mine - its) <= LIKE_FL)  # fmt: skip
+    return Claim(
+        what=f"figure {number}, writers: at the end beside FL",
+        printed="1.0 of FL",
+        ours=f"{mine:.3f} and {its:.3f}",
+        rule=f"{LIKE_FL:g} apart at most",
+        holds=abs(mine - its) <= LIKE_FL,
+    )
 
 
 def six(rows: Sequence[Row]) -> Figure:
@@ -118,18 +139,42 @@ def iid_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     later = [name for name in whole if name in ("FL+HC, n = 3", "FL+HC, n = 5", "FL+HC, n = 10")]
     metrics = ["FL+HC, l2 complete", "FL+HC, cosine average"]
     return (
-        Claim(what="IID, FL+HC by Ward after 3, 5 and 10 rounds", printed="one cluster", ours=_text(whole, later, runs),
-              rule="one group in every run", holds=all(whole[name] == runs for name in later)),
-        Claim(what="IID, L2 and cosine", printed="one cluster", ours=_text(whole, metrics, runs), rule="one group in every run",
-              holds=all(whole[name] == runs for name in metrics)),
-        Claim(what="IID, L1", printed="split, and less accurate", ours=_text(whole, ["FL+HC, l1 complete"], runs),
-              rule="not one group in every run", holds=whole["FL+HC, l1 complete"] < runs),
-        Claim(what="IID, FL by client fraction", printed="99.1 % for all on MNIST",
-              ours=", ".join(f"{end:.3f} ({name.partition(', ')[2]})" for name, end in ends.items()),
-              rule=f"{2 * SLACK:g} apart at most", holds=max(ends.values()) - min(ends.values()) <= 2 * SLACK),
-        Claim(what="exchanged labels, FL", printed="80 % at most", ours=f"{capped:.3f} at most", rule=f"{CAPPED:g} at most",
-              holds=capped <= CAPPED),
-    )  # fmt: skip
+        Claim(
+            what="IID, FL+HC by Ward after 3, 5 and 10 rounds",
+            printed="one cluster",
+            ours=_text(whole, later, runs),
+            rule="one group in every run",
+            holds=all(whole[name] == runs for name in later),
+        ),
+        Claim(
+            what="IID, L2 and cosine",
+            printed="one cluster",
+            ours=_text(whole, metrics, runs),
+            rule="one group in every run",
+            holds=all(whole[name] == runs for name in metrics),
+        ),
+        Claim(
+            what="IID, L1",
+            printed="split, and less accurate",
+            ours=_text(whole, ["FL+HC, l1 complete"], runs),
+            rule="not one group in every run",
+            holds=whole["FL+HC, l1 complete"] < runs,
+        ),
+        Claim(
+            what="IID, FL by client fraction",
+            printed="99.1 % for all on MNIST",
+            ours=", ".join(f"{end:.3f} ({name.partition(', ')[2]})" for name, end in ends.items()),
+            rule=f"{2 * SLACK:g} apart at most",
+            holds=max(ends.values()) - min(ends.values()) <= 2 * SLACK,
+        ),
+        Claim(
+            what="exchanged labels, FL",
+            printed="80 % at most",
+            ours=f"{capped:.3f} at most",
+            rule=f"{CAPPED:g} at most",
+            holds=capped <= CAPPED,
+        ),
+    )
 
 
 def _times_text(rows: Sequence[Row]) -> int:
@@ -142,11 +187,21 @@ def _text(whole: dict[str, int], names: Sequence[str], runs: int) -> str:
 
 STUDIES = (
     Study(
-        name="flhc/fig1-6", where="figures 1 to 6", what="accuracy by the rounds, beside Federated Learning",
-        measure=train, claims=curve_claims, figure=six, table=method_table,
+        name="flhc/fig1-6",
+        where="figures 1 to 6",
+        what="accuracy by the rounds, beside Federated Learning",
+        measure=train,
+        claims=curve_claims,
+        figure=six,
+        table=method_table,
     ),
     Study(
-        name="flhc/iid", where="section III", what="clients who are all alike, and Federated Learning by client fraction",
-        measure=train, claims=iid_claims, figure=curves, table=method_table,
+        name="flhc/iid",
+        where="section III",
+        what="clients who are all alike, and Federated Learning by client fraction",
+        measure=train,
+        claims=iid_claims,
+        figure=curves,
+        table=method_table,
     ),
-)  # fmt: skip
+)

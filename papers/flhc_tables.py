@@ -51,11 +51,20 @@ def _line(
 ) -> tuple[str, ...]:
     """The columns :data:`AFTER`, :data:`END` and :data:`COST`; no rows are what was not run."""
     return (
-        f"{paper[0]}", percent(post, "accuracy") if post else "–", _ratio(post, joint),
-        f"{paper[1]}", percent(end, "accuracy"), _ratio(end, joint_end), f"{paper[3]}", percent(end, "share", digits=0),
-        percent(end, "worst"), spread(end, "groups", digits=1), rand(end), f"{mean(end, 'exchanges'):.0f}",
+        f"{paper[0]}",
+        percent(post, "accuracy") if post else "–",
+        _ratio(post, joint),
+        f"{paper[1]}",
+        percent(end, "accuracy"),
+        _ratio(end, joint_end),
+        f"{paper[3]}",
+        percent(end, "share", digits=0),
+        percent(end, "worst"),
+        spread(end, "groups", digits=1),
+        rand(end),
+        f"{mean(end, 'exchanges'):.0f}",
         sent(end),
-    )  # fmt: skip
+    )
 
 
 def _ratio(own: Sequence[Row], joint: Sequence[Row]) -> str:

@@ -27,14 +27,24 @@ def of_fractions(rows: Sequence[Row]) -> tuple[Claim, ...]:
     c, n = MAIN
     fallen = [place for place in places if final[place] < COLLAPSED]
     return (
-        _like_fl(f"C = {c:g}, n = {n}: accuracy at the end beside FL", f"{TABLE_3[MAIN][1]:g} % on FEMNIST, 1.0 of FL",
-                 final[MAIN]),
-        Claim(what=f"n = {n}: directly after clustering beside FL", printed="1.3 to 1.4 of FL",
-              ours=", ".join(f"{after[place]:.2f} (C = {place[0]:g})" for place in places if place[1] == n),
-              rule="above FL in that round, at every C", holds=all(after[place] > 1 for place in places if place[1] == n)),
-        Claim(what="runs that collapse", printed="3 of 15, to 5.1 % (C = 0.2, n = 10), 17.2 % and 32.3 %",
-              ours=f"{len(fallen)} of {len(places)}", rule="none to hold: the paper does not say why", holds=None),
-    )  # fmt: skip
+        _like_fl(
+            f"C = {c:g}, n = {n}: accuracy at the end beside FL", f"{TABLE_3[MAIN][1]:g} % on FEMNIST, 1.0 of FL", final[MAIN]
+        ),
+        Claim(
+            what=f"n = {n}: directly after clustering beside FL",
+            printed="1.3 to 1.4 of FL",
+            ours=", ".join(f"{after[place]:.2f} (C = {place[0]:g})" for place in places if place[1] == n),
+            rule="above FL in that round, at every C",
+            holds=all(after[place] > 1 for place in places if place[1] == n),
+        ),
+        Claim(
+            what="runs that collapse",
+            printed="3 of 15, to 5.1 % (C = 0.2, n = 10), 17.2 % and 32.3 %",
+            ours=f"{len(fallen)} of {len(places)}",
+            rule="none to hold: the paper does not say why",
+            holds=None,
+        ),
+    )
 
 
 def _ratio(rows: Sequence[Row], place: tuple[float, int], when: str) -> float:
@@ -53,10 +63,17 @@ def of_linkages(rows: Sequence[Row]) -> tuple[Claim, ...]:
     joint, best = mean(rows, "fedavg", "end", "accuracy"), max(mine, key=lambda name: mine[name])
     cosine = max((name for name in names if name.startswith("cosine")), key=lambda name: mine[name])
     return (
-        _like_fl("the best metric and linkage at the end, beside FL", "78.7 % (L2 complete, L1 single), 1.0 of FL",
-                 mine[best] / joint),
-        Claim(what="cosine beside FL at the end", printed="64.3 to 74.2 %, 0.8 to 0.9 of FL",
-              ours=f"{mine[cosine] / joint:.3f} of FL ({cosine}, the best)", rule="0.95 of FL at most",
-              holds=mine[cosine] / joint <= LIKE_FL[0]),
+        _like_fl(
+            "the best metric and linkage at the end, beside FL",
+            "78.7 % (L2 complete, L1 single), 1.0 of FL",
+            mine[best] / joint,
+        ),
+        Claim(
+            what="cosine beside FL at the end",
+            printed="64.3 to 74.2 %, 0.8 to 0.9 of FL",
+            ours=f"{mine[cosine] / joint:.3f} of FL ({cosine}, the best)",
+            rule="0.95 of FL at most",
+            holds=mine[cosine] / joint <= LIKE_FL[0],
+        ),
         order(mine, {name: TABLE_6[name][1] for name in names}),
-    )  # fmt: skip
+    )

@@ -69,8 +69,9 @@ def at_the_end(on: Resources, method: Method[Any], last: Round, world: World, se
     mean = lambda each: short(float(np.mean([values[0] for values in each]))) if held else None  # noqa: E731
     return {
         "gradient_norm": short(sum(float(row.double().square().sum()) for row in replies.updates)),
-        "validation": mean(replies.accuracies), "validation_loss": mean(replies.losses),
-    }  # fmt: skip
+        "validation": mean(replies.accuracies),
+        "validation_loss": mean(replies.losses),
+    }
 
 
 def serving(last: Round, clients: list[Client]) -> Tensor:
@@ -87,9 +88,16 @@ def serving(last: Round, clients: list[Client]) -> Tensor:
 
 
 def compare(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], method: Mapping[str, Any],
-    rounds: int, every: int, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    method: Mapping[str, Any],
+    rounds: int,
+    every: int,
+    seed: int,
+) -> dict[str, Any]:
     """One method in one task."""
     return run_of(on, method_of(method), world_of(on, scenario, training, seed), rounds, every, seed)
 
@@ -98,9 +106,19 @@ def compare(
 
 
 def joining(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], method: Mapping[str, Any],
-    founders: int, joiners: int, apart: int, rounds: int, every: int, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    method: Mapping[str, Any],
+    founders: int,
+    joiners: int,
+    apart: int,
+    rounds: int,
+    every: int,
+    seed: int,
+) -> dict[str, Any]:
     """Of the clients that are there: some from the first round, and so many more after every ``apart`` rounds.
 
     Besides what is found at the end, ``curve`` is of those who are there and ``founders`` of those who always were; the
@@ -135,18 +153,35 @@ NEVER = 10**9
 
 
 def by_tradeoff(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], train: float, tradeoff: float,
-    memory: float, rounds: int, every: int, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    train: float,
+    tradeoff: float,
+    memory: float,
+    rounds: int,
+    every: int,
+    seed: int,
+) -> dict[str, Any]:
     """HCCT with a share of clients' data to train on, and λ as a share of the mean training-set size."""
     world = world_of(on, {**scenario, "train": train}, training, seed)
     return run_of(on, HCCT(tradeoff=tradeoff, memory=memory), world, rounds, every, seed)
 
 
 def by_groups(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], groups: int, memory: float,
-    rounds: int, every: int, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    groups: int,
+    memory: float,
+    rounds: int,
+    every: int,
+    seed: int,
+) -> dict[str, Any]:
     """HCCT with a number of groups that is given; ``domains``: the number that there are."""
     world = world_of(on, scenario, training, seed)
     found = run_of(on, HCCT(groups=groups, memory=memory), world, rounds, every, seed)
@@ -155,31 +190,67 @@ def by_groups(
 
 STUDIES = (
     Study(
-        name="hcct/table4-digit", where="table IV, Digit", what="Clients of several domains of digits: error by method",
-        measure=compare, claims=claims.of_digit, figure=figures.errors, table=tables.errors,
+        name="hcct/table4-digit",
+        where="table IV, Digit",
+        what="Clients of several domains of digits: error by method",
+        measure=compare,
+        claims=claims.of_digit,
+        figure=figures.errors,
+        table=tables.errors,
     ),
     Study(
-        name="hcct/table4-fmnist", where="table IV, FMNIST", what="Clients that are all alike: error by method",
-        measure=compare, claims=claims.of_fmnist, figure=figures.errors, table=tables.errors,
+        name="hcct/table4-fmnist",
+        where="table IV, FMNIST",
+        what="Clients that are all alike: error by method",
+        measure=compare,
+        claims=claims.of_fmnist,
+        figure=figures.errors,
+        table=tables.errors,
     ),
     Study(
-        name="hcct/table4-cifar", where="table IV, CIFAR-10", what="Clients with some shards of one class: error by method",
-        measure=compare, claims=claims.of_cifar, figure=figures.errors, table=tables.errors,
+        name="hcct/table4-cifar",
+        where="table IV, CIFAR-10",
+        what="Clients with some shards of one class: error by method",
+        measure=compare,
+        claims=claims.of_cifar,
+        figure=figures.errors,
+        table=tables.errors,
     ),
     Study(
-        name="hcct/table5", where="table V", what="Clients of several domains of digits: how errors spread over clients",
-        rows_of="hcct/table4-digit", measure=compare, claims=claims.of_spread, figure=figures.spreads, table=tables.spreads,
+        name="hcct/table5",
+        where="table V",
+        what="Clients of several domains of digits: how errors spread over clients",
+        rows_of="hcct/table4-digit",
+        measure=compare,
+        claims=claims.of_spread,
+        figure=figures.spreads,
+        table=tables.spreads,
     ),
     Study(
-        name="hcct/fig3", where="figure 3", what="Clients that join later: error, by how many there are",
-        measure=joining, claims=claims.of_joining, figure=figures.joining, table=tables.joining,
+        name="hcct/fig3",
+        where="figure 3",
+        what="Clients that join later: error, by how many there are",
+        measure=joining,
+        claims=claims.of_joining,
+        figure=figures.joining,
+        table=tables.joining,
     ),
     Study(
-        name="hcct/fig4", where="figure 4", what="The weight λ of little data, by the share of data to train on: error",
-        measure=by_tradeoff, claims=claims.of_tradeoff, figure=figures.tradeoffs, table=tables.tradeoffs,
+        name="hcct/fig4",
+        where="figure 4",
+        what="The weight λ of little data, by the share of data to train on: error",
+        measure=by_tradeoff,
+        claims=claims.of_tradeoff,
+        figure=figures.tradeoffs,
+        table=tables.tradeoffs,
     ),
     Study(
-        name="hcct/fig5", where="figure 5", what="A given number of groups: error and total utility",
-        measure=by_groups, claims=claims.of_groups, figure=figures.groups, table=tables.groups,
+        name="hcct/fig5",
+        where="figure 5",
+        what="A given number of groups: error and total utility",
+        measure=by_groups,
+        claims=claims.of_groups,
+        figure=figures.groups,
+        table=tables.groups,
     ),
-)  # fmt: skip
+)

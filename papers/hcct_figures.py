@@ -59,8 +59,14 @@ def spreads(rows: Sequence[Row]) -> Figure:
         ends = [float(percent(own, name).mean()) for name in ("best", "worst")]
         said = ("least to greatest", "mean and standard deviation") if place == 0 else (None, None)
         axis.plot(ends, [place] * 2, color=GREY, linewidth=1, label=said[0])
-        axis.plot([middle - deviation, middle + deviation], [place] * 2, color=BLUE, linewidth=3.5, solid_capstyle="butt",
-                  label=said[1])  # fmt: skip
+        axis.plot(
+            [middle - deviation, middle + deviation],
+            [place] * 2,
+            color=BLUE,
+            linewidth=3.5,
+            solid_capstyle="butt",
+            label=said[1],
+        )
         axis.plot([middle], [place], color=ORANGE, marker="s", linestyle="")
 
     return _by_method(rows, draw, "test error of clients, %; means over seeds")
@@ -89,8 +95,12 @@ def tradeoffs(rows: Sequence[Row]) -> Figure:
             own = picked(rows, memory=memory, train=train)
             each = np.array([percent(picked(own, tradeoff=weight), "accuracy") for weight in weights]).T
             band(axis, list(range(len(weights))), each, number, f"{train:g}")
-        axis.set(title=f"HCCT {MEMORY[memory == 0]}", xlabel="λ / mean training-set size", xticks=range(len(weights)),
-                 xticklabels=[f"{weight:g}" for weight in weights])  # fmt: skip
+        axis.set(
+            title=f"HCCT {MEMORY[memory == 0]}",
+            xlabel="λ / mean training-set size",
+            xticks=range(len(weights)),
+            xticklabels=[f"{weight:g}" for weight in weights],
+        )
     axes[0][0].set(ylabel="test error, %")
     made.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=4, title="share to train on")
     return made

@@ -104,18 +104,33 @@ def three_clients(
     cuts = (np.cumsum(shares) * len(first[0])).round().astype(int)
     mine = [first[0][: cuts[0]], first[0][cuts[0] : cuts[1]], second[0]]
     clients = [
-        {"x": data.train.inputs[torch.from_numpy(rows)], "y": data.train.targets[torch.from_numpy(rows)],
-         "x_test": test[1], "y_test": test[2]}
+        {
+            "x": data.train.inputs[torch.from_numpy(rows)],
+            "y": data.train.targets[torch.from_numpy(rows)],
+            "x_test": test[1],
+            "y_test": test[2],
+        }
         for rows, test in zip(mine, (first, first, second), strict=True)
-    ]  # fmt: skip
+    ]
     shape: dict[str, Any] = {"model": model, "classes": data.classes, "train": 0.8, "validation": 0.0}
     return from_lists(clients, **shape, seed=seed, training=training, truth=((0, 1), (2,)))
 
 
 def by_pattern(
-    on: Resources, *, problem: str, dataset: str, shares: Sequence[float], examples: int, tests: int, model: str,
-    training: Mapping[str, Any], method: Mapping[str, Any], rounds: int, every: int, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    on: Resources,
+    *,
+    problem: str,
+    dataset: str,
+    shares: Sequence[float],
+    examples: int,
+    tests: int,
+    model: str,
+    training: Mapping[str, Any],
+    method: Mapping[str, Any],
+    rounds: int,
+    every: int,
+    seed: int,
+) -> dict[str, Any]:
     """One pattern, or a method that finds one: what is found, and ``each`` client's accuracy."""
     world = three_clients(on, dataset, shares, examples, tests, model, build(Training, training), seed)
     known = method["name"] == Pattern.name
@@ -128,7 +143,12 @@ def by_pattern(
 
 STUDIES = (
     Study(
-        name="hcct/table2", where="table II", what="Three clients, two of them alike: error by who trains with whom",
-        measure=by_pattern, claims=claims.of_patterns, figure=claims.patterns, table=claims.table_of_patterns,
+        name="hcct/table2",
+        where="table II",
+        what="Three clients, two of them alike: error by who trains with whom",
+        measure=by_pattern,
+        claims=claims.of_patterns,
+        figure=claims.patterns,
+        table=claims.table_of_patterns,
     ),
-)  # fmt: skip
+)

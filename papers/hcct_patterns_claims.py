@@ -31,24 +31,47 @@ def of_patterns(rows: Sequence[Row]) -> tuple[Claim, ...]:
     alone, alike, apart = (of_client(rows, name, 2) for name in (ALONE, ALIKE, SECOND))
     third, joint = (of_client(rows, name, 3) for name in (ALONE, ALL))
     claims = [
-        Claim(what="the best pattern, by the mean of errors", printed="clients 1 and 2 together, client 3 alone",
-              ours=", ".join(f"{name} {each:.1f} %" for name, each in mean.items()), rule=f"least is {ALIKE}",
-              holds=best == ALIKE),
-        Claim(what="client 2, which has few data", printed="suffers when it trains alone",
-              ours=f"{alone:.1f} % alone, {alike:.1f} % with client 1", rule="above by 1 point or more alone",
-              holds=alone - alike >= 1),
-        Claim(what="client 3 in one model for all", printed="degraded by heterogeneous data",
-              ours=f"{joint:.1f} %, {third:.1f} % alone", rule="above that alone", holds=joint > third),
-        Claim(what="client 2 with client 3, which is unlike it", printed="can be severely impaired",
-              ours=f"{apart:.1f} %, {alike:.1f} % with client 1", rule="above by 5 points or more", holds=apart - alike >= 5),
-    ]  # fmt: skip
+        Claim(
+            what="the best pattern, by the mean of errors",
+            printed="clients 1 and 2 together, client 3 alone",
+            ours=", ".join(f"{name} {each:.1f} %" for name, each in mean.items()),
+            rule=f"least is {ALIKE}",
+            holds=best == ALIKE,
+        ),
+        Claim(
+            what="client 2, which has few data",
+            printed="suffers when it trains alone",
+            ours=f"{alone:.1f} % alone, {alike:.1f} % with client 1",
+            rule="above by 1 point or more alone",
+            holds=alone - alike >= 1,
+        ),
+        Claim(
+            what="client 3 in one model for all",
+            printed="degraded by heterogeneous data",
+            ours=f"{joint:.1f} %, {third:.1f} % alone",
+            rule="above that alone",
+            holds=joint > third,
+        ),
+        Claim(
+            what="client 2 with client 3, which is unlike it",
+            printed="can be severely impaired",
+            ours=f"{apart:.1f} %, {alike:.1f} % with client 1",
+            rule="above by 5 points or more",
+            holds=apart - alike >= 5,
+        ),
+    ]
     for name in [name for name in labels(rows) if name.startswith("HCCT")]:
         own = of(rows, name)
         right = sum(row["found"]["ari"] == 1 for row in own)
-        claims.append(Claim(
-            what=f"{name} finds that pattern", printed="the aim of HCCT",
-            ours=f"in {right} of {len(own)} runs; error {said(own)} %", rule="in every run", holds=right == len(own),
-        ))  # fmt: skip
+        claims.append(
+            Claim(
+                what=f"{name} finds that pattern",
+                printed="the aim of HCCT",
+                ours=f"in {right} of {len(own)} runs; error {said(own)} %",
+                rule="in every run",
+                holds=right == len(own),
+            )
+        )
     return tuple(claims)
 
 
@@ -72,8 +95,14 @@ def patterns(rows: Sequence[Row]) -> Figure:
             each = 100 * (1 - found(of(rows, name), "each")[:, client - 1])
             look = {"color": COLOURS[client - 1]}
             axis.plot([each.min(), each.max()], [place] * 2, linewidth=1, **look)
-            axis.plot([each.mean()], [place], marker=MARKERS[client - 1], linestyle="",
-                      label=f"client {client}" if place == 0 else None, **look)  # fmt: skip
+            axis.plot(
+                [each.mean()],
+                [place],
+                marker=MARKERS[client - 1],
+                linestyle="",
+                label=f"client {client}" if place == 0 else None,
+                **look,
+            )
     axis.set(yticks=range(len(names)), yticklabels=list(reversed(names)))
     axis.set_xlabel("test error, %; bars: least and greatest of seeds")
     axis.grid(axis="y", color=GREY, alpha=0.2, linewidth=0.5)

@@ -33,16 +33,36 @@ def errors(rows: Sequence[Row]) -> Table:
     every, lines = with_chosen(rows), []
     for name in labels(every):
         own = of(every, name)
-        lines.append((
-            name, weights(own), said(own), said(own, "best_epoch"), said(own, "worst"),
-            f"{100 * mean(own, 'std'):.1f}", rand(own), spread(own, "groups", digits=1),
-            f"{mean(own, 'largest'):.1f}", f"{mean(own, 'gradient_norm'):.2g}", f"{mean(own, 'exchanges'):.0f}",
-            sent(own),
-        ))  # fmt: skip
+        lines.append(
+            (
+                name,
+                weights(own),
+                said(own),
+                said(own, "best_epoch"),
+                said(own, "worst"),
+                f"{100 * mean(own, 'std'):.1f}",
+                rand(own),
+                spread(own, "groups", digits=1),
+                f"{mean(own, 'largest'):.1f}",
+                f"{mean(own, 'gradient_norm'):.2g}",
+                f"{mean(own, 'exchanges'):.0f}",
+                sent(own),
+            )
+        )
     head = (
-        "method", "λ / mean size", "error, %", "best epochs", "worst client", "std of clients", "adjusted Rand", "groups",
-        "largest", "Σ‖∇F‖²", "exchanges", "MB",
-    )  # fmt: skip
+        "method",
+        "λ / mean size",
+        "error, %",
+        "best epochs",
+        "worst client",
+        "std of clients",
+        "adjusted Rand",
+        "groups",
+        "largest",
+        "Σ‖∇F‖²",
+        "exchanges",
+        "MB",
+    )
     return Table(head, tuple(lines), "ll" + "r" * (len(head) - 2))
 
 
@@ -63,10 +83,17 @@ def joining(rows: Sequence[Row]) -> Table:
         for joiners in values(rows, "joiners"):
             own = of(rows, name, joiners=joiners)
             first = 100 * (1 - found(own, "founders")[:, -1])
-            lines.append((
-                name, str(joiners), f"{mean(own, 'clients'):.0f}", said(own), plus_minus(interval(first.tolist()), 1),
-                said(own, "worst"), spread(own, "groups", digits=1),
-            ))  # fmt: skip
+            lines.append(
+                (
+                    name,
+                    str(joiners),
+                    f"{mean(own, 'clients'):.0f}",
+                    said(own),
+                    plus_minus(interval(first.tolist()), 1),
+                    said(own, "worst"),
+                    spread(own, "groups", digits=1),
+                )
+            )
     head = ("method", "join at a time", "clients at the end", "error, %", "of the first clients", "worst client", "groups")
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 
@@ -82,10 +109,15 @@ def tradeoffs(rows: Sequence[Row]) -> Table:
         for train in values(rows, "train"):
             own = picked(rows, memory=memory, train=train)
             each = [picked(own, tradeoff=weight) for weight in every]
-            lines.append((
-                MEMORY[memory == 0], f"{train:g}", *(f"{said(runs)} ({mean(runs, 'groups'):.1f})" for runs in each),
-                f"{best_tradeoff(own):g}", f"{best_tradeoff(own, 'validation'):g}",
-            ))  # fmt: skip
+            lines.append(
+                (
+                    MEMORY[memory == 0],
+                    f"{train:g}",
+                    *(f"{said(runs)} ({mean(runs, 'groups'):.1f})" for runs in each),
+                    f"{best_tradeoff(own):g}",
+                    f"{best_tradeoff(own, 'validation'):g}",
+                )
+            )
     head = ("HCCT", "share to train on", *(f"λ {weight:g}" for weight in every), "best λ", "by validation")
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 
@@ -101,7 +133,14 @@ def groups(rows: Sequence[Row]) -> Table:
     for memory in values(rows, "memory"):
         for count in values(rows, "groups"):
             own = picked(rows, memory=memory, groups=count)
-            lines.append((
-                MEMORY[memory == 0], str(count), said(own), said(own, "worst"), spread(own, "utility"), spread(own, "ari"),
-            ))  # fmt: skip
+            lines.append(
+                (
+                    MEMORY[memory == 0],
+                    str(count),
+                    said(own),
+                    said(own, "worst"),
+                    spread(own, "utility"),
+                    spread(own, "ari"),
+                )
+            )
     return Table(("HCCT", "groups", "error, %", "worst client", "total utility", "adjusted Rand"), tuple(lines), "lrrrrr")

@@ -32,12 +32,16 @@ def scales(stem: str) -> Mapping[str, Scale]:
     tables = tomllib.loads((FOLDER / f"{stem}.toml").read_text(encoding="utf-8"))
     return {
         name: Scale(
-            name=name, about=table["about"], seconds=table["seconds"], seeds=table["seeds"],
-            needs=tuple(table.get("needs", ())), tables=tuple(table["cells"]),
+            name=name,
+            about=table["about"],
+            seconds=table["seconds"],
+            seeds=table["seeds"],
+            needs=tuple(table.get("needs", ())),
+            tables=tuple(table["cells"]),
         )
         for name in SCALES
         if (table := tables.get(name))
-    }  # fmt: skip
+    }
 
 
 def find(study: str, stem: str, scale: str) -> Scale:

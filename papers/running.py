@@ -84,9 +84,14 @@ def world_of(resources: Resources, scenario: Mapping[str, Any], training: Mappin
 
 
 def rounds_of(
-    method: Method[Any], world: World, resources: Resources, rounds: int, seed: int, start: Position | None = None,
+    method: Method[Any],
+    world: World,
+    resources: Resources,
+    rounds: int,
+    seed: int,
+    start: Position | None = None,
     every: int | None = None,
-) -> Iterator[Round]:  # fmt: skip
+) -> Iterator[Round]:
     """The rounds of a method over a world, from the first or after ``start``; every so many are tested, and the last."""
     how = {"eval_every": every or rounds, "start": start, "robust": AS_PUBLISHED, **asdict(resources.hardware)}
     for done in inprocess.rounds(method, world, rounds=rounds, seed=seed, **how):

@@ -61,6 +61,10 @@ def as_json(said: Outcome) -> dict[str, object]:
     """What ``python -m papers run --json`` prints of one study."""
     claims: Sequence[dict[str, object]] = [vars(claim) for claim in said.claims]
     return {
-        "study": said.study.name, "scale": said.scale.name, "seeds": said.seeds, "verdict": said.verdict, "claims": claims,
+        "study": said.study.name,
+        "scale": said.scale.name,
+        "seeds": said.seeds,
+        "verdict": said.verdict,
+        "claims": claims,
         "rows": said.rows,
-    }  # fmt: skip
+    }

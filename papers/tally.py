@@ -68,10 +68,15 @@ class Tally:
             reached = [number for number, mean in zip(self.tested, self.accuracy, strict=True) if mean >= self.target]
             out |= {"share": float(np.mean(own >= self.target)), "reached": reached[0] if reached else None}
         return out | {
-            "groups": len(groups), "largest": max(map(len, groups)), "ari": agreement(groups, self.world.truth),
-            "exchanges": self.exchanges, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down,
-            "tested": [*self.tested], "curve": [*self.accuracy],
-        }  # fmt: skip
+            "groups": len(groups),
+            "largest": max(map(len, groups)),
+            "ari": agreement(groups, self.world.truth),
+            "exchanges": self.exchanges,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "tested": [*self.tested],
+            "curve": [*self.accuracy],
+        }
 
 
 def megabytes(found: Mapping[str, Any]) -> float:

@@ -54,12 +54,13 @@ def described(device: str) -> dict[str, Any]:
         "bf16": [
             name
             for name, there in (
-                ("AMX", torch.cpu._is_amx_tile_supported()), ("AVX512_BF16", torch.cpu._is_avx512_bf16_supported()),
+                ("AMX", torch.cpu._is_amx_tile_supported()),
+                ("AVX512_BF16", torch.cpu._is_avx512_bf16_supported()),
             )
             if there
         ],
         "busy": round(busy(), 2),
-    }  # fmt: skip
+    }
     return {**found, "device": torch.cuda.get_device_name()} if device == "cuda" else found
 
 

@@ -54,9 +54,13 @@ def measured(name: str, seed: int, folder: str | None = None) -> dict[str, Any]:
     for done in inprocess.rounds(SplitHalf(), world, rounds=rounds, seed=seed, workers=1, eval_every=1000, robust=AS_PUBLISHED):
         notes += [note for note in done.notes if note.kind in PROBES and "p" in note.numbers]
     return {
-        "world": name, "seed": seed, "rounds": rounds, "splits": sum(note.kind == "split" for note in notes),
-        "p": [float(f"{note.numbers['p']:.3g}") for note in notes], "seconds": round(time.perf_counter() - began, 2),
-    }  # fmt: skip
+        "world": name,
+        "seed": seed,
+        "rounds": rounds,
+        "splits": sum(note.kind == "split" for note in notes),
+        "p": [float(f"{note.numbers['p']:.3g}") for note in notes],
+        "seconds": round(time.perf_counter() - began, 2),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

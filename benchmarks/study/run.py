@@ -81,12 +81,22 @@ def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
         false = false or cut(groups, truth)
     honest = [score["accuracy"] for client, score in (done.scores or {}).items() if client not in done.adversaries]
     return {
-        "kind": kind, "size": size, "participation": participation, "method": method, "settings": how, "seed": seed,
+        "kind": kind,
+        "size": size,
+        "participation": participation,
+        "method": method,
+        "settings": how,
+        "seed": seed,
         "ari": agreement(among(done.assignment.groups, clients), truth),
-        "groups": len(done.assignment.groups), "true_groups": len(truth) if truth else None,
-        "right_from": right, "cut": false, "accuracy": float(np.mean(honest)), "worst": float(np.min(honest)),
-        "bytes": total, "seconds": round(time.perf_counter() - began, 2),
-    }  # fmt: skip
+        "groups": len(done.assignment.groups),
+        "true_groups": len(truth) if truth else None,
+        "right_from": right,
+        "cut": false,
+        "accuracy": float(np.mean(honest)),
+        "worst": float(np.min(honest)),
+        "bytes": total,
+        "seconds": round(time.perf_counter() - began, 2),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
