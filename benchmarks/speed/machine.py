@@ -20,12 +20,13 @@ def cores() -> int:
     return default_workers()
 
 
-def _processor() -> str:
+def _processor(field: str) -> str:
+    """What Linux says of the first core; empty elsewhere."""
     try:
         with open("/proc/cpuinfo") as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+            return next(line.partition(":")[2].strip() for line in file if line.startswith(field))
     except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        return ""
 
 
 def busy(seconds: float = 0.5) -> float:
@@ -47,18 +48,12 @@ def busy(seconds: float = 0.5) -> float:
 
 def described(device: str) -> dict[str, Any]:
     """The machine as it is now; busy: with what is not ours, see :func:`busy`."""
+    flags = _processor("flags").split()
     found = {
         "system": platform.system(),
-        "processor": _processor(),
+        "processor": _processor("model name") or platform.processor() or platform.machine(),
         "cores": cores(),
-        "bf16": [
-            name
-            for name, there in (
-                ("AMX", torch.cpu._is_amx_tile_supported()),
-                ("AVX512_BF16", torch.cpu._is_avx512_bf16_supported()),
-            )
-            if there
-        ],
+        "bf16": [name for name, flag in (("AMX", "amx_bf16"), ("AVX512_BF16", "avx512_bf16")) if flag in flags],
         "busy": round(busy(), 2),
     }
     return {**found, "device": torch.cuda.get_device_name()} if device == "cuda" else found

@@ -244,7 +244,7 @@ def test_repeated_p_is_that_of_two_correlated_scores():
     """Against the bivariate normal law itself: rho of two clients is 2/3, of many 1/2."""
     for p, clients, rho in ((0.3, 2, 2 / 3), (0.01, 2, 2 / 3), (0.01, 10**9, 0.5), (1e-4, 10**9, 0.5)):
         z = -stats.norm.ppf(p)
-        exact = stats.multivariate_normal([0, 0], [[1, rho], [rho, 1]], abseps=1e-12, releps=1e-9).cdf([-z, -z])
+        exact = stats.multivariate_normal.cdf([-z, -z], cov=[[1, rho], [rho, 1]], abseps=1e-12, releps=1e-9)
         assert repeated_p(p, p / 10, clients) == pytest.approx(exact, rel=1e-3)
     assert repeated_p(0.0, 0.0, 5) == 0.0
     assert repeated_p(1.0, 0.2, 5) == 1.0

@@ -261,7 +261,8 @@ def stepper(values: Sequence[Tensor], training: Training, lr: float, *, stacked:
 
 def _clipped(gradients: Sequence[Tensor], limit: float, stacked: bool) -> list[Tensor]:
     if not stacked:
-        share = (limit / (nn.utils.get_total_norm(gradients) + 1e-6)).clamp(max=1.0)
+        norm = torch.stack([g.norm() for g in gradients]).norm()
+        share = (limit / (norm + 1e-6)).clamp(max=1.0)
         return [g * share for g in gradients]
     norm = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in gradients]).norm(dim=0)
     share = (limit / (norm + 1e-6)).clamp(max=1.0)
