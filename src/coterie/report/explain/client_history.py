@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from coterie.records.record import Line
@@ -39,7 +41,7 @@ def client_history(history: RunHistory, client: int) -> dict[str, Any]:
         "client": client,
         "group": list(group),
         "truth": _truth(history, group, client),
-        "adversary": client in history.description["world"].get("adversaries", []),
+        "adversary": client in history.adversaries,
         "accuracy": _accuracy(reversed(history.lines), client),
         "path": _path(history, client),
         "steps": [_step(history, note, client) for note in steps],
@@ -98,20 +100,18 @@ def _accuracy(lines: Iterable[Line], client: int) -> dict[str, Any] | None:
 def _path(history: RunHistory, client: int) -> list[dict[str, Any]]:
     """Return the groups that the client was in, their first and last rounds, and its last accuracy with each model."""
     _, places = follow(history.lines)
-    spans: list[tuple[int, list[Line]]] = []
-    for line, row in zip(history.lines, places, strict=True):
-        at = next((id for id, group in zip(row, line["groups"], strict=True) if client in group), None)
-        if at is None:
-            continue
-        if not spans or spans[-1][0] != at:
-            spans.append((at, []))
-        spans[-1][1].append(line)
+    at = [
+        (id, line)
+        for line, row in zip(history.lines, places, strict=True)
+        for id, group in zip(row, line["groups"], strict=True) if client in group
+    ]  # fmt: skip
+    spans = [[line for _, line in inside] for _, inside in groupby(at, key=itemgetter(0))]
     return [
         {
             "clients": next(list(group) for group in lines[-1]["groups"] if client in group),
             "first": lines[0]["round"], "last": lines[-1]["round"], "accuracy": _accuracy(reversed(lines), client),
         }
-        for _, lines in spans
+        for lines in spans
     ]  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def _truth(history: RunHistory, group: Clients, client: int) -> dict[str, Any] |
 # -- in words -----------------------------------------------------------------------------------------------------------
 
 
-def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
+def text(found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a client's explanation."""
     out = [*story.title(found, f"Client {found['client']}. "), *_now(found), (0, "DECISIONS ABOUT IT")]
     if not found["steps"]:

@@ -118,16 +118,6 @@ def unexplained(history: RunHistory, changed: Sequence[NoteView]) -> list[dict[s
     return found
 
 
-def came_and_went(history: RunHistory) -> list[tuple[int, Clients, Clients]]:
-    """Return (round, clients that came, clients that left) for each round in which any did."""
-    found = []
-    for before, line in zip(history.lines, history.lines[1:], strict=False):
-        old, new = ({int(client) for client in one["clients"]} for one in (before, line))
-        if old != new:
-            found.append((line["round"], tuple(sorted(new - old)), tuple(sorted(old - new))))
-    return found
-
-
 # -- in words -----------------------------------------------------------------------------------------------------------
 
 SHOWN = 12
@@ -219,14 +209,15 @@ def happened(one: dict[str, Any]) -> str:
 
 
 def _events(history: RunHistory) -> list[tuple[int, str]]:
-    events = came_and_went(history)
-    out = [(0, "CLIENTS THAT ARRIVED OR LEFT")] if events else []
-    for round, came, left in events[:SHOWN]:
-        said = [f"{who(ids)} {what}" for ids, what in ((came, "arrived"), (left, "left")) if ids]
-        out.append((1, f"Round {round}: {'; '.join(said)}."))
+    events = []
+    for before, line in zip(history.lines, history.lines[1:], strict=False):
+        old, new = ({int(client) for client in one["clients"]} for one in (before, line))
+        said = [f"{who(ids)} {what}" for ids, what in ((new - old, "arrived"), (old - new, "left")) if ids]
+        if said:
+            events.append((1, f"Round {line['round']}: {'; '.join(said)}."))
     if len(events) > SHOWN:
-        out.append((1, f"... and in {count(len(events) - SHOWN, 'further round')}."))
-    return [*out, (0, "")] if out else []
+        events[SHOWN:] = [(1, f"... and in {count(len(events) - SHOWN, 'further round')}.")]
+    return [(0, "CLIENTS THAT ARRIVED OR LEFT"), *events, (0, "")] if events else []
 
 
 def _present(found: dict[str, Any]) -> list[tuple[int, str]]:
