@@ -24,6 +24,7 @@ from rich.text import Text
 from coterie.printable import say
 from coterie.records.record import Line, spread
 from coterie.report import terminal
+from coterie.report.words import count
 
 OFTEN = 0.1
 """The least time between two updates, in seconds."""
@@ -171,8 +172,7 @@ class Live:
             replies = f"{self.last['answered']} of {self.last['asked']} replies"
             yield line_of(", ".join(filter(None, (replies, self.tested, groups(self.last["groups"])))))
         if len(self.names) > 1:
-            count = len(self.names)
-            yield bar("all runs", self.pace.share(), 1, f"{self.finished} of {count} done{self.pace.left_of_all()}")
+            yield bar("all runs", self.pace.share(), 1, f"{self.finished} of {len(self.names)} done{self.pace.left_of_all()}")
 
 
 def groups(found: Sequence[Sequence[int]]) -> str:
@@ -182,8 +182,8 @@ def groups(found: Sequence[Sequence[int]]) -> str:
         >>> groups([[0, 1], [2]]), groups([[0, 1, 2]])
         ('2 groups of 2, 1', '1 group of 3')
     """
-    count = f"{len(found)} group{'' if len(found) == 1 else 's'}"
-    return f"{count} of {', '.join(str(len(group)) for group in found)}" if len(found) <= SIZES else count
+    said = count(len(found), "group")
+    return f"{said} of {', '.join(str(len(group)) for group in found)}" if len(found) <= SIZES else said
 
 
 class Steps:

@@ -32,9 +32,8 @@ def explain(run: Path | str, client: int | None = None, round: int | None = None
         UserError: If there is no such run, round or client.
     """
     history = read(run, round)
-    result: dict[str, Any] = finite(
-        run_history.run_history(history) if client is None else client_history.client_history(history, client)
-    )
+    found = run_history.run_history(history) if client is None else client_history.client_history(history, client)
+    result: dict[str, Any] = finite(found)
     return result
 
 
@@ -51,11 +50,10 @@ def words(run: Path | str, client: int | None = None, round: int | None = None, 
         UserError: If there is no such run, round or client.
     """
     history = read(run, round)
-    paragraphs = (
-        run_history.text(history, run_history.run_history(history))
-        if client is None
-        else client_history.text(history, client_history.client_history(history, client))
-    )
+    if client is None:
+        paragraphs = run_history.text(history, run_history.run_history(history))
+    else:
+        paragraphs = client_history.text(client_history.client_history(history, client))
     return "\n".join(_wrapped(indent, paragraph, width) for indent, paragraph in paragraphs)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from coterie.records.record import Line
 from coterie.report.explain import run_history
 from coterie.report.explain.decision import decision, member
-from coterie.report.explain.view import Clients, NoteView, RunHistory, count, of_client, rounds, who
+from coterie.report.explain.view import Clients, NoteView, RunHistory, of_client
 from coterie.report.gathered import follow
 from coterie.report.summary import silent
+from coterie.report.words import count, rounds, who
 
 SHOWN = 10
 """The number of steps shown in full, half of them the first and half the last."""
@@ -39,8 +42,8 @@ def client_history(history: RunHistory, client: int) -> dict[str, Any]:
         "client": client,
         "group": list(group),
         "truth": _truth(history, group, client),
-        "adversary": client in history.description["world"].get("adversaries", []),
-        "accuracy": _accuracy(history.lines, client),
+        "adversary": client in history.adversaries,
+        "accuracy": _accuracy(reversed(history.lines), client),
         "path": _path(history, client),
         "steps": [_step(history, note, client) for note in steps],
         "unchanged": skipped,
@@ -82,17 +85,12 @@ def _step(history: RunHistory, note: NoteView, client: int) -> dict[str, Any]:
     return {
         **decision(note),
         "client": member(note, client),
-        "accuracy_before": _accuracy(history.lines[: note.place], client),
-        "accuracy_after": _first(history.lines[after:], client),
+        "accuracy_before": _accuracy(reversed(history.lines[: note.place]), client),
+        "accuracy_after": _accuracy(history.lines[after:], client),
     }
 
 
-def _accuracy(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
-    """Return the client's last accuracy in ``lines``, and its round."""
-    return _first(list(reversed(lines)), client)
-
-
-def _first(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
+def _accuracy(lines: Iterable[Line], client: int) -> dict[str, Any] | None:
     """Return the client's first accuracy in ``lines``, and its round."""
     for line in lines:
         value = line["clients"].get(str(client), {}).get("accuracy") if line["tested"] else None
@@ -104,22 +102,21 @@ def _first(lines: Sequence[Line], client: int) -> dict[str, Any] | None:
 def _path(history: RunHistory, client: int) -> list[dict[str, Any]]:
     """Return the groups that the client was in, their first and last rounds, and its last accuracy with each model."""
     _, places = follow(history.lines)
-    spans: list[tuple[int, list[Line]]] = []
-    for line, row in zip(history.lines, places, strict=True):
-        at = next((id for id, group in zip(row, line["groups"], strict=True) if client in group), None)
-        if at is None:
-            continue
-        if not spans or spans[-1][0] != at:
-            spans.append((at, []))
-        spans[-1][1].append(line)
+    at = [
+        (id, line)
+        for line, row in zip(history.lines, places, strict=True)
+        for id, group in zip(row, line["groups"], strict=True)
+        if client in group
+    ]
+    spans = [[line for _, line in inside] for _, inside in groupby(at, key=itemgetter(0))]
     return [
         {
             "clients": next(list(group) for group in lines[-1]["groups"] if client in group),
             "first": lines[0]["round"],
             "last": lines[-1]["round"],
-            "accuracy": _accuracy(lines, client),
+            "accuracy": _accuracy(reversed(lines), client),
         }
-        for _, lines in spans
+        for lines in spans
     ]
 
 
@@ -137,21 +134,12 @@ def _truth(history: RunHistory, group: Clients, client: int) -> dict[str, Any] |
 # -- in words -----------------------------------------------------------------------------------------------------------
 
 
-def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
+def text(found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a client's explanation."""
-    client = found["client"]
-    out = [(0, f"Client {client}. {run_history.title(found)}"), *run_history.about_words(found), (0, "")]
-    out += _now(found)
-    steps = found["steps"]
-    out.append((0, "DECISIONS ABOUT IT"))
-    if not steps:
+    out = [*run_history.title(found, f"Client {found['client']}. "), *_now(found), (0, "DECISIONS ABOUT IT")]
+    if not found["steps"]:
         out.append((1, "None: it has been in this group since the first round."))
-    for number, one in enumerate(steps):
-        if SHOWN // 2 <= number < len(steps) - SHOWN // 2:
-            if number == SHOWN // 2:
-                out.append((1, f"... {count(len(steps) - SHOWN, 'further step')} (--json has all of them) ..."))
-            continue
-        out += _described(one, found)
+    out += run_history.first_and_last(found["steps"], SHOWN, "further step", lambda one: _described(one, found))
     if found["unchanged"]:
         out.append((1, f"{count(found['unchanged'], 'other decision')} changed groups without moving it."))
     out += [(0, ""), *_path_words(found)]
@@ -193,11 +181,8 @@ def _path_words(found: dict[str, Any]) -> list[tuple[int, str]]:
     path = found["path"]
     for one in path[-SHOWN:]:
         span = f"round {one['first']}" if one["first"] == one["last"] else f"rounds {one['first']}-{one['last']}"
-        accurate = (
-            "not tested"
-            if one["accuracy"] is None
-            else (f"accuracy {one['accuracy']['accuracy']:.3f} in round {one['accuracy']['round']}")
-        )
+        last = one["accuracy"]
+        accurate = f"accuracy {last['accuracy']:.3f} in round {last['round']}" if last else "not tested"
         out.append((1, f"{span[:1].upper()}{span[1:]}: {who(one['clients'])}; {accurate}."))
     return out if len(path) <= SHOWN else [out[0], (1, f"... {count(len(path) - SHOWN, 'earlier group')} ..."), *out[1:]]
 

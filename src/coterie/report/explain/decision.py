@@ -15,7 +15,8 @@ import numpy as np
 
 from coterie.core import Criterion, Sign
 from coterie.methods import METHODS
-from coterie.report.explain.view import NoteView, sentence, short
+from coterie.report.explain.view import NoteView
+from coterie.report.words import sentence, short
 
 REVERSED: Mapping[bool, Mapping[Sign, Sign]] = {
     True: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"},
@@ -210,7 +211,7 @@ def member(note: NoteView, client: int) -> dict[str, Any]:
     """
     side = next((part for part in note.parts if client in part), None)
     nearest = _nearest(note, client, side)
-    values = {name: note.values(name)[client] for name in note.note["values"] if client in note.values(name)}
+    values = {name: found[client] for name in note.note["values"] if client in (found := note.values(name))}
     words = []
     if note.parts and side is None:
         words.append("It was not among the clients that were compared.")

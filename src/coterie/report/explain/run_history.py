@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.methods import METHODS
 from coterie.report.explain.decision import decision
-from coterie.report.explain.view import Clients, NoteView, RunHistory, count, who
+from coterie.report.explain.view import Clients, NoteView, RunHistory
 from coterie.report.listing import first_line
 from coterie.report.summary import agreement, mean_of, without
+from coterie.report.words import count, who
 
 SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
 """Kinds of notes that may explain why groups stayed the same."""
@@ -20,17 +21,19 @@ def run_history(history: RunHistory) -> dict[str, Any]:
     """Return the explanation of a run; docs/explain.md has the fields."""
     notes = list(history.views())
     changed = [note for note in notes if note.changes]
-    others = Counter(note.kind for note in notes if not note.changes)
-    truth = history.truth
+    truth, together = history.truth, last_of_all(history, notes)
     return {
         **heading(history),
         "groups": [list(group) for group in history.groups],
         "true_groups": truth and [list(group) for group in truth],
         "agreement": agreement(without(history.groups, history.adversaries), truth and without(truth, history.adversaries)),
         "decisions": [decision(note) for note in changed],
-        "unchanged": dict(others),
+        "unchanged": dict(Counter(note.kind for note in notes if not note.changes)),
         "unexplained": unexplained(history, changed),
-        "standing": {"all": _of_all(history, notes), "groups": [_standing(history, notes, group) for group in history.groups]},
+        "standing": {
+            "all": together and decision(together),
+            "groups": [_standing(history, notes, group) for group in history.groups],
+        },
     }
 
 
@@ -91,20 +94,11 @@ def _ends(note: NoteView, members: set[int]) -> bool:
     return note.changes and note.kind != "join" and bool(members & set(note.clients))
 
 
-def _of_all(history: RunHistory, notes: Sequence[NoteView]) -> dict[str, Any] | None:
-    note = last_of_all(history, notes)
-    return None if note is None else decision(note)
-
-
 def _standing(history: RunHistory, notes: Sequence[NoteView], group: Clients) -> dict[str, Any]:
-    note = last_about(notes, group)
-    return {"clients": list(group), "accuracy": accuracy(history, group), "decision": None if note is None else decision(note)}
-
-
-def accuracy(history: RunHistory, group: Clients) -> float | None:
-    """Return the mean accuracy of a group's honest clients in the last tested round, or None."""
+    """Return a group with its mean accuracy in the last tested round, and the last decision that left it unchanged."""
     tested = next((line for line in reversed(history.lines) if line["tested"]), None)
-    return None if tested is None else mean_of(tested, group)
+    note = last_about(notes, group)
+    return {"clients": list(group), "accuracy": tested and mean_of(tested, group), "decision": note and decision(note)}
 
 
 def unexplained(history: RunHistory, changed: Sequence[NoteView]) -> list[dict[str, Any]]:
@@ -128,16 +122,6 @@ def unexplained(history: RunHistory, changed: Sequence[NoteView]) -> list[dict[s
     return found
 
 
-def came_and_went(history: RunHistory) -> list[tuple[int, Clients, Clients]]:
-    """Return (round, clients that came, clients that left) for each round in which any did."""
-    found = []
-    for before, line in zip(history.lines, history.lines[1:], strict=False):
-        old, new = ({int(client) for client in one["clients"]} for one in (before, line))
-        if old != new:
-            found.append((line["round"], tuple(sorted(new - old)), tuple(sorted(old - new))))
-    return found
-
-
 # -- in words -----------------------------------------------------------------------------------------------------------
 
 SHOWN = 12
@@ -146,22 +130,38 @@ SHOWN = 12
 
 def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a run's explanation."""
-    out = [(0, title(found)), *about_words(found), (0, "")]
-    out += _changes(found) + _events(history) + _present(found)
-    return out
+    return [*title(found), *_changes(found), *_events(history), *_present(found)]
 
 
-def title(found: dict[str, Any]) -> str:
-    """Return a sentence with the run's method, scenario, seed, round and number of groups."""
-    return (
-        f"{found['method']} in {found['scenario']}, seed {found['seed']}, after round {found['round']} of {found['rounds']}: "
-        f"{count(len(found['groups']), 'group')}."
+def title(found: dict[str, Any], start: str = "") -> list[tuple[int, str]]:
+    """Return a sentence with the run's method, scenario, seed, round and number of groups, and how the method decides.
+
+    Args:
+        found: The explanation of the run or of a client.
+        start: The beginning of the sentence.
+    """
+    said = (
+        f"{start}{found['method']} in {found['scenario']}, seed {found['seed']}, after round {found['round']} "
+        f"of {found['rounds']}: {count(len(found['groups']), 'group')}."
     )
+    return [(0, text) for text in (said, found["about"]) if text] + [(0, "")]
 
 
-def about_words(found: dict[str, Any]) -> list[tuple[int, str]]:
-    """Return the paragraph on how the method decides, if it is known."""
-    return [(0, found["about"])] if found["about"] else []
+def first_and_last(
+    items: Sequence[Any], most: int, noun: str, words: Callable[[Any], list[tuple[int, str]]]
+) -> list[tuple[int, str]]:
+    """Return the paragraphs of the first and the last items, and the number of those between.
+
+    Args:
+        items: The items.
+        most: The greatest number of items, an even one.
+        noun: What an item is called.
+        words: Returns the paragraphs of an item.
+    """
+    out = [words(one) for one in items]
+    if len(items) > most:
+        out[most // 2 : -(most // 2)] = [[(1, f"... {count(len(items) - most, noun)} (--json has all of them) ...")]]
+    return [paragraph for paragraphs in out for paragraph in paragraphs]
 
 
 def _changes(found: dict[str, Any]) -> list[tuple[int, str]]:
@@ -169,12 +169,7 @@ def _changes(found: dict[str, Any]) -> list[tuple[int, str]]:
     out = [(0, "WHAT CHANGED THE GROUPS")]
     if not decisions and not found["unexplained"]:
         out.append((1, "Nothing: the groups are those of the first round."))
-    for number, one in enumerate(decisions):
-        if SHOWN // 2 <= number < len(decisions) - SHOWN // 2:
-            if number == SHOWN // 2:
-                out.append((1, f"... {count(len(decisions) - SHOWN, 'further decision')} (--json has all of them) ..."))
-            continue
-        out += described(one)
+    out += first_and_last(decisions, SHOWN, "further decision", described)
     for one in found["unexplained"][:SHOWN]:
         groups = "; ".join(who(group) for group in one["groups"][:4])
         out.append((1, f"Round {one['round']}: the groups changed to {groups}, and no reason was recorded."))
@@ -218,14 +213,15 @@ def happened(one: dict[str, Any]) -> str:
 
 
 def _events(history: RunHistory) -> list[tuple[int, str]]:
-    events = came_and_went(history)
-    out = [(0, "CLIENTS THAT ARRIVED OR LEFT")] if events else []
-    for round, came, left in events[:SHOWN]:
-        said = [f"{who(ids)} {what}" for ids, what in ((came, "arrived"), (left, "left")) if ids]
-        out.append((1, f"Round {round}: {'; '.join(said)}."))
+    events = []
+    for before, line in zip(history.lines, history.lines[1:], strict=False):
+        old, new = ({int(client) for client in one["clients"]} for one in (before, line))
+        said = [f"{who(ids)} {what}" for ids, what in ((new - old, "arrived"), (old - new, "left")) if ids]
+        if said:
+            events.append((1, f"Round {line['round']}: {'; '.join(said)}."))
     if len(events) > SHOWN:
-        out.append((1, f"... and in {count(len(events) - SHOWN, 'further round')}."))
-    return [*out, (0, "")] if out else []
+        events[SHOWN:] = [(1, f"... and in {count(len(events) - SHOWN, 'further round')}.")]
+    return [(0, "CLIENTS THAT ARRIVED OR LEFT"), *events, (0, "")] if events else []
 
 
 def _present(found: dict[str, Any]) -> list[tuple[int, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy as np
 from coterie.core import Criterion
 from coterie.records.record import RUN, Line, Record
 from coterie.report.page.charts import load
-from coterie.report.terminal import members
 from coterie.settings import UserError
 
 Clients = tuple[int, ...]
@@ -61,10 +60,6 @@ class RunHistory:
     def adversaries(self) -> list[int]:
         """The hostile clients, if the data contain this information."""
         return list(self.description["world"].get("adversaries", ()))
-
-    def group(self, client: int) -> Clients | None:
-        """Return the present group of a client, or None if it is in none."""
-        return next((group for group in self.groups if client in group), None)
 
     def views(self) -> Iterator[NoteView]:
         """Yield every note, oldest first."""
@@ -187,7 +182,7 @@ def of_client(history: RunHistory, client: int) -> Clients:
     Raises:
         UserError: If the client is not present; the message names the nearest one.
     """
-    group = history.group(client)
+    group = next((group for group in history.groups if client in group), None)
     if group is None:
         ids = sorted(c for members in history.groups for c in members)
         near = min(ids, key=lambda other: (abs(other - client), other))
@@ -198,59 +193,3 @@ def of_client(history: RunHistory, client: int) -> Clients:
             f"{ids[0]} to {ids[-1]}; the nearest is {near}"
         )
     return group
-
-
-# ----------------------------------------------------------------------------------------------------
-# Parts of sentences that all explanations use.
-
-
-def sentence(text: str) -> str:
-    """Return a note's text as a sentence.
-
-    Example:
-        >>> sentence("a group of one cannot split")
-        'A group of one cannot split.'
-    """
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
-
-
-def short(value: float) -> str:
-    """Return a number with three significant digits.
-
-    Example:
-        >>> short(0.123456), short(1234567.0), short(3.0)
-        ('0.123', '1.23e+06', '3')
-    """
-    return f"{value:.3g}"
-
-
-def who(clients: Iterable[int]) -> str:
-    """Return a group in words.
-
-    Example:
-        >>> who([3]), who([0, 1, 2])
-        ('client 3', 'clients 0-2 (3 clients)')
-    """
-    ids = list(clients)
-    return f"client {ids[0]}" if len(ids) == 1 else f"clients {members(ids, most=6)}"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Example:
-        >>> count(1, "group"), count(3, "group")
-        ('1 group', '3 groups')
-    """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def rounds(numbers: Sequence[int], most: int = 8) -> str:
-    """Return rounds in words.
-
-    Example:
-        >>> rounds([4]), rounds([1, 2, 3, 7])
-        ('round 4', 'rounds 1-3, 7')
-    """
-    text = members(numbers, most=most).rpartition(" (")[0]
-    return f"round{'' if len(numbers) == 1 else 's'} {text}"

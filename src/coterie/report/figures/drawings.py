@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from coterie.report.explain.view import count
-from coterie.report.explain.view import rounds as in_words
 from coterie.report.figures.looks import Looks, numbered
 from coterie.report.figures.style import COLUMN, DASHES, GREY, PAGE, panels
 from coterie.report.gathered import Gathered
 from coterie.report.page.charts import Chart, arranged, charts, load
 from coterie.report.page.document import rounds, scored, tests
+from coterie.report.words import count
+from coterie.report.words import rounds as in_words
 from coterie.settings import UserError
 
 FEW = 48
@@ -326,11 +326,11 @@ def _criteria(run: Gathered) -> Figure:
     for axes, chart in zip(places, found, strict=True):
         for level in chart["levels"]:
             axes.axhline(level["value"], color=GREY, linestyle=(0, (5, 2)), linewidth=0.8, zorder=1)
-            axes.text(
-                1,
-                level["value"],
+            axes.annotate(
                 f"{level['name']} {level['value']:g}",
-                transform=axes.get_yaxis_transform(),
+                (1, level["value"]),
+                xycoords=axes.get_yaxis_transform(),
+                annotation_clip=True,
                 ha="right",
                 va="bottom",
                 fontsize=7,
@@ -374,6 +374,8 @@ def _tree(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
         same = {**(looks.line(node) if node >= 0 else {"color": GREY, "marker": "."}), "linestyle": "", "clip_on": False}
         axes.plot(at, [0] * len(at), **same, markersize=3.5 if len(leaves) <= 100 else 1.5, zorder=4)
     axes.set(xlabel="client", xlim=(0, 10 * len(leaves)))
-    axes.set_ylim(bottom=0)
+    top = max(height for link in links for _, height in link)
+    near = [level["value"] for level in chart["levels"] if level["value"] < 2 * top]  # one far above would flatten the tree
+    axes.set_ylim(0, 1.05 * max([top, *near]))
     named = leaves if len(leaves) <= FEW // 2 else ()
     axes.set_xticks([10 * i + 5 for i in range(len(named))], [str(client) for client in named], fontsize=6, rotation=90)

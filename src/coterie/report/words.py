@@ -1,0 +1,59 @@
+"""Parts of sentences about a run: groups, counts, rounds and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from coterie.report.terminal import members
+
+
+def sentence(text: str) -> str:
+    """Return a note's text as a sentence.
+
+    Example:
+        >>> sentence("a group of one cannot split")
+        'A group of one cannot split.'
+    """
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def short(value: float) -> str:
+    """Return a number with three significant digits.
+
+    Example:
+        >>> short(0.123456), short(1234567.0), short(3.0)
+        ('0.123', '1.23e+06', '3')
+    """
+    return f"{value:.3g}"
+
+
+def who(clients: Iterable[int]) -> str:
+    """Return a group in words.
+
+    Example:
+        >>> who([3]), who([0, 1, 2])
+        ('client 3', 'clients 0-2 (3 clients)')
+    """
+    ids = list(clients)
+    return f"client {ids[0]}" if len(ids) == 1 else f"clients {members(ids, most=6)}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> count(1, "group"), count(3, "group")
+        ('1 group', '3 groups')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def rounds(numbers: Sequence[int], most: int = 8) -> str:
+    """Return rounds in words.
+
+    Example:
+        >>> rounds([4]), rounds([1, 2, 3, 7])
+        ('round 4', 'rounds 1-3, 7')
+    """
+    text = members(numbers, most=most).rpartition(" (")[0]
+    return f"round{'' if len(numbers) == 1 else 's'} {text}"
