@@ -150,11 +150,6 @@ def test_table_5() -> None:
     assert [claim.holds for claim in STUDIES["hcct/table5"].claims(rows)] == [False, False]
 
 
-def test_table_5_is_of_the_rows_of_table_4() -> None:
-    assert STUDIES["hcct/table5"].source == "hcct-table4-digit"
-    assert STUDIES["hcct/table5"].stem == "hcct-table5"
-
-
 def joined(joiners: int, accuracy: float, first: float) -> Row:
     cell = {"seed": 0, "joiners": joiners, "method": {"label": "HCCT"}}
     return {**row("HCCT", accuracy, founders=[0.1, first]), "cell": cell}
