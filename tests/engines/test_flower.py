@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,16 +31,12 @@ from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.report.summary import summary
 from coterie.settings import SettingError
-from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, same, strategy_of
+from flowered import FIRST, Here, app_of, foreign, over_flower, same, strategy_of
 from small import FEATURES, mlp, world
 
+pytestmark = pytest.mark.usefixtures("flower_run")
+
 IDS = (0, 1, 2, 3, 4, 5)
-
-
-@pytest.fixture(autouse=True)
-def run() -> Iterator[None]:
-    with a_run():
-        yield
 
 
 # -- agreement --------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,17 +28,13 @@ from coterie.methods import CFL, FedAvg, FedPer
 from coterie.randomness import seeded
 from coterie.records.record import Record, to_json
 from coterie.settings import SettingError
-from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, strategy_of
+from flowered import FIRST, Here, app_of, foreign, over_flower, strategy_of
 from small import mlp, world
+
+pytestmark = pytest.mark.usefixtures("flower_run")
 
 IDS = (0, 1, 2, 3, 4, 5)
 NOISE = Boundary(clip=0.5, noise=10.0)
-
-
-@pytest.fixture(autouse=True)
-def run() -> Iterator[None]:
-    with a_run():
-        yield
 
 
 @pytest.mark.parametrize("seed", [3, 4])

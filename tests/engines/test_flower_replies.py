@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,17 +32,13 @@ from coterie.methods import IFCA, FedAvg, FedFA, FedPer
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.record import line, to_json
-from flowered import FIRST, Here, a_run, app_of, strategy_of
+from flowered import FIRST, Here, app_of, strategy_of
 from small import mlp, normed, world
+
+pytestmark = pytest.mark.usefixtures("flower_run")
 
 IDS = (0, 1, 2, 3, 4, 5)
 SECRET = 2**127 + 12345
-
-
-@pytest.fixture(autouse=True)
-def run() -> Iterator[None]:
-    with a_run():
-        yield
 
 
 # -- the campaign -----------------------------------------------------------------------------------------------------------
