@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,10 @@ def names(requirements: list[str]) -> set[str]:
     return out
 
 
-def imported() -> Iterator[tuple[str, str]]:
+@cache
+def imported() -> frozenset[tuple[str, str]]:
     """(file, the first part of a module it imports) for what is neither of Python nor of this package."""
+    found = set()
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         typed = {id(n) for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
@@ -56,7 +58,8 @@ def imported() -> Iterator[tuple[str, str]]:
                 modules = [node.module]
             for module in {module.partition(".")[0] for module in modules}:
                 if module not in sys.stdlib_module_names and module != "coterie" and id(node) not in typed:
-                    yield path.relative_to(SOURCE).as_posix(), module
+                    found.add((path.relative_to(SOURCE).as_posix(), module))
+    return frozenset(found)
 
 
 HOME = {

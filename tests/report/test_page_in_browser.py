@@ -53,7 +53,7 @@ def one(browser: Any, file: Path) -> Iterator[Opened]:
 
 def test_it_says_what_became_of_the_run(one: Opened) -> None:
     text = one.tab.inner_text("main")
-    for words in ("cfl on synthetic/groups, seed 0", "adjusted Rand", "why it is a split", "Stationary, and at odds?"):
+    for words in ("cfl on synthetic/groups, seed 0", "adjusted Rand", "why it is a split", "Mean update"):
         assert words in text
     assert "G1 rounds 2–4 · 4 clients: 0–3" in re.sub(r"\s+", " ", text)
 
@@ -116,7 +116,7 @@ def test_layers_and_legends_switch(one: Opened) -> None:
 
 
 def test_a_crowd_of_lines_is_shown_group_by_group(one: Opened) -> None:
-    norms = one.tab.locator("figure.chart", has_text="Stationary, and at odds?")
+    norms = one.tab.locator("figure.chart", has_text="Mean update")
     assert norms.locator(".legend button").count() == 4
     norms.get_by_role("button", name="all").click()
     assert norms.locator(".legend button").count() == 12
@@ -125,7 +125,7 @@ def test_a_crowd_of_lines_is_shown_group_by_group(one: Opened) -> None:
 def test_drawing_anew_keeps_what_the_reader_does_and_forgets_the_old(one: Opened) -> None:
     drawings = "[drawings.size, [...drawings].filter((box) => box.isConnected).length]"
     before = one.tab.evaluate(drawings)
-    one.tab.locator("figure.chart", has_text="Stationary, and at odds?").get_by_role("button", name="all").click()
+    one.tab.locator("figure.chart", has_text="Mean update").get_by_role("button", name="all").click()
     one.tab.locator("summary").last.click()
     one.tab.locator("section.run canvas").first.focus()
     one.tab.keyboard.press("ArrowRight")
@@ -134,14 +134,14 @@ def test_drawing_anew_keeps_what_the_reader_does_and_forgets_the_old(one: Opened
     assert one.tip() == ""
     assert one.tab.evaluate("document.activeElement.tagName") == "CANVAS"
     assert one.tab.locator("details").last.get_attribute("open") is not None
-    assert one.tab.locator("figure.chart", has_text="Stationary, and at odds?").locator(".legend button").count() == 12
+    assert one.tab.locator("figure.chart", has_text="Mean update").locator(".legend button").count() == 12
     for client in (0, 4, 9):
         one.tab.get_by_role("button", name=str(client), exact=True).click()
     assert one.tab.evaluate(drawings) == before == [before[0]] * 2
 
 
 def test_a_chart_without_lines_has_nothing_to_say(one: Opened) -> None:
-    figure = one.tab.locator("figure.chart", has_text="Stationary, and at odds?")
+    figure = one.tab.locator("figure.chart", has_text="Mean update")
     for button in figure.locator(".legend button").all():
         button.click()
     figure.locator("svg[tabindex]").focus()
