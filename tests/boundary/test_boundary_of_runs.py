@@ -13,7 +13,6 @@ from coterie import begin, run, summary
 from coterie.boundary import Boundary, spent
 from coterie.cli import main
 from coterie.records.record import Record, to_toml
-from coterie.report.summary import compare
 from coterie.runs.experiment import assign, make, normal
 from coterie.settings import SettingError, UserError
 
@@ -72,7 +71,7 @@ def test_what_does_not_go_together_leaves_no_folder(tmp_path: Path, capsys: pyte
     assert not out.exists()
 
 
-def test_a_summary_tells_what_was_spent(tmp_path: Path) -> None:
+def test_a_summary_has_the_privacy_spent(tmp_path: Path) -> None:
     (one,) = begin(make({**SMALL, "boundary": {**NOISE, "delta": 1e-3}}), tmp_path / "run")
     list(one.rounds())
     lines = Record(tmp_path / "run").lines()
@@ -83,7 +82,7 @@ def test_a_summary_tells_what_was_spent(tmp_path: Path) -> None:
     json.dumps(found)
 
 
-def test_the_command_line_tells_what_was_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_prints_the_privacy_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["run", "--scenario", "synthetic/groups", "--method", "fedavg", "--rounds", "1", "--out", str(tmp_path / "run")]
     assert main([*call, "--workers", "1", "--set", "boundary.clip=1", "--set", "boundary.noise=10"]) == 0
     assert "run: ε = 0.726 at δ = 1e-05 after 1 updates of the client that sent the most" in capsys.readouterr().out
@@ -100,18 +99,11 @@ def test_the_client_that_sent_most_counts(tmp_path: Path) -> None:
     assert summary(tmp_path / "run")["privacy"]["updates"] == most
 
 
-def test_without_noise_nothing_is_told_of_privacy(tmp_path: Path) -> None:
+def test_without_noise_a_summary_has_no_privacy(tmp_path: Path) -> None:
     (one,) = begin(make({**SMALL, "rounds": 1, "boundary": {"rotation": "permute"}}), tmp_path / "run")
     list(one.rounds())
     assert summary(tmp_path / "run")["privacy"] is None
     assert "released" not in Record(tmp_path / "run").lines()[0]
-
-
-def test_runs_under_other_boundaries_are_not_averaged(tmp_path: Path) -> None:
-    for name, boundary in (("plain", {}), ("clipped", {"clip": 1.0})):
-        (one,) = begin(make({**SMALL, "rounds": 1, "boundary": boundary}), tmp_path / name)
-        list(one.rounds())
-    assert len(compare([tmp_path / "plain", tmp_path / "clipped"])) == 2
 
 
 def test_an_interrupted_run_with_noise_goes_on_with_the_same_bits(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -186,12 +185,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith(f"coterie {coterie.__version__}, Python ")
 
 
-def test_the_package_is_of_the_version_it_says() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert project.get("version", coterie.__version__) == coterie.__version__
-
-
-def test_a_reader_who_has_seen_enough() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run([sys.executable, "-m", "coterie", "scenarios"], stdout=writing, stderr=subprocess.PIPE, text=True)
@@ -266,7 +260,7 @@ def test_a_memory_that_is_not_enough_is_one_sentence(call: Call, monkeypatch: py
     assert "not enough memory" in err
 
 
-def test_a_table_in_place_of_which_a_secret_stands_is_not_shown(call: Call) -> None:
+def test_a_secret_in_place_of_a_table_is_not_shown(call: Call) -> None:
     Path("a.toml").write_text('boundary = "7319991"')
     status, _, err = call("run", "a.toml", "--out", "here")
     assert status == 2
@@ -320,11 +314,11 @@ def test_ctrl_c_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPatch, a
     assert json.loads(out)["accuracy"] == summary("whole")["accuracy"]
 
 
-def test_a_run_that_fails_keeps_the_details(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    status, out, err = interrupted(call, monkeypatch, 1, EngineError("client 2 failed: no", "Traceback: deep inside"))
+def test_a_run_that_fails_keeps_printable_details(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, out, err = interrupted(call, monkeypatch, 1, EngineError("client 2 failed: no", "Traceback\n \x1b[2J\udcff"))
     assert (status, out) == (1, "")
     assert err == "coterie: here: client 2 failed: no; details in here/failure.txt\n"
-    assert Path("here/failure.txt").read_text() == "Traceback: deep inside"
+    assert Path("here/failure.txt").read_bytes() == b"Traceback\n \\u001b[2J\\udcff"
 
 
 def test_a_full_disk_is_a_run_that_failed(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +358,7 @@ def test_every_command_works_on_a_path_that_is_not_utf8(call: Call, monkeypatch:
     ],
     ids=range(6),
 )
-def test_numbers_and_values_that_nobody_can_mean(call: Call, words: list[str], sentence: str) -> None:
+def test_enormous_numbers_and_odd_values_are_one_sentence(call: Call, words: list[str], sentence: str) -> None:
     status, out, err = call("run", *words, "--out", "here")
     assert (status, out) == (2, "")
     assert err.startswith(f"coterie: {sentence}")
@@ -385,7 +379,7 @@ def test_numbers_and_values_that_nobody_can_mean(call: Call, words: list[str], s
         ("methods | head -c 1 >/dev/null", 0, b""),
     ],
 )
-def test_an_output_that_takes_nothing(command: str, status: int, said: bytes) -> None:
+def test_a_full_or_closed_output(command: str, status: int, said: bytes) -> None:
     line = f"{sys.executable} -m coterie {command}"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, timeout=300)
     assert (done.returncode, done.stderr) == (status, said)

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -69,7 +68,7 @@ def test_a_console_knows_no_markup_and_cuts_what_it_has_escaped() -> None:
 
 
 @pytest.mark.parametrize("columns", ["", "0", "-3", "²", "9" * 5000, "wide", "100000"], ids=range(7))
-def test_a_width_that_is_none_is_passed_over(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_width_is_ignored(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("LINES", columns)
     assert terminal.console(io.StringIO()).width == 160
@@ -91,13 +90,3 @@ def test_the_servers_log_goes_through_it() -> None:
     from coterie.engines.flower.strategy import log
 
     assert printable_record in log.filters
-
-
-def test_a_failed_run_keeps_printable_details(tmp_path: Path) -> None:
-    from coterie.cli.running import _keep_details
-
-    class Failed:
-        folder = tmp_path
-
-    assert "failure.txt" in _keep_details(Failed(), "Traceback\n \x1b[2J\udcff")  # type: ignore[arg-type]
-    assert (tmp_path / "failure.txt").read_bytes() == b"Traceback\n \\u001b[2J\\udcff"

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from upstream import pictures, write_cifar, write_idx, write_mnist
+from upstream import pictures, write_cifar, write_colour_digits, write_idx, write_mnist, write_usps
 
 from coterie.data import datasets
 from coterie.data.examples import pool
@@ -121,10 +121,8 @@ def test_any_npz_by_its_name(tmp_path: Path) -> None:
 
 
 def test_digits_of_four_origins_have_one_shape(mnist: Path) -> None:
-    halves = {"x_train": np.full((9, 16, 16), 0.5), "y_train": np.arange(9), "x_test": np.ones((3, 16, 16))}
-    np.savez(mnist / "usps.npz", **halves, y_test=np.arange(3))
-    colour = {"x_train": pictures(8, (32, 32, 3)), "y_train": np.arange(8), "x_test": pictures(4, (32, 32, 3))}
-    np.savez(mnist / "mnist_m.npz", **colour, y_test=np.arange(4))
+    write_usps(mnist, shade=0.5)
+    write_colour_digits(mnist)
     data = datasets.load("digit_domains", mnist, per_domain=30)
     assert data.shape == (3, 28, 28)
     assert data.test is not None
@@ -152,7 +150,7 @@ def test_the_folder_is_the_one_given_or_the_environments(tmp_path: Path, monkeyp
     assert len(datasets.load("mnist").train) == 40
 
 
-def test_unknown_names_are_told_the_nearest() -> None:
+def test_for_unknown_names_the_nearest_is_suggested() -> None:
     with pytest.raises(UserError, match=r"no data set 'mnits'; did you mean mnist\?"):
         datasets.load("mnits")
     with pytest.raises(SettingError, match=r"synthetic has no setting 'clases'; did you mean classes\?"):
@@ -174,7 +172,7 @@ def test_unknown_names_are_told_the_nearest() -> None:
         (np.ones((2, 2)), np.array([0, 2**63], np.uint64), "labels must be class numbers from 0, found 9223372036854775808"),
     ],
 )
-def test_arrays_that_are_no_data(inputs: np.ndarray, targets: np.ndarray, sentence: str) -> None:
+def test_invalid_arrays_are_refused(inputs: np.ndarray, targets: np.ndarray, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         pool(inputs, targets, "some file", 10)
 

@@ -1,6 +1,7 @@
 """Data sets of the hub, from a local folder in the hub's layout: no network."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 
 from coterie.data import datasets
-from coterie.data import datasets as reader
 from coterie.settings import UserError
 
 
@@ -50,7 +50,7 @@ def test_columns_are_found_by_their_types(hub: Any, tmp_path: Path) -> None:
     assert data.train.meta["writer"].tolist() == [0, 1] * 5
 
 
-def test_columns_by_usual_names_or_as_told(hub: Any, tmp_path: Path) -> None:
+def test_columns_are_found_by_usual_names_or_by_settings(hub: Any, tmp_path: Path) -> None:
     features = hub.Features({"x": hub.Sequence(hub.Value("float32")), "kind": hub.Value("int64")})
     rows = {"x": [[0.5, 1.0], [1.0, 2.0]], "kind": [1, 0]}
     name = write(hub, tmp_path / "table", features, {"train": rows})
@@ -64,15 +64,15 @@ def test_columns_by_usual_names_or_as_told(hub: Any, tmp_path: Path) -> None:
         datasets.load(name, label_column="y")
 
 
-def test_sets_that_cannot_be_had(hub: Any, tmp_path: Path) -> None:
+def test_a_missing_data_set_is_one_sentence(hub: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be loaded"):
         datasets.load(f"hub:{tmp_path / 'absent'}")
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "flwr_datasets", None)
+    monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     with pytest.raises(UserError, match=r"hub:mnist needs flwr-datasets: pip install 'coterie\[hub\]'"):
-        reader.read_hub((), "hub:mnist")
+        datasets.read_hub((), "hub:mnist")
 
 
 def test_a_folder_of_broken_files_or_of_a_pipe(hub: Any, tmp_path: Path) -> None:
@@ -90,4 +90,4 @@ def test_a_folder_of_broken_files_or_of_a_pipe(hub: Any, tmp_path: Path) -> None
             datasets.load(f"hub:{folder}")
     os.mkfifo(tmp_path / "table" / "train-00001.parquet")
     with pytest.raises(UserError, match="is not a regular file"):
-        reader.read_hub((), name)
+        datasets.read_hub((), name)

@@ -2,13 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.io import savemat
-from upstream import pictures, write_leaf, write_mat
+from upstream import write_colour_digits, write_leaf, write_mat, write_usps
 
 from coterie.data import datasets
 from coterie.data.scenario import Scenario
@@ -34,15 +33,22 @@ def test_femnist_of_all_data_makes_clients_of_writers(tmp_path: Path) -> None:
     assert sorted(map(sorted, own)) == [[0], [1], [2]]
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"users": []}', '{"user_data": {"a": {"x": [[1, 2]], "y": [0]}}}'])
-def test_a_file_that_is_not_leafs_is_told(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{", "[]", '{"users": []}', '{"user_data": {"a": {"x": [[1, 2]], "y": [0]}}}',
+        json.dumps({"user_data": {"a": {"x": [["q"] * 784], "y": [0]}}}),
+    ],
+    ids=["cut", "list", "no data", "two pixels", "words"],
+)  # fmt: skip
+def test_a_file_of_another_format_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.json").write_text(content)
     with pytest.raises(UserError, match=r"a\.json is not a LEAF FEMNIST file"):
         datasets.load("femnist", tmp_path)
 
 
-def test_leaf_files_that_are_not_there_or_hold_nothing(tmp_path: Path) -> None:
+def test_missing_or_empty_leaf_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"femnist needs LEAF's \.json files, and there are none in"):
         datasets.load("femnist", tmp_path)
     write_leaf(tmp_path / "train" / "a.json", {"a": []})
@@ -54,10 +60,8 @@ def write_five(folder: Path) -> None:
     for stem in ("", "synth_"):
         for part, count in (("train", 12), ("test", 11)):
             write_mat(folder / f"{stem}{part}_32x32.mat", count)
-    grey: dict[str, Any] = {"x_train": np.ones((9, 16, 16)), "y_train": np.arange(9), "x_test": np.ones((3, 16, 16))}
-    np.savez(folder / "usps.npz", **grey, y_test=np.arange(3))
-    colour: dict[str, Any] = {"x_train": pictures(8, (32, 32, 3)), "y_train": np.arange(8), "x_test": pictures(4, (32, 32, 3))}
-    np.savez(folder / "mnist_m.npz", **colour, y_test=np.arange(4))
+    write_usps(folder)
+    write_colour_digits(folder)
 
 
 def test_svhn_calls_zero_ten(tmp_path: Path) -> None:
@@ -81,7 +85,7 @@ def test_digits_of_five_origins(mnist: Path) -> None:
     assert world.build(0, mnist).truth == ((0,), (1,), (2,), (3,), (4,))
 
 
-def test_matlab_files_that_will_not_do(tmp_path: Path) -> None:
+def test_matlab_files_of_another_form_are_refused(tmp_path: Path) -> None:
     write_mat(tmp_path / "test_32x32.mat", 5)
     file = tmp_path / "train_32x32.mat"
     file.write_bytes(b"no such thing")
@@ -96,11 +100,3 @@ def test_matlab_files_that_will_not_do(tmp_path: Path) -> None:
     savemat(file, {"X": np.zeros((32, 32, 3, 2)), "y": np.array([["a"], ["b"]], dtype=object)})
     with pytest.raises(UserError):
         datasets.load("svhn", tmp_path)
-
-
-def test_a_writer_without_numbers_is_told(tmp_path: Path) -> None:
-    (tmp_path / "train").mkdir()
-    document = {"user_data": {"a": {"x": [["q"] * 784], "y": [0]}}}
-    (tmp_path / "train" / "a.json").write_text(json.dumps(document))
-    with pytest.raises(UserError, match="is not a LEAF FEMNIST file"):
-        datasets.load("femnist", tmp_path)

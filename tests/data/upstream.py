@@ -55,6 +55,18 @@ def write_cifar(path: Path, labels: np.ndarray, columns: int) -> np.ndarray:
     return images
 
 
+def write_usps(folder: Path, shade: float = 1.0) -> None:
+    """9 training and 3 test images of 16 x 16, the training images of one shade."""
+    images = {"x_train": np.full((9, 16, 16), shade), "x_test": np.ones((3, 16, 16))}
+    np.savez(folder / "usps.npz", **images, y_train=np.arange(9), y_test=np.arange(3))
+
+
+def write_colour_digits(folder: Path) -> None:
+    """An MNIST-M of 8 training and 4 test images of noise."""
+    images = {"x_train": pictures(8, (32, 32, 3)), "x_test": pictures(4, (32, 32, 3))}
+    np.savez(folder / "mnist_m.npz", **images, y_train=np.arange(8), y_test=np.arange(4))
+
+
 def write_mat(path: Path, count: int) -> np.ndarray:
     """SVHN's layout: noise in colour, labels 1 to 10; returns the pixels ``(N, 3, 32, 32)``."""
     images = pictures(count, (3, 32, 32), seed=count)

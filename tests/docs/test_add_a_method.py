@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from documents import ROOT, load
 
 import coterie
 from coterie.report.explain import words
@@ -23,18 +21,6 @@ from coterie.runs.experiment import make
 from coterie.settings import UserError
 from method_examples import EXAMPLES
 from worlds import THREE, Pull, grouped
-
-ROOT = Path(__file__).parents[2]
-
-
-def load(path: str, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 example = load("examples/add_a_method.py", "add_a_method_example")
 METHOD = example.KMeansFL(groups=3)

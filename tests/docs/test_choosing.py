@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from documents import ROOT, anchors
 
 from coterie import METHODS
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "choosing.md").read_text()
 
 
@@ -38,9 +38,7 @@ def test_every_method_is_considered() -> None:
 
 def test_every_answer_leads_to_its_evidence_in_the_order_of_the_page() -> None:
     answers = re.findall(r"\]\(#([\w-]+)\) \|$", PAGE, re.MULTILINE)
-    titles = [
-        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
-    ]
+    titles = anchors(PAGE, "##")
     assert len(answers) > 10
     assert list(dict.fromkeys(answers)) == [title for title in titles if title in answers]
     assert titles[-1] == "open-questions"

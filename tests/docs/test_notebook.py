@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -10,15 +9,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from documents import ROOT, load
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "docs" / "execute_notebook.py"
 
-spec = importlib.util.spec_from_file_location("docs_execute_notebook", SCRIPT)
-assert spec is not None
-assert spec.loader is not None
-execute_notebook = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(execute_notebook)
+execute_notebook = load("docs/execute_notebook.py", "docs_execute_notebook")
 
 
 @pytest.mark.slow

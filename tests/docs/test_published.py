@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
@@ -10,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from documents import ROOT, anchors, load
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "published.md").read_text()
 
 
@@ -19,11 +18,7 @@ PAGE = (ROOT / "docs" / "published.md").read_text()
 def _tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The module that makes the tables, with an empty folder of rows."""
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    spec = importlib.util.spec_from_file_location("published_tables_alone", ROOT / "docs" / "published_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load("docs/published_tables.py", "published_tables_alone")
     monkeypatch.delitem(sys.modules, "measured", raising=False)
     monkeypatch.setattr(module, "ROWS", tmp_path)
     return module
@@ -45,9 +40,7 @@ def test_every_test_that_is_named_is_there() -> None:
 
 def test_every_part_of_the_summary_leads_to_a_section() -> None:
     rows = re.findall(r"^\| \[[^]]+\]\(#([^)]+)\)", PAGE, re.MULTILINE)
-    titles = [
-        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^### (.*)$", PAGE, re.MULTILINE)
-    ]
+    titles = anchors(PAGE, "###")
     assert set(rows) == {title for title in titles if not title.startswith("smaller-ones")}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import re
 import subprocess
@@ -16,18 +16,14 @@ from types import ModuleType
 from urllib.parse import unquote
 
 import pytest
+from documents import ROOT, load
 
 from coterie import METHODS
 from coterie.settings import documented
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
-spec = importlib.util.spec_from_file_location("docs_navigation", DOCS / "navigation.py")
-assert spec is not None
-assert spec.loader is not None
-navigation = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(navigation)
+navigation = load("docs/navigation.py", "docs_navigation")
 
 
 # -- the sidebar ----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Every method, with settings under which something happens in a few rounds of four clients."""
+"""Every method, with settings under which something happens in a few rounds of four clients; and what tests of Flower need."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -46,3 +46,17 @@ EXAMPLES: Mapping[str, Any] = {
 @pytest.fixture(params=sorted(EXAMPLES.keys() | METHODS), name="method")
 def _method(request: pytest.FixtureRequest) -> Any:
     return EXAMPLES[request.param]  # a KeyError here: a new method needs an example
+
+
+@pytest.fixture
+def flower_run() -> Iterator[None]:
+    """This process is set up as that of a ServerApp, and waits by a clock that costs no time."""
+    with pytest.importorskip("flowered", reason="Flower is not installed").a_run():
+        yield
+
+
+@pytest.fixture
+def clock() -> Iterator[Any]:
+    """As ``flower_run``, for nodes that take their time by this clock."""
+    with pytest.importorskip("timed", reason="Flower is not installed").timed() as made:
+        yield made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,24 +30,19 @@ from coterie.methods import ACFL, CFL, FLSC, HCCT, HCCTE, IFCA, METHODS, FedAvg,
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.report.summary import summary
-from coterie.runs.export import save
-from coterie.settings import SettingError, UserError
-from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, same, strategy_of
+from coterie.settings import SettingError
+from flowered import FIRST, Here, app_of, foreign, over_flower, same, strategy_of
 from small import FEATURES, mlp, world
 
+pytestmark = pytest.mark.usefixtures("flower_run")
+
 IDS = (0, 1, 2, 3, 4, 5)
-
-
-@pytest.fixture(autouse=True)
-def run() -> Iterator[None]:
-    with a_run():
-        yield
 
 
 # -- agreement --------------------------------------------------------------------------------------------------------------
 
 
-def test_perplexity_is_told_as_in_one_process() -> None:
+def test_perplexity_is_the_same_as_in_one_process() -> None:
     tried = replace(world(IDS), objective=Objective(perplexity=True))
     metrics = {name: (name,) for name in tried.objective.names}
     found, expected = over_flower(FedAvg(), tried, 1, metrics=metrics), inprocess.rounds(FedAvg(), tried, rounds=1, workers=1)
@@ -108,7 +103,7 @@ def test_an_app_that_knows_nothing_of_coterie_takes_part(name: str) -> None:
 
 
 @seeded(0)
-def test_apps_are_told_what_the_server_app_says() -> None:
+def test_apps_receive_the_config_of_the_server_app() -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
     strategy_of(FedAvg(), tried).start(grid, num_rounds=1, train_config=ConfigRecord({"momentum": 0.5, "lr": 9.0}))
@@ -223,7 +218,7 @@ def test_an_app_that_fails_is_refused_and_the_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("client", [-1, 1.5, 1e300, math.nan, [3]], ids=str)
-def test_a_node_whose_id_is_none_takes_no_part_and_is_told_of(client: Any) -> None:
+def test_a_node_with_an_invalid_id_takes_no_part_and_is_noted(client: Any) -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 6)
     odd = RecordDict({"metrics": MetricRecord({"client": client})})
@@ -235,7 +230,7 @@ def test_a_node_whose_id_is_none_takes_no_part_and_is_told_of(client: Any) -> No
     assert notes == [f"node {FIRST + 35} did not report its client id in 3 queries and does not take part: {why}"]
 
 
-def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again() -> None:
+def test_a_node_that_is_slow_to_report_its_id_is_asked_again() -> None:
     tried = world(IDS)
     grid, slow = Here(app_of(tried), 6), FIRST
     asked: list[Message] = []
@@ -273,7 +268,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("data", MALFORMED, ids=["huge", "zip", "header", "empty", "pickle"])
-def test_arrays_that_are_none_are_refused(data: bytes) -> None:
+def test_malformed_arrays_are_refused(data: bytes) -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 6)
 
@@ -289,29 +284,6 @@ def test_arrays_that_are_none_are_refused(data: bytes) -> None:
     assert "cannot be read" in done.refused[0] or "has shape (1000000000000000,)" in done.refused[0]
 
 
-@pytest.mark.parametrize(
-    "metrics",
-    [{"num-examples": math.inf}, {"num-examples": 2.5}, {"num-examples": [3]}, {"num-examples": 5, "chosen": [0.7]},
-     {"num-examples": 5, "chosen": [math.nan]}, {"num-examples": 5, "chosen": [0, 0]}, {"num-examples": 5, "chosen": [1]}],
-    ids=str,
-)  # fmt: skip
-def test_numbers_that_cannot_be_are_refused(metrics: dict[str, Any]) -> None:
-    tried = world(IDS)
-    grid = Here(app_of(tried), 6)
-    grid.fate = spoiling(FIRST, lambda m: RecordDict({"arrays": m.content["arrays"], "metrics": MetricRecord(metrics)}))
-    assert set(next(strategy_of(FedAvg(), tried).rounds(grid, 1)).refused) == {0}
-
-
-@pytest.mark.parametrize("measured", [{"accuracies": []}, {"accuracies": [math.nan]}, {"losses": [math.inf]}], ids=str)
-def test_what_a_client_measured_is_whole_and_finite(measured: dict[str, Any]) -> None:
-    tried, method = world(IDS), METHODS["fedfa"]()
-    grid = Here(app_of(tried), 6)
-    usual = {"num-examples": 5, "losses": [0.5], "accuracies": [0.5], **measured}
-    grid.fate = spoiling(FIRST, lambda m: RecordDict({"arrays": m.content["arrays"], "metrics": MetricRecord(usual)}))
-    found = list(strategy_of(method, tried).rounds(grid, 2))
-    assert any(set(done.refused) == {0} for done in found)
-
-
 @seeded(0)
 def test_tensors_that_do_not_travel_reach_no_mean() -> None:
     tried = world(IDS)
@@ -325,7 +297,7 @@ def test_tensors_that_do_not_travel_reach_no_mean() -> None:
     assert "lack '0.weight'" in next(strategy_of(FedPer(), tried).rounds(grid, 1)).refused[0]
 
 
-def test_who_is_silent_is_away_after_a_while_and_admitted_again() -> None:
+def test_a_silent_client_leaves_after_a_while_and_is_admitted_again() -> None:
     tried, node = world(IDS), FIRST + 7 * 3
     grid = Here(app_of(tried), 6)
     grid.fate = lambda m: "silent" if m.metadata.dst_node_id == node and m.metadata.message_type != QUERY and quiet[0] else None
@@ -338,7 +310,7 @@ def test_who_is_silent_is_away_after_a_while_and_admitted_again() -> None:
     assert [note.kind for done in seen for note in done.notes if note.kind in ("leave", "arrive")][:2] == ["leave", "arrive"]
 
 
-def test_a_late_node_joins_and_one_that_restarts_is_who_it_was() -> None:
+def test_a_late_node_joins_and_one_that_restarts_is_the_same_client() -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 5)
     rounds = strategy_of(CFL(), tried, nodes=5).rounds(grid, 5)
@@ -360,7 +332,7 @@ def test_too_few_nodes_are_an_error_that_says_how_many_came() -> None:
         next(strategy_of(FedAvg(), tried, nodes=9, wait=0.1).rounds(Here(app_of(tried), 6), 1))
 
 
-def test_two_nodes_that_are_one_client_are_told_of_and_the_later_one_is_asked() -> None:
+def test_of_two_nodes_of_one_client_the_later_is_asked_and_a_note_says_so() -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 6)
     rounds = strategy_of(FedAvg(), tried).rounds(grid, 4)
@@ -377,7 +349,7 @@ def test_two_nodes_that_are_one_client_are_told_of_and_the_later_one_is_asked() 
     assert (done.asked, done.answered) == (6, 6)
 
 
-def test_two_nodes_that_are_one_client_do_not_count_as_two() -> None:
+def test_two_nodes_of_one_client_do_not_count_as_two() -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 6)
     grid.join(3, node=77)
@@ -385,7 +357,7 @@ def test_two_nodes_that_are_one_client_do_not_count_as_two() -> None:
         next(strategy_of(FedAvg(), tried, nodes=7, wait=0.1).rounds(grid, 1))
 
 
-def test_a_run_config_tells_all_of_it() -> None:
+def test_a_run_config_has_every_setting() -> None:
     config = {
         "method": "hcct", "hcct.personal": 1, "training.lr": 0.3, "boundary.clip": 2.0, "nodes": 3, "eval-every": 2,
         "metrics.accuracy": "hits,share", "metrics.loss": "nll", "timeout": 5.0, "out": "", "hidden-units": 32,
@@ -401,7 +373,7 @@ def test_a_run_config_tells_all_of_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["nodes", "patience", "seed", "eval_every"])
-def test_wrong_settings_are_told(name: str) -> None:
+def test_invalid_settings_are_refused(name: str) -> None:
     with pytest.raises(SettingError, match=f"MethodStrategy.{name} must be an integer >= [01], got -1"):
         MethodStrategy(FedAvg(), mlp, **{name: -1})
 
@@ -428,15 +400,6 @@ def test_a_server_that_was_stopped_goes_on(method: Any, tmp_path: Path) -> None:
     assert again.last.scores == whole[-1].scores
     told = summary(tmp_path / "run")
     assert (told["method"], told["scenario"], told["rounds"]) == (method.name, "federation", 5)
-    with pytest.raises(UserError, match="cannot be resumed: its seeds were"):
-        strategy_of(method, tried, out=tmp_path / "run", seed=1).start(grid, num_rounds=6)
-
-
-def test_models_of_a_federation_can_be_taken_out(tmp_path: Path) -> None:
-    tried = replace(SCENARIOS["digits/label-permutation"], clients=6).build(0)
-    strategy_of(FedAvg(), tried, out=tmp_path / "run").start(Here(app_of(tried), 6), num_rounds=1)
-    folder = save(tmp_path / "run", tmp_path / "models")
-    assert (folder / "models.json").is_file()
 
 
 @seeded(0)

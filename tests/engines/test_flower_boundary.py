@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,17 +27,13 @@ from coterie.methods import CFL, IFCA, FedAvg, FedPer
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.settings import SettingError
-from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, strategy_of
+from flowered import FIRST, Here, app_of, foreign, over_flower, strategy_of
 from small import mlp, world
+
+pytestmark = pytest.mark.usefixtures("flower_run")
 
 IDS = (0, 1, 2, 3, 4, 5)
 SECRET = 2**127 + 12345
-
-
-@pytest.fixture(autouse=True)
-def run() -> Iterator[None]:
-    with a_run():
-        yield
 
 
 def agree(found: list[rounds.Round], expected: list[rounds.Round]) -> None:

@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,7 @@ from coterie.methods import FedAvg
 from coterie.records.record import Record
 from coterie.settings import SettingError
 from small import mlp
-from timed import Clock, timed
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    with timed() as made:
-        yield made
+from timed import Clock
 
 
 def write_key(path: Path) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,12 @@ from coterie.records.record import Record
 from coterie.report.summary import summary
 from coterie.runs.export import save
 from coterie.settings import UserError
-from flowered import Here, a_run, app_of, strategy_of
+from flowered import Here, app_of, strategy_of
 from small import mlp, world
 
+pytestmark = pytest.mark.usefixtures("flower_run")
+
 SPLITS = CFL(split_rounds=(1,))
-
-
-@pytest.fixture(autouse=True)
-def run() -> Iterator[None]:
-    with a_run():
-        yield
 
 
 def federated(folder: Path, rounds: int, method: Any = SPLITS, stop: int | None = None, **how: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,13 @@ from coterie.engines.flower.client import Keeping
 from coterie.methods import FedPer
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from flowered import FIRST, Here, a_run, app_of, strategy_of
+from flowered import FIRST, Here, app_of, strategy_of
 from small import mlp, world
+
+pytestmark = pytest.mark.usefixtures("flower_run")
 
 IDS = (0, 1, 2, 3)
 RUN = "ab" * 16
-
-
-@pytest.fixture(autouse=True)
-def run() -> Iterator[None]:
-    with a_run():
-        yield
 
 
 def keeping(folder: Path | None, run: str = RUN, client: int = 3, state: RecordDict | None = None) -> Keeping:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,28 +18,23 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 import coterie
 from attack import flower_privacy as hostile
-from coterie.boundary import Boundary, Wire, spent
+from coterie.boundary import Boundary, spent
 from coterie.cli import main
 from coterie.core import Task, Training
 from coterie.engines.flower import boundary_mod
 from coterie.engines.flower.messages import Order, config_of
 from coterie.engines.flower.mods import Budget, _epsilon
 from coterie.methods import CFL, FedAvg, FedPer
-from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.record import Record, to_json
 from coterie.settings import SettingError
-from flowered import FIRST, Here, a_run, app_of, foreign, over_flower, strategy_of
+from flowered import FIRST, Here, app_of, foreign, over_flower, strategy_of
 from small import mlp, world
+
+pytestmark = pytest.mark.usefixtures("flower_run")
 
 IDS = (0, 1, 2, 3, 4, 5)
 NOISE = Boundary(clip=0.5, noise=10.0)
-
-
-@pytest.fixture(autouse=True)
-def run() -> Iterator[None]:
-    with a_run():
-        yield
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -69,7 +63,7 @@ def test_under_noise_no_test_result_leaves_a_client(named: bool) -> None:
     assert all(dict(content["metrics"]) == {} and set(content) == {"metrics", "coterie.boundary"} for content in replies)
 
 
-def test_a_test_that_fails_under_noise_is_not_told_to_the_server(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_test_that_fails_under_noise_is_not_reported_to_the_server(caplog: pytest.LogCaptureFixture) -> None:
     def failing(message: Message, context: Context) -> Message:
         raise ValueError("label 7")
 
@@ -233,14 +227,14 @@ def test_a_count_that_cannot_be_kept_lets_nothing_out_and_names_no_folder(tmp_pa
 
 
 @pytest.mark.parametrize("budget", [0, -1.0, float("nan"), float("inf"), True, "3"], ids=str)
-def test_a_budget_that_is_none_is_a_mistake(budget: Any) -> None:
+def test_an_invalid_budget_is_refused(budget: Any) -> None:
     with pytest.raises(SettingError, match="boundary_mod's budget must be a number > 0"):
         boundary_mod(NOISE, mlp, budget=budget)
     with pytest.raises(SettingError, match=r"budget 3 needs Boundary\.noise, got 0"):
         boundary_mod(Boundary(clip=1.0), mlp, budget=3)
 
 
-def test_who_has_spent_its_budget_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_client_that_spent_its_budget_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
     tried = world(IDS)
     usual = app_of(tried, [boundary_mod(NOISE, tried.model)])
     careful = app_of(tried, [boundary_mod(NOISE, tried.model, budget=spent(10.0, 2))])
@@ -265,17 +259,3 @@ def test_the_server_counts_no_less_than_has_left(tmp_path: Path) -> None:
     counted = [json.loads(path.read_bytes())["updates"] for path in (tmp_path / "kept").glob("budget-*.json")]
     assert counted == [{"10.0": 3}] * 6
     assert coterie.summary(out)["privacy"]["updates"] == 3
-
-
-# -- the secret -------------------------------------------------------------------------------------------------------------
-
-
-@seeded(0)
-def test_a_secret_is_in_no_representation() -> None:
-    secret = 2**100 + 987654321
-    boundary = Boundary(rotation="permute", secret=secret)
-    said = [repr(boundary), str(boundary), repr(Wire(boundary, Layout(mlp()), 0)), f"{[boundary]}"]
-    assert not any(str(secret) in each for each in said)
-    assert "secret=<hidden>" in said[0]
-    assert "secret" not in repr(Boundary())
-    assert boundary != replace(boundary, secret=secret + 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,17 +32,13 @@ from coterie.methods import IFCA, FedAvg, FedFA, FedPer
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.record import line, to_json
-from flowered import FIRST, Here, a_run, app_of, strategy_of
+from flowered import FIRST, Here, app_of, strategy_of
 from small import mlp, normed, world
+
+pytestmark = pytest.mark.usefixtures("flower_run")
 
 IDS = (0, 1, 2, 3, 4, 5)
 SECRET = 2**127 + 12345
-
-
-@pytest.fixture(autouse=True)
-def run() -> Iterator[None]:
-    with a_run():
-        yield
 
 
 # -- the campaign -----------------------------------------------------------------------------------------------------------
@@ -93,8 +90,8 @@ def test_an_upload_that_is_no_message_is_an_error_of_its_node(caplog: pytest.Log
     assert found[uploads.HOSTILE + 1].error.reason.startswith("its answer is not a Flower message: ")
 
 
-def test_the_name_of_a_message_cannot_be_computed_by_who_does_not_get_it() -> None:
-    """Who knows it could upload an answer in the place of the node that does."""
+def test_the_id_of_a_message_cannot_be_computed_by_others() -> None:
+    """Anyone who knew it could upload an answer in place of the node that was asked."""
     grid = uploads.grid_of(uploads.Link(random.Random(0)))
     asked = [Message(RecordDict({"metrics": MetricRecord({"a": 1})}), dst_node_id=7, message_type="train") for _ in range(2)]
     asked[1].metadata.__dict__["_created_at"] = asked[0].metadata.created_at
@@ -239,19 +236,22 @@ def with_metrics(**values: Any) -> Callable[[RecordDict], RecordDict]:
     [
         (FedFA(), {"accuracies": [1e308]}), (FedFA(), {"losses": [1e39]}), (FedFA(), {"losses": [-1e300]}),
         (FedFA(), {"accuracies": 10**40}), (FedFA(), {"accuracies": []}), (FedFA(), {"losses": [0.1] * 1000}),
+        (FedFA(), {"accuracies": [math.nan]}), (FedFA(), {"losses": [math.inf]}),
         (IFCA(models=3), {"chosen": []}), (IFCA(models=3), {"chosen": [3]}), (IFCA(models=3), {"chosen": [0] * 10**5}),
         (FedAvg(), {"chosen": [2**63]}), (FedAvg(), {"num-examples": 0}), (FedAvg(), {"num-examples": [5]}),
-        (FedAvg(), {"num-examples": 2**64 - 1}),
+        (FedAvg(), {"num-examples": 2**64 - 1}), (FedAvg(), {"num-examples": math.inf}), (FedAvg(), {"num-examples": 2.5}),
+        (FedAvg(), {"chosen": [0.7]}), (FedAvg(), {"chosen": [math.nan]}), (FedAvg(), {"chosen": [0, 0]}),
+        (FedAvg(), {"chosen": [1]}),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_numbers_that_no_client_measures_are_refused(method: Any, values: dict[str, Any]) -> None:
+def test_impossible_numbers_are_refused(method: Any, values: dict[str, Any]) -> None:
     done = one_round(method, with_metrics(**values))
     assert set(done.refused) == {0}
     assert done.answered >= 5
 
 
-def test_an_accuracy_that_is_none_has_no_weight() -> None:
+def test_an_impossible_accuracy_has_no_weight() -> None:
     done = one_round(FedFA(), with_metrics(accuracies=[1e37]))
     assert not done.refused
     assert "client 0 (1e+37)" in done.notes[-1].text
@@ -260,7 +260,7 @@ def test_an_accuracy_that_is_none_has_no_weight() -> None:
 
 
 @pytest.mark.parametrize("value", [1e308, 1e39, float("nan"), -float("inf"), 10**40, [0.5], []], ids=str)
-def test_a_test_result_that_is_none_is_recorded_as_none(value: Any) -> None:
+def test_an_invalid_test_result_is_recorded_as_none(value: Any) -> None:
     done = one_round(FedAvg(), with_metrics(accuracy=value), kind="evaluate")
     assert line(done)["tested"]
     assert '"0": {"group": 0, "loss": ' in to_json(line(done))
@@ -272,9 +272,7 @@ def test_a_test_result_that_is_none_is_recorded_as_none(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["incoming", "scores"])
-def test_a_second_reply_and_one_of_a_node_that_is_not_asked_count_for_nothing(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_replies_and_replies_of_other_nodes_are_ignored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = world(IDS)
     usual = getattr(Carrier, name)
 
@@ -297,7 +295,7 @@ def test_a_second_reply_and_one_of_a_node_that_is_not_asked_count_for_nothing(
     assert done.scores == expected.scores
 
 
-def test_of_two_nodes_that_are_one_client_the_one_that_was_asked_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_nodes_of_one_client_the_reply_of_the_one_asked_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = world(IDS)
     usual, grid = Carrier.incoming, Here(app_of(tried), 6)
     grid.join(3, node=77)
@@ -316,7 +314,7 @@ def _trains(message: Message) -> bool:
     return message.metadata.message_type == "train"
 
 
-def test_a_run_that_goes_on_does_not_take_the_secret_of_who_answers_first() -> None:
+def test_a_resumed_run_does_not_take_the_secret_of_the_first_client_to_answer() -> None:
     """Its boundary's digest is not stored, so it is that of most, all exchanges taken together."""
     tried, right = world(IDS), Boundary(rotation="permute", secret=SECRET)
     wrong = Boundary(rotation="permute", secret=SECRET + 1)
@@ -389,7 +387,7 @@ def test_no_honest_update_is_taken_for_one_that_was_not_clipped(boundary: Bounda
 
 @pytest.mark.parametrize("boundary", BOUNDARIES, ids=str)
 @seeded(0)
-def test_an_update_above_the_clip_is_known(boundary: Boundary) -> None:
+def test_an_update_above_the_clip_is_detected(boundary: Boundary) -> None:
     layout = Layout(nn.Linear(70, 9))
     wire, row = Wire(boundary, layout, 0), torch.ones(layout.size)
     limit = 0.5 * (1 + boundary.noise * (layout.size**0.5 + 8))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,7 @@ from coterie.randomness import seeded
 from coterie.records.record import Record
 from coterie.settings import SettingError
 from small import mlp
-from timed import Clock, timed
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    with timed() as made:
-        yield made
+from timed import Clock
 
 
 def play(

@@ -261,10 +261,12 @@ def test_a_client_of_one_example_cannot_have_batchnorm() -> None:
         play(FedAvg(), tried, 1)
 
 
-def test_a_client_is_data_and_a_world_has_clients() -> None:
+def test_a_world_needs_clients_with_ids_and_data() -> None:
     data: ClientData = client(1)
     with pytest.raises(ValueError, match="client 4 has no training data"):
         World(clients={4: client(4, train=0)}, model=mlp)
+    with pytest.raises(ValueError, match="non-negative integer, got -1"):
+        World(clients={-1: data}, model=mlp)
     with pytest.raises(ValueError, match="at least one client"):
         World(clients={}, model=mlp)
     with pytest.raises(ValueError, match="3 examples but 2 targets"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -270,44 +269,35 @@ def flower() -> Any:
     return pytest.importorskip("flowered", reason="Flower is not installed")
 
 
-@pytest.fixture
-def run() -> Iterator[None]:
-    with flower().a_run():
-        yield
-
-
-@pytest.mark.usefixtures("run")
+@pytest.mark.usefixtures("flower_run")
 @pytest.mark.parametrize("how", [{}, {"sketch": 256}, {"spared": (2,)}], ids=["rows", "sketches", "some"])
 @pytest.mark.parametrize("boundary", [Boundary(), Boundary(clip=0.2, noise=0.1), Boundary(compress="8bit")], ids=str)
 def test_over_flower_halves_are_the_same(how: dict[str, Any], boundary: Boundary) -> None:
-    flowered, tried = flower(), world(IDS)
+    same_over_flower(world(IDS), how, boundary)
+
+
+def same_over_flower(tried: World, how: dict[str, Any], boundary: Boundary) -> list[inprocess.Round]:
+    """Rounds over Flower, after a check that they are those of one process."""
     from coterie.engines.flower import boundary_mod
 
     mods = [] if boundary == Boundary() else [boundary_mod(boundary, tried.model, simulated=0)]
-    found = flowered.over_flower(Probing(**how), tried, 2, mods=mods, boundary=boundary)
+    found: list[inprocess.Round] = flower().over_flower(Probing(**how), tried, 2, mods=mods, boundary=boundary)
     for one, other in zip(found, played(Probing(**how), tried, boundary=boundary), strict=True):
         np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-4, atol=1e-7)
         torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
         assert (one.bytes_up, one.bytes_down, one.released) == (other.bytes_up, other.bytes_down, other.released)
+    return found
 
 
-@pytest.mark.usefixtures("run")
+@pytest.mark.usefixtures("flower_run")
 @pytest.mark.parametrize("how", [{}, {"sketch": 256}], ids=["rows", "sketches"])
 @pytest.mark.parametrize("boundary", [Boundary(), Boundary(clip=0.2, noise=0.1, compress="8bit")], ids=str)
 def test_over_flower_who_has_too_few_examples_sends_its_whole_update(how: dict[str, Any], boundary: Boundary) -> None:
-    flowered, tried = flower(), cut(world(IDS), 4, 1)
-    from coterie.engines.flower import boundary_mod
-
-    mods = [] if boundary == Boundary() else [boundary_mod(boundary, tried.model, simulated=0)]
-    found = flowered.over_flower(Probing(**how), tried, 2, mods=mods, boundary=boundary)
-    for one, other in zip(found, played(Probing(**how), tried, boundary=boundary), strict=True):
-        assert one.position.state.heard == IDS
-        np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-4, atol=1e-7)
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
-        assert (one.bytes_up, one.bytes_down, one.released) == (other.bytes_up, other.bytes_down, other.released)
+    found = same_over_flower(cut(world(IDS), 4, 1), how, boundary)
+    assert [one.position.state.heard for one in found] == [IDS, IDS]
 
 
-@pytest.mark.usefixtures("run")
+@pytest.mark.usefixtures("flower_run")
 def test_an_app_that_would_ignore_halves_is_refused() -> None:
     flowered, tried = flower(), world(IDS)
     grid = flowered.Here(flowered.foreign(tried), 4, named=False)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from coterie.engines import workers as engine
-from coterie.engines.workers import EngineError, Workers, default_workers, sentence, shared_matrix
+from coterie.engines.workers import EngineError, Workers, default_workers, shared_matrix
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -106,11 +106,6 @@ def test_a_failure_is_a_sentence_with_the_details_aside(count: int) -> None:
             crew.run(range(6))
         assert 'raise KeyError("colour")' in caught.value.details
         assert crew.run([0, 1]) == [0.0, 0.5]  # the processes are still of use
-
-
-def test_an_error_made_for_people_is_left_as_it_is() -> None:
-    assert sentence(EngineError("client 3 is lost")) == "client 3 is lost"
-    assert sentence(ValueError("too wide")) == "ValueError: too wide"
 
 
 def test_after_a_failure_the_others_stop() -> None:
@@ -231,7 +226,3 @@ def test_a_matrix_larger_than_memory_lies_in_a_file(monkeypatch: pytest.MonkeyPa
     run.run([0, 1, 2, 3])
     run.close()
     assert matrix.sum() == 5 * (1 + 2 + 3)
-
-
-def test_the_memory_there_is_can_be_told() -> None:
-    assert engine.available_memory() > 1e6

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import precision_score
+from studied import ALONE, holds
 
-from coterie.engines.workers import Hardware
 from coterie.methods import ACFL
-from papers import STUDIES
 from papers.acfl import by_epochs
 from papers.acfl_served import Served, precision
 from papers.running import rounds_of, world_of
-from papers.study import Resources, Row
+from papers.study import Row
 
-ALONE = Resources(hardware=Hardware(workers=1))
 SCENARIO = {"name": "digits/class-groups", "clients": 6, "groups": 3, "classes_per_group": 2, "train": 0.6, "validation": 0.2}
 TRAINING = {"lr": 0.1, "batch": 20, "epochs": 1}
 
@@ -66,10 +64,6 @@ def test_precision_agrees_with_scikit_learn() -> None:
 
 
 # -- verdicts by hand ------------------------------------------------------------------------------------------------------
-
-
-def holds(name: str, rows: Sequence[Row]) -> list[bool | None]:
-    return [claim.holds for claim in STUDIES[name].claims(rows)]
 
 
 def square(same: float, across: float) -> list[list[float]]:

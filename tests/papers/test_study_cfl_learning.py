@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from studied import ALONE, holds
 
 from coterie.clustering.bipartition import bipartition
 from coterie.core import Federation, Replies
 from coterie.engines import rounds as inprocess
-from coterie.engines.workers import Hardware
 from coterie.methods import CFL
-from papers import STUDIES, cfl_learning
+from papers import cfl_learning
 from papers.cfl_ablations import PublishedCFL
 from papers.cfl_learning_seen import WATCH, SeenCFL
 from papers.cfl_learning_words import chains, walk, world_of_chains
 from papers.running import world_of
-from papers.study import Resources, Row
+from papers.study import Row
 
-ALONE = Resources(hardware=Hardware(workers=1))
 SCENARIO = {"name": "digits/label-permutation", "clients": 8}
 TRAINING = {"lr": 0.1, "batch": 20, "epochs": 1}
 
@@ -163,7 +162,7 @@ def permuted(
     ],
 )
 def test_permutations(rows: Sequence[Row], expected: list[bool]) -> None:
-    assert [claim.holds for claim in STUDIES["cfl/fig8"].claims(rows)] == expected
+    assert holds("cfl/fig8", rows) == expected
 
 
 def test_ablations_and_criteria_are_told_where_they_were_run() -> None:
@@ -173,7 +172,7 @@ def test_ablations_and_criteria_are_told_where_they_were_run() -> None:
         row({"label": "CFL, complete linkage", "name": "cfl-published"}, accuracy=0.62, ari=1.0),
         row({"label": "CFL, ids mixed up", "name": "cfl-published"}, accuracy=0.3, ari=0.1),
     ]
-    assert [claim.holds for claim in STUDIES["cfl/fig8"].claims(rows + more)][7:] == [False, False, True]
+    assert holds("cfl/fig8", rows + more)[7:] == [False, False, True]
 
 
 def spoken(end: float, joint: tuple[float, float], curve: list[float], worst: float, ari: float) -> list[Row]:
@@ -190,4 +189,4 @@ def spoken(end: float, joint: tuple[float, float], curve: list[float], worst: fl
     ],
 )
 def test_words(rows: Sequence[Row], expected: list[bool]) -> None:
-    assert [claim.holds for claim in STUDIES["cfl/fig9"].claims(rows)] == expected
+    assert holds("cfl/fig9", rows) == expected

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from studied import ALONE
 
 from coterie.data.datasets import DATASETS
-from coterie.engines.workers import Hardware
 from coterie.records.record import to_json
 from coterie.settings import UserError
 from papers import PAPERS, STUDIES
@@ -19,8 +19,6 @@ from papers.drawing import draw
 from papers.reading import FOLDER, scales
 from papers.running import check_data, world_of
 from papers.study import SCALES, Resources, Row, key
-
-ALONE = Resources(hardware=Hardware(workers=1))
 
 FAST = {"lr": 0.1, "batch": 50, "epochs": 1}
 CHAINS = {"name": "chains/topics", "clients": 8, "topics": 4, "words": 5, "narrow": 0.3, "length": 4, "sequences": 20}

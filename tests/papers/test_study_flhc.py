@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from studied import ALONE, holds
 
-from coterie.engines.workers import Hardware
 from coterie.methods import FLHC, FedAvg
 from papers import STUDIES, flhc
 from papers.flhc_printed import TABLE_1, TABLE_2, TABLE_4, TABLE_5
 from papers.running import rounds_of, world_of
-from papers.study import Resources, Row
+from papers.study import Row
 from papers.tally import Tally
 
-ALONE = Resources(hardware=Hardware(workers=1))
 SCENARIO = {"name": "digits/label-swap", "clients": 8}
 TRAINING = {"lr": 0.1, "batch": 20, "epochs": 1}
 
@@ -92,13 +91,13 @@ def fractions(problem: str, joint: float, early: float, late: float, end: float)
     ],
 )
 def test_tables_by_fraction(rows: Sequence[Row], expected: list[bool]) -> None:
-    assert [claim.holds for claim in STUDIES["flhc/table2"].claims(rows)] == expected
+    assert holds("flhc/table2", rows) == expected
 
 
 def test_two_labels_a_client_need_no_gain_over_one_model_for_all() -> None:
     # 0.895 is 0.005 below FL: not above it, but within the slack of the second claim.
-    assert [c.holds for c in STUDIES["flhc/table1"].claims(fractions("digits", 0.9, 0.3, 0.8, 0.9))] == [True, True, True]
-    assert [c.holds for c in STUDIES["flhc/table1"].claims(fractions("digits", 0.9, 0.3, 0.8, 0.895))] == [False, True, True]
+    assert holds("flhc/table1", fractions("digits", 0.9, 0.3, 0.8, 0.9)) == [True, True, True]
+    assert holds("flhc/table1", fractions("digits", 0.9, 0.3, 0.8, 0.895)) == [False, True, True]
 
 
 def linkages(problem: str, joint: float, joint_last: int = 50, **others: float) -> list[Row]:

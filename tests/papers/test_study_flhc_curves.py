@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from studied import holds
 
 from papers import STUDIES
 from papers.flhc_printed import TABLE_3, TABLE_6
@@ -48,10 +49,6 @@ def figures(**changed: dict[str, Any]) -> list[Row]:
             found = changed.get(f"{label.replace('+', '')}{number}", found)
             rows.append(row(found, problem=problem, method={"label": label, "warmup": warmup}))
     return rows
-
-
-def holds(name: str, rows: Sequence[Row]) -> list[bool | None]:
-    return [claim.holds for claim in STUDIES[name].claims(rows)]
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from studied import ALONE, holds
 
 from coterie.core import Training
 from coterie.data.world import cross_entropy
-from coterie.engines.workers import Hardware
 from coterie.methods import FedAvg, Independent
 from coterie.randomness import seeded
-from papers import STUDIES, hcct, hcct_choice, hcct_patterns
+from papers import hcct, hcct_choice, hcct_patterns
 from papers.running import rounds_of, world_of
-from papers.study import Resources, Row
+from papers.study import Row
 
-ALONE = Resources(hardware=Hardware(workers=1))
 SCENARIO = {"name": "digits/iid", "clients": 3, "train": 0.1, "validation": 0.1}
 TRAINING = {"lr": 0.1, "batch": 20, "epochs": 1}
 
@@ -118,7 +117,7 @@ def test_the_run_that_validates_best_is_chosen_and_all_are_paid_for() -> None:
     ],
 )
 def test_table_4_digit(mine: float, others: Sequence[Row], expected: list[bool]) -> None:
-    assert [claim.holds for claim in STUDIES["hcct/table4-digit"].claims([printed(0.1, mine), *others])] == expected
+    assert holds("hcct/table4-digit", [printed(0.1, mine), *others]) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_table_4_digit(mine: float, others: Sequence[Row], expected: list[bool])
 )
 def test_table_4_fmnist(mine: float, joint: float, rest: float, groups: int, expected: list[bool]) -> None:
     rows = [printed(4, mine, groups=groups), row("FedAvg", joint), row("Independent", rest)]
-    assert [claim.holds for claim in STUDIES["hcct/table4-fmnist"].claims(rows)] == expected
+    assert holds("hcct/table4-fmnist", rows) == expected
 
 
 @pytest.mark.parametrize(
@@ -140,19 +139,14 @@ def test_table_4_fmnist(mine: float, joint: float, rest: float, groups: int, exp
 )
 def test_table_4_cifar(mine: float, alone: float, joint: float, expected: list[bool]) -> None:
     rows = [printed(0.001, mine), row("FedAvg", joint), row("Independent", alone)]
-    assert [claim.holds for claim in STUDIES["hcct/table4-cifar"].claims(rows)] == expected
+    assert holds("hcct/table4-cifar", rows) == expected
 
 
 def test_table_5() -> None:
     rows = [printed(0.1, 0.8, std=0.04), row("FedAvg", 0.7), row("Independent", 0.75)]
-    assert [claim.holds for claim in STUDIES["hcct/table5"].claims(rows)] == [True, True]
+    assert holds("hcct/table5", rows) == [True, True]
     rows[0]["found"].update(std=0.06, worst=0.6)
-    assert [claim.holds for claim in STUDIES["hcct/table5"].claims(rows)] == [False, False]
-
-
-def test_table_5_is_of_the_rows_of_table_4() -> None:
-    assert STUDIES["hcct/table5"].source == "hcct-table4-digit"
-    assert STUDIES["hcct/table5"].stem == "hcct-table5"
+    assert holds("hcct/table5", rows) == [False, False]
 
 
 def joined(joiners: int, accuracy: float, first: float) -> Row:
@@ -161,9 +155,8 @@ def joined(joiners: int, accuracy: float, first: float) -> Row:
 
 
 def test_figure_3() -> None:
-    claims = STUDIES["hcct/fig3"].claims
-    assert [c.holds for c in claims([joined(0, 0.7, 0.7), joined(1, 0.75, 0.75), joined(2, 0.8, 0.8)])] == [True, True]
-    assert [c.holds for c in claims([joined(0, 0.7, 0.7), joined(1, 0.69, 0.72), joined(2, 0.8, 0.65)])] == [False, False]
+    assert holds("hcct/fig3", [joined(0, 0.7, 0.7), joined(1, 0.75, 0.75), joined(2, 0.8, 0.8)]) == [True, True]
+    assert holds("hcct/fig3", [joined(0, 0.7, 0.7), joined(1, 0.69, 0.72), joined(2, 0.8, 0.65)]) == [False, False]
 
 
 def weighed(train: float, weight: float, accuracy: float) -> Row:
@@ -180,7 +173,7 @@ def weighed(train: float, weight: float, accuracy: float) -> Row:
 )
 def test_figure_4(accuracy: dict[tuple[float, float], float], expected: list[bool]) -> None:
     rows = [weighed(*place, value) for place, value in accuracy.items()]
-    assert [claim.holds for claim in STUDIES["hcct/fig4"].claims(rows)] == expected
+    assert holds("hcct/fig4", rows) == expected
 
 
 def test_figure_5() -> None:
@@ -188,9 +181,8 @@ def test_figure_5() -> None:
         found = {"accuracy": accuracy, "utility": utility, "domains": 2}
         return {"cell": {"seed": 0, "groups": count, "memory": 0.0}, "found": found, "seconds": 0.0}
 
-    claims = STUDIES["hcct/fig5"].claims
-    assert [c.holds for c in claims([grouped(1, 0.5, 1.0), grouped(2, 0.8, 2.0), grouped(3, 0.7, 1.5)])] == [True, True]
-    assert [c.holds for c in claims([grouped(1, 0.5, 1.0), grouped(2, 0.7, 2.0), grouped(3, 0.8, 1.5)])] == [False, False]
+    assert holds("hcct/fig5", [grouped(1, 0.5, 1.0), grouped(2, 0.8, 2.0), grouped(3, 0.7, 1.5)]) == [True, True]
+    assert holds("hcct/fig5", [grouped(1, 0.5, 1.0), grouped(2, 0.7, 2.0), grouped(3, 0.8, 1.5)]) == [False, False]
 
 
 def pattern(label: str, *each: float, ari: float = 1.0) -> Row:
@@ -198,12 +190,11 @@ def pattern(label: str, *each: float, ari: float = 1.0) -> Row:
 
 
 def test_table_2() -> None:
-    claims = STUDIES["hcct/table2"].claims
     rows = [
         pattern("alone", 0.9, 0.7, 0.9), pattern("all together", 0.8, 0.8, 0.8), pattern("1 with 2", 0.9, 0.9, 0.9),
         pattern("1 with 3", 0.7, 0.7, 0.8), pattern("2 with 3", 0.9, 0.2, 0.9), pattern("HCCT", 0.9, 0.9, 0.9),
     ]  # fmt: skip
-    assert [c.holds for c in claims(rows)] == [True, True, True, True, True]
+    assert holds("hcct/table2", rows) == [True, True, True, True, True]
     rows[0], rows[4] = pattern("alone", 0.95, 0.95, 0.7), pattern("2 with 3", 0.9, 0.88, 0.9)
     rows[2], rows[5] = pattern("1 with 2", 0.5, 0.9, 0.5), pattern("HCCT", 0.9, 0.9, 0.9, ari=0.0)
-    assert [c.holds for c in claims(rows)] == [False, False, False, False, False]
+    assert holds("hcct/table2", rows) == [False, False, False, False, False]

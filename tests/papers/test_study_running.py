@@ -15,7 +15,6 @@ from coterie.methods import FedAvg
 from coterie.records.codec import DamagedError
 from coterie.settings import UserError
 from papers.numbers import found, picked, spread, stays_above, values
-from papers.reading import find
 from papers.running import carry_out, check_data, outcome, rounds_of, world_of
 from papers.store import Rows
 from papers.study import Claim, Resources, Row, Scale, Study, key, verdict
@@ -84,25 +83,19 @@ def test_a_row_that_was_cut_short_is_measured_again(tmp_path: Path, torn: bytes)
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b'{"cell": {}}\n', b"[1]\n"])
-def test_a_damaged_row_is_told(tmp_path: Path, line: bytes) -> None:
+def test_a_damaged_row_is_an_error(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(line + b'{"cell": {}, "found": {}, "seconds": 0}\n')
     with pytest.raises(DamagedError, match=r"line 1 of .*rows\.jsonl is not a row of a study"):
         Rows(path).known()
 
 
-def test_missing_data_and_scales_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COTERIE_DATA", raising=False)
-    check_data(SCALE, None)
-    with pytest.raises(UserError, match="give their folder with --data DIR"):
-        check_data(replace(SCALE, needs=("mnist",)), None)
+def test_the_data_set_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="mnist"):
         check_data(replace(SCALE, needs=("digits", "mnist")), str(tmp_path))
-    with pytest.raises(UserError, match=r"cfl/fig1 has no scale 'smal'; did you mean small\? \(it has: small\)"):
-        find("cfl/fig1", "cfl-fig1", "smal")
 
 
-def test_whoever_watches_is_told_each_round() -> None:
+def test_progress_is_reported_each_round() -> None:
     said: list[tuple[int, int]] = []
     on = Resources(hardware=Hardware(workers=1), progress=lambda last, rounds: said.append((last.number, rounds)))
     world = world_of(on, {"name": "synthetic/groups"}, {"epochs": 1}, 0)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import coterie
-from coterie.core import STATES, Note, Training, state
+from coterie.core import Note, Training, state
 from coterie.records import codec, store
 from coterie.records.codec import DamagedError, UnknownClassError
 from coterie.records.record import Record, finite, to_json
@@ -124,7 +124,7 @@ def test_a_class_with_other_fields_is_refused() -> None:
 
 
 @pytest.mark.parametrize("damage", [{"is": "tensor"}, {"is": "mapping", "items": [1]}, {}, {"is": "float", "bits": "0"}])
-def test_damaged_values_are_told_apart(damage: Any) -> None:
+def test_damaged_values_are_refused(damage: Any) -> None:
     with pytest.raises(DamagedError):
         codec.decode(damage, {}.__getitem__)
 
@@ -173,7 +173,7 @@ def test_two_checkpoints_are_kept_and_no_blob_that_none_refers_to(tmp_path: Path
     assert bits(loaded[1]) == bits(Pair(left=shared, right=torch.tensor(3.0)))
 
 
-def test_as_many_checkpoints_are_kept_as_one_says(tmp_path: Path) -> None:
+def test_as_many_checkpoints_are_kept_as_asked_for(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for round in range(1, 6):
         checkpoints.save(round, Pair(left=round), kept=3)
@@ -182,11 +182,7 @@ def test_as_many_checkpoints_are_kept_as_one_says(tmp_path: Path) -> None:
     assert checkpoints.rounds() == [5]
 
 
-def test_without_a_checkpoint_there_is_nothing(tmp_path: Path) -> None:
-    assert Checkpoints(tmp_path / "state").load() is None
-
-
-def test_a_damaged_checkpoint_is_passed_over_and_two_are_told(tmp_path: Path) -> None:
+def test_one_damaged_checkpoint_is_skipped_and_two_are_an_error(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, Pair(left=torch.ones(2)))
     checkpoints.save(2, Pair(left=torch.zeros(2)))
@@ -277,7 +273,7 @@ def test_rewind_needs_the_records_to_reach_the_checkpoint(tmp_path: Path) -> Non
         recorded(tmp_path, 2).rewind(3)
 
 
-def test_a_line_damaged_in_the_middle_is_told(tmp_path: Path) -> None:
+def test_a_line_damaged_in_the_middle_is_an_error(tmp_path: Path) -> None:
     record = recorded(tmp_path, 3)
     path = tmp_path / "rounds.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"round": 2', b'"round": x'))
@@ -299,7 +295,3 @@ def test_a_description_that_lacks_something_is_damaged(tmp_path: Path) -> None:
 def test_json_has_no_numbers_that_json_does_not_know() -> None:
     value = {"a": (math.inf, np.float32("nan"), np.int64(3)), 7: {"b": -math.inf}}
     assert json.loads(to_json(value)) == finite(value) == {"a": [None, None, 3], "7": {"b": None}}
-
-
-def test_states_are_registered_once_by_name() -> None:
-    assert STATES["test.pair"] is Pair

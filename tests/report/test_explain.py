@@ -59,7 +59,7 @@ def by_hand(folder: Path, **more: Any) -> Path:
     return recorded(folder, cfl(persistence=1), rounds, **more)
 
 
-def test_a_run_tells_what_was_compared_how_close_it_was_and_what_would_have_changed_it(tmp_path: Path) -> None:
+def test_a_decision_has_its_criteria_their_margins_and_what_would_have_changed_it(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", truth=(LEFT, RIGHT))
     found = explain(run)
     (decision,) = found["decisions"]
@@ -89,7 +89,7 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_a_client_is_told_with_whom_it_is_most_alike_on_both_sides(tmp_path: Path) -> None:
+def test_a_client_has_its_nearest_client_in_its_group_and_in_another(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", truth=((0, 2), (1, 3)), silent={1: [2], 3: [2]}, refused={2: {"2": "a NaN in it"}})
     found = explain(run, client=2)
     (step,) = found["steps"]
@@ -111,7 +111,7 @@ def test_a_client_is_told_with_whom_it_is_most_alike_on_both_sides(tmp_path: Pat
         assert said in text
 
 
-def test_as_things_stood_after_a_round(tmp_path: Path) -> None:
+def test_an_explanation_may_be_of_an_earlier_round(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run")
     early = explain(run, round=1)
     assert (early["round"], early["rounds"], early["decisions"]) == (1, 3, [])
@@ -123,13 +123,13 @@ def test_as_things_stood_after_a_round(tmp_path: Path) -> None:
     assert explain(run, round=3) == explain(run)
 
 
-def test_a_change_that_no_note_tells_is_said_to_be_without_a_reason(tmp_path: Path) -> None:
+def test_a_change_without_a_note_is_said_to_have_no_recorded_reason(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", {"name": "mine"}, [((EVERYONE,), []), ((LEFT, RIGHT), [])])
     assert explain(run)["unexplained"] == [{"round": 2, "groups": [[0, 1], [2, 3]]}]
     assert "no reason was recorded" in flat(words(run))
 
 
-def test_a_method_of_ones_own_explains_itself_by_its_notes(tmp_path: Path) -> None:
+def test_a_users_method_is_explained_by_its_notes(tmp_path: Path) -> None:
     note = Note(kind="cluster", clients=EVERYONE, parts=(LEFT, RIGHT), text="two means, 3.2 apart", numbers={"apart": 3.2},
                 values={"distance": {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.75}})  # fmt: skip
     run = recorded(tmp_path / "run", {"name": "mine"}, [((LEFT, RIGHT), [note])])
@@ -138,7 +138,7 @@ def test_a_method_of_ones_own_explains_itself_by_its_notes(tmp_path: Path) -> No
     assert "Its distance: 0.25." in text
 
 
-def test_of_many_decisions_the_first_and_the_last_are_told_and_all_are_in_the_values(tmp_path: Path) -> None:
+def test_of_many_decisions_the_words_have_the_first_and_the_last_and_the_values_all(tmp_path: Path) -> None:
     rounds = [((LEFT, RIGHT) if i % 2 else ((0, 2), (1, 3)), []) for i in range(30)]
     rounds = [(groups, [Note(kind="cluster", clients=EVERYONE, parts=groups, text="made anew")]) for groups, _ in rounds]
     run = recorded(tmp_path / "run", {"name": "mine"}, rounds)
@@ -148,7 +148,7 @@ def test_of_many_decisions_the_first_and_the_last_are_told_and_all_are_in_the_va
     assert "20 further steps" in words(run, client=3)
 
 
-def test_a_method_of_ones_own_gets_explanations_by_its_criteria(tmp_path: Path) -> None:
+def test_a_users_method_is_explained_by_its_criteria(tmp_path: Path) -> None:
     """No setting of a method that is not installed here is known; its bound is then that of the note."""
     test = Criterion("apart", 3.2, ">", 2.0, setting="least", met="two groups")
     note = Note(kind="cluster", clients=EVERYONE, parts=(LEFT, RIGHT), text=test.text, criteria=(test,), otherwise="one group",
@@ -258,14 +258,14 @@ def test_every_method_explains_every_client_and_round(tmp_path: Path, name: str)
         assert found["decisions"]
 
 
-def test_no_setting_is_said_to_be_what_it_cannot_be(tmp_path: Path) -> None:
+def test_no_change_to_an_invalid_value_is_suggested(tmp_path: Path) -> None:
     note = split(criteria=criteria(0.31, 0.5, 1.0))  # gamma_max is below 1
     run = recorded(tmp_path / "run", cfl(persistence=1), [((LEFT, RIGHT), [note])])
     settings = {c["setting"] for flip in explain(run)["decisions"][0]["would_change"] for c in flip["changes"]}
     assert settings == {"eps1", "eps2"}
 
 
-def test_a_client_that_left_is_told_when_it_was_last_there(tmp_path: Path) -> None:
+def test_for_a_client_that_left_the_last_round_is_named(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", {"name": "fedavg"}, [(((1, 2, 5),), []), (((1, 2),), [])])
     with pytest.raises(UserError, match=r"client 5 was last there in round 1: .* the nearest is 2"):
         explain(run, client=5)

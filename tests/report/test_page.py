@@ -19,7 +19,6 @@ from coterie.report.explain import explain
 from coterie.report.page import document, page
 from coterie.report.page.charts import CELLS, MOST, blocks, real, square, squares, whole
 from coterie.report.summary import summary
-from coterie.settings import UserError
 from forged import change
 from page_runs import OLD, cosines, line, matrices, note, split_run, write
 
@@ -64,7 +63,7 @@ def test_blocks_are_means_without_clients_beside_themselves(n: int, count: int, 
             assert np.isnan(found[i, j]) if not cell else found[i, j] == pytest.approx(np.mean(cell))
 
 
-def test_the_document_tells_what_was_recorded(tmp_path: Path) -> None:
+def test_the_document_has_what_was_recorded(tmp_path: Path) -> None:
     (run,) = document([split_run(tmp_path / "run")])["runs"]
     assert [(n["id"], n["first"], n["last"], list(n["parents"]), list(n["clients"])) for n in run["nodes"]] == [
         (0, 1, 1, [], [0, 1, 2, 3, 4, 5]), (1, 2, 4, [0], [0, 1, 2, 3]), (2, 2, 4, [0], [4, 5, 9]),
@@ -172,19 +171,19 @@ def test_adversaries_count_in_no_mean(tmp_path: Path) -> None:
     assert [group["accuracy"] for group in shown] == [node["accuracy"] for node in run["nodes"]]
 
 
-def test_the_truth_about_adversaries_is_nobodys_mistake(tmp_path: Path) -> None:
+def test_agreement_leaves_out_adversaries(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", [line(1, [[0, 1], [2], [3]])], truth=[[0, 1], [2, 3]])
     change(folder, lambda text: text.replace("[world]\n", "[world]\nadversaries = [3]\n"))
     assert summary(folder)["ari"] == 1.0 == explain(folder)["agreement"]
 
 
-def test_who_was_refused_was_not_silent(tmp_path: Path) -> None:
+def test_a_refused_client_is_not_counted_as_silent(tmp_path: Path) -> None:
     lines = [line(1, [[0, 1, 2]], silent=[2]), line(2, [[0, 1, 2]], silent=[0, 2], refused={"2": "a NaN"})]
     (run,) = document([write(tmp_path / "run", lines)])["runs"]
     assert [(client["silent"], client["refused"]) for client in run["clients"]] == [(1, 0), (0, 0), (1, 1)]
 
 
-def test_a_lost_matrix_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
+def test_a_lost_matrix_is_counted_and_the_rest_is_shown(tmp_path: Path) -> None:
     folder = split_run(tmp_path / "run")
     (folder / "similarity" / "round-2.safetensors").write_bytes(b"\x10")
     (run,) = document([folder])["runs"]
@@ -197,7 +196,7 @@ def test_a_run_is_shown_once_whatever_it_is_called(tmp_path: Path) -> None:
     assert len(document([folder, tmp_path / "again"])["runs"]) == 1
 
 
-def test_a_method_of_ones_own_has_a_page(tmp_path: Path) -> None:
+def test_a_users_method_has_a_page(tmp_path: Path) -> None:
     folder = split_run(tmp_path / "run")
     change(folder, lambda text: text.replace('name = "cfl"', 'name = "mine"'))
     (run,) = document([folder])["runs"]
@@ -231,7 +230,7 @@ def test_every_method_makes_a_page(tmp_path: Path) -> None:
     assert len(page(told)) < 3e6
 
 
-def test_the_command_writes_beside_the_run_or_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_beside_the_run_or_to_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = split_run(tmp_path / "run")
     assert main(["report", str(folder)]) == 0
     assert (folder / "report.html").is_file()
@@ -251,8 +250,3 @@ def test_a_mistake_is_one_sentence(arguments: list[str], said: str, tmp_path: Pa
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1
-
-
-def test_no_report_of_a_run_without_rounds() -> None:
-    with pytest.raises(UserError, match="is not a run directory"):
-        document(["/nowhere"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,24 +10,9 @@ from typing import Any
 import pytest
 
 from coterie.report.page import document, page
-from page_runs import OLD, cosines, line, matrices, note, split_run, write
+from page_runs import OLD, cosines, criterion, line, matrices, note, split_run, write
 
 pytestmark = pytest.mark.slow
-
-BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    if BROWSER is None:
-        pytest.skip("there is no Chromium on this machine")
-    state = random.getstate()  # Playwright draws from the global generator as it starts
-    with api.sync_playwright() as made:
-        random.setstate(state)
-        opened = made.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 class Opened:
@@ -70,7 +53,7 @@ def one(browser: Any, file: Path) -> Iterator[Opened]:
 
 def test_it_says_what_became_of_the_run(one: Opened) -> None:
     text = one.tab.inner_text("main")
-    for words in ("cfl on synthetic/groups, seed 0", "adjusted Rand", "why it is a split", "Stationary, and at odds?"):
+    for words in ("cfl on synthetic/groups, seed 0", "adjusted Rand", "why it is a split", "Mean update"):
         assert words in text
     assert "G1 rounds 2–4 · 4 clients: 0–3" in re.sub(r"\s+", " ", text)
 
@@ -132,17 +115,32 @@ def test_layers_and_legends_switch(one: Opened) -> None:
     assert one.tab.locator("figure.chart").first.locator("path[stroke-width='3']").count() == before - 1
 
 
-def test_a_crowd_of_lines_is_shown_group_by_group(one: Opened) -> None:
-    norms = one.tab.locator("figure.chart", has_text="Stationary, and at odds?")
-    assert norms.locator(".legend button").count() == 4
+@pytest.fixture
+def crowd(browser: Any, tmp_path: Path) -> Iterator[Opened]:
+    """A page of twelve groups of two clients."""
+    groups = [[i, i + 12] for i in range(12)]
+    notes = [note("keep", group, criteria=[criterion(0.6)]) for group in groups]
+    path = tmp_path / "crowd.html"
+    run = write(tmp_path / "run", [line(number, groups, *notes) for number in (1, 2)])
+    path.write_text(page(document([run])), encoding="utf-8")
+    opened = Opened(browser, path)
+    yield opened
+    opened.tab.close()
+    assert opened.wrong == []
+
+
+def test_a_crowd_of_lines_is_shown_group_by_group(crowd: Opened) -> None:
+    norms = crowd.tab.locator("figure.chart", has_text="Mean update")
+    assert norms.locator(".legend button").count() == 1
     norms.get_by_role("button", name="all").click()
     assert norms.locator(".legend button").count() == 12
 
 
-def test_drawing_anew_keeps_what_the_reader_does_and_forgets_the_old(one: Opened) -> None:
+def test_drawing_anew_keeps_what_the_reader_does_and_forgets_the_old(crowd: Opened) -> None:
+    one = crowd
     drawings = "[drawings.size, [...drawings].filter((box) => box.isConnected).length]"
     before = one.tab.evaluate(drawings)
-    one.tab.locator("figure.chart", has_text="Stationary, and at odds?").get_by_role("button", name="all").click()
+    one.tab.locator("figure.chart", has_text="Mean update").get_by_role("button", name="all").click()
     one.tab.locator("summary").last.click()
     one.tab.locator("section.run canvas").first.focus()
     one.tab.keyboard.press("ArrowRight")
@@ -151,14 +149,14 @@ def test_drawing_anew_keeps_what_the_reader_does_and_forgets_the_old(one: Opened
     assert one.tip() == ""
     assert one.tab.evaluate("document.activeElement.tagName") == "CANVAS"
     assert one.tab.locator("details").last.get_attribute("open") is not None
-    assert one.tab.locator("figure.chart", has_text="Stationary, and at odds?").locator(".legend button").count() == 12
+    assert one.tab.locator("figure.chart", has_text="Mean update").locator(".legend button").count() == 12
     for client in (0, 4, 9):
         one.tab.get_by_role("button", name=str(client), exact=True).click()
     assert one.tab.evaluate(drawings) == before == [before[0]] * 2
 
 
 def test_a_chart_without_lines_has_nothing_to_say(one: Opened) -> None:
-    figure = one.tab.locator("figure.chart", has_text="Stationary, and at odds?")
+    figure = one.tab.locator("figure.chart", has_text="Mean update")
     for button in figure.locator(".legend button").all():
         button.click()
     figure.locator("svg[tabindex]").focus()

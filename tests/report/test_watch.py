@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import random
-import shutil
 import signal
 import socket
 import struct
@@ -144,7 +142,7 @@ def test_a_run_without_a_round_becomes_the_report_by_itself(tmp_path: Path, serv
     assert [one["method"] for one in json.loads(ask(server, "/document.json")[2])["runs"]] == ["cfl", "fedavg"]
 
 
-def test_who_has_no_token_gets_a_sentence_and_no_data(
+def test_without_the_token_there_is_a_sentence_and_no_data(
     run: Path, serve: Callable[[Path], Server], capfd: pytest.CaptureFixture[str]
 ) -> None:
     server, other = serve(run), serve(run)
@@ -212,7 +210,9 @@ def test_a_reader_who_leaves_is_no_error(run: Path, serve: Callable[[Path], Serv
     assert capfd.readouterr() == ("", "")
 
 
-def test_damage_is_told_in_a_sentence(run: Path, serve: Callable[[Path], Server], capfd: pytest.CaptureFixture[str]) -> None:
+def test_damaged_records_are_one_sentence(
+    run: Path, serve: Callable[[Path], Server], capfd: pytest.CaptureFixture[str]
+) -> None:
     first, *_ = (run / ROUNDS).read_bytes().splitlines(keepends=True)
     (run / ROUNDS).write_bytes(first + b"nothing\n{}\n")
     status, _, text = ask(serve(run))
@@ -221,7 +221,7 @@ def test_damage_is_told_in_a_sentence(run: Path, serve: Callable[[Path], Server]
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_port_in_use_and_one_that_is_none(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_and_an_invalid_port(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Server(run, 0) as server:
         assert main(["watch", str(run), "--port", str(server.server_port)]) == 2
     said = capsys.readouterr().err
@@ -231,7 +231,7 @@ def test_a_port_in_use_and_one_that_is_none(run: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "coterie: --port must be from 0 to 65535, got 70000\n"
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(tmp_path / "nothing"), "--port", "0"]) == 2
     assert "is not a run directory and contains none" in capsys.readouterr().err
     with pytest.raises(UserError, match="is not a run directory"):
@@ -294,23 +294,15 @@ def test_the_command_prints_its_address_and_ends_by_ctrl_c(run: Path) -> None:
 
 
 @pytest.fixture
-def tab() -> Iterator[Any]:
-    """A tab of a real browser, and what it had to complain of."""
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    browser = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
-    if browser is None:
-        pytest.skip("there is no Chromium on this machine")
-    state = random.getstate()  # Playwright draws from the global generator as it starts
-    with api.sync_playwright() as made:
-        random.setstate(state)
-        opened = made.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        page = opened.new_page()
-        page.wrong, page.asked = [], []
-        page.on("console", lambda message: page.wrong.append(message.text))
-        page.on("pageerror", lambda error: page.wrong.append(str(error)))
-        page.on("request", lambda request: page.asked.append(request.url))
-        yield page
-        opened.close()
+def tab(browser: Any) -> Iterator[Any]:
+    """A tab, with the errors and the requests of its page."""
+    page = browser.new_page()
+    page.wrong, page.asked = [], []
+    page.on("console", lambda message: page.wrong.append(message.text))
+    page.on("pageerror", lambda error: page.wrong.append(str(error)))
+    page.on("request", lambda request: page.asked.append(request.url))
+    yield page
+    page.close()
 
 
 @pytest.mark.slow

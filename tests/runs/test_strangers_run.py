@@ -14,9 +14,11 @@ import pytest
 import coterie
 from attack import run_directory
 from attack.run_directory import call, contents, experiment, words
-from coterie.boundary import Boundary, known_by, secret_of_file, unlike_secret
+from coterie.boundary import Boundary, Wire, known_by, secret_of_file, unlike_secret
 from coterie.core import Position
 from coterie.files import descriptor, read_within, within
+from coterie.models.layout import Layout
+from coterie.randomness import seeded
 from coterie.records.checksum import sealed_toml
 from coterie.records.record import Record, read_toml, to_toml
 from coterie.records.store import Checkpoints, held, write_whole
@@ -25,6 +27,7 @@ from coterie.runs.run import reopen
 from coterie.settings import SettingError, UserError
 from forged import forge
 from scripted import bits
+from small import mlp
 
 SECRET = 90210441223
 NET = "from torch import nn\n\n\ndef Net(shape, classes):\n    return nn.Linear(*shape, classes)\n"
@@ -128,7 +131,7 @@ def test_any_name_with_code_is_asked_for(run: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["run.toml", "mine.toml"])
-def test_a_file_without_a_schema_in_a_run_directory_is_nobody_s_word(
+def test_a_file_without_a_schema_in_a_run_directory_is_not_trusted(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (run / "evil_net_of_trust.py").write_text("open('imported', 'w')")
@@ -201,7 +204,7 @@ def test_a_second_name_is_not_written_in_place(tmp_path: Path) -> None:
     assert os.read(descriptor(tmp_path / "rounds.jsonl", os.O_RDONLY), 9) == b'{"round":'
 
 
-def test_the_lock_is_no_link(tmp_path: Path) -> None:
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("thesis")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "lock").symlink_to(tmp_path / "theirs")
@@ -222,7 +225,7 @@ def test_a_part_that_is_a_link_is_in_the_way(tmp_path: Path) -> None:
     assert (tmp_path / "theirs").read_text() == "thesis"
 
 
-def test_only_files_that_are_called_as_ours_are_removed(tmp_path: Path) -> None:
+def test_only_files_named_by_coterie_are_removed(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "state")
     checkpoints.save(1, 1)
     theirs = ["thesis.safetensors", "thesis.safetensors.part", "notes.txt"]
@@ -298,9 +301,11 @@ def test_a_recorded_file_with_a_secret_in_plain_text_is_refused_and_not_shown(se
     assert not (tmp_path / "page.html").exists()
 
 
+@seeded(0)
 def test_a_boundary_does_not_show_its_secret() -> None:
     boundary = Boundary(rotation="permute", secret=SECRET)
-    assert str(SECRET) not in repr(boundary) + str(boundary)
+    wire = Wire(boundary, Layout(mlp()), 0)
+    assert str(SECRET) not in repr(boundary) + str(boundary) + repr(wire) + repr([boundary])
     assert "hidden" in repr(boundary)
     assert "secret" not in repr(Boundary())
     assert boundary != Boundary(rotation="permute", secret=SECRET + 1)
@@ -321,7 +326,7 @@ def test_what_a_record_keeps_of_a_secret() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "word", "-3", "1 2", "9" * 2000, "²"])
-def test_a_file_without_a_secret_is_told_and_not_shown(tmp_path: Path, text: str) -> None:
+def test_an_invalid_secret_file_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
     (tmp_path / "secret").write_text(text)
     with pytest.raises(UserError, match="its content is not shown"):
         secret_of_file(tmp_path / "secret")
