@@ -51,9 +51,14 @@ def free_ports(count: int, together: bool = False) -> list[int]:
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """Of a federation's processes. One thread each: there are more processes than cores, and threads would only wait."""
     return {
-        **os.environ, MARK: str(folder), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1",
-        "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src"), **more,
-    }  # fmt: skip
+        **os.environ,
+        MARK: str(folder),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+        **more,
+    }
 
 
 class Federation:
@@ -77,9 +82,13 @@ class Federation:
     def start(self, name: str, *command: Any) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                [str(word) for word in command], cwd=self.folder, env=self.environment, stdout=log, stderr=log,
+                [str(word) for word in command],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     def node(self, i: int, **config: str | int) -> None:
         """Start the SuperNode that has part i of the data. config: what else its node config tells."""

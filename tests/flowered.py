@@ -176,8 +176,9 @@ def foreign(tried: World, mods: Any = ()) -> ClientApp:
             outputs = net(data.inputs[data.index])
         found = {
             "eval_loss": float(nn.functional.cross_entropy(outputs, data.targets)),
-            "eval_acc": float((outputs.argmax(1) == data.targets).float().mean()), "num-examples": len(data),
-        }  # fmt: skip
+            "eval_acc": float((outputs.argmax(1) == data.targets).float().mean()),
+            "num-examples": len(data),
+        }
         return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
 
     return app

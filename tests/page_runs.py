@@ -44,11 +44,23 @@ def line(
             clients[str(client)] = {"group": place, **scores}
     count = len(clients)
     return {
-        "round": round, "exchange": round, "exchanges": 1, "tested": tested, "groups": [list(g) for g in groups],
-        "clients": clients, "notes": list(notes), "asked": count, "answered": count, "refused": {}, "silent": [],
-        "bytes_up": 1000 * count, "bytes_down": 2000 * count, "evaluations": 0,
-        "seconds": {"train": 0.1, "server": 0.01, "evaluate": 0.02}, **more,
-    }  # fmt: skip
+        "round": round,
+        "exchange": round,
+        "exchanges": 1,
+        "tested": tested,
+        "groups": [list(g) for g in groups],
+        "clients": clients,
+        "notes": list(notes),
+        "asked": count,
+        "answered": count,
+        "refused": {},
+        "silent": [],
+        "bytes_up": 1000 * count,
+        "bytes_down": 2000 * count,
+        "evaluations": 0,
+        "seconds": {"train": 0.1, "server": 0.01, "evaluate": 0.02},
+        **more,
+    }
 
 
 def write(folder: Path, lines: Sequence[Mapping[str, Any]], method: str = "cfl", truth: Any = None) -> Path:

@@ -78,8 +78,16 @@ def outcome(done: Sequence[Round]) -> list[Any]:
     """All of some rounds that must not depend on how they were computed."""
     return [
         (
-            r.number, bits(r.position), bits(r.assignment), bits(r.notes), r.asked, r.answered, dict(r.refused),
-            json.dumps(None if r.scores is None else {c: dict(s) for c, s in r.scores.items()}), r.bytes_up, r.bytes_down,
+            r.number,
+            bits(r.position),
+            bits(r.assignment),
+            bits(r.notes),
+            r.asked,
+            r.answered,
+            dict(r.refused),
+            json.dumps(None if r.scores is None else {c: dict(s) for c, s in r.scores.items()}),
+            r.bytes_up,
+            r.bytes_down,
         )
         for r in done
-    ]  # fmt: skip
+    ]

@@ -248,5 +248,9 @@ def test_advanced_settings_are_listed_last_and_marked() -> None:
         ("rare", "rarely changed (advanced)"),
     ]
     assert {name for name, _, _, about in documented(CFL) if "(advanced)" not in about} == {
-        "eps1", "eps2", "gamma_max", "persistence", "fraction",
-    }  # fmt: skip
+        "eps1",
+        "eps2",
+        "gamma_max",
+        "persistence",
+        "fraction",
+    }

@@ -22,11 +22,22 @@ def line(number: int, groups: Groups, notes: Sequence[Note] = (), accuracy: floa
     clients = {str(c): {"group": i, "accuracy": accuracy} for i, group in enumerate(groups) for c in group}
     files = {id(note): f"similarity/round-{number}-{i}.safetensors" for i, note in enumerate(notes) if note.similarity}
     plain: dict[str, Any] = {
-        "round": number, "exchange": number, "exchanges": 1, "tested": True, "groups": [list(g) for g in groups],
-        "clients": clients, "asked": len(clients), "answered": len(clients), "refused": {}, "silent": [],
-        "bytes_up": 0, "bytes_down": 0, "evaluations": 0, "seconds": {},
+        "round": number,
+        "exchange": number,
+        "exchanges": 1,
+        "tested": True,
+        "groups": [list(g) for g in groups],
+        "clients": clients,
+        "asked": len(clients),
+        "answered": len(clients),
+        "refused": {},
+        "silent": [],
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "evaluations": 0,
+        "seconds": {},
         "notes": [note_entry(note, files.get(id(note))) for note in notes],
-    }  # fmt: skip
+    }
     result: dict[str, Any] = finite({**plain, **more})
     return result
 
@@ -40,10 +51,20 @@ def recorded(
     folder.mkdir(parents=True, exist_ok=True)
     clients = sorted({client for groups, _ in rounds for group in groups for client in group})
     known: dict[str, Any] = {"true_groups": [list(g) for g in truth]} if truth else {"adversaries": []}
-    record.describe({
-        "rounds": len(rounds), "seeds": [0], "scenario": {"name": "by-hand"}, "methods": [dict(method)], "eval_every": 1,
-        "training": {}, "boundary": {}, "robust": {}, "world": {"clients": clients, **known}, "versions": {},
-    })  # fmt: skip
+    record.describe(
+        {
+            "rounds": len(rounds),
+            "seeds": [0],
+            "scenario": {"name": "by-hand"},
+            "methods": [dict(method)],
+            "eval_every": 1,
+            "training": {},
+            "boundary": {},
+            "robust": {},
+            "world": {"clients": clients, **known},
+            "versions": {},
+        }
+    )
     for number, (groups, notes) in enumerate(rounds, start=1):
         files = {}
         for i, note in enumerate(notes):

@@ -226,9 +226,11 @@ def said(kind: str, secret: int) -> str:
     from coterie.models.layout import Layout
 
     values: dict[str, Any] = {
-        "rotation none": {"secret": secret}, "negative": {"rotation": "permute", "secret": -secret},
-        "text": {"rotation": "permute", "secret": str(secret)}, "fraction": {"rotation": "permute", "secret": f"{secret}.5"},
-    }  # fmt: skip
+        "rotation none": {"secret": secret},
+        "negative": {"rotation": "permute", "secret": -secret},
+        "text": {"rotation": "permute", "secret": str(secret)},
+        "fraction": {"rotation": "permute", "secret": f"{secret}.5"},
+    }
     try:
         boundary = Boundary(**values.get(kind, {"rotation": "permute", "secret": secret}))
         if kind == "server":

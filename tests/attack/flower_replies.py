@@ -297,10 +297,20 @@ def claims(rng: random.Random, reply: Any) -> None:
     """Say something else of the boundary."""
     from flwr.app import ConfigRecord
 
-    said = rng.choice((
-        text(rng), "[" * 3000, '{"clip": ' + "9" * 5000 + "}", "[1, 2]", "null", json.dumps({"clip": text(rng)[:300]}), b"\xff",
-        7, [text(rng)[:50]], [],
-    ))  # fmt: skip
+    said = rng.choice(
+        (
+            text(rng),
+            "[" * 3000,
+            '{"clip": ' + "9" * 5000 + "}",
+            "[1, 2]",
+            "null",
+            json.dumps({"clip": text(rng)[:300]}),
+            b"\xff",
+            7,
+            [text(rng)[:50]],
+            [],
+        )
+    )
     reply["coterie.boundary"] = ConfigRecord({rng.choice(("settings", "secret")): said, "secret": text(rng)[:99]})
 
 
@@ -413,10 +423,15 @@ def boundaries() -> list[Any]:
     from coterie.boundary import Boundary
 
     return [
-        Boundary(), Boundary(clip=1.0), Boundary(compress="topk", share=0.3), Boundary(compress="sign"),
-        Boundary(compress="8bit"), Boundary(rotation="permute-tensors", secret=SECRET), Boundary(clip=0.5, noise=0.1),
+        Boundary(),
+        Boundary(clip=1.0),
+        Boundary(compress="topk", share=0.3),
+        Boundary(compress="sign"),
+        Boundary(compress="8bit"),
+        Boundary(rotation="permute-tensors", secret=SECRET),
+        Boundary(clip=0.5, noise=0.1),
         Boundary(rotation="permute-tensors", secret=SECRET, clip=0.5, compress="8bit"),
-    ]  # fmt: skip
+    ]
 
 
 def goes(method: Any, boundary: Any) -> bool:

@@ -103,15 +103,44 @@ def odd(rng: random.Random) -> str:
     """A value of a type, or with letters, that no setting has."""
     return rng.choice(
         (
-            "1979-05-27T07:32:00Z", "07:32:00", "1979-05-27", "[1979-05-27]", "[[]]", "[{}]", "{}", "{a = 1}",
-            "[true, 1, 'x']", "nan", "[nan]",
-            '"\\u0000"', '"\\u001b[2J"', '"\\ud800"', "'" + "x" * rng.choice((300, 5000, 100_000)) + "'", '"a\\nb"', "[inf]",
+            "1979-05-27T07:32:00Z",
+            "07:32:00",
+            "1979-05-27",
+            "[1979-05-27]",
+            "[[]]",
+            "[{}]",
+            "{}",
+            "{a = 1}",
+            "[true, 1, 'x']",
+            "nan",
+            "[nan]",
+            '"\\u0000"',
+            '"\\u001b[2J"',
+            '"\\ud800"',
+            "'" + "x" * rng.choice((300, 5000, 100_000)) + "'",
+            '"a\\nb"',
+            "[inf]",
             "-inf",
-            '"../../../../etc/passwd"', "'~nosuchuser/x'", "[[1, 2], 3]", "[" + "1," * 100_000 + "]", "1e400",
+            '"../../../../etc/passwd"',
+            "'~nosuchuser/x'",
+            "[[1, 2], 3]",
+            "[" + "1," * 100_000 + "]",
+            "1e400",
             "[1e308, -1e308]",
-            '"\\u202e\\u2028"', "''", "[[1, 'a']]", "'hub:'", "-1", "[-1]", "0.5.5", "\x00", "\x1b", "=", "[", "'",
+            '"\\u202e\\u2028"',
+            "''",
+            "[[1, 'a']]",
+            "'hub:'",
+            "-1",
+            "[-1]",
+            "0.5.5",
+            "\x00",
+            "\x1b",
+            "=",
+            "[",
+            "'",
         )
-    )  # fmt: skip
+    )
 
 
 def file_of_settings(rng: random.Random, place: Path) -> Attempt:
@@ -182,15 +211,18 @@ def option_of_a_run(rng: random.Random, place: Path) -> Attempt:
     value = rng.choice((number(rng), str(10 ** rng.randint(19, 400)), "-1", "1e5", "\udcff", "nan"))
     words = rng.choice(
         (
-            ["explain", str(RUN), f"--client={value}"], ["explain", str(RUN), f"--round={value}"],
-            ["plot", str(RUN), "similarity", "-o", "x.png", f"--round={value}"], ["watch", str(RUN), f"--port={value}x"],
+            ["explain", str(RUN), f"--client={value}"],
+            ["explain", str(RUN), f"--round={value}"],
+            ["plot", str(RUN), "similarity", "-o", "x.png", f"--round={value}"],
+            ["watch", str(RUN), f"--port={value}x"],
             ["watch", str(RUN), f"--port={10 ** rng.randint(5, 400)}"],
         )
-    )  # fmt: skip
+    )
     return Attempt(
-        "settings in files and options", f"{words[0]} {words[-1][:40]} ({len(value)} letters)",
+        "settings in files and options",
+        f"{words[0]} {words[-1][:40]} ({len(value)} letters)",
         lambda: one_sentence(*cli(words), unwritten=Path("x.png")),
-    )  # fmt: skip
+    )
 
 
 # -- data files -----------------------------------------------------------------------------------------------------------
@@ -230,16 +262,45 @@ def npy(shape: str, descr: str = "'<f4'", data: bytes = b"", order: str = "False
 def hostile_npy(rng: random.Random) -> bytes:
     many = rng.choice((2**31, 2**40, 2**43, 2**62, 2**63, 2**70, 10**30))
     shapes = (
-        f"({many},)", f"({many}, {many})", "(-1,)", "(-1, -1)", f"({2**32}, {2**32})", "(1,)*9", "(" + "1," * 70 + ")",
-        f"({'9' * 5000},)", "(" * 3000 + "1" + ")" * 3000, "(1.5,)", "('a',)", "None", "(True,)", f"(0, {many})", "(3,)",
-        "()", "[3]",
+        f"({many},)",
+        f"({many}, {many})",
+        "(-1,)",
+        "(-1, -1)",
+        f"({2**32}, {2**32})",
+        "(1,)*9",
+        "(" + "1," * 70 + ")",
+        f"({'9' * 5000},)",
+        "(" * 3000 + "1" + ")" * 3000,
+        "(1.5,)",
+        "('a',)",
+        "None",
+        "(True,)",
+        f"(0, {many})",
+        "(3,)",
+        "()",
+        "[3]",
         "(4, 2,",
-    )  # fmt: skip
+    )
     types = (
-        "'<f4'", "'<f4'", "'<f4'", "'|O'", "'<f16'", "'<c8'", "'<U1000000'", "'|V0'", "'<U0'", "'<M8[s]'", "[('a', '|O')]",
-        "'>i8'", "'x'",
-        "[('a', '<f4', (1000000,))]", "'" + "f" * 5000 + "'", "5", "'<f4', 'descr': '|O'", "'|S0'",
-    )  # fmt: skip
+        "'<f4'",
+        "'<f4'",
+        "'<f4'",
+        "'|O'",
+        "'<f16'",
+        "'<c8'",
+        "'<U1000000'",
+        "'|V0'",
+        "'<U0'",
+        "'<M8[s]'",
+        "[('a', '|O')]",
+        "'>i8'",
+        "'x'",
+        "[('a', '<f4', (1000000,))]",
+        "'" + "f" * 5000 + "'",
+        "5",
+        "'<f4', 'descr': '|O'",
+        "'|S0'",
+    )
     version = rng.choice((b"\x01\x00", b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\x09\x00"))
     data = rng.choice((b"", bytes(12), bytes(64), b"cos\nsystem\n(S'true'\ntR."))
     return npy(rng.choice(shapes), rng.choice(types), data, rng.choice(("False", "False", "True", "None", "2")), version)
@@ -376,10 +437,15 @@ def mat_bytes(rng: random.Random) -> bytes:
     out = io.BytesIO()
     images, labels = np.zeros((32, 32, 3, 5), np.uint8), np.arange(1, 6).reshape(-1, 1)
     odd = (
-        {"X": images, "y": labels}, {"X": {"a": 1}, "y": labels}, {"X": np.array(["b", "a"], dtype=object), "y": labels},
-        {"X": "text", "y": labels}, {"X": images, "y": "12345"}, {"X": images}, {"X": images.astype(complex), "y": labels},
+        {"X": images, "y": labels},
+        {"X": {"a": 1}, "y": labels},
+        {"X": np.array(["b", "a"], dtype=object), "y": labels},
+        {"X": "text", "y": labels},
+        {"X": images, "y": "12345"},
+        {"X": images},
+        {"X": images.astype(complex), "y": labels},
         {"X": np.zeros((0, 0)), "y": labels},
-    )  # fmt: skip
+    )
     savemat(out, rng.choice(odd + odd[:1] * 8), do_compression=rng.random() < 0.5)
     return out.getvalue()
 
@@ -406,17 +472,27 @@ def leaf_file(rng: random.Random, place: Path) -> Attempt:
     image, depth = [0.5] * 784, rng.choice((1000, 3000, 100_000))
     digits = "9" * rng.choice((400, 4301, 9000))
     texts = (
-        "[" * depth, "[" * depth + "]" * depth, '{"user_data": ' * depth + "1" + "}" * depth, f'{{"user_data": {digits}}}',
+        "[" * depth,
+        "[" * depth + "]" * depth,
+        '{"user_data": ' * depth + "1" + "}" * depth,
+        f'{{"user_data": {digits}}}',
         f'{{"user_data": {{"a": {{"x": [[{digits}]], "y": [{digits}]}}}}}}',
-        '{"user_data": {"a": {"x": ' + "[" * depth + "]" * depth
-        + ', "y": [1]}}}', '{"user_data": {"a": {"x": [[1e999]], "y": [1]}}}',
+        '{"user_data": {"a": {"x": ' + "[" * depth + "]" * depth + ', "y": [1]}}}',
+        '{"user_data": {"a": {"x": [[1e999]], "y": [1]}}}',
         '{"user_data": {"\\ud800": {"x": [], "y": [1]}}}',
         json.dumps({"user_data": {"a": {"x": [image], "y": [rng.choice((62, -1, 1.5, 1e30, "1", None, [1], True, 10**25))]}}}),
         json.dumps({"user_data": {"a": {"x": [image] * 2, "y": [1]}, "b": {"x": [image], "y": [1, 2]}}}),
-        json.dumps({"user_data": rng.choice(([], None, 5, "a", {"a": 1}, {"a": {}}, {"a": {"x": 1, "y": 1}},
-        {"a": {"x": [[1]], "y": [1]}}))}),
-        "\x00", '{"user_data": NaN}', "",
-    )  # fmt: skip
+        json.dumps(
+            {
+                "user_data": rng.choice(
+                    ([], None, 5, "a", {"a": 1}, {"a": {}}, {"a": {"x": 1, "y": 1}}, {"a": {"x": [[1]], "y": [1]}})
+                )
+            }
+        ),
+        "\x00",
+        '{"user_data": NaN}',
+        "",
+    )
     at = rng.randrange(len(texts) + 6)
     if at < len(texts):
         data, wrong = texts[at].encode(), True
@@ -443,11 +519,18 @@ def leaf_file(rng: random.Random, place: Path) -> Attempt:
 def csv_file(rng: random.Random, place: Path) -> Attempt:
     good = "".join(f'"{1 + at % 4}","title {at}","some words about it, {"more " * 12}"\n' for at in range(40)).encode()
     rows = (
-        b'"1","' + b"x" * 200_000 + b'","y"\n', b'"1","a\x00b","c"\n', b'"1","a\xff","c"\n', b'"1","open\n', b'"1"\n',
+        b'"1","' + b"x" * 200_000 + b'","y"\n',
+        b'"1","a\x00b","c"\n',
+        b'"1","a\xff","c"\n',
+        b'"1","open\n',
+        b'"1"\n',
         b'"9","a","b"\n',
-        b'"' + b"9" * 5000 + b'","a","b"\n', b'"\xd9\xa3","a","b"\n', b"\n\n\n", b'"1",' * 100_000 + b"\n",
+        b'"' + b"9" * 5000 + b'","a","b"\n',
+        b'"\xd9\xa3","a","b"\n',
+        b"\n\n\n",
+        b'"1",' * 100_000 + b"\n",
         b'\xef\xbb\xbf"1","a","b"\n',
-    )  # fmt: skip
+    )
     data = mangled(rng, good) if rng.random() < 0.5 else good[: rng.randrange(3) * 100] + rng.choice(rows) + good
 
     def run() -> str | None:
@@ -609,14 +692,17 @@ def odd_path(rng: random.Random, place: Path) -> Attempt:
         if command != "data":
             shutil.copytree(RUN, name)
         calls = {
-            "report": ["report", name], "report two": ["report", name, str(RUN), "-o", f"{name}/r.html"],
+            "report": ["report", name],
+            "report two": ["report", name, str(RUN), "-o", f"{name}/r.html"],
             "compare": ["compare", name],
-            "explain": ["explain", name], "plot": ["plot", name, "groups", "-o", f"{name}/x.png"],
-            "export": ["export", name, "--to", f"{name}-models"], "resume": ["resume", name], "json": ["explain", name,
-            "--json"],
-            "missing": ["explain", f"{name}/none"], "data": ["run", "--scenario", "folder/clients", "--data", name, "--out",
-            "here"],
-        }  # fmt: skip
+            "explain": ["explain", name],
+            "plot": ["plot", name, "groups", "-o", f"{name}/x.png"],
+            "export": ["export", name, "--to", f"{name}-models"],
+            "resume": ["resume", name],
+            "json": ["explain", name, "--json"],
+            "missing": ["explain", f"{name}/none"],
+            "data": ["run", "--scenario", "folder/clients", "--data", name, "--out", "here"],
+        }
         if command == "data":
             Path(name).mkdir(parents=True)
             for client in range(3):

@@ -116,17 +116,22 @@ def damaged(rng: random.Random, data: bytes) -> tuple[str, bytes | None]:
     at = rng.randrange(max(len(data), 1))
     bit = 1 << rng.randrange(8)
     kinds: list[tuple[str, Callable[[], bytes | None]]] = [
-        ("gone", lambda: None), ("empty", lambda: b""), (f"cut at {at}", lambda: data[:at]),
+        ("gone", lambda: None),
+        ("empty", lambda: b""),
+        (f"cut at {at}", lambda: data[:at]),
         (f"flipped at {at}", lambda: data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :] if data else b"x"),
         (f"a byte more at {at}", lambda: data[:at] + bytes([rng.randrange(256)]) + data[at:]),
         (f"without {at}:{at + 9}", lambda: data[:at] + data[at + 9 :]),
         (f"zeros from {at}", lambda: data[:at] + bytes(len(data) - at)),
-        ("twice", lambda: data + data), ("UTF-16", lambda: data.decode("latin-1").encode("utf-16")),
+        ("twice", lambda: data + data),
+        ("UTF-16", lambda: data.decode("latin-1").encode("utf-16")),
         ("a BOM", lambda: b"\xef\xbb\xbf" + data),
-        ("noise", lambda: rng.randbytes(200)), ("no last line", lambda: data[: data.rstrip(b"\n").rfind(b"\n") + 1]),
-        ("another end", lambda: data.replace(b"\n", b"\r\n")), ("deep", lambda: b"[" * 100_000),
+        ("noise", lambda: rng.randbytes(200)),
+        ("no last line", lambda: data[: data.rstrip(b"\n").rfind(b"\n") + 1]),
+        ("another end", lambda: data.replace(b"\n", b"\r\n")),
+        ("deep", lambda: b"[" * 100_000),
         ("deep objects", lambda: b'{"a":' * 50_000),
-    ]  # fmt: skip
+    ]
     name, make = rng.choice(kinds)
     return name, make()
 
@@ -221,8 +226,11 @@ def damaging(ground: Ground, rng: random.Random, edit: bool) -> Attempt:
     else:
         point = "damage"
         what, gone = damaged(rng, data)
-        return Attempt(point, f"{command} {of}: {name} is {what}",
-                       lambda: judged(ground, of, command, lambda run: replaced(run, name, gone)))  # fmt: skip
+        return Attempt(
+            point,
+            f"{command} {of}: {name} is {what}",
+            lambda: judged(ground, of, command, lambda run: replaced(run, name, gone)),
+        )
     return Attempt(
         point, f"{command} {of}: {name}: {what}", lambda: judged(ground, of, command, lambda run: replaced(run, name, now))
     )

@@ -57,9 +57,12 @@ def experiment(folder: Path, method: str = "flhc", **more: Any) -> None:
 def words(command: str, folder: Path, to: Path) -> list[str]:
     """The words of a command on a run directory; what it writes is in ``to``."""
     more = {
-        "report": ["-o", str(to / "page.html")], "export": ["--to", str(to / "models")], "resume": ["--workers", "1"],
-        "plot": ["accuracy", "-o", str(to / "figure.svg")], "suggest": ["--workers", "1"],
-    }  # fmt: skip
+        "report": ["-o", str(to / "page.html")],
+        "export": ["--to", str(to / "models")],
+        "resume": ["--workers", "1"],
+        "plot": ["accuracy", "-o", str(to / "figure.svg")],
+        "suggest": ["--workers", "1"],
+    }
     return [command, str(folder), *more.get(command, [])]
 
 
@@ -296,11 +299,15 @@ def linking(ground: Ground, rng: random.Random, number: int) -> Attempt:
         if command == "resume" or fresh:
             (run / "state" / "000003.json").unlink(missing_ok=True)  # there is a round to make
         place = {
-            "file": run / name, "part": run / f"{name}.part", "lock": run / "lock", "hard": run / "rounds.jsonl",
+            "file": run / name,
+            "part": run / f"{name}.part",
+            "lock": run / "lock",
+            "hard": run / "rounds.jsonl",
             "folder": run / ("state", "similarity", "state/blobs")[number % 3],
             "matrix": run / "similarity" / "round-2.safetensors",
-            "blob": next((run / "state" / "blobs").iterdir()), "report": run / "report.html.part",
-        }[kind]  # fmt: skip
+            "blob": next((run / "state" / "blobs").iterdir()),
+            "report": run / "report.html.part",
+        }[kind]
         if kind == "folder":
             shutil.rmtree(place)
             if fresh:

@@ -142,13 +142,22 @@ def _hostile_settings(rng: random.Random, run: Path) -> None:
 def shown(rng: random.Random, place: Path) -> Attempt:
     words = rng.choice(
         (
-            ["compare", "run"], ["compare", "run", "run"], ["explain", "run"], ["explain", "run", "--client", "2"], ["resume",
-            "run"],
-            ["report", "run"], ["plot", "run", "groups", "-o", "x.svg"], ["explain", "run", "--client", "77"], ["suggest",
-            "run"],
-            ["plot", "run", "criteria", "-o", "x.png"], ["export", "run", "--to", "models"], ["tree"], ["tree"], ["round"],
+            ["compare", "run"],
+            ["compare", "run", "run"],
+            ["explain", "run"],
+            ["explain", "run", "--client", "2"],
+            ["resume", "run"],
+            ["report", "run"],
+            ["plot", "run", "groups", "-o", "x.svg"],
+            ["explain", "run", "--client", "77"],
+            ["suggest", "run"],
+            ["plot", "run", "criteria", "-o", "x.png"],
+            ["export", "run", "--to", "models"],
+            ["tree"],
+            ["tree"],
+            ["round"],
         )
-    )  # fmt: skip
+    )
     terminal = rng.random() < 0.5
 
     def run() -> str | None:
@@ -202,20 +211,33 @@ def quoted(rng: random.Random, place: Path) -> Attempt:
     name = os.fsdecode(plain.replace("/", "").encode("utf-8", "surrogateescape"))[:60] or "x"
     in_toml = json.dumps("".join(letter for letter in text if not 0xD800 <= ord(letter) < 0xE000)).replace("\x7f", "\\u007f")
     calls: dict[str, list[str]] = {
-        "command": [plain], "option": ["run", f"--{plain}"], "argument": ["methods", "cfl", plain], "method": ["methods",
-        plain],
-        "scenario": ["run", "--scenario", plain], "set": ["run", "--set", plain], "set key": ["run", "--set", f"{plain}=1"],
-        "set value": ["run", "--set", f"rounds={plain}"], "path": ["compare", name], "explain": ["explain", name],
+        "command": [plain],
+        "option": ["run", f"--{plain}"],
+        "argument": ["methods", "cfl", plain],
+        "method": ["methods", plain],
+        "scenario": ["run", "--scenario", plain],
+        "set": ["run", "--set", plain],
+        "set key": ["run", "--set", f"{plain}=1"],
+        "set value": ["run", "--set", f"rounds={plain}"],
+        "path": ["compare", name],
+        "explain": ["explain", name],
         "track": ["run", "--track", plain],
-        "number": ["run", "--rounds", plain], "plot": ["plot", ".", plain, "-o", "x.png"], "out": ["plot", ".", "groups",
-        "-o", name],
-        "data": ["run", "--scenario", "mnist/label-swap", "--data", name], "shell": ["completion", plain], "study": ["study",
-        plain],
-        "dataset": ["run", "--set", f"dataset={plain}", "--data", "."], "model": ["run", "--set", f"scenario.model={plain}"],
-        "file": ["run", name], "watch": ["watch", name, "--port=0"], "toml": ["run", "a.toml"], "toml key": ["run", "b.toml"],
-        "npz": ["run", "--scenario", "folder/clients", "--data", "data"], "folders": ["explain", "."], "device": ["run",
-        "--device", plain],
-    }  # fmt: skip
+        "number": ["run", "--rounds", plain],
+        "plot": ["plot", ".", plain, "-o", "x.png"],
+        "out": ["plot", ".", "groups", "-o", name],
+        "data": ["run", "--scenario", "mnist/label-swap", "--data", name],
+        "shell": ["completion", plain],
+        "study": ["study", plain],
+        "dataset": ["run", "--set", f"dataset={plain}", "--data", "."],
+        "model": ["run", "--set", f"scenario.model={plain}"],
+        "file": ["run", name],
+        "watch": ["watch", name, "--port=0"],
+        "toml": ["run", "a.toml"],
+        "toml key": ["run", "b.toml"],
+        "npz": ["run", "--scenario", "folder/clients", "--data", "data"],
+        "folders": ["explain", "."],
+        "device": ["run", "--device", plain],
+    }
     which = rng.choice(list(calls))
 
     def run() -> str | None:

@@ -90,16 +90,30 @@ def guess(rng: random.Random, server: Any) -> str:
     changed[rng.randrange(len(changed))] = "~"
     return rng.choice(
         (
-            "", "?", "?token=", "?token", f"?token={other}", f"?token={''.join(changed)}", f"?token={right[:-1]}",
+            "",
+            "?",
+            "?token=",
+            "?token",
+            f"?token={other}",
+            f"?token={''.join(changed)}",
+            f"?token={right[:-1]}",
             f"?token={right}x",
-            f"?token={right[::-1]}", f"?token={right.swapcase()}", f"?TOKEN={right}", f"?token={other}&token={right}",
+            f"?token={right[::-1]}",
+            f"?token={right.swapcase()}",
+            f"?TOKEN={right}",
+            f"?token={other}&token={right}",
             "?token=%00",
-            f"?token[]={right}", f"?a={right}", f"?token=%{rng.randrange(256):02x}{right}", "?token=" + "a" * rng.randint(1,
-            60_000),
-            f"?token=\xe9{right}", "?" + "&".join(["token=1"] * rng.randint(2, 300)), "?token=*", "?token=../" + right,
+            f"?token[]={right}",
+            f"?a={right}",
+            f"?token=%{rng.randrange(256):02x}{right}",
+            "?token=" + "a" * rng.randint(1, 60_000),
+            f"?token=\xe9{right}",
+            "?" + "&".join(["token=1"] * rng.randint(2, 300)),
+            "?token=*",
+            "?token=../" + right,
             f"/{right}",
         )
-    )  # fmt: skip
+    )
 
 
 def without(rng: random.Random, server: Any) -> Attempt:
@@ -108,37 +122,56 @@ def without(rng: random.Random, server: Any) -> Attempt:
     right = whole(server).partition("=")[2] or "x"
     more = rng.choice(
         (
-            "", f"Cookie: token={right}\r\n", f"Authorization: token {right[:-1]}\r\n", "If-None-Match: *\r\n",
+            "",
+            f"Cookie: token={right}\r\n",
+            f"Authorization: token {right[:-1]}\r\n",
+            "If-None-Match: *\r\n",
             f"Referer: /?token={right}\r\n",
-            "X-Forwarded-For: 127.0.0.1\r\n", f"X-Original-URL: /?token={right}\r\n", "Content-Length: 99999\r\n",
+            "X-Forwarded-For: 127.0.0.1\r\n",
+            f"X-Original-URL: /?token={right}\r\n",
+            "Content-Length: 99999\r\n",
             "Range: bytes=0-\r\n",
         )
-    )  # fmt: skip
+    )
     return Attempt(
-        "watch without its token", f"{method!r} {path}{query[:20]} {more[:12]!r} {rng.random():.6f}",
+        "watch without its token",
+        f"{method!r} {path}{query[:20]} {more[:12]!r} {rng.random():.6f}",
         lambda: learned(server, asked(server, path + query, method=method, more=more)),
-    )  # fmt: skip
+    )
 
 
 def renamed(rng: random.Random, server: Any) -> Attempt:
     port = server.server_port
     host = rng.choice(
         (
-            "evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", f"127.0.0.1:{port + 1}", "localhost.evil", "",
+            "evil.example",
+            f"evil.example:{port}",
+            "127.0.0.1.evil.example",
+            f"127.0.0.1:{port + 1}",
+            "localhost.evil",
+            "",
             f"0.0.0.0:{port}",
-            f"[::1]:{port}", f"2130706433:{port}", f"127.1:{port}", f"localhost:{port}@evil", f"127.0.0.1:{port}\\evil",
+            f"[::1]:{port}",
+            f"2130706433:{port}",
+            f"127.1:{port}",
+            f"localhost:{port}@evil",
+            f"127.0.0.1:{port}\\evil",
             f"local\xadhost:{port}",
-            f"127.0.0.1:{port}, evil", f"evil:{port}#localhost", f"a.localhost:{port}", f"localhost.:{port}",
+            f"127.0.0.1:{port}, evil",
+            f"evil:{port}#localhost",
+            f"a.localhost:{port}",
+            f"localhost.:{port}",
         )
-    )  # fmt: skip
+    )
     path = rng.choice(("/", "/document.json")) + rng.choice(("", f"?{whole(server)}", f"?{whole(server)}"))
     more = rng.choice(
         ("", f"X-Forwarded-Host: 127.0.0.1:{port}\r\n", f"Origin: http://127.0.0.1:{port}\r\n", f"X-Host: localhost:{port}\r\n")
     )
     return Attempt(
-        "watch by another name", f"{host.replace(str(port), 'PORT')!r} {path[:5]} {more[:8]!r} {rng.random():.6f}",
+        "watch by another name",
+        f"{host.replace(str(port), 'PORT')!r} {path[:5]} {more[:8]!r} {rng.random():.6f}",
         lambda: learned(server, asked(server, path, host, more=more)),
-    )  # fmt: skip
+    )
 
 
 def files(rng: random.Random, server: Any) -> Attempt:

@@ -152,8 +152,12 @@ def test_tiny_sizes_are_not_kept_as_measurements(capsys: pytest.CaptureFixture[s
 
 def test_times_have_three_digits() -> None:
     assert [speed_tables.seconds(value) for value in (0.01234, 1.0, 123.4, 999.6, 1234.5)] == [
-        "0.0123 s", "1.00 s", "123 s", "1,000 s", "1,234 s",
-    ]  # fmt: skip
+        "0.0123 s",
+        "1.00 s",
+        "123 s",
+        "1,000 s",
+        "1,234 s",
+    ]
 
 
 @pytest.mark.parametrize("wrong", [["--only", "a,x"], ["--only", "ab"], ["--repetitions", "0"], ["--device", "cuda"]])
@@ -199,10 +203,13 @@ def row(**seconds: float) -> dict[str, Any]:
 def test_tables_compare_with_the_fastest_plain_loop(tmp_path: Path) -> None:
     assert speed_tables.overview(tmp_path) == speed_tables.machine(tmp_path) == speed_tables.NONE
     measured = {
-        "workload": {"title": "a net"}, "flops": 4e9, "left_out": ["Somebody is missing."],
+        "workload": {"title": "a net"},
+        "flops": 4e9,
+        "left_out": ["Somebody is missing."],
         "seconds": row(Coterie_fp32=2.5, Coterie_bf16=1.25, plain_loop=10.0, plain_loop_by_index=5.0, Flower_simulation=50.0),
-        "train_seconds": row(Coterie_fp32=2.0), "gemm": row(fp32=8e9),
-    }  # fmt: skip
+        "train_seconds": row(Coterie_fp32=2.0),
+        "gemm": row(fp32=8e9),
+    }
     machine = {"system": "Linux", "processor": "one", "cores": 2, "bf16": [], "busy": 0.0}
     found = {"scale": "full", "machine": machine, "versions": {"torch": "2"}, "measured": measured}
     (tmp_path / "a.json").write_text(json.dumps(found))
@@ -235,8 +242,10 @@ def test_a_table_of_clustering_has_sizes_memory_and_steps(tmp_path: Path) -> Non
     other = {**sizes, **row(theirs=8.0, ours=2.0, faster=4.0)}
     measured = {
         "exact": [{**sizes, **row(gram=4.0), "over_bare": clock.spread([0.6])}],
-        "sketched": [{**sizes, "size": 64, **row(gram=1.0, sketching=2.0)}], "pairwise": other, "literal": other,
-    }  # fmt: skip
+        "sketched": [{**sizes, "size": 64, **row(gram=1.0, sketching=2.0)}],
+        "pairwise": other,
+        "literal": other,
+    }
     (tmp_path / "clustering.json").write_text(json.dumps({"measured": measured}))
     shown = speed_tables.clustering(tmp_path)
     assert "| 1,000 | 20,000 | - | 4.00 s | 0.60 × | 2.0 MB | 0.100 s | 0.200 s | 0.300 s |" in shown

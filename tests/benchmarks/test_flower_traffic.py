@@ -124,9 +124,12 @@ def test_the_headers_and_bodies_of_a_connection_are_counted_by_path() -> None:
     found = flower_link.counted([(up, down)])
     assert found == {
         "pull-object": {
-            "requests": 2, "request_heads": 2 * (len(ask) - 7), "request_bodies": 14,
-            "response_heads": 2 * (len(reply) - 5), "response_bodies": 10,
+            "requests": 2,
+            "request_heads": 2 * (len(ask) - 7),
+            "request_bodies": 14,
+            "response_heads": 2 * (len(reply) - 5),
+            "response_bodies": 10,
         }
-    }  # fmt: skip
+    }
     with pytest.raises(ValueError, match="without a content length"):
         list(flower_link.messages(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"))

@@ -143,14 +143,18 @@ def test_runs_in_which_few_answer_have_a_table_of_their_own(measured: Callable[.
 def test_an_oracle_takes_the_settings_of_the_best_mean(measured: Callable[..., None]) -> None:
     few, many = {"warmup": 10, "threshold": 1.0}, {"warmup": 10, "threshold": 5.0}
     measured(
-        row("split-half", 0, ari=0.9), row("split-half", 1, ari=0.9), row("split-half", 2, ari=0.3),
+        row("split-half", 0, ari=0.9),
+        row("split-half", 1, ari=0.9),
+        row("split-half", 2, ari=0.3),
         *(row("flhc", seed, ari=0.6, settings={"warmup": 10}) for seed in range(3)),  # of one seed more, which does not count
-        row("flhc", 0, ari=1.0, settings=few), row("flhc", 1, ari=0.0, settings=few),  # once the best, on average not
-        row("flhc", 0, ari=0.7, settings=many), row("flhc", 1, ari=0.8, settings=many),
+        row("flhc", 0, ari=1.0, settings=few),
+        row("flhc", 1, ari=0.0, settings=few),  # once the best, on average not
+        row("flhc", 0, ari=0.7, settings=many),
+        row("flhc", 1, ari=0.8, settings=many),
         row("flhc", 0, ari=1.0, settings={"warmup": 10, "threshold": 7.0}),  # of one seed alone
         *(row("ifca", seed, ari=0.5, settings={"models": models}) for seed in (0, 1) for models in (8, 4)),
         row("cfl", 0, kind="iid", true_groups=1),  # which no oracle has tried
-    )  # fmt: skip
+    )
     assert "| world | size | `split-half` | `flhc` | `ifca` |" in study_tables.oracle()
     assert "| `swaps-4` | many | 0.90 | 0.75 (threshold 5) | 0.50 |" in study_tables.oracle()
     assert "`iid`" not in study_tables.oracle()

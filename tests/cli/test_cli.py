@@ -65,9 +65,21 @@ def test_one_run_in_json(call: Call) -> None:
     found = json.loads(out, parse_constant=pytest.fail)
     assert found == summary("here")
     assert set(found) >= {
-        "method", "scenario", "seed", "rounds", "groups", "true_groups", "ari", "accuracy", "loss", "bytes_up",
-        "bytes_down", "exchanges", "seconds", "run_dir",
-    }  # fmt: skip
+        "method",
+        "scenario",
+        "seed",
+        "rounds",
+        "groups",
+        "true_groups",
+        "ari",
+        "accuracy",
+        "loss",
+        "bytes_up",
+        "bytes_down",
+        "exchanges",
+        "seconds",
+        "run_dir",
+    }
     assert set(found["accuracy"]) == {"mean", "std", "min", "per_client"}
     assert found["run_dir"] == "here"
 

@@ -56,9 +56,20 @@ def test_a_console_knows_no_markup_and_cuts_what_it_has_escaped() -> None:
     stream = io.StringIO()
     console = terminal.console(stream)
     rows = terminal.table(
-        [{"method": "[red]a[/]:smile: \x1b[2J", "seed": 0, "rounds": 1, "accuracy": None, "bytes_up": 1,
-          "bytes_down": 1, "groups": [], "ari": None, "seconds": 1.0}]
-    )  # fmt: skip
+        [
+            {
+                "method": "[red]a[/]:smile: \x1b[2J",
+                "seed": 0,
+                "rounds": 1,
+                "accuracy": None,
+                "bytes_up": 1,
+                "bytes_down": 1,
+                "groups": [],
+                "ari": None,
+                "seconds": 1.0,
+            }
+        ]
+    )
     console.print(rows)
     console.print("[bold]plain[/bold]")
     assert r"[red]a[/]" in stream.getvalue()

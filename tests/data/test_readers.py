@@ -123,9 +123,12 @@ def headed(shape: str, dtype: str = "<f8") -> bytes:
 
 def test_npz_gives_back_what_was_saved(tmp_path: Path) -> None:
     arrays = {
-        "a": np.arange(24, dtype=">i4").reshape(2, 3, 4), "b": np.asfortranarray(np.random.default_rng(0).normal(size=(3, 5))),
-        "c": np.array(3), "d": np.zeros((0, 4), np.uint8), "e": np.array(["x", "yz"]),
-    }  # fmt: skip
+        "a": np.arange(24, dtype=">i4").reshape(2, 3, 4),
+        "b": np.asfortranarray(np.random.default_rng(0).normal(size=(3, 5))),
+        "c": np.array(3),
+        "d": np.zeros((0, 4), np.uint8),
+        "e": np.array(["x", "yz"]),
+    }
     for save in (np.savez, np.savez_compressed):
         save(tmp_path / "x.npz", **arrays)
         found = readers.npz(tmp_path / "x.npz")

@@ -35,8 +35,13 @@ def test_ids_reveal_nothing_unless_asked() -> None:
 def test_permutations_are_distinct() -> None:
     shifts = shift.label_permutations(6, 3, rng())  # all there are
     assert sorted(s.labels.tolist() for s in shifts if s.labels is not None) == [
-        [0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0],
-    ]  # fmt: skip
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ]
     with pytest.raises(SettingError, match="3 classes have too few permutations for 7 groups"):
         shift.label_permutations(7, 3, rng())
     first = shift.label_permutations(3, 10, rng(), identity=True)[0]

@@ -85,11 +85,17 @@ def test_results_are_means_over_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert measured.results() == "No results have been recorded yet.\n"
     runs = [
         {
-            "method": "cfl", "scenario": "digits/iid", "settings": {}, "training": {}, "rounds": 40, "ari": None,
-            "groups": [[0], [1, 2]], "accuracy": {"mean": mean, "min": 0.5, "per_client": {"0": 1, "1": 1, "2": 1}},
+            "method": "cfl",
+            "scenario": "digits/iid",
+            "settings": {},
+            "training": {},
+            "rounds": 40,
+            "ari": None,
+            "groups": [[0], [1, 2]],
+            "accuracy": {"mean": mean, "min": 0.5, "per_client": {"0": 1, "1": 1, "2": 1}},
         }
         for mean in (0.8, 0.9, 1.0)
-    ]  # fmt: skip
+    ]
     (tmp_path / "digits.json").write_text(json.dumps([*runs, {**runs[0], "method": "fedavg"}]))
     _, _, cfl, fedavg = measured.results().splitlines()
     # The mean of 0.8, 0.9 and 1 is 0.9; half of its interval is 4.3027 * 0.1 / sqrt(3) = 0.248.

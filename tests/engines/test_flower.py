@@ -359,9 +359,18 @@ def test_two_nodes_of_one_client_do_not_count_as_two() -> None:
 
 def test_a_run_config_has_every_setting() -> None:
     config = {
-        "method": "hcct", "hcct.personal": 1, "training.lr": 0.3, "boundary.clip": 2.0, "nodes": 3, "eval-every": 2,
-        "metrics.accuracy": "hits,share", "metrics.loss": "nll", "timeout": 5.0, "out": "", "hidden-units": 32,
-    }  # fmt: skip
+        "method": "hcct",
+        "hcct.personal": 1,
+        "training.lr": 0.3,
+        "boundary.clip": 2.0,
+        "nodes": 3,
+        "eval-every": 2,
+        "metrics.accuracy": "hits,share",
+        "metrics.loss": "nll",
+        "timeout": 5.0,
+        "out": "",
+        "hidden-units": 32,
+    }
     assert MethodStrategy.from_config({"cfl.split_rounds": "3,6"}, mlp).terms.method == CFL(split_rounds=(3, 6))
     assert MethodStrategy.from_config({"cfl.split_rounds": "3,"}, mlp).terms.method == CFL(split_rounds=(3,))
     terms = MethodStrategy.from_config(config, mlp, patience=4).terms

@@ -124,7 +124,7 @@ def test_who_is_refused_is_told_in_one_sentence() -> None:
         (1, ("node 1",), 4): "node 1 claims to be client 4, but client 4 is node 9; it does not take part",
         (1, ("SHA256:a", "node 1"), 5): "node 1 with key SHA256:a claims to be client 5, but belongs to client 3; it does not "
         "take part",
-    }  # fmt: skip
+    }
     for (node, its, claim), says in cases.items():
         with pytest.raises(Refused) as told:
             identity.judge(node, its, claim)

@@ -84,8 +84,9 @@ def test_a_federation_is_compared_and_taken_out_as_any_run(capsys: pytest.Captur
     assert [line.split()[0] for line in out.splitlines()[-2:]] == ["cfl", "fedavg"]
     found = json.loads(call(capsys, "compare", "cfl", "fedavg", "--json")[1])
     assert [(one["method"], one["scenario"], one["groups"]["mean"]) for one in found] == [
-        ("cfl", "federation", 2.0), ("fedavg", "federation", 1.0),
-    ]  # fmt: skip
+        ("cfl", "federation", 2.0),
+        ("fedavg", "federation", 1.0),
+    ]
     assert call(capsys, "resume", "cfl") == (0, "cfl is finished (2 rounds); there is nothing to do\n", "")
     told = json.loads(call(capsys, "resume", "cfl", "--json")[1])
     assert (told["finished"], told["ari"], len(told["groups"])) == (True, None, 2)
@@ -160,8 +161,9 @@ def test_a_net_is_described_in_the_order_of_a_row(tmp_path: Path) -> None:
     net = Record(tmp_path).description()["world"]["net"]
     assert net["trainable"] == 4
     assert net["tensors"][:2] == [
-        {"name": "0.weight", "shape": [8, 5], "dtype": "float32"}, {"name": "0.bias", "shape": [8], "dtype": "float32"},
-    ]  # fmt: skip
+        {"name": "0.weight", "shape": [8, 5], "dtype": "float32"},
+        {"name": "0.bias", "shape": [8], "dtype": "float32"},
+    ]
     assert set(net) == {"trainable", "tensors"}
     assert not (tmp_path / "others.safetensors").exists()
     assert tensors_of(mlp) == (net, {})
@@ -177,9 +179,13 @@ def test_frozen_tensors_and_statistics_come_after_what_trains_and_counts_apart()
     net, others = tensors_of(made)
     names = [(one["name"], one["dtype"]) for one in net["tensors"]]
     assert names == [
-        ("1.weight", "float32"), ("1.bias", "float32"), ("2.weight", "float64"), ("0.weight", "float32"),
-        ("1.running_mean", "float32"), ("1.running_var", "float32"),
-    ]  # fmt: skip
+        ("1.weight", "float32"),
+        ("1.bias", "float32"),
+        ("2.weight", "float64"),
+        ("0.weight", "float32"),
+        ("1.running_mean", "float32"),
+        ("1.running_var", "float32"),
+    ]
     assert net["trainable"] == 3
     assert net["tied"] == {"3.weight": "2.weight"}
     assert {name: value.tolist() for name, value in others.items()} == {"1.num_batches_tracked": 0}

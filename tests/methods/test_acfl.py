@@ -247,8 +247,10 @@ def test_newcomers_join_their_like_or_are_on_their_own(similarity: str) -> None:
     end = late(method, {60: known, 61: odd, 7: odd}, exchanges=1)
     assert end.groups == as_groups([[*THREE[0]], [*THREE[1]], [*THREE[2], 60], [7, 61]])
     assert {note.clients: note.text.split(": ")[1] for note in end.notes} == {
-        (7,): "it starts a new group", (60,): "it joins that group", (61,): "it joins that group",
-    }  # fmt: skip
+        (7,): "it starts a new group",
+        (60,): "it joins that group",
+        (61,): "it joins that group",
+    }
     # 7 and 61 came together: their model is the mean of what they trained.
     updates = end.replies.of([7, 61]).updates
     assert updates is not None

@@ -61,8 +61,11 @@ def test_every_metric_and_linkage_finds_the_groups(metric: str, linkage: str) ->
 
 
 def test_a_mean_is_renormalised_over_those_who_answered() -> None:
-    world = Pull(targets={1: torch.tensor([8.0, 0.0]), 2: torch.tensor([2.0, 0.0]), 3: torch.tensor([100.0, 0.0])},
-                 examples={1: 10, 2: 30, 3: 1000}, rate=1.0)  # fmt: skip
+    world = Pull(
+        targets={1: torch.tensor([8.0, 0.0]), 2: torch.tensor([2.0, 0.0]), 3: torch.tensor([100.0, 0.0])},
+        examples={1: 10, 2: 30, 3: 1000},
+        rate=1.0,
+    )
     end = last(FLHC(warmup=5, fraction=1.0), world, 1, silent=lambda e, c: c == 3)
     assert end.assignment.models[0, 0].item() == pytest.approx((10 * 8 + 30 * 2) / 40)
 

@@ -36,9 +36,12 @@ def heard(halves: bool = True, halved: int = 2) -> Replies:
     missing = [i for i in range(4) if i % 2 >= halved]
     products[missing], products[:, missing] = np.nan, np.nan
     return Replies(
-        clients=(4, 9), examples=np.array([100, 100]), chosen=((0,), (0,)), updates=(A + B) / 2,
+        clients=(4, 9),
+        examples=np.array([100, 100]),
+        chosen=((0,), (0,)),
+        updates=(A + B) / 2,
         halves=products if halves else None,
-    )  # fmt: skip
+    )
 
 
 def groups(method: HCCT, replies: Replies) -> Any:

@@ -26,9 +26,12 @@ def loss(world: Pull, client: int, model: torch.Tensor) -> float:
 
 def replies(models: torch.Tensor, chosen: list[int], means: torch.Tensor, examples: list[int] | None = None) -> Replies:
     return Replies(
-        clients=tuple(range(len(chosen))), examples=np.array(examples or [1] * len(chosen)), means=means,
-        chosen=tuple((row,) for row in chosen), heard=np.bincount(chosen, minlength=len(models)),
-    )  # fmt: skip
+        clients=tuple(range(len(chosen))),
+        examples=np.array(examples or [1] * len(chosen)),
+        means=means,
+        chosen=tuple((row,) for row in chosen),
+        heard=np.bincount(chosen, minlength=len(models)),
+    )
 
 
 # -- reductions -------------------------------------------------------------------------------------------------------

@@ -78,9 +78,13 @@ def test_participants_start_from_the_mean_of_their_current_models_and_the_rest_g
     state = last(method, world, 2).state
     own = {c: torch.full((4,), float(c)) for c in (6, 9)}  # as if these two had trained apart
     state = replace(
-        state, apart=(6, 9), own=torch.stack([*own.values()]), alone=(), prior=state.prior[:0],
+        state,
+        apart=(6, 9),
+        own=torch.stack([*own.values()]),
+        alone=(),
+        prior=state.prior[:0],
         bars={5: math.inf, 6: math.inf, 9: -1.0, 77: -1.0},  # 5 and 6 take part; 77 leaves
-    )  # fmt: skip
+    )
     measured, trained = play(method, world, 2, state=state, first=2)
     start = 0.75 * state.model + 0.25 * own[6]  # 3 and 1 examples
     assert torch.allclose(trained.plan.models[0], start)

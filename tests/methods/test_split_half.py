@@ -68,9 +68,12 @@ def test_without_probes_it_is_fedavg() -> None:
 
 
 def test_it_probes_in_its_turn_and_halves_make_equal_steps() -> None:
-    method, federation = SplitHalf(first_probe=2, probe_every=3), Federation(
-        clients=(1, 2, 5), draw=lambda i: torch.zeros(4), columns={"all": (0, 4)}, training=Training(epochs=3, batch=10)
-    )  # fmt: skip
+    method, federation = (
+        SplitHalf(first_probe=2, probe_every=3),
+        Federation(
+            clients=(1, 2, 5), draw=lambda i: torch.zeros(4), columns={"all": (0, 4)}, training=Training(epochs=3, batch=10)
+        ),
+    )
     state, probed = method.init(federation), []
     for exchange in range(8):
         plan = method.plan(state, Cohort(present=(1, 2, 5), exchange=exchange, seed=0))
@@ -415,9 +418,7 @@ def test_clients_who_all_differ_are_parted(clients: int, least: int) -> None:
 
 
 def test_members_that_leave_are_no_evidence_any_more() -> None:
-    method, federation = SplitHalf(), Federation(
-        clients=CLIENTS, draw=lambda i: torch.zeros(D), columns={"all": (0, D)}
-    )  # fmt: skip
+    method, federation = SplitHalf(), Federation(clients=CLIENTS, draw=lambda i: torch.zeros(D), columns={"all": (0, D)})
     state = replace(method.init(federation), watched={0: Watch(due=3, evidence=evidence(signals(TWO), 1))}, round=2)
     left = method.retire(state, CLIENTS[:9]).watched[0].evidence
     assert left is not None

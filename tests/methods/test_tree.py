@@ -23,8 +23,12 @@ def test_a_split_closes_its_node_and_opens_children() -> None:
     tree, first, second = two_splits()
     assert (first, second) == ((1, 2), (3, 4))
     assert [(n.id, n.parent, n.clients) for n in tree.nodes] == [
-        (0, None, (1, 4, 6, 9)), (1, 0, (1, 9)), (2, 0, (4, 6)), (3, 2, (4,)), (4, 2, (6,)),
-    ]  # fmt: skip
+        (0, None, (1, 4, 6, 9)),
+        (1, 0, (1, 9)),
+        (2, 0, (4, 6)),
+        (3, 2, (4,)),
+        (4, 2, (6,)),
+    ]
     assert tree.nodes[0].model is not None
     assert tree.nodes[0].model.tolist() == [1.0, 2.0]
     assert tree.nodes[0].losses == {1: 0.5, 4: 0.7}

@@ -78,10 +78,15 @@ PAIRS, APART, JOINT = [[0, 1], [2, 3]], [[0], [1], [2], [3]], [[0, 1, 2, 3]]
 def weights(problem: str, conv: float, dense: Sequence[float], groups: Sequence[Any]) -> Row:
     """Pairs of one group are at 0.99; conv, dense: the cosine of others, the dense ones after 2 and after 10 epochs."""
     found = {
-        "layers": {"conv1": {"2": square(0.99, conv), "10": square(0.99, conv)},
-                   "fc": {"2": square(0.99, dense[0]), "10": square(0.99, dense[1])}},
-        "dense": ["fc"], "clients": [0, 1, 2, 3], "truth": PAIRS, "groups": {"2": groups[0], "10": groups[1]},
-    }  # fmt: skip
+        "layers": {
+            "conv1": {"2": square(0.99, conv), "10": square(0.99, conv)},
+            "fc": {"2": square(0.99, dense[0]), "10": square(0.99, dense[1])},
+        },
+        "dense": ["fc"],
+        "clients": [0, 1, 2, 3],
+        "truth": PAIRS,
+        "groups": {"2": groups[0], "10": groups[1]},
+    }
     return {"cell": {"seed": 0, "problem": problem, "epochs": [2, 10], "threshold": 0.9}, "found": found, "seconds": 0.0}
 
 

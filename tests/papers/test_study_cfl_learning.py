@@ -80,13 +80,15 @@ def test_who_is_named_twice_moves_twice_and_who_by_none_stands_still() -> None:
 
 def test_complete_linkage_makes_another_cut_than_algorithm_1() -> None:
     """A chain of clients, each like the next, and one that is a little like all of them, and most like nobody."""
-    cosines = np.array([
-        [1.0, 0.9, 0.0, 0.0, 0.3],
-        [0.9, 1.0, 0.8, 0.0, 0.3],
-        [0.0, 0.8, 1.0, 0.7, 0.3],
-        [0.0, 0.0, 0.7, 1.0, 0.3],
-        [0.3, 0.3, 0.3, 0.3, 1.0],
-    ])  # fmt: skip
+    cosines = np.array(
+        [
+            [1.0, 0.9, 0.0, 0.0, 0.3],
+            [0.9, 1.0, 0.8, 0.0, 0.3],
+            [0.0, 0.8, 1.0, 0.7, 0.3],
+            [0.0, 0.0, 0.7, 1.0, 0.3],
+            [0.3, 0.3, 0.3, 0.3, 1.0],
+        ]
+    )
     whole = (tuple(range(5)),)
     best, other = (PublishedCFL(linkage=linkage).split(whole, cosines) for linkage in ("single", "complete"))
     assert best == ((0, 1, 2, 3), (4,))

@@ -32,8 +32,9 @@ def test_the_shared_exchange_makes_the_groups_and_models_of_a_run_of_its_own(nam
     third, found = flhc.at_rounds(method, ALONE, [3, 4], 3, tally, position)
     shared = tally.last
     assert found == Tally(world, 0.9).of(rounds_of(own, world, ALONE, 4, 3)).found() | {
-        "tested": [2, 3, 4], "curve": [tally.accuracy[0], third["accuracy"], found["accuracy"]],
-    }  # fmt: skip
+        "tested": [2, 3, 4],
+        "curve": [tally.accuracy[0], third["accuracy"], found["accuracy"]],
+    }
     assert shared.assignment.groups == alone.assignment.groups
     assert len(shared.assignment.groups) == 3
     # To the bit: the exchange was the same, and so are all later draws.
@@ -123,10 +124,21 @@ def test_tables_by_metric_and_linkage() -> None:
     assert made is not None
     table = made(linkages("digits", 0.7))
     assert dict(zip(table.head, table.rows[0], strict=False)) | {"to FL": "1.41"} == {
-        "metric, linkage": "cosine average", "paper, after": "98.7", "after": "98.5", "to FL": "1.41", "paper, end": "99.1",
-        "end": "98.9", "paper, at target": "79", "at target": "0", "worst client": "98.9", "groups": "4.0",
-        "adjusted Rand": "1.00", "exchanges": "51", "MB": "2.0", "thresholds": "1 to 2",
-    }  # fmt: skip
+        "metric, linkage": "cosine average",
+        "paper, after": "98.7",
+        "after": "98.5",
+        "to FL": "1.41",
+        "paper, end": "99.1",
+        "end": "98.9",
+        "paper, at target": "79",
+        "at target": "0",
+        "worst client": "98.9",
+        "groups": "4.0",
+        "adjusted Rand": "1.00",
+        "exchanges": "51",
+        "MB": "2.0",
+        "thresholds": "1 to 2",
+    }
     assert table.rows[-1][:5] == ("FL", "–", "20.0", "1.00", "–")
     assert table.rows[-1][-1] == "–"
 

@@ -22,9 +22,10 @@ PROBLEMS = (
 def row(found: dict[str, Any], seed: int = 0, **cell: Any) -> Row:
     counts = {"worst": 0.5, "std": 0.1, "share": 0.0, "reached": None, "ari": None, "groups": 1, "exchanges": 50}
     return {
-        "cell": {"seed": seed, "rounds": 50, "target": 0.9, **cell}, "seconds": 0.0,
+        "cell": {"seed": seed, "rounds": 50, "target": 0.9, **cell},
+        "seconds": 0.0,
         "found": {**counts, "bytes_up": 10**6, "bytes_down": 0, **found},
-    }  # fmt: skip
+    }
 
 
 def curve(level: float, jump: int, end: float) -> dict[str, Any]:

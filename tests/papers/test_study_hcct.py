@@ -83,9 +83,17 @@ def row(label: str, accuracy: float, **more: Any) -> Row:
     """A run of a method by its label; ``how`` are its settings."""
     how = {"label": label, "name": "hcct" if label.startswith("HCCT,") or label == "HCCT" else "other", **more.pop("how", {})}
     found = {
-        "accuracy": accuracy, "worst": accuracy - 0.1, "std": 0.05, "groups": 4, "validation": 0.5, "validation_loss": 1.0,
-        "exchanges": 10, "bytes_up": 5, "bytes_down": 5, **more,
-    }  # fmt: skip
+        "accuracy": accuracy,
+        "worst": accuracy - 0.1,
+        "std": 0.05,
+        "groups": 4,
+        "validation": 0.5,
+        "validation_loss": 1.0,
+        "exchanges": 10,
+        "bytes_up": 5,
+        "bytes_down": 5,
+        **more,
+    }
     return {"cell": {"seed": 0, "method": how}, "found": found, "seconds": 0.0}
 
 
@@ -95,9 +103,11 @@ def printed(weight: float, accuracy: float, **more: Any) -> Row:
 
 def test_the_run_that_validates_best_is_chosen_and_all_are_paid_for() -> None:
     rows = [
-        printed(0.1, 0.9, validation=0.6), printed(0.7, 0.8, validation=0.7, validation_loss=0.5),
-        printed(1.5, 0.7, validation=0.7, validation_loss=0.6), row("FedAvg", 0.99),
-    ]  # fmt: skip
+        printed(0.1, 0.9, validation=0.6),
+        printed(0.7, 0.8, validation=0.7, validation_loss=0.5),
+        printed(1.5, 0.7, validation=0.7, validation_loss=0.6),
+        row("FedAvg", 0.99),
+    ]
     *same, chosen = hcct_choice.with_chosen(rows)
     assert same == rows
     assert chosen["cell"]["method"] == {"label": hcct_choice.PRINTED, "name": "hcct", "tradeoff": 0.7}
@@ -191,9 +201,13 @@ def pattern(label: str, *each: float, ari: float = 1.0) -> Row:
 
 def test_table_2() -> None:
     rows = [
-        pattern("alone", 0.9, 0.7, 0.9), pattern("all together", 0.8, 0.8, 0.8), pattern("1 with 2", 0.9, 0.9, 0.9),
-        pattern("1 with 3", 0.7, 0.7, 0.8), pattern("2 with 3", 0.9, 0.2, 0.9), pattern("HCCT", 0.9, 0.9, 0.9),
-    ]  # fmt: skip
+        pattern("alone", 0.9, 0.7, 0.9),
+        pattern("all together", 0.8, 0.8, 0.8),
+        pattern("1 with 2", 0.9, 0.9, 0.9),
+        pattern("1 with 3", 0.7, 0.7, 0.8),
+        pattern("2 with 3", 0.9, 0.2, 0.9),
+        pattern("HCCT", 0.9, 0.9, 0.9),
+    ]
     assert holds("hcct/table2", rows) == [True, True, True, True, True]
     rows[0], rows[4] = pattern("alone", 0.95, 0.95, 0.7), pattern("2 with 3", 0.9, 0.88, 0.9)
     rows[2], rows[5] = pattern("1 with 2", 0.5, 0.9, 0.5), pattern("HCCT", 0.9, 0.9, 0.9, ari=0.0)

@@ -41,8 +41,9 @@ def test_toys_hold_where_one_model_fails_and_groups_do_not() -> None:
     assert all(holds("cfl/fig1", toy_rows(**as_printed)).values())
     other = holds("cfl/fig1", toy_rows(**as_printed | {"xor_mlp": 0.9, "diverging_mlp": 0.9}))
     assert [what for what, value in other.items() if not value] == [
-        "xor, mlp: one model for all", "diverging, mlp: one model for all",
-    ]  # fmt: skip
+        "xor, mlp: one model for all",
+        "diverging, mlp: one model for all",
+    ]
 
 
 def test_toys_of_points_are_what_they_are_called() -> None:
@@ -144,5 +145,6 @@ def test_norms() -> None:
     # The clients at odds come to rest: 0.5 is half of what it was in the middle.
     falls = [as_printed[0], norms("incongruent", (1, 0.2, 0.2), (2, 1.0, 0.5))]
     assert [what for what, value in holds("cfl/fig7", falls).items() if not value] == [
-        "incongruent: the greatest client norm (33)", "incongruent: the mean update (32)",
-    ]  # fmt: skip
+        "incongruent: the greatest client norm (33)",
+        "incongruent: the mean update (32)",
+    ]

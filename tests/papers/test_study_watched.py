@@ -42,9 +42,12 @@ def test_what_it_tells_is_of_the_replies_by_hand() -> None:
 
     def replies(rows: torch.Tensor) -> Replies:
         return Replies(
-            clients=(3, 5), examples=np.array([1, 3]), chosen=((0,), (0,)), gram=gram(rows, columns=slice(0, 2)),
+            clients=(3, 5),
+            examples=np.array([1, 3]),
+            chosen=((0,), (0,)),
+            gram=gram(rows, columns=slice(0, 2)),
             means=(torch.tensor([0.25, 0.75]) @ rows)[None],
-        )  # fmt: skip
+        )
 
     first = method.plan(state, cohort)
     assert (first.ends_round, first.tasks[3].gradient, first.columns) == (False, True, slice(0, 2))

@@ -38,9 +38,12 @@ def criteria(mean: float, most: float, noise: float | None = None) -> tuple[Crit
 
 def split(**more: Any) -> Note:
     fields: dict[str, Any] = {
-        "parts": (LEFT, RIGHT), "similarity": {"all": COSINES}, "criteria": criteria(0.31, 0.5, 0.7),
-        "otherwise": "it would not have split in this round", **more,
-    }  # fmt: skip
+        "parts": (LEFT, RIGHT),
+        "similarity": {"all": COSINES},
+        "criteria": criteria(0.31, 0.5, 0.7),
+        "otherwise": "it would not have split in this round",
+        **more,
+    }
     return Note(kind="split", clients=EVERYONE, text="stationary and separable", **fields)
 
 
@@ -65,8 +68,10 @@ def test_a_decision_has_its_criteria_their_margins_and_what_would_have_changed_i
     (decision,) = found["decisions"]
     assert (decision["round"], decision["parts"]) == (2, [[0, 1], [2, 3]])
     assert [(c["value"], c["sign"], c["bound"], c["held"]) for c in decision["criteria"]] == [
-        (0.31, "<", 0.5, True), (0.5, ">=", 0.4, True), (0.7, ">", 0.68, True),
-    ]  # fmt: skip
+        (0.31, "<", 0.5, True),
+        (0.5, ">=", 0.4, True),
+        (0.7, ">", 0.68, True),
+    ]
     text = words(run)
     assert "Round 2: clients 0-3 (4 clients) split into clients 0, 1 (2 clients) | clients 2, 3 (2 clients)." in flat(text)
     assert "With eps1 at or below 0.31 (it was 0.5), it would not have split in this round." in flat(text)
@@ -74,12 +79,16 @@ def test_a_decision_has_its_criteria_their_margins_and_what_would_have_changed_i
     left, right = found["standing"]["groups"]
     assert [(c["setting"], c["sign"], round(c["value"], 6)) for c in left["decision"]["would_change"][0]["changes"]] == [
         ("eps1", ">", 0.6),
-    ]  # fmt: skip
+    ]
     assert right["decision"]["would_change"] == [
-        {"changes": [{"setting": "eps1", "sign": ">", "value": 0.571, "was": 0.5},
-                     {"setting": "eps2", "sign": "<=", "value": 0.35, "was": 0.4}],
-         "then": "it would have split in this round"},
-    ]  # fmt: skip
+        {
+            "changes": [
+                {"setting": "eps1", "sign": ">", "value": 0.571, "was": 0.5},
+                {"setting": "eps2", "sign": "<=", "value": 0.35, "was": 0.4},
+            ],
+            "then": "it would have split in this round",
+        },
+    ]
     assert "How close: mean update 0.31, a factor of 1.61 below eps1 0.5; largest update 0.5, 25 % above eps2 0.4" in flat(text)
     assert found["unchanged"] == {"keep": 3}
     assert found["unexplained"] == []
@@ -95,8 +104,9 @@ def test_a_client_has_its_nearest_client_in_its_group_and_in_another(tmp_path: P
     (step,) = found["steps"]
     nearest = step["client"]["nearest"]
     assert [(where, one["client"], one["measure"]) for where, one in nearest.items()] == [
-        ("in its part", 3, "cosine"), ("in another", 1, "cosine"),
-    ]  # fmt: skip
+        ("in its part", 3, "cosine"),
+        ("in another", 1, "cosine"),
+    ]
     assert [one["value"] for one in nearest.values()] == pytest.approx([0.8, 0.2])
     assert step["accuracy_before"] == {"round": 1, "accuracy": pytest.approx(0.1)}
     assert (step["accuracy_after"]["round"], found["accuracy"]["round"]) == (2, 3)
@@ -106,8 +116,9 @@ def test_a_client_has_its_nearest_client_in_its_group_and_in_another(tmp_path: P
     for said in (
         "Nearest to it: client 3 in its part (cosine 0.8) and client 1 in another (cosine 0.2).",
         "This is not its true group: it is with client 3; it lacks client 0.",
-        "It did not answer in rounds 1, 3.", "Its reply of round 2 was refused: a NaN in it.",
-    ):  # fmt: skip
+        "It did not answer in rounds 1, 3.",
+        "Its reply of round 2 was refused: a NaN in it.",
+    ):
         assert said in text
 
 
@@ -130,8 +141,14 @@ def test_a_change_without_a_note_is_said_to_have_no_recorded_reason(tmp_path: Pa
 
 
 def test_a_users_method_is_explained_by_its_notes(tmp_path: Path) -> None:
-    note = Note(kind="cluster", clients=EVERYONE, parts=(LEFT, RIGHT), text="two means, 3.2 apart", numbers={"apart": 3.2},
-                values={"distance": {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.75}})  # fmt: skip
+    note = Note(
+        kind="cluster",
+        clients=EVERYONE,
+        parts=(LEFT, RIGHT),
+        text="two means, 3.2 apart",
+        numbers={"apart": 3.2},
+        values={"distance": {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.75}},
+    )
     run = recorded(tmp_path / "run", {"name": "mine"}, [((LEFT, RIGHT), [note])])
     assert "Two means, 3.2 apart." in words(run)
     text = flat(words(run, client=1))
@@ -151,8 +168,15 @@ def test_of_many_decisions_the_words_have_the_first_and_the_last_and_the_values_
 def test_a_users_method_is_explained_by_its_criteria(tmp_path: Path) -> None:
     """No setting of a method that is not installed here is known; its bound is then that of the note."""
     test = Criterion("apart", 3.2, ">", 2.0, setting="least", met="two groups")
-    note = Note(kind="cluster", clients=EVERYONE, parts=(LEFT, RIGHT), text=test.text, criteria=(test,), otherwise="one group",
-                similarity={"all": 1 - COSINES - torch.diag(1 - COSINES.diagonal())})  # fmt: skip
+    note = Note(
+        kind="cluster",
+        clients=EVERYONE,
+        parts=(LEFT, RIGHT),
+        text=test.text,
+        criteria=(test,),
+        otherwise="one group",
+        similarity={"all": 1 - COSINES - torch.diag(1 - COSINES.diagonal())},
+    )
     run = recorded(tmp_path / "run", {"name": "mine"}, [((LEFT, RIGHT), [note])])
     text = flat(words(run, client=1))
     assert "Two groups: apart 3.2 > least 2. How close: apart 3.2, a factor of 1.6 above least 2." in text
@@ -161,8 +185,12 @@ def test_a_users_method_is_explained_by_its_criteria(tmp_path: Path) -> None:
 
 
 def test_losses_with_each_model_are_ordered(tmp_path: Path) -> None:
-    values = {"model": {0: 1.0, 1: 0.0}, "loss": {0: 0.5, 1: 0.25},
-              "loss of model 0": {0: 0.75, 1: 0.25}, "loss of model 1": {0: 0.5, 1: 0.375}}  # fmt: skip
+    values = {
+        "model": {0: 1.0, 1: 0.0},
+        "loss": {0: 0.5, 1: 0.25},
+        "loss of model 0": {0: 0.75, 1: 0.25},
+        "loss of model 1": {0: 0.5, 1: 0.375},
+    }
     note = Note(kind="cluster", clients=(0, 1), parts=((0,), (1,)), text="", numbers={"moved": 0.0}, values=values)
     run = recorded(tmp_path / "run", {"name": "ifca", "models": 2}, [(((0,), (1,)), [note])])
     assert "Its loss of model 1: 0.5; 0: 0.75." in flat(words(run, client=0))

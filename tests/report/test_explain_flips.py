@@ -47,8 +47,12 @@ def test_cfl_would_not_have_split(tmp_path: Path, persistence: int, scale: str) 
     assert first["kind"] == "split"
     flips = first["would_change"]
     assert {c["setting"] for flip in flips for c in flip["changes"]} == {
-        "eps1", "eps2", "gamma_max", "min_cluster_size", *(["persistence"] if persistence > 1 else []),
-    }  # fmt: skip
+        "eps1",
+        "eps2",
+        "gamma_max",
+        "min_cluster_size",
+        *(["persistence"] if persistence > 1 else []),
+    }
     for flip in flips:
         other = changed(method, flip)
         note = same(list(play(other, world, first["round"]))[-1].notes, first)

@@ -23,8 +23,14 @@ def line(round: int, groups: list[list[int]], tested: bool = True, parts: list[l
         [{"kind": "split", "clients": [c for group in groups for c in group], "parts": parts, "text": "why"}] if parts else []
     )
     return {
-        "round": round, "tested": tested, "groups": groups, "clients": clients, "notes": notes, "asked": 9, "answered": 7,
-    }  # fmt: skip
+        "round": round,
+        "tested": tested,
+        "groups": groups,
+        "clients": clients,
+        "notes": notes,
+        "asked": 9,
+        "answered": 7,
+    }
 
 
 class Clock:

@@ -63,8 +63,9 @@ def test_cfl_keeps_the_cosines_of_those_heard_at_a_split_and_only_then(silent: C
 
 
 def test_cfl_keeps_the_cosines_of_gradients_where_these_split() -> None:
-    method = CFL(scale="absolute", persistence=1, eps1=99.0, eps2=0.0, gamma_max=0.0, similarity="gradients",
-                 post_split="parent-mean")  # fmt: skip
+    method = CFL(
+        scale="absolute", persistence=1, eps1=99.0, eps2=0.0, gamma_max=0.0, similarity="gradients", post_split="parent-mean"
+    )
     first, second = play(method, PULLS, 2)
     assert not first.notes[0].similarity
     moved = second.plan.models[0]

@@ -17,8 +17,10 @@ def test_a_split_ends_a_group_and_begins_two() -> None:
     ]
     nodes, places = follow(lines)
     assert [(node.first, node.last, node.parents, node.kind) for node in nodes] == [
-        (1, 1, (), ""), (2, 3, (0,), "split"), (2, 3, (0,), "split"),
-    ]  # fmt: skip
+        (1, 1, (), ""),
+        (2, 3, (0,), "split"),
+        (2, 3, (0,), "split"),
+    ]
     assert places == [[0], [1, 2], [1, 2]]
     assert nodes[1].why == "why it is a split"
 

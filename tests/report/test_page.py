@@ -57,17 +57,17 @@ def test_blocks_are_means_without_clients_beside_themselves(n: int, count: int, 
     found = blocks(matrix, edges)
     for i in range(len(edges) - 1):
         for j in range(len(edges) - 1):
-            cell = [
-                matrix[a, b] for a in range(edges[i], edges[i + 1]) for b in range(edges[j], edges[j + 1]) if a != b
-            ]  # fmt: skip
+            cell = [matrix[a, b] for a in range(edges[i], edges[i + 1]) for b in range(edges[j], edges[j + 1]) if a != b]
             assert np.isnan(found[i, j]) if not cell else found[i, j] == pytest.approx(np.mean(cell))
 
 
 def test_the_document_has_what_was_recorded(tmp_path: Path) -> None:
     (run,) = document([split_run(tmp_path / "run")])["runs"]
     assert [(n["id"], n["first"], n["last"], list(n["parents"]), list(n["clients"])) for n in run["nodes"]] == [
-        (0, 1, 1, [], [0, 1, 2, 3, 4, 5]), (1, 2, 4, [0], [0, 1, 2, 3]), (2, 2, 4, [0], [4, 5, 9]),
-    ]  # fmt: skip
+        (0, 1, 1, [], [0, 1, 2, 3, 4, 5]),
+        (1, 2, 4, [0], [0, 1, 2, 3]),
+        (2, 2, 4, [0], [4, 5, 9]),
+    ]
     by_id = {client["id"]: client for client in run["clients"]}
     assert [client["id"] for client in run["clients"]] == [0, 1, 2, 3, 4, 5, 9]
     nine = by_id[9]

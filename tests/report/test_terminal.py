@@ -34,15 +34,17 @@ def test_splits_of_splits_are_a_tree() -> None:
         line(2, [[0, 1], [2, 3]], note("split", [0, 1, 2, 3], [[0, 1], [2, 3]], "at odds [0.9 >= 0.5]")),
         line(5, [[0, 1], [2], [3]], note("split", [2, 3], [[3], [2]], "again"), note("keep", [0, 1], [])),
     ]
-    assert shown(terminal.tree(lines)) == "\n".join([
-        "0-3 (4 clients)  accuracy 0.150",
-        "round 2: at odds [0.9 >= 0.5]",
-        "├── 0, 1 (2 clients)  accuracy 0.050",
-        "└── 2, 3 (2 clients)  accuracy 0.250",
-        "    round 5: again",
-        "    ├── 2 (1 client)  accuracy 0.200",
-        "    └── 3 (1 client)  accuracy 0.300",
-    ])  # fmt: skip
+    assert shown(terminal.tree(lines)) == "\n".join(
+        [
+            "0-3 (4 clients)  accuracy 0.150",
+            "round 2: at odds [0.9 >= 0.5]",
+            "├── 0, 1 (2 clients)  accuracy 0.050",
+            "└── 2, 3 (2 clients)  accuracy 0.250",
+            "    round 5: again",
+            "    ├── 2 (1 client)  accuracy 0.200",
+            "    └── 3 (1 client)  accuracy 0.300",
+        ]
+    )
 
 
 def test_without_a_split_the_last_reason_stands() -> None:
@@ -113,10 +115,15 @@ def test_a_row_per_run() -> None:
 def test_a_comparison_says_what_sets_entries_apart() -> None:
     value = {"mean": 0.5, "low": 0.4, "high": 0.6}
     entry = {
-        "method": "cfl", "scenario": "digits/iid", "training": {"lr": 0.1}, "scenario_settings": {},
-        "limits": {"rounds": 9}, "seeds": [0, 1], "rounds": [9],
+        "method": "cfl",
+        "scenario": "digits/iid",
+        "training": {"lr": 0.1},
+        "scenario_settings": {},
+        "limits": {"rounds": 9},
+        "seeds": [0, 1],
+        "rounds": [9],
         **dict.fromkeys(COMPARED, value),
-    }  # fmt: skip
+    }
     one, two = {**entry, "settings": {"eps1": 0.1, "eps2": 1}}, {**entry, "settings": {"eps1": 0.2, "eps2": 1}}
     assert terminal.differences([one, two]) == ["eps1 0.1", "eps1 0.2"]
     text = shown(terminal.comparison([one, two]))
@@ -133,17 +140,40 @@ def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
         return {**about, "method": method, "scenario": scenario, "seeds": [0, 1, 2], "rounds": [100, 200], **blank, **known}
 
     full = entry(
-        "digits/iid", "independent", accuracy=0.9, worst=0.75, std=0.0123, ari=1, groups=20, exchanges=200,
-        bytes_up=999.9e6, bytes_down=999.9e6, evaluations=123_456,
-    )  # fmt: skip
+        "digits/iid",
+        "independent",
+        accuracy=0.9,
+        worst=0.75,
+        std=0.0123,
+        ari=1,
+        groups=20,
+        exchanges=200,
+        bytes_up=999.9e6,
+        bytes_down=999.9e6,
+        evaluations=123_456,
+    )
     text = shown(terminal.comparison([full, entry("digits/label-swap", "cfl"), entry("digits/iid", "cfl")]))
     assert max(map(len, text.splitlines())) <= 116
     lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["digits/iid"]
     assert lines[3] == [
-        "independent", "3", "100-200", "0.900", "±", "0.100", "0.750", "0.012", "1.00", "20.0", "200", "999.9", "MB", "999.9",
-        "MB", "123456",
-    ]  # fmt: skip
+        "independent",
+        "3",
+        "100-200",
+        "0.900",
+        "±",
+        "0.100",
+        "0.750",
+        "0.012",
+        "1.00",
+        "20.0",
+        "200",
+        "999.9",
+        "MB",
+        "999.9",
+        "MB",
+        "123456",
+    ]
     assert lines[4] == ["cfl", "3", "100-200", *["-"] * 9]
     assert lines[5:7] == [[], ["digits/label-swap"]]
 

@@ -150,10 +150,22 @@ def test_without_the_token_there_is_a_sentence_and_no_data(
     assert len(server.token) >= 40
     token = server.token
     wrong = (
-        "", "?", "?token=", "?token", f"?Token={token}", f"?token={token[:-1]}", f"?token={token}a", f"?token={other.token}",
-        f"?token={token}&token={token}", f"?token={token}&token=x", "?token=%ff%fe", f"?token=%00{token}", "?token=%C3%A9",
-        "&".join(["?a=1"] * 50), f"#token={token}",
-    )  # fmt: skip
+        "",
+        "?",
+        "?token=",
+        "?token",
+        f"?Token={token}",
+        f"?token={token[:-1]}",
+        f"?token={token}a",
+        f"?token={other.token}",
+        f"?token={token}&token={token}",
+        f"?token={token}&token=x",
+        "?token=%ff%fe",
+        f"?token=%00{token}",
+        "?token=%C3%A9",
+        "&".join(["?a=1"] * 50),
+        f"#token={token}",
+    )
     for query in wrong:
         for path in ("/", "/document.json", "/run.toml"):
             for how in ("GET", "HEAD"):
@@ -243,10 +255,13 @@ class Command:
 
     def __init__(self, *words: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "coterie", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "coterie", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # which a shell's job may ignore
-        )  # fmt: skip
+        )
 
     def end(self, how: signal.Signals | None = None) -> tuple[int, str, str]:
         if how is not None:
@@ -260,9 +275,20 @@ class Command:
 def test_a_run_is_watched_while_another_process_goes_on_with_it(tmp_path: Path, serve: Callable[[Path], Server]) -> None:
     folder = tmp_path / "runs"
     going = Command(
-        "run", "--scenario", "synthetic/groups", "--method", "fedavg", "--method", "cfl", "--rounds", "60", "--workers", "1",
-        "--out", str(folder),
-    )  # fmt: skip
+        "run",
+        "--scenario",
+        "synthetic/groups",
+        "--method",
+        "fedavg",
+        "--method",
+        "cfl",
+        "--rounds",
+        "60",
+        "--workers",
+        "1",
+        "--out",
+        str(folder),
+    )
     while not (folder / "experiment.toml").exists():
         assert going.process.poll() is None
         time.sleep(0.02)

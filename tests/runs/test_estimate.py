@@ -222,6 +222,15 @@ def test_too_little_of_the_disk_or_the_memory_is_told(tmp_path: Path) -> None:
 
 
 def whole(**numbers: float) -> Estimate:
-    return Estimate(**{  # type: ignore[arg-type]
-        "method": "all", "seconds": 1.0, "memory": 1.2e9, "disk": 20e6, "exchanges": 1, "asked": 1, "evaluations": 1, **numbers
-    })  # fmt: skip
+    return Estimate(
+        **{  # type: ignore[arg-type]
+            "method": "all",
+            "seconds": 1.0,
+            "memory": 1.2e9,
+            "disk": 20e6,
+            "exchanges": 1,
+            "asked": 1,
+            "evaluations": 1,
+            **numbers,
+        }
+    )

@@ -269,8 +269,12 @@ def test_a_summary_is_a_fold_over_the_records(folder: Path) -> None:
     first, last = Record(folder / "cfl-seed1").lines()
     assert (first["tested"], last["tested"]) == (False, True)
     assert {k: found[k] for k in ("method", "scenario", "seed", "rounds", "finished")} == {
-        "method": "cfl", "scenario": "digits/label-permutation", "seed": 1, "rounds": 2, "finished": True,
-    }  # fmt: skip
+        "method": "cfl",
+        "scenario": "digits/label-permutation",
+        "seed": 1,
+        "rounds": 2,
+        "finished": True,
+    }
     assert found["settings"]["split_rounds"] == [2]
     assert len(found["groups"]) == len(found["true_groups"]) == 2
     assert found["ari"] == agreement(found["groups"], found["true_groups"])
@@ -367,9 +371,22 @@ def test_records_are_mappings_of_plain_values(folder: Path) -> None:
     for line in Record(folder / "cfl-seed0").lines():
         assert plain(line)
         assert set(line) - {"files"} == {
-            "round", "exchange", "exchanges", "tested", "groups", "clients", "notes", "asked", "answered", "refused", "silent",
-            "bytes_up", "bytes_down", "evaluations", "seconds",
-        }  # fmt: skip
+            "round",
+            "exchange",
+            "exchanges",
+            "tested",
+            "groups",
+            "clients",
+            "notes",
+            "asked",
+            "answered",
+            "refused",
+            "silent",
+            "bytes_up",
+            "bytes_down",
+            "evaluations",
+            "seconds",
+        }
 
 
 @pytest.mark.parametrize(

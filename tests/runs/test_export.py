@@ -171,9 +171,14 @@ def test_models_are_written_once_and_named_by_whom_they_serve(tmp_path: Path) ->
     coterie.save(run.folder, tmp_path / "models")
     about = json.loads((tmp_path / "models" / "models.json").read_text())
     assert {key: about[key] for key in ("schema", "method", "scenario", "seed", "round", "finished", "ensemble")} == {
-        "schema": SCHEMA, "method": "cfl", "scenario": "digits/label-permutation", "seed": 0, "round": 2, "finished": True,
+        "schema": SCHEMA,
+        "method": "cfl",
+        "scenario": "digits/label-permutation",
+        "seed": 0,
+        "round": 2,
+        "finished": True,
         "ensemble": False,
-    }  # fmt: skip
+    }
     assert about["model"] == {"name": "mlp", "shape": [1, 8, 8], "classes": 10}
     groups = Record(run.folder).lines()[-1]["groups"]
     assert about["groups"] == groups
@@ -197,9 +202,12 @@ def test_names_where_groups_and_models_are_not_the_same() -> None:
     files, clients = export._files(found, position(c2=torch.zeros(2)))
     # Group 0 has two models, since client 2 keeps layers; group 2's one model also serves client 5, of a group of two.
     assert files == {
-        (3, None): "group-2.safetensors", (0, None): "client-1.safetensors", (0, 2): "client-2.safetensors",
-        (1, None): "client-7.safetensors", (2, None): "path-0.safetensors",
-    }  # fmt: skip
+        (3, None): "group-2.safetensors",
+        (0, None): "client-1.safetensors",
+        (0, 2): "client-2.safetensors",
+        (1, None): "client-7.safetensors",
+        (2, None): "path-0.safetensors",
+    }
     assert clients["7"] == {"group": 1, "file": "client-7.safetensors", "path": ["path-0.safetensors", "client-7.safetensors"]}
     assert clients["5"] == {"group": 1, "file": "group-2.safetensors"}
 

@@ -77,9 +77,11 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_recorded_model_is_imported_with_consent_alone(own: Path) -> None:
     for arguments in (
-        ("export", "mine", "--to", "models"), ("suggest", "mine", "--workers", "1"),
-        ("run", "mine/run.toml", "--out", "again"), ("run", "mine/run.toml", "--estimate"),
-    ):  # fmt: skip
+        ("export", "mine", "--to", "models"),
+        ("suggest", "mine", "--workers", "1"),
+        ("run", "mine/run.toml", "--out", "again"),
+        ("run", "mine/run.toml", "--estimate"),
+    ):
         status, _, err = call(*arguments)
         assert status == 2
         assert "run.toml names the model 'users_net_of_trust:Net', which is code: Coterie would import" in err
@@ -191,9 +193,12 @@ def test_no_linked_export_inside_a_folder_is_checked(run: Path, tmp_path: Path) 
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "b").symlink_to("../models")
     found = coterie.check(tmp_path / "folder")
-    assert (found.intact, found.damaged) == ([], [
-        f"{tmp_path / 'folder' / 'b'} is a symbolic link, which Coterie does not follow here",
-    ])  # fmt: skip
+    assert (found.intact, found.damaged) == (
+        [],
+        [
+            f"{tmp_path / 'folder' / 'b'} is a symbolic link, which Coterie does not follow here",
+        ],
+    )
 
 
 def test_a_second_name_is_not_written_in_place(tmp_path: Path) -> None:

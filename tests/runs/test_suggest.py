@@ -57,9 +57,15 @@ from small import world as small_world
 def experiment(name: str = "digits/label-permutation", *, method: Any = None, rounds: int = 10, **more: Any) -> Experiment:
     setup = replace(SCENARIOS[name], **more.pop("setup", {}))
     return Experiment(
-        scenario=name, setup=setup, methods=(method or FedAvg(),), training=setup.training, rounds=rounds, eval_every=rounds,
-        workers=1, **more,
-    )  # fmt: skip
+        scenario=name,
+        setup=setup,
+        methods=(method or FedAvg(),),
+        training=setup.training,
+        rounds=rounds,
+        eval_every=rounds,
+        workers=1,
+        **more,
+    )
 
 
 def ran(study: Experiment, folder: Path) -> Path:

@@ -57,9 +57,17 @@ def test_the_numbers_of_a_note_are_curves_of_its_group(whole: Path) -> None:
 def test_of_many_clients_none_is_tracked_alone_and_what_is_not_finite_never() -> None:
     clients = {str(c): {"group": 0, "accuracy": 0.5, "loss": None} for c in range(MOST + 1)}
     line: dict[str, Any] = {
-        "round": 1, "tested": True, "groups": [list(range(MOST + 1))], "clients": clients, "notes": [], "asked": 5,
-        "answered": 4, "bytes_up": 1, "bytes_down": 2, "seconds": {"train": 0.5},
-    }  # fmt: skip
+        "round": 1,
+        "tested": True,
+        "groups": [list(range(MOST + 1))],
+        "clients": clients,
+        "notes": [],
+        "asked": 5,
+        "answered": 4,
+        "bytes_up": 1,
+        "bytes_down": 2,
+        "seconds": {"train": 0.5},
+    }
     found = Metrics({}).of(line)
     assert found["cluster/of-0/accuracy"] == found["accuracy/mean"] == 0.5
     assert not [name for name in found if name.startswith("client/") or "loss" in name or "rand" in name]
@@ -72,9 +80,17 @@ def test_adversaries_are_left_out_as_in_the_summary() -> None:
     clients = {str(c): {"group": c // 2, "accuracy": 1.0, **({"adversary": True} if c == 3 else {})} for c in range(4)}
     clients["3"]["accuracy"] = 0.0
     line: dict[str, Any] = {
-        "round": 1, "tested": True, "groups": [[0, 1], [2, 3]], "clients": clients, "notes": [], "asked": 4, "answered": 4,
-        "bytes_up": 1, "bytes_down": 2, "seconds": {},
-    }  # fmt: skip
+        "round": 1,
+        "tested": True,
+        "groups": [[0, 1], [2, 3]],
+        "clients": clients,
+        "notes": [],
+        "asked": 4,
+        "answered": 4,
+        "bytes_up": 1,
+        "bytes_down": 2,
+        "seconds": {},
+    }
     world = {"true_groups": [[0, 1], [2, 3, 9]], "adversaries": [3]}  # 9 has not come yet
     found = Metrics(world).of(line)
     assert (found["accuracy/mean"], found["groups/adjusted_rand"], found["groups/isolated"]) == (1.0, 1.0, 0.0)
@@ -100,9 +116,12 @@ def test_each_criterion_of_a_group_is_a_curve_beside_its_bound() -> None:
     everyone = page_runs.note("keep", [], criteria=criteria, numbers={"peak": 0.8})  # about no group
     found = Metrics({}).of(page_runs.line(1, [[3], [4, 5]], split, everyone))
     assert of_notes(found) == {
-        "criteria/of-3/mean_norm": 0.2, "criteria/of-3/mean_norm/bound": 0.4, "criteria/of-3/α__cross____p_2": 0.1,
-        "criteria/of-3/eps2/bound": 0.5, "numbers/of-3/peak": 0.7,
-    }  # fmt: skip
+        "criteria/of-3/mean_norm": 0.2,
+        "criteria/of-3/mean_norm/bound": 0.4,
+        "criteria/of-3/α__cross____p_2": 0.1,
+        "criteria/of-3/eps2/bound": 0.5,
+        "numbers/of-3/peak": 0.7,
+    }
 
 
 def of_notes(found: dict[str, float]) -> dict[str, float]:
@@ -115,10 +134,16 @@ def test_numbers_of_an_event_do_not_replace_those_of_the_group() -> None:
     merge = page_runs.note("merge", [0, 1, 9], numbers={"p": 0.5}, criteria=[criterion("p", 0.5, 0.01)])
     for order in ([*notes, keep, merge], [merge, keep, *notes]):
         assert of_notes(Metrics({}).of(page_runs.line(1, [[0, 1, 9]], *order))) == {
-            "numbers/of-0/p": 0.9, "numbers/of-0/walk/p": 0.1, "numbers/of-0/join/p": 0.1, "numbers/of-0/move/p": 0.1,
-            "numbers/of-0/merge/p": 0.5, "criteria/of-0/p": 0.9, "criteria/of-0/p/bound": 0.05,
-            "criteria/of-0/merge/p": 0.5, "criteria/of-0/merge/p/bound": 0.01,
-        }  # fmt: skip
+            "numbers/of-0/p": 0.9,
+            "numbers/of-0/walk/p": 0.1,
+            "numbers/of-0/join/p": 0.1,
+            "numbers/of-0/move/p": 0.1,
+            "numbers/of-0/merge/p": 0.5,
+            "criteria/of-0/p": 0.9,
+            "criteria/of-0/p/bound": 0.05,
+            "criteria/of-0/merge/p": 0.5,
+            "criteria/of-0/merge/p/bound": 0.01,
+        }
 
 
 def test_settings_are_flat(whole: Path) -> None:
