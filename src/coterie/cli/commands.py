@@ -134,15 +134,18 @@ def methods(arguments: argparse.Namespace) -> int:
 
 def scenarios(arguments: argparse.Namespace) -> int:
     """The command ``scenarios``."""
-    from coterie.data.scenario import SCENARIOS, find
+    from coterie.data.scenario import SCENARIOS, Scenario, find
     from coterie.report import listing, terminal
 
     console = terminal.console(sys.stdout)
     if arguments.name is None:
         console.print(listing.names({name: scenario.about for name, scenario in SCENARIOS.items()}))
         return 0
-    scenario = find(arguments.name)
+    scenario = SCENARIOS.get(arguments.name) or find(arguments.name)
     say(f"{arguments.name}: {scenario.about}\n")
+    if not isinstance(scenario, Scenario):
+        say("It is called with the seed, and has no settings.")
+        return 0
     console.print(listing.settings(scenario, hidden=("training", "about")))
     say("\ntraining")
     console.print(listing.settings(scenario.training))

@@ -148,7 +148,7 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
                 tracking.follow(one.folder)
     except KeyboardInterrupt:
         more = "".join(f" --track {name}" for name in arguments.track)
-        more += " --trust-code" if ":" in one.experiment.setup.model else ""
+        more += " --trust-code" if ":" in one.experiment.setup.model or ":" in one.experiment.scenario else ""
         more += f" --secret-file {arguments.secret_file}" if arguments.secret_file else ""
         return fail(f"interrupted; to continue, run coterie resume {folder}{more}", 130)
     except EngineError as error:

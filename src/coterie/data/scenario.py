@@ -7,10 +7,10 @@ data. :data:`SCENARIOS` has the named scenarios; clients with their own data com
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -467,8 +467,71 @@ class Elsewhere(Scenario):
         )
 
 
-def find(name: str) -> Scenario:
-    """Return the scenario called ``name``.
+OWN = "own"
+"""Name in place of a scenario for a run over a world that was given in Python, and has no name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnWorld:
+    """The scenario of a run over your own world: a function that makes it, or the world itself.
+
+    Attributes:
+        source: The function as ``package.module:function``, called with the seed; empty if it has no such name.
+        made: The world, or the function, if it was given in Python.
+        training: Local training, in place of the world's own; None keeps that.
+    """
+
+    source: str = ""
+    made: World | Callable[[int], World] | None = field(default=None, compare=False)
+    training: Training | None = None
+    about: ClassVar[str] = "your own world"
+    model: ClassVar[str] = ""
+
+    @classmethod
+    def of(cls, made: World | Callable[[int], World]) -> OwnWorld:
+        """Return the scenario of a world or a function, with the function's name if it can be imported by it."""
+        module, name = getattr(made, "__module__", ""), getattr(made, "__qualname__", "")
+        known = not isinstance(made, World) and module not in ("", "__main__", None) and name.isidentifier()
+        return cls(source=f"{module}:{name}" if known else "", made=made)
+
+    @property
+    def name(self) -> str:
+        """The name of the scenario in records."""
+        return self.source or OWN
+
+    def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
+        """Return the world of ``seed``.
+
+        Args:
+            seed: The seed, with which the function is called.
+            folder: Not used: the function knows its data.
+
+        Returns:
+            The world.
+
+        Raises:
+            UserError: The function cannot be imported, fails, or makes no world.
+        """
+        made = nets.imported(self.source, "scenario") if self.made is None and self.source else self.made
+        if made is None:
+            raise UserError("the run began with a world given in Python: continue it with coterie.reopen(FOLDER, world=...)")
+        world = made if isinstance(made, World) else self._called(made, seed)
+        return world if self.training is None else replace(world, training=self.training)
+
+    def _called(self, made: Callable[[int], World], seed: int) -> World:
+        try:
+            world = made(seed)
+        except UserError:
+            raise
+        except Exception as error:  # the user's function can raise anything
+            raise UserError(f"the scenario {self.name!r} fails with seed {seed}: {type(error).__name__}: {error}") from error
+        if not isinstance(world, World):
+            raise UserError(f"the scenario {self.name!r} must return a coterie.World, but returns {type(world).__name__}")
+        return world
+
+
+def find(name: str) -> Scenario | OwnWorld:
+    """Return the scenario called ``name``; ``package.module:function`` is a function that makes the world of a seed.
 
     Args:
         name: Name of the scenario.
@@ -481,6 +544,8 @@ def find(name: str) -> Scenario:
     """
     if name == FEDERATION:
         return Elsewhere()
+    if name == OWN or ":" in name:
+        return OwnWorld(source="" if name == OWN else name)
     if name not in SCENARIOS:
         raise UserError(f"there is no scenario {name!r}{nearest(name, SCENARIOS)} (known: {', '.join(SCENARIOS)})")
     return SCENARIOS[name]

@@ -274,15 +274,16 @@ def _try(name: str, shape: Shape, classes: int) -> None:
         raise UserError(f"the model {name!r} has no trainable parameter")
 
 
-def check_consent(name: str, file: str) -> None:
-    """Check that a file does not name a model that is code.
+def check_consent(name: str, file: str, what: str = "model") -> None:
+    """Check that a file does not name a model, or a scenario, that is code.
 
     Args:
-        name: Name of the model.
+        name: Its name.
         file: The file that names it.
+        what: What is named.
 
     Raises:
-        UserError: The model is code; the message has the place of the code.
+        UserError: It is code; the message has the place of the code.
     """
     module, colon, _ = name.partition(":")
     if name in MODELS or not colon:
@@ -292,7 +293,7 @@ def check_consent(name: str, file: str) -> None:
     place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
     where = f"from {place}" if place else "from wherever Python finds it"
     raise UserError(
-        f"{file} names the model {name!r}, which is code: Coterie would import {module!r} {where}; if you trust it, "
+        f"{file} names the {what} {name!r}, which is code: Coterie would import {module!r} {where}; if you trust it, "
         "pass --trust-code, or trust_code=True in Python"
     )
 
@@ -311,14 +312,30 @@ def builder(name: str) -> Builder:
     """
     if name in MODELS:
         return MODELS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         known = f"{', '.join(MODELS)}, or package.module:Name"
         raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {known})")
+    found: Builder = imported(name, "model")
+    return found
+
+
+def imported(name: str, what: str) -> Any:
+    """Import ``package.module:Name``, also from the current folder.
+
+    Args:
+        name: The name.
+        what: What it is, for the error message.
+
+    Returns:
+        What has the name.
+
+    Raises:
+        UserError: It cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
     if "" not in sys.path and os.getcwd() not in sys.path:  # an installed command does not search the current folder
         sys.path.append(os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # the user's module can raise anything
-        raise UserError(f"the model {name!r} cannot be imported: {error}") from error
-    return found
+        raise UserError(f"the {what} {name!r} cannot be imported: {error}") from error

@@ -36,14 +36,14 @@ import dataclasses
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.boundary import Boundary, secret_of_environment, unlike_secret
-from coterie.core import Training
-from coterie.data.scenario import Scenario, find
+from coterie.core import Method, Training
+from coterie.data.scenario import OwnWorld, Scenario, find
 from coterie.data.world import COLLUDING, World
 from coterie.engines.workers import Hardware
 from coterie.files import expanded
@@ -117,7 +117,7 @@ class Experiment:
     """
 
     scenario: str
-    setup: Scenario
+    setup: Scenario | OwnWorld
     methods: tuple[Any, ...]
     training: Training
     boundary: Boundary = Boundary()  # noqa: RUF009  (frozen)
@@ -155,7 +155,9 @@ class Experiment:
         for name, only in (("width", None), ("device", "cpu"), ("precision", "fp32")):
             if getattr(self, name) not in (None, only):
                 raise SettingError(f"Experiment.{name} needs engine inprocess, got {getattr(self, name)} with engine flower")
-        if self.setup.attack in COLLUDING:
+        if isinstance(self.setup, OwnWorld) and not self.setup.source:
+            raise SettingError("engine flower needs a function that makes the world, in a module that can be imported")
+        if isinstance(self.setup, Scenario) and self.setup.attack in COLLUDING:
             raise SettingError(
                 f"Scenario.attack {self.setup.attack} needs engine inprocess, got flower, which hides other clients' updates"
             )
@@ -171,13 +173,15 @@ class Experiment:
             SettingError: The round in which clients join or leave is after the last round.
         """
         setup, late = self.setup, f"is after the last round, {self.rounds}: no client would"
+        if isinstance(setup, OwnWorld):
+            return
         if setup.newcomers and setup.join_round > self.rounds:
             raise SettingError(f"Scenario.join_round {setup.join_round} {late} join")
         if setup.leavers and setup.leave and setup.leave[0] > self.rounds:
             raise SettingError(f"Scenario.leave {list(setup.leave)} {late} leave")
 
     def check_consent(self, model: str) -> None:
-        """Check that the caller allows the import of a model that a recorded file names.
+        """Check that the caller allows the import of a model, or of the scenario, that a recorded file names.
 
         Args:
             model: The name of the model.
@@ -187,6 +191,8 @@ class Experiment:
         """
         if self.origin is not None and not self.origin.trusted:
             nets.check_consent(model, self.origin.file)
+            if isinstance(self.setup, OwnWorld) and self.setup.made is None:
+                nets.check_consent(self.setup.source, self.origin.file, "scenario")
 
     def check_secret(self) -> None:
         """Check that the boundary has the secret with which the experiment began.
@@ -220,7 +226,8 @@ class Experiment:
 
         If there is no secret, :func:`make` gives this experiment again.
         """
-        out: Spec = {"scenario": {"name": self.scenario, **plain(self.setup, without=("training",))}}
+        settings = {} if isinstance(self.setup, OwnWorld) else plain(self.setup, without=("training",))
+        out: Spec = {"scenario": {"name": self.scenario, **settings}}
         out["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
         out |= {name: value for name in PLAIN if (value := getattr(self, name)) is not None}
         out["seeds"] = list(self.seeds)
@@ -330,6 +337,34 @@ def _named(key: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def own(
+    made: World | Callable[[int], World], methods: Sequence[str | Method[Any]] | str | Method[Any], **settings: Any
+) -> Experiment:
+    """Make an experiment over your own world.
+
+    Args:
+        made: The world, or a function that makes the world of a seed.
+        methods: Names of methods, or methods with their settings; one or several.
+        **settings: Further fields of :class:`Experiment`: rounds, seeds, training, boundary, ...
+
+    Returns:
+        The experiment. Its local training is the world's own, unless ``training`` is given.
+
+    Raises:
+        UserError: A name is unknown, a setting is wrong, or the function fails.
+    """
+    setup = OwnWorld.of(made)
+    known = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
+    for key in settings:
+        if key not in known:
+            raise SettingError(f"an experiment has no setting {key!r}{nearest(key, known)} (known: {', '.join(known)})")
+    several = [methods] if isinstance(methods, str | Method) else list(methods)
+    chosen = tuple(method_class(one)() if isinstance(one, str) else one for one in several)
+    seeds = tuple(settings.pop("seeds", (0,)))
+    training = settings.pop("training", None) or setup.build(seeds[0] if seeds else 0).training
+    return Experiment(scenario=setup.name, setup=setup, methods=chosen, training=training, seeds=seeds, **settings)
+
+
 def make(spec: Mapping[str, Any]) -> Experiment:
     """Make an experiment and check every setting.
 
@@ -345,7 +380,8 @@ def make(spec: Mapping[str, Any]) -> Experiment:
     spec = normal(spec)
     name = spec["scenario"].pop("name")
     preset = find(name)
-    setup = changed(preset, spec["scenario"], "scenario", hidden=("training",))
+    hidden = OWN_FIELDS if isinstance(preset, OwnWorld) else ("training",)
+    setup = changed(preset, spec["scenario"], "scenario", hidden=hidden)
     methods = []
     for table in spec["methods"]:
         cls = method_class(table["name"])
@@ -354,12 +390,25 @@ def make(spec: Mapping[str, Any]) -> Experiment:
         scenario=name,
         setup=setup,
         methods=tuple(methods),
-        training=changed(setup.training, spec["training"], "training"),
+        training=_training(setup, spec),
         boundary=changed(Boundary(), spec["boundary"], "boundary"),
         robust=changed(Robust(), spec["robust"], "robust"),
         origin=spec.get("origin"),
         **{key: spec[key] for key in (*PLAIN, "seeds") if key in spec},
     )
+
+
+OWN_FIELDS = ("source", "made", "training")
+"""Fields of your own world that are not settings."""
+
+
+def _training(setup: Scenario | OwnWorld, spec: Mapping[str, Any]) -> Training:
+    """The scenario's training, with the changes of ``spec``; your own world is only made if ``spec`` leaves out a setting."""
+    base = setup.training
+    if base is None:
+        whole = set(settings_of(Training)) <= set(spec["training"])
+        base = Training() if whole else setup.build(spec["seeds"][0]).training
+    return changed(base, spec["training"], "training")
 
 
 def data_folder(data: str | os.PathLike[str] | None) -> str | None:
@@ -450,7 +499,7 @@ def _places(spec: Spec) -> Iterator[SettingPlace]:
         yield SettingPlace("boundary", "boundary", key, spec["boundary"])
     for key in settings_of(Robust):
         yield SettingPlace("robust", "robust", key, spec["robust"])
-    for key in settings_of(type(find(spec["scenario"]["name"])), hidden=("training",)):
+    for key in settings_of(type(find(spec["scenario"]["name"])), hidden=OWN_FIELDS):
         yield SettingPlace("scenario", "scenario", key, spec["scenario"])
     for key in (*PLAIN, "seeds"):
         yield SettingPlace("experiment", "experiment", key, spec)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
 from coterie.core import Assignment, Client, Cohort, Position
+from coterie.data.scenario import OwnWorld
 from coterie.data.world import mean_probability
 from coterie.files import read_within
 from coterie.models import nets
@@ -92,11 +93,15 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
     elsewhere = of_federation(run)
     sealed = {"rotation": boundary.rotation, "block": boundary.block} if elsewhere and boundary.rotation != "none" else None
     stays = _stays(run, position) if elsewhere or run.experiment.engine == "flower" else ()
-    if "model" not in world:
+    about = world.get("model")
+    if about is not None:
+        run.experiment.check_consent(str(about.get("name")))
+        module = fresh(about, run.folder / RUN, numbers)
+    elif isinstance(run.experiment.setup, OwnWorld):
+        with seeded(0):
+            module = run.experiment.world(run.seed).model()
+    else:
         return Net(None, sealed, stays, *_described(run, whole=sealed is not None))
-    about = world["model"]
-    run.experiment.check_consent(str(about.get("name")))
-    module = fresh(about, run.folder / RUN, numbers)
     layout = Layout(module)
     plain: Callable[[Tensor], Tensor] = (lambda row: row) if sealed else plain_rows(run, layout)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any
 
 from coterie.boundary import Boundary, known_by
 from coterie.core import Method, Position, Round, Training
-from coterie.data.scenario import Scenario, find
+from coterie.data.scenario import OwnWorld, Scenario, find
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.engines.workers import EngineError
@@ -31,7 +31,7 @@ from coterie.records.record import RUN, Line, Record, ends, read_recorded, to_to
 from coterie.records.record import versions as versions
 from coterie.records.store import LOCK, PART, SCHEMA, held, write_whole
 from coterie.robust import Robust
-from coterie.runs.experiment import Experiment, data_folder, make, read
+from coterie.runs.experiment import Experiment, data_folder, make, own, read
 from coterie.settings import SettingError, UserError
 
 EXPERIMENT = "experiment.toml"
@@ -49,7 +49,7 @@ So must be the boundary, except for its secret.
 
 def run(
     method: str | Method[Any],
-    scenario: str | Scenario | World,
+    scenario: str | Scenario | World | Callable[[int], World],
     *,
     rounds: int,
     seed: int = 0,
@@ -70,7 +70,8 @@ def run(
 
     Args:
         method: A name of :data:`coterie.METHODS`, or a method with its settings.
-        scenario: A name of :data:`coterie.SCENARIOS`, a scenario, or a custom world.
+        scenario: A name of :data:`coterie.SCENARIOS`, a scenario, your own world, or a function that makes the world of a
+            seed.
         rounds: Communication rounds, at least 1.
         seed: Seed of all random numbers, at least 0.
         workers: Processes that train, see :class:`~coterie.engines.workers.Hardware`.
@@ -94,9 +95,9 @@ def run(
         if not isinstance(value, int) or value < least:
             raise SettingError(f"{name} must be an integer >= {least}, got {value!r}")
     chosen: Method[Any] = method_class(method)() if isinstance(method, str) else method
-    if isinstance(scenario, str):
-        scenario = find(scenario)
-    world = scenario if isinstance(scenario, World) else scenario.build(seed, data_folder(data))
+    setup = find(scenario) if isinstance(scenario, str) else scenario
+    setup = setup if isinstance(setup, Scenario | OwnWorld) else OwnWorld.of(setup)
+    world = setup.build(seed, data_folder(data))
     if training is not None:
         world = replace(world, training=training)
     return inprocess.rounds(
@@ -305,23 +306,45 @@ def changed_versions(run: Run) -> list[str]:
     return [f"the run began with {name} {was[name]}, this is {now[name]}" for name in changed]
 
 
-def begin(experiment: Experiment, folder: Path | str) -> tuple[Run, ...]:
-    """Create the runs of an experiment in a new folder.
+def begin(
+    experiment: Experiment | World | Callable[[int], World],
+    folder: Path | str,
+    methods: Sequence[str | Method[Any]] | str | Method[Any] = ("fedavg", "split-half"),
+    **settings: Any,
+) -> tuple[Run, ...]:
+    """Create the runs of an experiment, or of methods over your own world, in a new folder.
 
     Before any file is written, the world of the first seed is built and each method makes its first plan. So a mistake
     leaves no files.
 
     Args:
-        experiment: The experiment.
+        experiment: The experiment; or a world, or a function that is called with a seed and returns a world. A function that
+            can be imported by its name is recorded by this name, so that commands can continue the run. Other functions, and
+            worlds, must be passed again, to :func:`reopen`.
         folder: The new folder.
+        methods: For your own world: names of methods, or methods with their settings.
+        **settings: For your own world: further fields of :class:`Experiment`, such as ``rounds``, ``seeds``, ``training``.
 
     Returns:
         The runs, in which no round has been made yet.
 
     Raises:
-        UserError: The folder is not empty.
+        UserError: The folder is not empty, or a setting is wrong.
+
+    Example:
+        Record FedAvg and split-half over your own world, then show the report:
+
+        >>> runs = coterie.begin(my_world, "runs/mine", ["fedavg", "split-half"], rounds=20)  # doctest: +SKIP
+        >>> for one in runs:  # doctest: +SKIP
+        ...     for round in one.rounds():
+        ...         pass
+        >>> coterie.write_report("runs/mine")  # doctest: +SKIP
     """
     folder = Path(folder)
+    if not isinstance(experiment, Experiment):
+        experiment = own(experiment, methods, **settings)
+    elif settings:
+        raise SettingError(f"{next(iter(settings))} is a setting of the experiment: set it there")
     experiment = replace(experiment, data=data_folder(experiment.data))
     experiment.check_secret()
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - _LEFT):
@@ -357,14 +380,22 @@ def _runs(experiment: Experiment, folder: Path) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def reopen(folder: Path | str, *, trust_code: bool = False, secret: int | None = None) -> tuple[Run, ...]:
+def reopen(
+    folder: Path | str,
+    *,
+    trust_code: bool = False,
+    secret: int | None = None,
+    world: World | Callable[[int], World] | None = None,
+) -> tuple[Run, ...]:
     """The runs of a run directory or an experiment's folder, finished or not.
 
     Args:
         folder: The folder. It may come from another person: no code that it names is imported, no link in it is followed.
-        trust_code: Whether a model that it names as ``package.module:Name`` may be imported, if the run needs it.
+        trust_code: Whether a model or a scenario that it names as ``package.module:Name`` may be imported, if the run needs
+            it.
         secret: The boundary's secret, if there was one; None for the environment's COTERIE_SECRET. Without it, such a run
             cannot continue.
+        world: The world, or the function that makes it, of a run that began with one.
 
     Returns:
         The runs.
@@ -381,7 +412,10 @@ def reopen(folder: Path | str, *, trust_code: bool = False, secret: int | None =
                 read_recorded(path)
             else:
                 Record(folder).description()
-            found = _runs(make(read(path, trust_code=trust_code, secret=secret)), folder)
+            experiment = make(read(path, trust_code=trust_code, secret=secret))
+            if world is not None:
+                experiment = _with_world(experiment, world, folder)
+            found = _runs(experiment, folder)
             for one in found if name == EXPERIMENT else ():
                 _check_place(one, folder)
             return found
@@ -405,3 +439,10 @@ def _check_place(one: Run, folder: Path) -> None:
         boundaries = [replace(experiment.boundary, secret=None) for experiment in (there, one.experiment)]
         if boundaries[0] != boundaries[1] or any(getattr(there, name) != getattr(one.experiment, name) for name in _SAME):
             raise DamagedError(f"{one.folder} does not have the run that {folder / EXPERIMENT} describes")
+
+
+def _with_world(experiment: Experiment, world: World | Callable[[int], World], folder: Path) -> Experiment:
+    """The experiment of a folder with the world that it began with; its data are checked when a run continues."""
+    if not isinstance(experiment.setup, OwnWorld):
+        raise UserError(f"{folder} was recorded with the scenario {experiment.scenario}: leave out world")
+    return replace(experiment, setup=replace(experiment.setup, made=world))

@@ -1,0 +1,194 @@
+"""Runs over worlds that users make themselves: recorded, continued, reported and exported as those of named scenarios are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import coterie
+from coterie.cli import main
+from coterie.core import Training
+from coterie.data.own import from_lists
+from coterie.data.world import World
+from coterie.methods import CFL
+from coterie.records.record import Record
+from coterie.settings import SettingError, UserError
+
+CODE = '''
+"""Clients of two kinds, made by a seed."""
+
+import numpy as np
+from torch import nn
+
+import coterie
+from coterie.data.own import from_lists
+
+
+def client(seed, number):
+    rng = np.random.default_rng([seed, number])
+    x = rng.standard_normal((60, 3)).astype(np.float32)
+    return x, (x.sum(1) * (1 if number % 2 else -1) > 0).astype(np.int64)
+
+
+def sites(seed):
+    training = coterie.Training(lr=0.5, batch=20, epochs=2)
+    return from_lists([client(seed, number) for number in range(6)], model=lambda: nn.Linear(3, 2), training=training)
+
+
+def broken(seed):
+    raise ValueError("no such table")
+
+
+def numbers(seed):
+    return [1, 2, 3]
+'''
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of the user's, in the current folder."""
+    name = f"sites_of_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def world(seed: int = 0, kinds: int = 2) -> World:
+    clients = []
+    for number in range(6):
+        rng = np.random.default_rng([seed, number])
+        x = rng.standard_normal((60, 3)).astype(np.float32)
+        clients.append((x, (x.sum(1) * (1 if number % kinds else -1) > 0).astype(np.int64)))
+    return from_lists(clients, model=lambda: nn.Linear(3, 2), training=Training(lr=0.5, batch=20, epochs=2))
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The records without what differs from run to run."""
+    return [{k: v for k, v in line.items() if k not in ("seconds", "checksum")} for line in Record(folder).lines()]
+
+
+def run(*words: str) -> int:
+    return main(list(words))
+
+
+@pytest.mark.usefixtures("capsys")
+def test_a_function_by_name_gets_what_named_scenarios_get(module: str, tmp_path: Path) -> None:
+    name = f"{module}:sites"
+    common = ["--scenario", name, "--rounds", "6", "--workers", "1"]
+    assert run("run", *common, "--method", "split-half", "--out", "whole") == 0
+    assert run("run", *common, "--method", "split-half", "--method", "fedavg", "--out", "two") == 0
+    for words in (
+        ["report", "two"],
+        ["compare", "two"],
+        ["explain", "whole", "--client", "3"],
+        ["plot", "whole", "groups", "-o", "groups.png"],
+        ["check", "whole"],
+        ["resume", "two"],
+        ["export", "whole", "--to", "models", "--trust-code"],
+        ["suggest", "whole", "--trust-code"],
+        ["scenarios", name],
+    ):
+        assert run(*words) == 0, words
+    description = Record(tmp_path / "whole").description()
+    assert description["scenario"] == {"name": name}
+    assert description["training"]["lr"] == 0.5  # the world's own
+    assert json.loads((tmp_path / "models" / "models.json").read_text())["clients"]
+
+
+def test_a_function_from_python_is_recorded_by_its_name_and_goes_on_bit_for_bit(module: str, tmp_path: Path) -> None:
+    sites = vars(__import__(module))["sites"]
+    (whole,) = coterie.begin(sites, tmp_path / "whole", CFL(persistence=1), rounds=6, workers=1)
+    list(whole.rounds())
+    (part,) = coterie.begin(sites, tmp_path / "part", CFL(persistence=1), rounds=6, workers=1)
+    list(islice(part.rounds(), 3))
+    sys.modules.pop(module)  # as in another process
+    (again,) = coterie.reopen(tmp_path / "part", trust_code=True)
+    assert len(list(again.rounds())) == 3
+    assert lines(tmp_path / "part") == lines(tmp_path / "whole")
+
+
+def test_code_of_a_recorded_scenario_needs_consent(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sites = vars(__import__(module))["sites"]
+    (part,) = coterie.begin(sites, tmp_path / "part", "fedavg", rounds=4, workers=1)
+    list(islice(part.rounds(), 2))
+    sys.modules.pop(module)
+    assert run("resume", "part") == 2
+    said = capsys.readouterr().err
+    assert "names the scenario" in said
+    assert "--trust-code" in said
+    assert said.count("\n") == 1
+    assert module not in sys.modules
+    assert run("resume", "part", "--trust-code") == 0
+    assert len(lines(tmp_path / "part")) == 4
+
+
+def test_a_world_itself_is_recorded_and_given_again(tmp_path: Path) -> None:
+    runs = coterie.begin(world(), tmp_path / "runs", ["fedavg", "split-half"], rounds=5, workers=1, seeds=(0, 1))
+    assert len(runs) == 4
+    list(islice(runs[0].rounds(), 2))
+    (again, *_) = coterie.reopen(tmp_path / "runs")
+    with pytest.raises(UserError, match=r"began with a world given in Python: continue it with coterie.reopen"):
+        list(again.rounds())
+    (again, *_) = coterie.reopen(tmp_path / "runs", world=world(seed=1))
+    with pytest.raises(UserError, match="the scenario's clients or data have changed"):
+        list(again.rounds())
+    for one in coterie.reopen(tmp_path / "runs", world=lambda seed: world()):
+        list(one.rounds())
+        assert one.finished()
+    assert coterie.explain(tmp_path / "runs" / "split-half-seed0")["scenario"] == "own"
+    coterie.write_report([tmp_path / "runs"], tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+
+
+def test_training_of_the_world_unless_it_is_given(tmp_path: Path) -> None:
+    (one,) = coterie.begin(world(), tmp_path / "own", "fedavg", rounds=1, workers=1)
+    (other,) = coterie.begin(world(), tmp_path / "given", "fedavg", rounds=1, workers=1, training=Training(lr=0.125))
+    assert (one.experiment.training.lr, other.experiment.training.lr) == (0.5, 0.125)
+    assert other.experiment.world(0).training.lr == 0.125
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("broken", "fails with seed 0: ValueError: no such table"),
+        ("numbers", "must return a coterie.World, but returns list"),
+        ("absent", "cannot be imported"),
+    ],
+)
+def test_a_function_that_fails_is_one_sentence_and_nothing_is_written(
+    module: str, tmp_path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("run", "--scenario", f"{module}:{name}", "--rounds", "2", "--out", "runs") == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda to: coterie.begin(world(), to, "fedavg", round=3),
+            "has no setting 'round'; did you mean rounds",
+        ),
+        (lambda to: coterie.begin(world(), to, "fedav"), "did you mean fedavg?"),
+        (lambda to: coterie.begin(world(), to, "fedavg", engine="flower"), "engine flower needs a function"),
+        (lambda to: coterie.begin(world(), to, "fedavg", rounds=0), "Experiment.rounds must be >= 1, got 0"),
+    ],
+)
+def test_mistakes_in_python_are_one_sentence(tmp_path: Path, call: Callable[[Path], Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        call(tmp_path / "runs")
+    assert isinstance(raised.value, (SettingError, UserError))
+    assert not (tmp_path / "runs").exists()
