@@ -106,7 +106,7 @@ def test_the_page_leads_to_a_federation_that_keeps_strangers_out(hosts: dict[str
     key = impostor("ssh-keygen -l -f client-$CLIENT.key.pub").split()[1]
     notes = {note["text"] for line in lines for note in line["notes"] if note["kind"] == "node"}
     who = rf"node \d+ with key {re.escape(key)}"
-    (told,) = (note for note in notes if note.endswith("takes no part"))
+    (told,) = (note for note in notes if note.endswith("does not take part"))
     assert re.fullmatch(rf"{who} claims to be client 1, but is not in the list of clients; it does not take part", told)
 
     for terminal, reason in ((stranger, "Exit Code: 305"), (unsure, "certificate verify failed")):

@@ -127,7 +127,10 @@ for found in pkgutil.walk_packages(coterie.__path__, "coterie.", onerror=lambda 
             out[found.name] = error.name
 print(json.dumps(out))
 """
-NEED = {"coterie.engines.flower": ("flwr", "cryptography", "google")}
+NEED = {
+    "coterie.engines.flower": ("flwr", "cryptography", "google"),
+    "coterie.report.figures.drawings": ("matplotlib",),
+}
 """The modules that cannot be imported without an extra: where they begin, and what they lack."""
 
 

@@ -94,7 +94,7 @@ def test_mlflow(run: Path) -> None:
     said = {name: str(value)[:500] for name, value in settings(Record(run).description()).items()}
     assert found.data.params == said
     expected = recorded(run)
-    for name in ("accuracy/mean", "groups/adjusted_rand", "client/3/loss", "cluster/of-1/size", "numbers/of-0/eps1"):
+    for name in ("accuracy/mean", "groups/adjusted_rand", "client/3/loss", "cluster/of-1/size", "criteria/of-0/mean_update"):
         history = [(metric.step, metric.value) for metric in client.get_metric_history(found.info.run_id, name)]
         assert history == [(round, numbers[name]) for round, numbers in expected.items() if name in numbers]
         assert history
