@@ -155,6 +155,8 @@ def test_training_of_the_world_unless_it_is_given(tmp_path: Path) -> None:
     (other,) = coterie.begin(world(), tmp_path / "given", "fedavg", rounds=1, workers=1, training=Training(lr=0.125))
     assert (one.experiment.training.lr, other.experiment.training.lr) == (0.5, 0.125)
     assert other.experiment.world(0).training.lr == 0.125
+    (table,) = coterie.begin(world(), tmp_path / "table", "fedavg", rounds=1, workers=1, training={"lr": 0.25})
+    assert (table.experiment.training.lr, table.experiment.training.batch) == (0.25, 20)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +185,8 @@ def test_a_function_that_fails_is_one_sentence_and_nothing_is_written(
             "has no setting 'round'; did you mean rounds",
         ),
         (lambda to: coterie.begin(world(), to, "fedav"), "did you mean fedavg?"),
+        (lambda to: coterie.begin("digits/iid", to, "fedavg"), "begin takes an Experiment, a World, or a function"),
+        (lambda to: coterie.begin(world(), to, "fedavg", training={"rate": 1}), "training has no setting 'rate'"),
         (lambda to: coterie.begin(world(), to, "fedavg", engine="flower"), "engine flower needs a function"),
         (lambda to: coterie.begin(world(), to, "fedavg", rounds=0), "Experiment.rounds must be >= 1, got 0"),
     ],

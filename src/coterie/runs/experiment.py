@@ -345,7 +345,8 @@ def own(
     Args:
         made: The world, or a function that makes the world of a seed.
         methods: Names of methods, or methods with their settings; one or several.
-        **settings: Further fields of :class:`Experiment`: rounds, seeds, training, boundary, ...
+        **settings: Further fields of :class:`Experiment`: rounds, seeds, ...; training, boundary and robust as objects or as
+            tables of their settings.
 
     Returns:
         The experiment. Its local training is the world's own, unless ``training`` is given.
@@ -353,6 +354,10 @@ def own(
     Raises:
         UserError: A name is unknown, a setting is wrong, or the function fails.
     """
+    if not isinstance(made, World) and not callable(made):
+        raise SettingError(
+            f"begin takes an Experiment, a World, or a function that makes the world of a seed, got {made!r:.60}"
+        )
     setup = OwnWorld.of(made)
     known = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
     for key in settings:
@@ -360,8 +365,13 @@ def own(
             raise SettingError(f"an experiment has no setting {key!r}{nearest(key, known)} (known: {', '.join(known)})")
     several = [methods] if isinstance(methods, str | Method) else list(methods)
     chosen = tuple(method_class(one)() if isinstance(one, str) else one for one in several)
+    for name, table in (("boundary", Boundary), ("robust", Robust)):
+        if isinstance(settings.get(name), Mapping):
+            settings[name] = build(table, settings[name])
     seeds = tuple(settings.pop("seeds", (0,)))
-    training = settings.pop("training", None) or setup.build(seeds[0] if seeds else 0).training
+    training = settings.pop("training", {})
+    if isinstance(training, Mapping):
+        training = changed(setup.build(seeds[0] if seeds else 0).training, training, "training")
     return Experiment(scenario=setup.name, setup=setup, methods=chosen, training=training, seeds=seeds, **settings)
 
 
