@@ -323,7 +323,8 @@ def begin(
             worlds, must be passed again, to :func:`reopen`.
         folder: The new folder.
         methods: For your own world: names of methods, or methods with their settings.
-        **settings: For your own world: further fields of :class:`Experiment`, such as ``rounds``, ``seeds``, ``training``.
+        **settings: For your own world: further fields of :class:`~coterie.runs.experiment.Experiment`, such as ``rounds``,
+            ``seeds`` and ``training``.
 
     Returns:
         The runs, in which no round has been made yet.
