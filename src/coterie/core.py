@@ -686,6 +686,7 @@ class Assignment:
 Sign = Literal["<", "<=", ">", ">="]
 """How a criterion compares its value with its bound."""
 
+_COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _OPPOSITE: Mapping[str, Sign] = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
@@ -721,8 +722,7 @@ class Criterion:
     @property
     def held(self) -> bool:
         """Whether the comparison holds; it never does if one of the numbers is NaN."""
-        holds = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-        return bool(holds[self.sign](self.value, self.bound))
+        return bool(_COMPARED[self.sign](self.value, self.bound))
 
     @property
     def meaning(self) -> str:

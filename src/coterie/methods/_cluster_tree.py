@@ -260,7 +260,7 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, threshold:
             del still[client]
         else:
             still[client] = child
-        notes.append(replace(_note(tree, client, at, child, close, metric), **_tested(criteria)))
+        notes.append(_note(tree, client, at, child, close, metric, criteria))
     return Walked(tree, still, arrived, tuple(notes))
 
 
@@ -268,14 +268,16 @@ def _near(distance: float, threshold: float) -> Criterion:
     return Criterion("distance of the nearest client", distance, "<", threshold, "threshold", unmet="far from all clients")
 
 
-def _tested(criteria: tuple[Criterion, ...]) -> dict[str, Any]:
-    """The fields of a walker's note that state its criteria."""
-    instead = "started a new group" if all(one.held for one in criteria) else "joined a group"
-    return {"criteria": criteria, "otherwise": f"it would have {instead}"}
-
-
-def _note(tree: Tree, client: Client, at: int, child: int, close: Mapping[int, float], metric: str) -> Note:
-    """Describe one walker's step."""
+def _note(
+    tree: Tree,
+    client: Client,
+    at: int,
+    child: int,
+    close: Mapping[int, float],
+    metric: str,
+    criteria: tuple[Criterion, ...],
+) -> Note:
+    """Describe one walker's step, which led to a new leaf if the criteria did not hold."""
     sign, measure = (1, "greatest cosine") if metric == "cosine" else (-1, f"least {metric} distance")
     compared = ", ".join(f"{sign * value:.3g} to node {id}" for id, value in sorted(close.items()))
     where = "joins" if tree.is_leaf(child) else "continues from"
@@ -284,6 +286,8 @@ def _note(tree: Tree, client: Client, at: int, child: int, close: Mapping[int, f
         kind="join" if tree.is_leaf(child) else "walk",
         clients=(client,),
         text=f"client {client} at node {at}: {measure} {compared}; {where} node {child}{alone}",
+        criteria=criteria,
+        otherwise=f"it would have {'started a new group' if child in close else 'joined a group'}",
         numbers={"at": float(at), "node": float(child), **{f"node_{id}": sign * value for id, value in close.items()}},
     )
 

@@ -42,6 +42,7 @@ from coterie.core import (
     Note,
     Plan,
     Replies,
+    Sign,
     Task,
     as_groups,
     rows_without,
@@ -322,17 +323,11 @@ class Rule:
         spans = [self.columns[layer] for layer in self.compared]
         return torch.cat([self.seen(first, updates)[:, start:stop] for start, stop in spans], dim=1)
 
-    def similar(self, name: str, similarity: float, met: str = "", unmet: str = "") -> tuple[Criterion, ...]:
+    def criteria(self, name: str, similarity: float, sign: Sign, met: str, unmet: str = "") -> tuple[Criterion, ...]:
         """The comparison of a similarity with the threshold, above which clients merge; none without a threshold."""
         if self.threshold is None:
             return ()
-        return (Criterion(name, similarity, ">", self.threshold, "threshold", met, unmet),)
-
-    def apart(self, name: str, similarity: float, met: str) -> tuple[Criterion, ...]:
-        """The comparison of a similarity with the threshold, up to which groups stay apart; none without a threshold."""
-        if self.threshold is None:
-            return ()
-        return (Criterion(name, similarity, "<=", self.threshold, "threshold", met),)
+        return (Criterion(name, similarity, sign, self.threshold, "threshold", met, unmet),)
 
     def words(self) -> str:
         """Return the rule as text for notes."""
@@ -418,10 +413,10 @@ def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple
     criteria: tuple[Criterion, ...] = ()
     if len(made):
         numbers["last_merge"] = float(made[-1])
-        criteria += rule.similar("similarity of the last merge", numbers["last_merge"], met="two groups merged")
+        criteria += rule.criteria("similarity of the last merge", numbers["last_merge"], ">", met="two groups merged")
     if len(open_):
         numbers["next_merge"] = float(open_[0])
-        criteria += rule.apart("similarity of the next merge", numbers["next_merge"], met="no merge")
+        criteria += rule.criteria("similarity of the next merge", numbers["next_merge"], "<=", met="no merge")
     last, further = (f"{numbers[name]:.3g}" if name in numbers else "none" for name in ("last_merge", "next_merge"))
     text = (
         f"{rule.linkage} linkage of the cosine similarity of {'updates' if rule.updates else 'weights'} in "
@@ -484,7 +479,7 @@ def _joined(rule: Rule, client: Client, like: Client, similarity: float) -> Note
     """The note of a late client, which joins the group of the most similar client if its criteria hold."""
     whom = "its own earlier model" if like == client else f"client {like}"
     name, joins, founds = "similarity of the nearest client", "it joins that group", "it starts a new group"
-    criteria = rule.similar(name, similarity, met=joins, unmet=founds)
+    criteria = rule.criteria(name, similarity, ">", met=joins, unmet=founds)
     held = all(one.held for one in criteria)
     text = f"client {client} is most similar to {whom}, cosine {similarity:.3g}, {rule.words()}: {joins if held else founds}"
     return Note(

@@ -411,23 +411,29 @@ class HCCT:
         text += (
             f", {rule}{f', layer {state.layer!r}' if state.layer is not None else ''}{said}: utility {numbers['utility']:.3g}"
         )
-        if len(groups) > 1:
-            numbers["best_open"] = float(benefits(heard.gram, heard.sizes, heard.price, [heard.at(g) for g in groups]).max())
-            text += f", the best merge not made would add {numbers['best_open']:.3g}"
         if not settled and self.groups is None:
-            criteria, otherwise = self._criteria(heard, heard.gram, groups), "two groups would have merged"
-            note = replace(note, criteria=criteria, otherwise=otherwise)
+            note = replace(note, otherwise="two groups would have merged")
+        if len(groups) > 1:
+            parts = [heard.at(group) for group in groups]
+            gains = benefits(heard.gram, heard.sizes, heard.price, parts)
+            numbers["best_open"] = float(gains.max())
+            text += f", the best merge not made would add {numbers['best_open']:.3g}"
+            if note.otherwise:
+                free = benefits(heard.gram, heard.sizes, 0 * heard.price, parts)
+                note = replace(note, criteria=self._criteria(free, gains))
         cosines = {state.layer or "all": torch.from_numpy(cosine(heard.gram)).float()} if changed else {}
         return replace(note, text=text + silent, numbers=numbers, values=values, similarity=cosines)
 
-    def _criteria(self, heard: Comparison, gram: np.ndarray, groups: Sequence[Sequence[Client]]) -> tuple[Criterion, ...]:
+    def _criteria(self, free: np.ndarray, full: np.ndarray) -> tuple[Criterion, ...]:
         """The comparison of λ with the smallest at which merging two of the groups would add to the utility.
 
         Utilities, and so the gains of merges, are linear in λ.
+
+        Args:
+            free: ``(k, k)``, the gains of the merges at λ = 0.
+            full: ``(k, k)``, the gains at the λ of the run.
         """
-        parts = [heard.at(group) for group in groups]
-        free, full = (benefits(gram, heard.sizes, price, parts) for price in (0 * heard.price, heard.price))
-        off = ~np.eye(len(parts), dtype=bool)
+        off = ~np.eye(len(full), dtype=bool)
         slope = full[off] - free[off]
         rises = slope > 0
         if not rises.any():

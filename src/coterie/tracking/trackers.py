@@ -165,12 +165,11 @@ class MLflow(Tracker):
         self.client = MlflowClient(tracking_uri=uri or f"sqlite:///{own / 'mlflow.db'}")
         if not self.known:
             self._begin(None if uri else (own / "artifacts").as_uri())
-        self.run = self.identity
         if not uri:
             self._check_artifacts(own / "artifacts")
-        written = max((metric.step for metric in self.client.get_metric_history(self.run, self.LAST)), default=0)
+        written = max((metric.step for metric in self.client.get_metric_history(self.identity, self.LAST)), default=0)
         self.round = max(self.round, written)  # a process may have been killed before it could store this
-        self.client.update_run(self.run, status="RUNNING")
+        self.client.update_run(self.identity, status="RUNNING")
 
     def _begin(self, artifacts: str | None) -> None:
         """Start a new run and store its id immediately."""
@@ -188,8 +187,8 @@ class MLflow(Tracker):
 
     def _check_artifacts(self, own: Path) -> None:
         """Refuse another place of the run's files: the database names it, and may be moved or come from another person."""
-        where = self.client.get_run(self.run).info.artifact_uri
-        if not re.fullmatch("[0-9a-f]{32}", self.run) or where != f"{own.as_uri()}/{self.run}/artifacts":
+        where = self.client.get_run(self.identity).info.artifact_uri
+        if not re.fullmatch("[0-9a-f]{32}", self.identity) or where != f"{own.as_uri()}/{self.identity}/artifacts":
             store = f"{own.parent} and {self.folder / TRACK / 'mlflow.json'}"
             raise UserError(f"the database in {own.parent} keeps the run's files elsewhere; remove {store} to track it anew")
 
@@ -197,16 +196,16 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         for picture in pictures:
-            self.client.log_image(self.run, picture.pixels, key=picture.name.replace("/", "-"), step=round)
+            self.client.log_image(self.identity, picture.pixels, key=picture.name.replace("/", "-"), step=round)
         if text:
-            self.client.log_text(self.run, text, f"notes/round-{round}.txt")
+            self.client.log_text(self.identity, text, f"notes/round-{round}.txt")
         now = int(time.time() * 1000)
         metrics = [Metric(name, numbers[name], now, round) for name in sorted(numbers, key=lambda name: name == self.LAST)]
         for i in range(0, len(metrics), self.METRICS):
-            self.client.log_batch(self.run, metrics=metrics[i : i + self.METRICS])
+            self.client.log_batch(self.identity, metrics=metrics[i : i + self.METRICS])
 
     def close(self) -> None:
-        self.client.set_terminated(self.run, "FINISHED" if self.finished else "KILLED")
+        self.client.set_terminated(self.identity, "FINISHED" if self.finished else "KILLED")
 
 
 class Wandb(Tracker):

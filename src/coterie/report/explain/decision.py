@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from coterie.core import Criterion, Sign
 from coterie.methods import METHODS
 from coterie.report.explain.view import NoteView
+from coterie.report.page.charts import measure
 from coterie.report.words import sentence, short
 
 REVERSED: Mapping[bool, Mapping[Sign, Sign]] = {
@@ -228,16 +227,14 @@ def _nearest(note: NoteView, client: int, side: tuple[int, ...] | None) -> dict[
     if side is None or client not in clients:
         return {}
     name = next(name for name in ("compared", "all", *matrices) if name in matrices)
-    row, measure = matrices[name][clients.index(client)], "cosine"
-    order = row
-    if not np.diag(matrices[name]).any():  # the distance of a client from itself is 0
-        measure, order = "distance", -row
+    row, what = matrices[name][clients.index(client)], measure(matrices[name])
+    order = -row if what == "distance" else row
     found: dict[str, Any] = {}
     for where, inside in (("in its part", True), ("in another", False)):
         there = [i for i, c in enumerate(clients) if c != client and (c in side) == inside]
         if there:
             best = max(there, key=lambda i: (order[i], -clients[i]))
-            found[where] = {"client": clients[best], "measure": measure, "value": float(row[best])}
+            found[where] = {"client": clients[best], "measure": what, "value": float(row[best])}
     return found
 
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from coterie.report.figures.looks import Looks, numbered
 from coterie.report.figures.style import COLUMN, DASHES, GREY, PAGE, panels
 from coterie.report.gathered import Gathered
-from coterie.report.page.charts import Chart, arranged, charts, load
+from coterie.report.page.charts import Chart, arranged, charts, load, measure
 from coterie.report.page.document import rounds, scored, tests
 from coterie.report.words import count
 from coterie.report.words import rounds as in_words
@@ -246,12 +246,13 @@ def _traffic(run: Gathered) -> Figure:
 def _similarity(run: Gathered, round: int | None) -> Figure:
     """Draw every layer of every matrix of a round."""
     named = _with_matrix(run, round)
-    drawn: list[tuple[str, Any, Any, Any, np.ndarray]] = []  # title, clients, groups, edges, matrix
+    drawn: list[tuple[str, str, Any, Any, Any, np.ndarray]] = []  # title, measure, clients, groups, edges, matrix
     for line, note in named:
-        clients, inside, edges, layers = arranged(*load(run.folder, line, note), line, run.clients)
+        heard, matrices = load(run.folder, line, note)
+        clients, inside, edges, layers = arranged(heard, matrices, line, run.clients)
         title = f"round {line['round']}" + (f", {len(clients)} clients" if len(named) > 1 else "")
         drawn += [
-            (title if len(layers) == 1 else f"{title}, {name}", clients, inside, edges, matrix)
+            (title if len(layers) == 1 else f"{title}, {name}", measure(matrices[name]), clients, inside, edges, matrix)
             for name, matrix in layers.items()
         ]
     looks = Looks(run)
@@ -290,14 +291,16 @@ def scale(matrix: np.ndarray) -> dict[str, Any]:
     return {"cmap": "YlGnBu", "vmin": low, "vmax": high if high > low else low + 1}
 
 
-def _matrix(axes: Axes, run: Gathered, looks: Looks, title: str, clients: Any, inside: Any, edges: Any, matrix: Any) -> None:
+def _matrix(
+    axes: Axes, run: Gathered, looks: Looks, title: str, what: str, clients: Any, inside: Any, edges: Any, matrix: Any
+) -> None:
     shown = matrix.astype(np.float64)
     if edges is None:
         np.fill_diagonal(shown, np.nan)
     axes.set_facecolor("#808080")
     image = axes.imshow(shown, interpolation="nearest", **scale(shown))
-    method = run.description["methods"][0]  # FL+HC clusters by distances, the other methods by cosines
-    label = f"{method['metric']} distance" if method["name"] == "flhc" else "cosine similarity"
+    metric = run.description["methods"][0].get("metric", "")
+    label = f"{metric} distance".strip() if what == "distance" else "cosine similarity"
     axes.figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.02, label=label)
     first = range(len(shown)) if edges is None else edges[:-1]
     borders = [i for i in range(1, len(shown)) if inside[first[i]] != inside[first[i] - 1]]

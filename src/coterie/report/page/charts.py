@@ -64,21 +64,21 @@ def _criteria(notes: PlacedNotes) -> Iterable[Chart]:
         for one in note["criteria"]:
             found.setdefault(one["name"], []).append((round, node, one))
     for name, entries in found.items():
-        first = entries[-1][2]
-        bounds = {one["bound"] for _, _, one in entries}
+        newest = entries[-1][2]
+        bounds, bound = {one["bound"] for _, _, one in entries}, newest["setting"] or "bound"
         numbers = [one[key] for _, _, one in entries for key in ("value", "bound") if one[key] is not None]
         small = [number for number in numbers if number > 0]
         log = bool(small) and min(numbers) >= 0 and max(small) > WIDE * min(small)
         fixed = len(bounds) == 1 and None not in bounds
-        names = {"value": name} if fixed else {"value": name, "bound": first["setting"] or "bound"}
-        about = f"{first['sign']} {first['setting'] or ('a bound' if not fixed else format(first['bound'], '.3g'))}"
-        meaning = f": {first['met']}" if first["met"] else ""
+        names = {"value": name} if fixed else {"value": name, "bound": bound}
+        than = newest["setting"] or (format(newest["bound"], ".3g") if fixed else "a bound")
+        meaning = f": {newest['met']}" if newest["met"] else ""
         yield _chart(
             _title(name),
-            f"Required for the decision: {name} {about}{meaning}.",
+            f"Required for the decision: {name} {newest['sign']} {than}{meaning}.",
             name,
-            _series([(round, node, one) for round, node, one in entries], names, (lambda v: max(v, FLOOR)) if log else float),
-            [{"name": first["setting"] or "bound", "value": first["bound"]}] if fixed else [],
+            _series(entries, names, (lambda v: max(v, FLOOR)) if log else float),
+            [{"name": bound, "value": newest["bound"]}] if fixed else [],
             log,
         )
 
@@ -97,7 +97,7 @@ def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line],
 
 def _tree(method: Mapping[str, Any], round: int, clients: Sequence[int], matrix: np.ndarray) -> Chart:
     what, threshold, apart = "distances", method.get("threshold"), matrix
-    if np.diag(matrix).any():  # the distance of a client from itself is 0
+    if measure(matrix) == "cosine":
         what, apart = "1 minus the cosine", 1 - matrix
         threshold = 1 - threshold if isinstance(threshold, float) else None
     merges = dendrogram((apart + apart.T) / 2 * (1 - np.eye(len(apart))), method["linkage"])
@@ -224,12 +224,12 @@ def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[in
     """Return the matrices of one note, as one entry of :func:`squares`."""
     heard, matrices = load(folder, line, note)
     clients, groups, edges, layers = arranged(heard, matrices, line, order)
-    apart = all(not np.diag(matrix).any() for matrix in matrices.values())  # the distance of a client from itself is 0
+    kinds = {measure(matrix) for matrix in matrices.values()}
     return {
         "round": line["round"],
         "kind": note["kind"],
         "text": note["text"],
-        "what": "distance" if apart else "cosine",
+        "what": "distance" if kinds == {"distance"} else "cosine",
         "clients": clients,
         "groups": groups,
         "edges": edges,
@@ -260,6 +260,11 @@ def arranged(
         rows = matrix[np.ix_(by_group, by_group)]
         layers[name] = rows if edges is None else blocks(rows, edges)
     return [clients[i] for i in by_group], [group.get(clients[i], -1) for i in by_group], edges, layers
+
+
+def measure(matrix: np.ndarray) -> str:
+    """Return what a note's matrix ``(n, n)`` holds, distance or cosine: the distance of a client from itself is 0."""
+    return "cosine" if np.diag(matrix).any() else "distance"
 
 
 def load(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[int], dict[str, np.ndarray]]:
