@@ -77,7 +77,7 @@ class Course:
     @property
     def score(self) -> str:
         """What is drawn and compared."""
-        return "perplexity" if self.world.objective.perplexity else "accuracy"
+        return "perplexity" if "perplexity" in self.world.objective.named else "accuracy"
 
     def add(self, done: Round) -> None:
         """Keep what a round tells, if it was tested."""

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from coterie.core import Training, as_groups
+from coterie.data.objective import Objective
 from coterie.data.own import from_lists
 from coterie.data.shift import deal
-from coterie.data.world import Objective, World
+from coterie.data.world import World
 from coterie.randomness import Purpose, numpy_generator
 
 CHAINS = "chains/topics"
@@ -55,5 +56,5 @@ def world_of_chains(scenario: Mapping[str, Any], training: Mapping[str, Any], se
         seed=seed,
         training=Training(**training),
         truth=truth,
-        objective=Objective(perplexity=True),
+        objective=Objective(metrics=("accuracy", "perplexity")),
     )

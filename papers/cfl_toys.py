@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from coterie.core import Assignment, Note, Training
+from coterie.data.objective import Metric, Objective
 from coterie.data.own import from_lists
-from coterie.data.world import ClientData, Objective, World, whole
+from coterie.data.world import ClientData, World, whole
 from coterie.methods import CFL, FedAvg
 from coterie.report.summary import agreement
 from papers import cfl_toy_figures as figures
@@ -121,7 +122,7 @@ def follow_path(
         clients={i: ClientData(train=split, validation=split, test=split) for i, split in enumerate(each)},
         model=partial(Position, tuple(start)),
         training=Training(**training),
-        objective=Objective(loss=risk, metrics={"accuracy": gain}),
+        objective=Objective(loss=risk, metrics={"accuracy": Metric(gain, whole=False)}),
     )
     path: list[list[float]] = [list(start)]
     notes: list[Note] = []

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
-from coterie.data.world import ClientData, Split, World, cross_entropy, whole
+from coterie.data.objective import cross_entropy
+from coterie.data.world import ClientData, Split, World, whole
 from coterie.randomness import generator, seeded
 
 FEATURES, CLASSES = 5, 3

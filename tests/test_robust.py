@@ -13,12 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from torch import nn
 
 from attack import influence
 from coterie.core import CHUNK, MEANS, Averaging, Task
+from coterie.data.objective import Objective
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import COLLUDING, Attack, Objective, World
+from coterie.data.world import COLLUDING, Attack, World
 from coterie.engines import rounds
 from coterie.methods import METHODS, FedAvg
 from coterie.methods._model_choice import capped
@@ -32,7 +32,7 @@ from coterie.settings import SettingError
 from coterie.training.blocks import Block
 from coterie.training.learner import Learner
 from scripted import everyone, shown
-from small import CLASSES, FEATURES, normed, world
+from small import normed, world
 
 ROBUST_MEANS = [name for name in MEANS if name != "mean"]
 
@@ -280,20 +280,6 @@ def test_a_model_whose_variance_is_negative_serves_all_the_same() -> None:
     raised = [0.0, 0.0, *range(6)]
     assert learner.master.row()[part].tolist() == raised
     assert Block(learner, [row, row]).flat[:, part].tolist() == [raised] * 2
-
-
-def test_a_frozen_layer_stays_as_it_is() -> None:
-    class Frozen(nn.Sequential):
-        def __init__(self) -> None:
-            super().__init__(nn.Linear(FEATURES, 4).requires_grad_(False), nn.Linear(4, CLASSES))
-
-    tried = world(model=Frozen)
-    plan = everyone(Task(offered=(0,)))(0, tuple(sorted(tried.clients)))
-    client, stop = min(tried.clients), CLASSES * (4 + 1)
-    huge = sending(lambda row: torch.cat([row[:stop], torch.full((len(row) - stop,), 1e15)]))
-    found = shown([plan], replace(tried, attacks={client: huge}), robust=Robust())[0]
-    assert set(found.refused) == {client}
-    assert "frozen parameters" in found.refused[client]
 
 
 def test_the_last_of_many_waves_is_compared_with_those_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,9 @@ __all__ = [
 Client = int
 """A client's id: any integer >= 0, the same in every exchange. Never a position in a matrix."""
 
+LONGEST_NAME = 100
+"""Most characters of a client's name."""
+
 Groups = tuple[tuple[Client, ...], ...]
 """A partition of clients: each group sorted, groups ordered by their first member."""
 
@@ -488,6 +491,7 @@ class Replies:
     averaging: Averaging = Averaging()
     claimed: Mapping[Client, int] = field(default_factory=dict)
     scaled: Mapping[Client, float] = field(default_factory=dict)
+    names: Mapping[Client, str] = field(default_factory=dict)
 
     @property
     def all_updates(self) -> torch.Tensor:
@@ -980,6 +984,7 @@ class Round:
         silent: Clients that were asked in this round and of which no reply was accepted.
         claimed: Client -> the number of examples that it reports, if it counted for fewer.
         scaled: Client -> the factor by which its update was scaled down.
+        names: Client -> its name, if clients have names.
     """
 
     number: int
@@ -1000,3 +1005,4 @@ class Round:
     silent: tuple[Client, ...] = ()
     claimed: Mapping[Client, int] = field(default_factory=dict)
     scaled: Mapping[Client, float] = field(default_factory=dict)
+    names: Mapping[Client, str] = field(default_factory=dict)

@@ -114,7 +114,7 @@ class Length:
 
     Attributes:
         update: L2 norm over the parameters; for two halves, that of the longer one.
-        buffers: The same over the columns after them: frozen parameters, and running statistics such as those of BatchNorm.
+        buffers: The same over the columns after them: running statistics such as those of BatchNorm.
         model: Norms of the model from which it started, over the same two ranges of columns.
         gradient: Whether it is a gradient, and not the change by training.
         task: A key that is equal for clients that did the same work.
@@ -167,10 +167,10 @@ class Length:
         """(norm, its name, the usual one, the greatest plausible one) of the update and of the columns after it.
 
         If the updates of the others are zero, the parameters may still move, as for a client that has something left to
-        learn. Frozen parameters and running statistics may not: they rest with all clients or with none.
+        learn. Running statistics may not: they rest with all clients or with none.
         """
         resting = max(self.model[0], 1.0), ROUNDING * max(self.model[1], 1.0)
-        names = "update", "change of running statistics or frozen parameters"
+        names = "update", "change of running statistics"
         for own, name, median, rest in zip((self.update, self.buffers), names, usual or (), resting, strict=usual is not None):
             yield own, name, median, factor * median if median else rest
 

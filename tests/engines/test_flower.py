@@ -20,8 +20,9 @@ from flwr.serverapp.strategy import Strategy
 
 from coterie.boundary import Boundary
 from coterie.core import Cohort, Federation, Training
+from coterie.data.objective import Objective
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import Objective, World
+from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.engines.flower import MethodStrategy, client_app, messages
 from coterie.engines.flower.messages import QUERY
@@ -43,8 +44,8 @@ IDS = (0, 1, 2, 3, 4, 5)
 
 
 def test_perplexity_is_the_same_as_in_one_process() -> None:
-    tried = replace(world(IDS), objective=Objective(perplexity=True))
-    metrics = {name: (name,) for name in tried.objective.names}
+    tried = replace(world(IDS), objective=Objective(metrics=("accuracy", "perplexity")))
+    metrics = {name: (name,) for name in ("loss", *tried.objective.named)}
     found, expected = over_flower(FedAvg(), tried, 1, metrics=metrics), inprocess.rounds(FedAvg(), tried, rounds=1, workers=1)
     for one, other in zip(found, expected, strict=True):
         assert one.scores is not None

@@ -169,7 +169,7 @@ def test_a_net_is_described_in_the_order_of_a_row(tmp_path: Path) -> None:
     assert tensors_of(mlp) == (net, {})
 
 
-def test_frozen_tensors_and_statistics_come_after_what_trains_and_counts_apart() -> None:
+def test_statistics_come_after_what_trains_and_frozen_tensors_and_counts_apart() -> None:
     def made() -> nn.Module:
         net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2), nn.Linear(2, 2, bias=False).to(torch.float64))
         net[0].weight.requires_grad_(False)
@@ -182,10 +182,9 @@ def test_frozen_tensors_and_statistics_come_after_what_trains_and_counts_apart()
         ("1.weight", "float32"),
         ("1.bias", "float32"),
         ("2.weight", "float64"),
-        ("0.weight", "float32"),
         ("1.running_mean", "float32"),
         ("1.running_var", "float32"),
     ]
     assert net["trainable"] == 3
     assert net["tied"] == {"3.weight": "2.weight"}
-    assert {name: value.tolist() for name, value in others.items()} == {"1.num_batches_tracked": 0}
+    assert set(others) == {"0.weight", "1.num_batches_tracked"}

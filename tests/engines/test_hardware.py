@@ -12,8 +12,9 @@ from torch import nn
 
 from coterie.boundary import Boundary
 from coterie.core import Training
+from coterie.data.objective import Objective
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import Objective, World
+from coterie.data.world import World
 from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import rounds, setup
 from coterie.engines.workers import BLOCK_BYTES, WIDEST, Hardware

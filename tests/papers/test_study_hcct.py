@@ -11,7 +11,7 @@ import torch
 from studied import ALONE, holds
 
 from coterie.core import Training
-from coterie.data.world import cross_entropy
+from coterie.data.objective import cross_entropy
 from coterie.methods import FedAvg, Independent
 from coterie.randomness import seeded
 from papers import hcct, hcct_choice, hcct_patterns

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from coterie import training as local
 from coterie.core import Task, Training
-from coterie.data.world import Objective, Split, whole
+from coterie.data.objective import Objective
+from coterie.data.world import Split, whole
 from coterie.randomness import generator
 from coterie.training import Learner
 from coterie.training.blocks import Block, goes_with

@@ -10,7 +10,7 @@ from test_learner import Frozen, Tied, Words, tokens
 from torch import Tensor, nn
 
 from coterie.core import Training
-from coterie.data.world import Objective
+from coterie.data.objective import Objective
 from coterie.models.layout import Layout
 from coterie.randomness import generator, seeded
 from coterie.training import Learner

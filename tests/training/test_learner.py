@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
-from coterie.data.world import Objective, Split, cross_entropy, whole
+from coterie.data.objective import Objective, cross_entropy
+from coterie.data.world import Split, whole
 from coterie.randomness import generator, seeded
 from coterie.training import BATCH_TO_MEASURE, Learner
 from small import CLASSES, FEATURES, client, dropped, examples, linear, made, mlp, noisy, normed, trained
@@ -84,8 +85,12 @@ def tokens(count: int = 11) -> Split:
 
 
 def pair(model: Callable[[], nn.Module], **how: Any) -> tuple[Learner, nn.Module]:
-    """A learner, and an ordinary module with the same numbers."""
-    return Learner(made(model, 1), Objective(), **how), made(model)
+    """A learner, and an ordinary module with the same frozen numbers."""
+    learners, module = made(model, 1), made(model)
+    for own, other in zip(learners.parameters(), module.parameters(), strict=True):
+        if not own.requires_grad:
+            own.data.copy_(other)
+    return Learner(learners, Objective(), **how), module
 
 
 @pytest.mark.parametrize("model", [linear, mlp, Tied, Doubled, Images, Frozen], ids=lambda m: m.__name__)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
-from coterie.data.world import Objective, Split, cross_entropy
+from coterie.data.objective import Objective, cross_entropy
+from coterie.data.world import Split
 from coterie.models.layout import Layout
 from coterie.models.nets import make
 from coterie.randomness import generator

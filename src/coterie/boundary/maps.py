@@ -101,7 +101,7 @@ def _orthogonal(size: int, rng: np.random.Generator) -> torch.Tensor:
 def drawn(rotation: str, layout: Layout, block: int, *key: int) -> Map:
     """Draw a map, which depends only on the layout and ``key``.
 
-    Buffers and frozen parameters are only permuted among themselves: a server may average a variance, but its sign must not
+    Buffers are only permuted among themselves: a server may average a variance, but its sign must not
     change.
 
     Args:

@@ -206,7 +206,7 @@ class Wire:
         return scaled
 
     def _noised(self, update: torch.Tensor, keep: torch.Tensor | None, rng: np.random.Generator) -> torch.Tensor:
-        """The update with noise on the parameters, and zero behind them: frozen entries do not change."""
+        """The update with noise on the parameters, and zero behind them: buffers do not change."""
         assert self.boundary.clip is not None
         parameters, out = self.layout.trainable, torch.zeros_like(update)
         noise = torch.from_numpy(rng.standard_normal(parameters, dtype=np.float32))

@@ -188,7 +188,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     if len(runs) <= TREES:
         for one in runs:
             console.print(Text.assemble((one.method.name, "bold"), f" seed {one.seed}"))
-            console.print(terminal.tree(one.record.lines()))
+            console.print(terminal.tree(one.record.shown()[1]))
             console.print()
     several = len({one.seed for one in runs}) > 1
     if several:
@@ -196,7 +196,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     else:
         console.print(terminal.table(summaries))
     for one, result in zip(runs, summaries, strict=True):
-        refused = [(client, why) for done in one.record.lines() for client, why in done["refused"].items()]
+        refused = [(client, why) for done in one.record.shown()[1] for client, why in done["refused"].items()]
         if refused:
             client, why = refused[-1]
             say(f"\n{one.folder.name}: {len(refused)} replies were refused, for example of client {client}: {printable(why)}")

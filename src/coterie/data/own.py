@@ -13,7 +13,7 @@ import torch
 from coterie.data import own, readers
 from coterie.data.examples import Pool, pool
 from coterie.data.splits import check_shares, hold_out
-from coterie.data.world import ClientData, Split, World, whole
+from coterie.data.world import ClientData, World, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import UserError
@@ -131,13 +131,17 @@ def client_data(
     kept = train if second is None else train / (train + (1 - train - validation) or 1)
     order = rng.permutation(len(first))[:samples]
     pieces = hold_out(order, kept if third is None else 1.0, held, third is None, name)
-    cut = [Split(first.inputs, torch.from_numpy(rows), first.targets[torch.from_numpy(rows)]) for rows in pieces]
+    cut = [whole(first.inputs, first.targets).at(torch.from_numpy(rows)) for rows in pieces]
     return ClientData(
         train=cut[0],
         validation=cut[1] if second is None else whole(second.inputs, second.targets),
         test=cut[2] if third is None else whole(third.inputs, third.targets),
-        name=name,
+        name="" if name.startswith(UNNAMED) else name,
     )
+
+
+UNNAMED = "client "
+"""Start of the word for a client without a name, in messages."""
 
 
 def world(

@@ -20,11 +20,12 @@ from coterie.data import datasets, own, partition
 from coterie.data import shift as shifting
 from coterie.data import world as attendance
 from coterie.data.examples import Dataset, Pool
+from coterie.data.objective import Objective
 from coterie.data.own import from_lists as from_lists
 from coterie.data.partition import Parts
 from coterie.data.shift import SHIFTS, SWAPS, Shift, crop_and_flip, deal
 from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
-from coterie.data.world import ATTACKS, ClientData, Objective, World, among, check_attack
+from coterie.data.world import ATTACKS, ClientData, World, among, check_attack
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, UserError, build, check, nearest, setting
@@ -349,7 +350,7 @@ class Scenario:
             clients=self._clients(data, parts, kinds, shifts, groups, seed),
             model=nets.factory(self.model, data.shape, data.classes),
             training=self.training,
-            objective=Objective(perplexity=bool(data.words)),
+            objective=Objective(metrics=("accuracy", "perplexity") if data.words else ("accuracy",)),
             truth=_truth(kinds, groups if len(shifts) > 1 else None),
             augment=self._augmentation(data.shape),
         )

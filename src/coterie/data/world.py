@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from coterie.core import Client, Groups, Training
+from coterie.core import LONGEST_NAME, Client, Groups, Training, as_groups
+from coterie.data.batches import Batch, Items, rows, size
+from coterie.data.objective import Objective
+from coterie.models.layout import averaging
 from coterie.models.nets import described
 from coterie.randomness import Purpose, generator, numpy_generator
 from coterie.settings import SettingError, check, setting
@@ -204,30 +206,41 @@ class Split:
     computed once.
 
     Attributes:
-        inputs: The pool ``(N, ...)``, shared by many splits and never copied or changed.
+        inputs: The pool, shared by many splits and never copied or changed: a tensor ``(N, ...)``, a tuple or dict of such
+            tensors, or :class:`~coterie.data.batches.Items`.
         index: Rows of the pool, ``(s,)`` int64.
-        targets: The client's targets ``(s, ...)``; its labels may be permuted.
+        targets: The client's targets ``(s, ...)``, also a tuple or dict; its labels may be permuted. None for
+            :class:`~coterie.data.batches.Items`, which have their own.
     """
 
-    inputs: torch.Tensor
+    inputs: Batch
     index: torch.Tensor
-    targets: torch.Tensor
+    targets: Batch = None
 
     def __post_init__(self) -> None:
-        if len(self.index) != len(self.targets):
-            raise ValueError(f"{len(self.index)} examples but {len(self.targets)} targets")
+        if self.targets is None and not isinstance(self.inputs, Items):
+            raise ValueError("a split needs targets, unless its inputs are Items")
+        if self.targets is not None and len(self.index) != size(self.targets):
+            raise ValueError(f"{len(self.index)} examples but {size(self.targets)} targets")
 
     def __len__(self) -> int:
         return len(self.index)
 
-    def batch(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def at(self, positions: torch.Tensor | slice) -> Split:
+        """The split of the examples at some positions of this one."""
+        targets = None if self.targets is None else rows(self.targets, positions)
+        return Split(self.inputs, self.index[positions], targets)
+
+    def batch(self, positions: torch.Tensor) -> tuple[Batch, Batch]:
         """(inputs, targets) of the examples at ``positions`` of this split."""
-        return self.inputs[self.index[positions]], self.targets[positions]
+        if isinstance(self.inputs, Items):
+            return self.inputs.batch(self.index[positions])
+        return rows(self.inputs, self.index[positions]), rows(self.targets, positions)
 
 
-def whole(inputs: torch.Tensor, targets: torch.Tensor) -> Split:
+def whole(inputs: Batch, targets: Batch = None) -> Split:
     """A split that has its whole pool."""
-    return Split(inputs, torch.arange(len(inputs)), targets)
+    return Split(inputs, torch.arange(len(inputs) if isinstance(inputs, Items) else size(inputs)), targets)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -238,7 +251,7 @@ class ClientData:
         train: Examples to train on.
         validation: Examples for choices; may be empty.
         test: Examples for tests, which no method receives.
-        name: Name of the client.
+        name: Its name, or empty; see :class:`World`.
     """
 
     train: Split
@@ -247,70 +260,27 @@ class ClientData:
     name: str = ""
 
 
-def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy in nats; outputs ``(b, classes)`` or ``(b, t, classes)``, targets ``(b,)`` or ``(b, t)``."""
-    return torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
-
-
-def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """1.0 where the greatest output is the target, otherwise 0.0, for each prediction."""
-    return (outputs.argmax(-1) == targets).float().flatten()
-
-
-def mean_probability(outputs: torch.Tensor) -> torch.Tensor:
-    """Logarithm ``(b, classes)`` of the mean class probabilities of m models with outputs ``(m, b, classes)``."""
-    return outputs.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Objective:
-    """The loss to minimise and the metrics to report.
-
-    Metrics are averaged over the predictions of a client. Reports and choices use the metric ``accuracy``. An objective
-    without classes puts its own measure (greater is better) under that name.
-
-    Attributes:
-        loss: Function of (outputs, targets) that returns the mean loss of the batch.
-        metrics: Name -> function of (outputs, targets) that returns one value per prediction.
-        combine: Function of the outputs ``(m, b, ...)`` of m models that returns the outputs of their ensemble.
-        perplexity: Whether to report also exp(mean loss).
-    """
-
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
-    metrics: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = field(
-        default_factory=lambda: {"accuracy": accuracy}
-    )
-    combine: Callable[[torch.Tensor], torch.Tensor] = mean_probability
-    perplexity: bool = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the numbers that a test reports."""
-        return ("loss", *self.metrics, *(("perplexity",) if self.perplexity else ()))
-
-    def scores(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
-        """Means of the loss and each metric from their (sum, count); NaN for a missing one."""
-        nothing = (math.nan, 1)
-        score = {name: value / count for name in ("loss", *self.metrics) for value, count in [totals.get(name, nothing)]}
-        if self.perplexity:
-            score["perplexity"] = math.exp(min(score["loss"], 700.0))
-        return score
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class World:
     """Clients, their model and training, and the true groups if they are known.
 
     Attributes:
-        clients: Client -> its data.
+        clients: Client -> its data. The keys are whole numbers, or names of at most 100 characters; clients with names have
+            the ids 0, 1, ... in their order, and are shown by their names.
         model: Function that makes a module with fresh parameters from torch's global generator; engines call it in a seeded
             scope.
         training: Settings of local training.
         objective: The loss and the metrics.
-        truth: The true groups, or None.
+        truth: The true groups, by ids or names, or None.
         augment: Function of (inputs, generator) that returns inputs; used for training batches only.
         attendance: Rounds in which clients are present.
         attacks: Client -> the attack on its updates; flipped labels are already in its data.
+        buffers: Names of the model's float buffers, such as BatchNorm's statistics, that are sent and averaged; ``*`` stands
+            for any text. The others keep their first values. None leaves this to ``model``.
+
+    Raises:
+        ValueError: There is no client, or a client has no training data or a wrong id.
+        SettingError: A name is too long, empty or given twice, or no client trains.
     """
 
     clients: Mapping[Client, ClientData]
@@ -321,8 +291,13 @@ class World:
     augment: Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None = None
     attendance: Attendance = field(default_factory=Attendance)
     attacks: Mapping[Client, Attack] = field(default_factory=dict)
+    buffers: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        self._take_names()
+        if self.buffers is not None:
+            object.__setattr__(self, "model", averaging(self.model, self.buffers))
+            object.__setattr__(self, "buffers", None)
         if not self.clients:
             raise ValueError("a world needs at least one client")
         if not (self.training.steps or self.training.epochs):
@@ -335,7 +310,34 @@ class World:
             if not isinstance(client, int) or client < 0:
                 raise ValueError(f"a client id must be a non-negative integer, got {client!r}")
             if not len(data.train):
-                raise ValueError(f"client {client} has no training data")
+                raise ValueError(f"client {self.name(client)} has no training data")
+
+    def _take_names(self) -> None:
+        """Give clients with names ids, and check the names."""
+        if any(isinstance(client, str) for client in self.clients):
+            ids = {name: id for id, name in enumerate(self.clients)}
+            named = {ids[name]: replace(data, name=str(name)) for name, data in self.clients.items()}
+            object.__setattr__(self, "clients", named)
+            if self.truth is not None:
+                object.__setattr__(self, "truth", as_groups([[ids.get(c, c) for c in group] for group in self.truth]))
+        names = [data.name for data in self.clients.values() if data.name]
+        if names and len(names) < len(self.clients):
+            raise SettingError(f"either all clients have a name or none, and {len(names)} of {len(self.clients)} have one")
+        for name in names:
+            if len(name) > LONGEST_NAME or not name.strip():
+                raise SettingError(f"a client's name must have 1 to {LONGEST_NAME} characters, got {name!r:.120}")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise SettingError(f"two clients have the name {twice!r}; names must differ")
+
+    @property
+    def client_names(self) -> dict[Client, str]:
+        """Client -> its name; empty if clients have no names."""
+        return {client: data.name for client, data in self.clients.items() if data.name}
+
+    def name(self, client: Client) -> str:
+        """The client's name, or its id as text."""
+        return self.clients[client].name or str(client)
 
 
 # ----------------------------------------------------------------------------------------------------

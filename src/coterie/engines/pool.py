@@ -14,7 +14,8 @@ from coterie import training as local
 from coterie.boundary import Wire
 from coterie.clustering import sketch
 from coterie.core import Assignment, Client, Plan, Task
-from coterie.data.world import Split, World, cross_entropy
+from coterie.data.objective import cross_entropy
+from coterie.data.world import Split, World
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
 from coterie.models.layout import own_layers
 from coterie.randomness import Purpose, seeded
@@ -78,8 +79,8 @@ class Worker:
     protects the update that it sends.
     """
 
-    def __init__(self, world: World, wire: Wire, hardware: Hardware) -> None:
-        self.world, self.wire, self.hardware = world, wire, hardware
+    def __init__(self, world: World, wire: Wire, hardware: Hardware, module: torch.nn.Module) -> None:
+        self.world, self.wire, self.hardware, self.module = world, wire, hardware, module
         self.models = self.replies = torch.empty(0, wire.layout.size)
         self.sketches = torch.empty(0, 0)
         self._learner: local.Learner | None = None
@@ -87,12 +88,11 @@ class Worker:
     @property
     def learner(self) -> local.Learner:
         """The learner of this process, made when it is first needed."""
-        if self._learner is None:  # made in the worker process, which then has its own tensors of the module
-            with seeded(0):
-                module, how = self.world.model(), self.hardware
-                self._learner = local.Learner(
-                    module, self.world.objective, self.world.augment, device=how.device, precision=how.precision
-                )
+        if self._learner is None:  # made in the worker process, which then has its own tensors of all that is trained
+            world, how = self.world, self.hardware
+            self._learner = local.Learner(
+                self.module, world.objective, world.augment, device=how.device, precision=how.precision
+            )
         return self._learner
 
     def work(self, job: Any) -> Any:
@@ -113,7 +113,8 @@ class Worker:
         Raises:
             EngineError: A task failed.
         """
-        who = f"client {client_jobs[0].client}" if len(client_jobs) == 1 else f"a block of {len(client_jobs)} clients"
+        several = f"a block of {len(client_jobs)} clients"
+        who = f"client {self.world.name(client_jobs[0].client)}" if len(client_jobs) == 1 else several
         try:
             jobs = [self._job(client_job) for client_job in client_jobs]
             replies = [local.answer(self.learner, jobs[0])] if len(jobs) == 1 else local.answer_together(self.learner, jobs)
@@ -181,11 +182,12 @@ class Worker:
         except Exception as error:
             if len(tests) > 1:  # one by one, to find the client whose test fails
                 return [self.test([test])[0] for test in tests]
-            raise EngineError(f"client {tests[0].clients[0]} failed in its test: {sentence(error)}") from error
+            raise EngineError(f"client {self.world.name(tests[0].clients[0])} failed in its test: {sentence(error)}") from error
 
     def _part(self, test: Test) -> local.Part:
         first, part = self.world.clients[test.clients[0]].test, slice(test.start, test.stop)
-        return first.inputs, first.index[part], [self.world.clients[c].test.targets[part] for c in test.clients]
+        targets = [self.world.clients[c].test.at(part).targets for c in test.clients]
+        return first.inputs, first.index[part], targets
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -228,10 +230,10 @@ class ClientPool:
 
     def __init__(self, world: World, wire: Wire, hardware: Hardware, robust: Robust | None = None) -> None:
         self.world, self.layout, self.wire, self.robust = world, wire.layout, wire, robust or Robust()
-        self.hand = Worker(world, wire, hardware)
-        self.count = hardware.processes(len(world.clients))
         with seeded(0):
-            module = world.model()
+            module = world.model()  # its frozen parameters are in memory once, for all worker processes
+        self.hand = Worker(world, wire, hardware, module)
+        self.count = hardware.processes(len(world.clients))
         self.width = hardware.block(module, world)
         normed = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules())
         self.least, self.exact = 1 + normed, normed or world.objective.loss is not cross_entropy
@@ -350,7 +352,7 @@ class ClientPool:
         """The training examples of a job; for a half, the right number of examples."""
         data = self.world.clients[client_job.client].train
         size = len(data) // 2
-        return data if client_job.half is None else Split(data.inputs, data.index[:size], data.targets[:size])
+        return data if client_job.half is None else data.at(slice(size))
 
     def _kind(self, client_job: ClientJob) -> Hashable:
         """The properties that all clients of a block share; for a client that trains alone, its id."""
@@ -451,11 +453,11 @@ class ClientPool:
         for by_targets in examples:
             firsts = tuple(clients[0] for clients in by_targets.values())
             size, start = len(self.world.clients[firsts[0]].test), 0
-            while start < size:
-                stop = min(size, start + EXAMPLES_PER_TEST - filled)
+            while start < size:  # a metric of the whole test set needs one test
+                stop = size if self.world.objective.whole else min(size, start + EXAMPLES_PER_TEST - filled)
                 job.append(Test(rows, firsts, start, stop))
                 filled, start = filled + stop - start, stop
-                if filled == EXAMPLES_PER_TEST:
+                if filled >= EXAMPLES_PER_TEST:
                     yield job
                     job, filled = [], 0
         if job:

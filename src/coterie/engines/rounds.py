@@ -244,6 +244,7 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
         silent=tuple(sorted(spoken[0] - spoken[1])),
         claimed=claimed,
         scaled=scaled,
+        names=roster.client_names,
     )
 
 
@@ -587,6 +588,11 @@ class Roster(Protocol):
     @property
     def attendance(self) -> Attendance:
         """The rounds in which clients are present, and whether they answer."""
+        ...
+
+    @property
+    def client_names(self) -> Mapping[Client, str]:
+        """The names of the clients, by id; empty if they have none."""
         ...
 
     @property

@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.data.world import World, cross_entropy
+from coterie.data.objective import cross_entropy
+from coterie.data.world import World
 from coterie.files import available_memory
 from coterie.randomness import seeded
 from coterie.settings import SettingError
@@ -320,10 +321,11 @@ class Hardware:
         """
         obstacle = next((why for part in module.modules() for why in _obstacles(part)), None)
         if self.width is not None:
+            obstacle = obstacle or (None if _of_tensors(world) else "inputs that are not single tensors")
             if self.width > 1 and obstacle:
                 raise SettingError(f"width must be 1 for a model with {obstacle}, got {self.width}")
             return self.width
-        if obstacle or world.objective.loss is not cross_entropy:
+        if obstacle or world.objective.loss is not cross_entropy or not _of_tensors(world):
             return 1
         if self._kind() != "cpu":
             return WIDEST_ON_A_GPU
@@ -342,6 +344,11 @@ def _obstacles(part: nn.Module) -> Iterator[str]:
     owned = [buffer for buffer in part._buffers.values() if buffer is not None and buffer.is_floating_point()]
     if owned and not isinstance(part, nn.modules.batchnorm._BatchNorm):
         yield f"buffers in {type(part).__name__}, which may change as it is trained"
+
+
+def _of_tensors(world: World) -> bool:
+    """Whether the inputs of all clients are single tensors in memory."""
+    return all(isinstance(data.train.inputs, torch.Tensor) for data in world.clients.values())
 
 
 def _work(parameters: int, world: World) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
 
 import torch
 
@@ -32,12 +34,12 @@ class Piece:
 class Layout:
     """Converts the float tensors of a model to a row ``(d,)`` and back.
 
-    Trainable parameters come first, in ``named_parameters`` order. Frozen parameters and float buffers (BatchNorm's running
-    statistics) follow: they are sent and averaged, but similarities do not use them. Integer buffers are not part of a row;
-    :meth:`load` does not change them.
+    Trainable parameters come first, in ``named_parameters`` order. Float buffers (BatchNorm's running statistics) follow:
+    they are sent and averaged, but similarities do not use them; see :func:`averaging` to leave some out. Frozen parameters
+    and integer buffers are not part of a row: nobody sends them, and :meth:`load` does not change them.
 
     Args:
-        module: The model. A complex parameter, or no trainable parameter, raises ``ValueError``.
+        module: The model. A complex trainable parameter, or no trainable parameter, raises ``ValueError``.
 
     Attributes:
         pieces: The tensors, in the order of the row.
@@ -57,15 +59,17 @@ class Layout:
 
     def __init__(self, module: torch.nn.Module) -> None:
         trainable = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
-        frozen = [(n, p) for n, p in module.named_parameters() if not p.requires_grad]
-        buffers = [(n, b) for n, b in module.named_buffers() if b.is_floating_point() and n in module.state_dict()]
+        stored, sent = module.state_dict(), getattr(module, AVERAGED, ("*",))
+        buffers = [
+            (n, b)
+            for n, b in module.named_buffers()
+            if b.is_floating_point() and n in stored and any(fnmatchcase(n, pattern) for pattern in sent)
+        ]
         pieces, start = [], 0
-        for name, tensor in [*trainable, *frozen, *buffers]:
-            if not tensor.is_floating_point():
-                continue
+        for name, tensor in [*trainable, *buffers]:
             pieces.append(Piece(name, tuple(tensor.shape), start))
             start = pieces[-1].stop
-        if any(p.is_complex() for p in module.parameters()):
+        if any(p.is_complex() for _, p in trainable):
             raise ValueError(f"{type(module).__name__} has a complex parameter, and only real ones are supported")
         if not trainable:
             raise ValueError(f"{type(module).__name__} has no trainable parameter")
@@ -165,6 +169,33 @@ class Layout:
         with torch.no_grad():
             for name, value in self.state_dict(row).items():
                 own[name].copy_(value)
+
+
+AVERAGED = "averaged_buffers"
+"""Attribute of a module with the names of its float buffers that are sent and averaged; without it, all are."""
+
+
+def averaging(model: Callable[[], torch.nn.Module], buffers: Iterable[str]) -> Callable[[], torch.nn.Module]:
+    """Return a function that makes the same modules, of which only some float buffers are sent and averaged.
+
+    The other buffers have the values with which the module is made, in every round and at every client. This suits a frozen
+    part with running statistics of its own.
+
+    Args:
+        model: Function that makes a module.
+        buffers: Names of the buffers, in which ``*`` stands for any text; no name for no buffer.
+
+    Returns:
+        The function; ``model`` itself if ``buffers`` has ``*``.
+    """
+    names = tuple(buffers)
+    return model if "*" in names else partial(_averaging, model, names)
+
+
+def _averaging(model: Callable[[], torch.nn.Module], names: tuple[str, ...]) -> torch.nn.Module:
+    module = model()
+    setattr(module, AVERAGED, names)
+    return module
 
 
 def own_layers(row: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:

@@ -36,6 +36,8 @@ from coterie.files import available_memory, descriptor, open_regular, read_regul
 from coterie.printable import printable
 from coterie.records import checksum
 from coterie.records.codec import DamagedError, safetensors_of
+from coterie.records.shown import ClientId, shown
+from coterie.records.shown import Line as Line
 from coterie.records.store import KEPT, SCHEMA, BusyError, Checkpoints, Fits, check_schema, sync_folder, write_whole
 from coterie.records.wellformed import flaw_of_description, flaw_of_line
 from coterie.settings import UserError, toml
@@ -64,9 +66,6 @@ EDITABLE = ("rounds", "target", "eval_every", "checkpoint_every", "checkpoints_k
 All other entries describe the run."""
 
 _MATRICES = re.compile(r"similarity/[\w-]+\.safetensors", re.ASCII)
-
-Line = dict[str, Any]
-"""One round as it is recorded: see :func:`line`."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +130,14 @@ class Record:
             DamagedError: The records have been changed or damaged, or end before the newest checkpoint.
         """
         return [entry.line for entry in self._sound()]
+
+    def shown(self) -> tuple[dict[str, Any], list[Line]]:
+        """The content of ``run.toml`` and the recorded rounds as people read them, see :func:`coterie.records.shown.shown`.
+
+        Raises:
+            UserError: As :meth:`description` and :meth:`lines`.
+        """
+        return shown(self.description(), self.lines())
 
     def keep(self, done: Round) -> Line:
         """Record a round. Its matrices are written first, so that every file that a line names exists.
@@ -455,7 +462,7 @@ def matrix_file(note: Note, round: int) -> bytes:
     return safetensors_of(tensors, {"note": to_json(about)})
 
 
-def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[int], dict[str, np.ndarray]]:
+def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[ClientId], dict[str, np.ndarray]]:
     """Read the matrices of a note.
 
     Args:
@@ -485,39 +492,8 @@ def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[li
         raise DamagedError(f"{folder / name} cannot be read; it is damaged or missing") from error
     if any(matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f" for matrix in found.values()):
         raise DamagedError(f"{folder / name} has a matrix that does not match its {len(clients)} clients")
-    return clients, found
-
-
-def spread(line: Line, metric: str = "accuracy") -> dict[str, Any]:
-    """Statistics of a metric in a tested round.
-
-    Args:
-        line: The record of the round.
-        metric: The name of the metric.
-
-    Returns:
-        ``mean``, ``std`` (the standard deviation of exactly these clients, not an estimate) and ``min`` over honest clients,
-        and ``per_client``: client -> value, for all clients.
-    """
-    values = {client: entry.get(metric) for client, entry in line["clients"].items()}
-    honest = [values[client] for client, entry in line["clients"].items() if not entry.get("adversary")] or [None]
-    row = np.array([np.nan if value is None else value for value in honest], dtype=np.float64)
-    return {"mean": float(row.mean()), "std": float(row.std()), "min": float(row.min()), "per_client": values}
-
-
-def ends(line: Line, rounds: int, target: float | None) -> bool:
-    """Whether a run ends with a round.
-
-    Args:
-        line: The record of the round.
-        rounds: Rounds of the run.
-        target: The target of the mean accuracy; None for none.
-
-    Returns:
-        Whether the round is the last, or its mean accuracy has reached the target.
-    """
-    reached = target is not None and line["tested"] and spread(line)["mean"] >= target
-    return bool(line["round"] >= rounds or reached)
+    named = about(line)
+    return [named.client(client) for client in clients], found
 
 
 def finite(value: Any) -> Any:

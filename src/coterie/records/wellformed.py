@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from coterie.boundary import Boundary
-from coterie.core import Criterion, Sign, Training
+from coterie.core import LONGEST_NAME, Criterion, Sign, Training
 from coterie.methods import METHODS
 from coterie.robust import Robust
 from coterie.settings import UserError, build, fits
@@ -69,6 +69,10 @@ def _net(value: Any) -> bool:
     return isinstance(value, Mapping) and _text(value.get("others", ""))
 
 
+def _names(value: Any) -> bool:
+    return _list(_text)(value) and len(set(value)) == len(value) and all(0 < len(name) <= LONGEST_NAME for name in value)
+
+
 _ids = _list(_whole)
 _groups = _list(_ids)
 
@@ -112,6 +116,8 @@ REQUIRED = tuple(_ALWAYS)
 
 WORLD: Mapping[str, Test] = {
     "clients": _ids,
+    "names": _names,
+    "metric": lambda value: isinstance(value, Mapping) and set(value) == {"main", "better"} and all(map(_text, value.values())),
     "examples": _ids,
     "data": _text,
     "true_groups": _groups,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.records.record import Line, Record
+from coterie.records.shown import ClientId
 from coterie.settings import UserError
 
 PlacedNotes = Sequence[tuple[int, int, Mapping[str, Any]]]
@@ -37,7 +38,7 @@ class Gathered:
     description: Mapping[str, Any]
     lines: Sequence[Line]
     nodes: Sequence[TreeNode]
-    clients: Sequence[int]
+    clients: Sequence[ClientId]
     members: Sequence[Sequence[int]]
     places: Sequence[Sequence[int]]
     notes: PlacedNotes
@@ -49,12 +50,12 @@ class Gathered:
         return facts
 
     @property
-    def truth(self) -> dict[int, int]:
+    def truth(self) -> dict[ClientId, int]:
         """The number of each client's true group, if the true groups are known."""
         return true_groups(self.facts)
 
 
-def true_groups(facts: Mapping[str, Any]) -> dict[int, int]:
+def true_groups(facts: Mapping[str, Any]) -> dict[ClientId, int]:
     """Return client -> number of its true group, from the world's table of ``run.toml``; empty if not known."""
     return {client: i for i, group in enumerate(facts.get("true_groups") or ()) for client in group}
 
@@ -69,7 +70,7 @@ def gather(folder: Path) -> Gathered:
         UserError: If there is no run, or it has no completed round.
     """
     record = Record(folder)
-    description, lines = record.description(), record.lines()
+    description, lines = record.shown()
     if not lines:
         raise UserError(f"{folder} has no completed round yet")
     return gathered(folder, description, lines)
@@ -107,7 +108,7 @@ def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> PlacedNotes
         places: Per round, the ids of its groups in their order.
     """
     out = []
-    before: dict[int, int] = {}
+    before: dict[ClientId, int] = {}
     for line, row in zip(lines, places, strict=True):
         now = {client: id for id, group in zip(row, line["groups"], strict=True) for client in group}
         out += [(line["round"], mostly(note["clients"], {**now, **before}), note) for note in line["notes"]]
@@ -115,7 +116,7 @@ def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> PlacedNotes
     return out
 
 
-def mostly(clients: Sequence[int], at: Mapping[int, int]) -> int:
+def mostly(clients: Sequence[ClientId], at: Mapping[ClientId, int]) -> int:
     """Return the group that contains more than half of these clients and consists of them by more than half, or -1.
 
     Args:
@@ -164,7 +165,7 @@ class TreeNode:
     id: int
     first: int
     last: int
-    clients: tuple[int, ...]
+    clients: tuple[ClientId, ...]
     parents: tuple[int, ...] = ()
     kind: str = ""
     why: str = ""
@@ -185,7 +186,7 @@ def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
     """
     nodes: list[TreeNode] = []
     places: list[list[int]] = []
-    before: dict[int, int] = {}  # client -> id of its node in the round before
+    before: dict[ClientId, int] = {}  # client -> id of its node in the round before
     for line in lines:
         notes = line["notes"]
         sizes = Counter(before.values())
@@ -208,7 +209,7 @@ def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
     return nodes, places
 
 
-def _node_of(clients: Sequence[int], before: Mapping[int, int], sizes: Mapping[int, int]) -> int | None:
+def _node_of(clients: Sequence[ClientId], before: Mapping[ClientId, int], sizes: Mapping[int, int]) -> int | None:
     """Return the node with exactly these clients, apart from those that were not present."""
     ids = {before[client] for client in clients if client in before}
     here = sum(client in before for client in clients)
@@ -227,12 +228,12 @@ class Reasons:
         self.about = [frozenset(note["clients"]) for note in self.notes]
         parts = [(note, part) for note in notes for part in note["parts"]]
         self.parts = [(note, len(part)) for note, part in parts]
-        self.of: dict[int, list[int]] = {}
+        self.of: dict[ClientId, list[int]] = {}
         for i, (_, part) in enumerate(parts):
             for client in part:
                 self.of.setdefault(client, []).append(i)
 
-    def why(self, group: Sequence[int]) -> Mapping[str, Any] | None:
+    def why(self, group: Sequence[ClientId]) -> Mapping[str, Any] | None:
         """Return the note that explains a group.
 
         Args:
@@ -254,7 +255,7 @@ class Reasons:
         return WAITS if len(self.notes[about]["parts"]) > 1 else self.notes[about]
 
 
-def _new(id: int, round: int, group: Sequence[int], came: Counter[int], reasons: Reasons | None) -> TreeNode:
+def _new(id: int, round: int, group: Sequence[ClientId], came: Counter[int], reasons: Reasons | None) -> TreeNode:
     note = reasons.why(group) if reasons else None
     parents = tuple(source for source, _ in came.most_common())
     if note is None:
@@ -262,7 +263,7 @@ def _new(id: int, round: int, group: Sequence[int], came: Counter[int], reasons:
     return TreeNode(id, round, round, tuple(group), parents, note["kind"], note["text"], note["numbers"])
 
 
-def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients: Sequence[int]) -> list[list[int]]:
+def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients: Sequence[ClientId]) -> list[list[int]]:
     """Return, per client, the id of its node in each round, or -1 if it was not present.
 
     Args:
@@ -280,7 +281,10 @@ def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients:
 
 
 def ordered(
-    clients: Sequence[int], members: Sequence[Sequence[int]], nodes: Sequence[TreeNode], truth: Mapping[int, int] | None = None
+    clients: Sequence[ClientId],
+    members: Sequence[Sequence[int]],
+    nodes: Sequence[TreeNode],
+    truth: Mapping[ClientId, int] | None = None,
 ) -> list[int]:
     """Return the positions of clients in an order that puts the members of each present group side by side.
 

@@ -13,7 +13,8 @@ import scipy
 from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
 from coterie.files import within
-from coterie.records.record import RUN, Line, Record, ends, finite, spread
+from coterie.records.record import RUN, Line, Record, finite
+from coterie.records.shown import ClientId, about, ends, spread
 from coterie.settings import UserError
 
 Summary = dict[str, Any]
@@ -38,7 +39,9 @@ def summary(run: Path | str) -> Summary:
         - groups and true_groups: lists of lists of client ids; true_groups is None if not known
         - ari: the adjusted Rand index of groups and true_groups over the clients that are present, or None
         - adversaries, and isolated: the share of them that is isolated, or None
-        - accuracy: mean, std and min over clients, and per_client, in the last tested round
+        - metric: the name of the main metric, better: whether a greater or a smaller value is better
+        - score: mean, std and worst of the main metric over clients, and per_client, in the last tested round; and the same
+          under the metric's own name, such as accuracy
         - loss and each other metric: the mean over clients
         - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An evaluation is that of a model
           on a client's data, requested by the method.
@@ -49,7 +52,7 @@ def summary(run: Path | str) -> Summary:
         UserError: If no round is completed yet.
     """
     record = Record(run)
-    return summarised(run, record.description(), record.lines())
+    return summarised(run, *record.shown())
 
 
 def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]) -> Summary:
@@ -99,7 +102,7 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
     return result
 
 
-def without(groups: Sequence[Sequence[int]], clients: Sequence[int]) -> list[list[int]]:
+def without(groups: Sequence[Sequence[ClientId]], clients: Sequence[ClientId]) -> list[list[ClientId]]:
     """Return the groups without these clients; groups that become empty are left out.
 
     Args:
@@ -114,7 +117,7 @@ def without(groups: Sequence[Sequence[int]], clients: Sequence[int]) -> list[lis
     return [group for group in left if group]
 
 
-def isolated(groups: Sequence[Sequence[int]], adversaries: Sequence[int]) -> float | None:
+def isolated(groups: Sequence[Sequence[ClientId]], adversaries: Sequence[ClientId]) -> float | None:
     """Return the share of the adversaries that are in no group with an honest client.
 
     Args:
@@ -155,7 +158,7 @@ def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | Non
     return {"epsilon": spent(boundary["noise"], updates, delta), "delta": delta, "updates": updates}
 
 
-def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | None) -> float | None:
+def agreement(groups: Sequence[Sequence[ClientId]], truth: Sequence[Sequence[ClientId]] | None) -> float | None:
     """Return the adjusted Rand index of two partitions of the same clients.
 
     Args:
@@ -174,24 +177,25 @@ def agreement(groups: Sequence[Sequence[int]], truth: Sequence[Sequence[int]] | 
     return adjusted_rand([mine[c] for c in sorted(mine)], [true[c] for c in sorted(mine)])
 
 
-def mean_of(line: Line, clients: Iterable[int], metric: str = "accuracy") -> float | None:
+def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float | None:
     """Return the mean of a metric over these clients in one round; over the honest ones only, if there are any.
 
     Args:
         line: The record of the round.
         clients: The clients to average over.
-        metric: The name of the metric.
+        metric: The name of the metric; the main one if it is empty.
 
     Returns:
         The mean, or None if no client has a value.
     """
+    metric = metric or about(line).main
     entries = [line["clients"][str(client)] for client in clients if str(client) in line["clients"]]
     honest = [entry for entry in entries if not entry.get("adversary")] or entries
     values = [value for entry in honest if (value := entry.get(metric)) is not None]
     return float(np.mean(values)) if values else None
 
 
-def silent(line: Line, client: int) -> bool:
+def silent(line: Line, client: ClientId) -> bool:
     """Return whether a client was asked in a round and did not answer.
 
     A client whose reply was refused has answered.
@@ -208,15 +212,15 @@ ABOUT = ("group", "adversary")
 
 
 def scores(lines: Sequence[Line]) -> Summary:
-    """Return accuracy, loss and each other metric of the last tested round of ``lines``."""
-    tested = next((line for line in reversed(lines) if line["tested"]), None)
+    """Return the main metric, the loss and each other metric of the last tested round of ``lines``."""
+    tested, one = next((line for line in reversed(lines) if line["tested"]), None), about(lines[-1])
+    found: Summary = {"metric": one.main, "better": one.better, "score": None, one.main: None, "loss": None}
     if tested is None:
-        return {"accuracy": None, "loss": None}
+        return found
     names = dict.fromkeys(name for client in tested["clients"].values() for name in client if name not in ABOUT)
-    return {
-        "accuracy": None,
-        **{name: spread(tested, name) if name == "accuracy" else spread(tested, name)["mean"] for name in names},
-    }
+    found |= {name: spread(tested, name)["mean"] for name in names if name != one.main}
+    score = spread(tested)
+    return {**found, "score": score, one.main: score}
 
 
 def expand(folders: Iterable[Path | str]) -> list[Path]:
@@ -242,11 +246,11 @@ def expand(folders: Iterable[Path | str]) -> list[Path]:
     return out
 
 
-ALIKE = ("method", "scenario", "settings", "scenario_settings", "training", "boundary", "limits")
+ALIKE = ("method", "scenario", "settings", "scenario_settings", "training", "boundary", "limits", "metric", "better")
 """Keys that are equal in runs that differ in their seed alone."""
 
 COMPARED = (
-    "accuracy",
+    "score",
     "worst",
     "std",
     "loss",
@@ -259,8 +263,8 @@ COMPARED = (
     "evaluations",
     "seconds",
 )
-PARTS = {"accuracy": "mean", "worst": "min", "std": "std"}
-"""Compared numbers that are parts of a summary's accuracy."""
+PARTS = {"score": "mean", "worst": "worst", "std": "std"}
+"""Compared numbers that are parts of a summary's score."""
 
 
 def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
@@ -270,9 +274,10 @@ def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
         runs: Run directories, or folders that contain some.
 
     Returns:
-        One dict per entry. Each of accuracy (mean over clients), worst (lowest accuracy of a client), std (of accuracy, over
-        clients), loss, ari, isolated, groups (their number), exchanges, bytes_up, bytes_down, evaluations and seconds is
-        ``{mean, low, high}``: the mean over seeds and its 95% interval by Student's t. low and high are None for one seed.
+        One dict per entry. Each of score (the main metric, mean over clients; also under the metric's own name), worst (its
+        worst value of a client), std (its standard deviation over clients), loss, ari, isolated, groups (their number),
+        exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean, low, high}``: the mean over seeds and its 95%
+        interval by Student's t. low and high are None for one seed.
 
     Raises:
         UserError: If a folder has no runs.
@@ -305,13 +310,14 @@ def _compared(members: list[Summary]) -> dict[str, Any]:
     }
     for name in COMPARED:
         out[name] = interval([_number(m, name) for m in members])
+    out[first["metric"]] = out["score"]
     result: dict[str, Any] = finite(out)
     return result
 
 
 def _number(one: Summary, name: str) -> float | None:
     if name in PARTS:
-        return one["accuracy"] and one["accuracy"][PARTS[name]]
+        return one["score"] and one["score"][PARTS[name]]
     value: float | None = len(one["groups"]) if name == "groups" else one.get(name)
     return value
 

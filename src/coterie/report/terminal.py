@@ -17,6 +17,7 @@ from rich.tree import Tree
 
 from coterie.printable import printable
 from coterie.records.record import Line
+from coterie.records.shown import ClientId, about
 from coterie.report.summary import Summary, mean_of
 
 
@@ -47,16 +48,16 @@ def console(stream: IO[str]) -> Console:
 
 
 def tree(lines: Sequence[Line]) -> Tree:
-    """Return the groups of a run as a tree of splits: members, mean accuracy, and the round and reason of each split."""
+    """Return the groups of a run as a tree of splits: members, mean score, and the round and reason of each split."""
     tested = next((line for line in reversed(lines) if line["tested"]), None)
     return _branch(history(lines), tested, None)
 
 
 def _branch(group: Group, tested: Line | None, parent: Tree | None) -> Tree:
     label = Text(members(group.clients), style="bold" if not group.parts else "")
-    accuracy = mean_of(tested, group.clients) if tested else None
-    if accuracy is not None:
-        label.append(f"  accuracy {accuracy:.3f}", style="cyan")
+    score = mean_of(tested, group.clients) if tested else None
+    if tested and score is not None:
+        label.append(f"  {about(tested).main} {score:.3f}", style="cyan")
     if group.parts and group.round is not None:
         label.append(f"\nround {group.round}: ", style="yellow")
         label.append(printable(group.why or "groups of the last round"), style="dim")
@@ -68,23 +69,25 @@ def _branch(group: Group, tested: Line | None, parent: Tree | None) -> Tree:
     return branch
 
 
-def members(clients: Iterable[int], most: int = 12) -> str:
-    """Return a list of clients in words: consecutive ids are joined, and long lists are cut.
+def members(clients: Iterable[ClientId], most: int = 12) -> str:
+    """Return a list of clients in words: consecutive numbers are joined, and long lists are cut.
 
     Args:
-        clients: The client ids.
+        clients: The clients, all numbers or all names.
         most: The greatest number of parts to show.
 
     Example:
+        >>> members(["north", "south"])
+        'north, south (2 clients)'
         >>> members([0, 1, 2, 3, 4, 7, 9])
         '0-4, 7, 9 (7 clients)'
         >>> members(range(0, 100, 2), most=3)
         '0, 2, 4, ... 98 (50 clients)'
     """
-    ids = sorted(clients)
-    spans: list[list[int]] = []
+    ids: list[Any] = sorted(clients)
+    spans: list[list[Any]] = []
     for client in ids:
-        if spans and client == spans[-1][-1] + 1:
+        if spans and not isinstance(client, str) and client == spans[-1][-1] + 1:
             spans[-1] = [spans[-1][0], client]
         else:
             spans.append([client, client])
@@ -114,7 +117,7 @@ def event(note: Mapping[str, Any], round: int) -> Text | None:
 def table(summaries: Sequence[Summary]) -> Table:
     """Return a table with one row per run.
 
-    The columns are the mean and worst accuracy over clients, the groups, their agreement with the true groups, traffic and
+    The columns are the mean and worst score over clients, the groups, their agreement with the true groups, traffic and
     time. With one metric the table fits into 80 columns.
 
     Args:
@@ -123,19 +126,20 @@ def table(summaries: Sequence[Summary]) -> Table:
     out = Table(box=None, pad_edge=False, header_style="bold")
     seeds = len({one["seed"] for one in summaries}) > 1
     others = _other_metrics(summaries)
-    for name in ("method", *(["seed"] if seeds else []), "rounds", "accuracy", "worst", *others, "groups"):
+    metric = title(summaries)
+    for name in ("method", *(["seed"] if seeds else []), "rounds", metric, "worst", *others, "groups"):
         out.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
     attacked = any(one.get("isolated") is not None for one in summaries)
     for name in ("ARI", *(["isolated"] if attacked else []), "up", "down", "seconds"):
         out.add_column(name, justify="right", no_wrap=True)
     for one in summaries:
-        accuracy = one["accuracy"] or {}
+        score = one["score"] or {}
         out.add_row(
             one["method"],
             *([str(one["seed"])] if seeds else []),
             str(one["rounds"]),
-            number(accuracy.get("mean")),
-            number(accuracy.get("min")),
+            number(score.get("mean")),
+            number(score.get("worst")),
             *(number(one.get(name)) for name in others),
             str(len(one["groups"])),
             number(one["ari"], 2),
@@ -148,18 +152,24 @@ def table(summaries: Sequence[Summary]) -> Table:
 
 
 def _other_metrics(summaries: Sequence[Summary]) -> list[str]:
-    """Return the scenario's metrics besides loss and accuracy; in a summary they follow loss and precede the bytes."""
+    """Return the metrics besides the loss and the main one; in a summary they follow the loss and precede the bytes."""
     names: dict[str, None] = {}
     for one in summaries:
         keys = list(one)
-        names |= dict.fromkeys(k for k in keys[keys.index("accuracy") : keys.index("bytes_up")])
-    return [name for name in names if name not in ("accuracy", "loss")]
+        names |= dict.fromkeys(k for k in keys[keys.index("loss") + 1 : keys.index("bytes_up")] if k != one["metric"])
+    return list(names)
+
+
+def title(results: Iterable[Mapping[str, Any]]) -> str:
+    """Return the heading of a column of main metrics: the metric's name, or "score" if there are several metrics."""
+    names = {one["metric"] for one in results}
+    return names.pop() if len(names) == 1 else "score"
 
 
 def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
     """Return a table per scenario, with one row per method.
 
-    A row shows means over seeds and, with more than one seed, half the 95% interval of the accuracy. Several entries of one
+    A row shows means over seeds and, with more than one seed, half the 95% interval of the score. Several entries of one
     method are numbered, and the settings in which they differ are listed below the table.
 
     Args:
@@ -195,7 +205,7 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
     for name in (
         "seeds",
         "rounds",
-        "accuracy",
+        title(compared),
         "worst\nclient",
         "std of\nclients",
         "adjusted\nRand",
@@ -213,7 +223,7 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
             label,
             str(len(one["seeds"])),
             str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}",
-            plus_minus(one["accuracy"]),
+            plus_minus(one["score"]),
             number(one["worst"]["mean"]),
             number(one["std"]["mean"]),
             number(one["ari"]["mean"], 2),
@@ -283,7 +293,7 @@ def size(count: float | None) -> str:
 # The history of a run's groups: the tree of groups and their splits, computed from the records.
 
 
-Members = tuple[int, ...]
+Members = tuple[ClientId, ...]
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from coterie.records.shown import ClientId
 from coterie.report.terminal import members
 
 
@@ -27,7 +28,7 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def who(clients: Iterable[int]) -> str:
+def who(clients: Iterable[ClientId]) -> str:
     """Return a group in words.
 
     Example:

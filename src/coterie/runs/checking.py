@@ -24,11 +24,11 @@ from coterie.records.record import (
     SIMILARITY,
     Entry,
     Record,
-    ends,
     load_matrices,
     read_recorded,
     read_toml,
 )
+from coterie.records.shown import Shown, ends
 from coterie.records.store import LOCK, PART, Checkpoints, check_schema, write_whole
 from coterie.runs.export import MODELS, read_document, read_model
 from coterie.runs.run import EXPERIMENT, reopen
@@ -248,7 +248,8 @@ class _Checking:
     def rest(self, record: Record, entries: list[Entry]) -> None:
         """Report the bytes after the last complete line."""
         path, description = record.folder / ROUNDS, record.description()
-        if entries and ends(entries[-1].line, description["rounds"], description.get("target")):
+        last = entries and Shown.of(description["world"]).line(entries[-1].line)
+        if last and ends(last, description["rounds"], description.get("target")):
             text = "has data after the last round, which no command reads; they may be deleted"
         elif _goes_on(record.folder):
             text = "has a last line that is being written"

@@ -19,11 +19,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from coterie.boundary import Wire
 from coterie.core import Assignment, Client, Method, Plan, Position, Replies, Round, Task
-from coterie.data.world import ClientData, Split, World
+from coterie.data.batches import tensors
+from coterie.data.world import ClientData, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.pool import ClientPool
 from coterie.engines.workers import Hardware
@@ -203,7 +205,7 @@ class _FirstRounds:
 
     def _ended(self, done: Round) -> dict[str, float]:
         """The work of a round besides its tasks, and what it writes."""
-        scores = dict.fromkeys(done.assignment.row, dict.fromkeys(self.world.objective.names, SCORE))
+        scores = dict.fromkeys(done.assignment.row, dict.fromkeys(["loss", *self.world.objective.named], SCORE))
         plain, scored = (len(to_json(line(replace(done, scores=some))).encode()) for some in (None, scores))
         matrices = sum(matrix.nbytes for note in done.notes for matrix in note.similarity.values())
         often = 1 / self.experiment.eval_every
@@ -252,12 +254,12 @@ def _some(world: World, count: int) -> World:
 
 def _short(data: ClientData, count: int) -> ClientData:
     """The first examples of a client; the test is on its training examples."""
-    train, validation = (Split(s.inputs, s.index[:count], s.targets[:count]) for s in (data.train, data.validation))
+    train, validation = (s.at(slice(count)) for s in (data.train, data.validation))
     return replace(data, train=train, validation=validation, test=train)
 
 
 def _data_bytes(world: World) -> float:
     """Bytes of all clients' examples; examples that several clients share are counted once."""
     splits = [split for data in world.clients.values() for split in (data.train, data.validation, data.test)]
-    tensors = {id(tensor): tensor.nbytes for split in splits for tensor in (split.inputs, split.index, split.targets)}
-    return float(sum(tensors.values()))
+    found = [one for split in splits for one in tensors((split.inputs, split.index, split.targets))]
+    return float(sum({id(one): one.nbytes for one in found if isinstance(one, torch.Tensor)}.values()))

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
 from coterie.core import Assignment, Client, Cohort, Position
+from coterie.data.objective import mean_probability
 from coterie.data.scenario import OwnWorld
-from coterie.data.world import mean_probability
 from coterie.files import read_within
 from coterie.models import nets
 from coterie.models import nets as models
@@ -35,7 +35,8 @@ from coterie.randomness import seeded
 from coterie.records import checksum
 from coterie.records.checksum import digest, sealed_json
 from coterie.records.codec import DamagedError, from_stored
-from coterie.records.record import RUN, ends, to_json
+from coterie.records.record import RUN, to_json
+from coterie.records.shown import Shown, ends
 from coterie.records.store import SCHEMA, check_schema
 from coterie.runs.run import Run, reopen
 from coterie.settings import UserError
@@ -59,6 +60,7 @@ class Net:
         sealed: The map of the models, if only the clients know its secret.
         stays: Layers that stay at the clients. The server does not have them.
         layers: All layers that are trained.
+        untrained: Names of tensors that are not part of a row: frozen parameters and integer buffers.
         named: Function from a row ``(d,)`` to all tensors by name, as copies.
     """
 
@@ -66,6 +68,7 @@ class Net:
     sealed: Mapping[str, Any] | None
     stays: tuple[str, ...]
     layers: tuple[str, ...]
+    untrained: tuple[str, ...]
     named: Callable[[Tensor], Tensors]
 
     def tensors(self, row: Tensor) -> Tensors:
@@ -73,6 +76,11 @@ class Net:
         if set(self.stays) == set(self.layers):
             return {}
         return {name: value for name, value in self.named(row).items() if name.rpartition(".")[0] not in self.stays}
+
+    def shared(self, tensors: Tensors) -> Tensors:
+        """Those of a model's tensors that all models share and that are large, so that a file of their own has them."""
+        same = {name: tensors[name] for name in self.untrained if name in tensors}
+        return same if sum(tensor.nbytes for tensor in same.values()) > SMALL else {}
 
 
 def net_of(run: Run, position: Position, numbers: int) -> Net:
@@ -110,7 +118,11 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
         # Copies: safetensors does not accept two names for the same memory, which tied layers have.
         return {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
 
-    return Net(about, sealed, stays, tuple(layout.columns), named)
+    sent = {piece.name for piece in layout.pieces}
+    whole = module.state_dict(keep_vars=True)  # the parameters themselves: tied ones are the same object
+    trained = {id(whole[name]) for name in sent}
+    untrained = tuple(name for name, value in whole.items() if id(value) not in trained)
+    return Net(about, sealed, stays, tuple(layout.columns), untrained, named)
 
 
 def of_federation(run: Run) -> bool:
@@ -172,8 +184,8 @@ def _stays(run: Run, position: Position) -> tuple[str, ...]:
         return tuple(sorted({layer for task in plan.tasks.values() for layer in task.keep}))
 
 
-def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], Callable[[Tensor], Tensors]]:
-    """The fields ``layers`` and ``named`` of a federation's net, from the description that its server has recorded.
+def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], tuple[str, ...], Callable[[Tensor], Tensors]]:
+    """The fields ``layers``, ``untrained`` and ``named`` of a federation's net, from its server's description.
 
     ``tensors``: in the order of a row. ``trainable``: how many of them are trainable. ``tied``: the further names of tensors
     that have several. ``others``: the file of the tensors that have no place in a row. With ``whole``, all tensors stay
@@ -200,7 +212,7 @@ def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], Callable[[Tensor
             start = stop
         return {**out, **{name: out[other].clone() for name, other in tied.items()}}
 
-    return layers, named
+    return layers, tuple(others), named
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -215,6 +227,12 @@ def _dtype(name: str) -> torch.dtype:
 
 
 MODELS = "models.json"
+
+SHARED = "shared.safetensors"
+"""File of the tensors that no client trains, such as a frozen backbone, if they are large; all models share it."""
+
+SMALL = 2**20
+"""Bytes of such tensors up to which each model's file has them, so that it is complete."""
 
 Key = tuple[int, Client | None]
 """A model that serves clients: its row in the assignment and, if a client keeps own layers, the client."""
@@ -280,7 +298,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         hint = f"it was renamed, or it has not started; to start it, run coterie resume {run.folder.parent}"
         raise UserError(f"{run.folder} has no run: {hint}")
     stored = run.record.stored(Position, fallback=False)
-    lines = run.record.lines()  # read after the checkpoint: a process records a round before it stores its checkpoint
+    _, lines = run.record.shown()  # read after the checkpoint: a process records a round before it stores its checkpoint
     if stored is None or not lines:
         how = "start its ServerApp again" if of_federation(run) else f"run coterie resume {run.folder}"
         raise UserError(f"{run.folder} has no completed round yet; to continue, {how}")
@@ -292,18 +310,23 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     with from_stored(path):
         assignment: Assignment = run.method.assignment(position.state)
         numbers = assignment.models.shape[1]
-        files, clients = _files(assignment, position)
+        files, clients = _files(assignment, position, Shown.of(run.record.description()["world"]))
     net = net_of(run, position, numbers)
     folder.mkdir(exist_ok=True)
     checksums = {}
     for (row, client), name in files.items():
         with from_stored(path):
             tensors = net.tensors(own_layers(assignment.models[row], None if client is None else position.kept[client]))
-            data = safetensors.torch.save(tensors)
+            shared = net.shared(tensors)
+            data = safetensors.torch.save({key: value for key, value in tensors.items() if key not in shared})
         if not tensors:
             raise UserError(f"{run.method.name} keeps all layers at the clients, and {run.folder} has no model of them")
         (folder / name).write_bytes(data)
         checksums[name] = digest(data)
+        if shared and SHARED not in checksums:
+            data = safetensors.torch.save(shared)
+            (folder / SHARED).write_bytes(data)
+            checksums[SHARED] = digest(data)
     document = {
         "schema": SCHEMA,
         "coterie": version("coterie"),
@@ -316,7 +339,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         "sealed": net.sealed,
         "stays": net.stays,
         "ensemble": assignment.ensemble,
-        "groups": assignment.groups,
+        "groups": lines[round - 1]["groups"],
         "clients": clients,
         "files": checksums,
     }
@@ -328,7 +351,7 @@ def _limits(run: Run) -> dict[str, Any]:
     return {"rounds": run.experiment.rounds, "target": run.experiment.target}
 
 
-def _files(assignment: Assignment, position: Position) -> tuple[dict[Key, str], dict[str, dict[str, Any]]]:
+def _files(assignment: Assignment, position: Position, names: Shown) -> tuple[dict[Key, str], dict[str, dict[str, Any]]]:
     """(model -> file, client -> its entry). Each model has one file, named by a group, a client or its number in a path.
 
     A file has a group's name only if its model serves the whole group. A client that keeps layers has a separate model.
@@ -351,9 +374,9 @@ def _files(assignment: Assignment, position: Position) -> tuple[dict[Key, str], 
     group_of = {c: number for number, group in enumerate(assignment.groups) for c in group}
     clients: dict[str, dict[str, Any]] = {}
     for client, key in keys.items():
-        clients[str(client)] = {"group": group_of.get(client), "file": files[key]}
+        entry = clients[str(names.client(client))] = {"group": group_of.get(client), "file": files[key]}
         if client in paths:
-            clients[str(client)]["path"] = [files[key] for key in paths[client]]
+            entry["path"] = [files[key] for key in paths[client]]
     return files, clients
 
 
@@ -378,7 +401,7 @@ class Ensemble(nn.Module):
 
 def load(
     folder: Path | str,
-    client: Client,
+    client: Client | str,
     *,
     model: Callable[[], nn.Module] | None = None,
     secret: int | None = None,
@@ -390,7 +413,7 @@ def load(
 
     Args:
         folder: The export. It may come from another person: no code that it names is imported.
-        client: The client's id.
+        client: The client's name or number.
         model: Makes the net, if Coterie has no name for it (as in a federation), or if the name stands for code.
         secret: The clients' secret, if the models are sealed by a boundary's rotation.
         trust_code: Whether a model that the folder names as ``package.module:Name`` may be imported.
@@ -414,8 +437,9 @@ def load(
         )
     _check_secret(folder, document["sealed"], secret)
     nets = []
+    shared = read_model(folder, SHARED, document) if SHARED in document["files"] else {}
     for name in files:
-        tensors = read_model(folder, name, document)
+        tensors = {**shared, **read_model(folder, name, document)}
         net, called = _made(folder, document["model"], model, trust_code, sum(one.numel() for one in tensors.values()))
         nets.append(_filled(net, called, folder / name, tensors, document["sealed"], secret))
     return (nets[0] if len(nets) == 1 else Ensemble(nets)).eval()

@@ -9,17 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from coterie.boundary import Boundary, known_by
 from coterie.core import Method, Position, Round, Training
+from coterie.data.batches import Batch, Items, tensors
 from coterie.data.scenario import OwnWorld, Scenario, find
-from coterie.data.world import World
+from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.workers import EngineError
 from coterie.files import within
@@ -27,8 +30,9 @@ from coterie.methods import method_class
 from coterie.models import nets
 from coterie.records.checksum import sealed_toml
 from coterie.records.codec import DamagedError, from_stored
-from coterie.records.record import RUN, Line, Record, ends, read_recorded, to_toml
+from coterie.records.record import RUN, Line, Record, read_recorded, to_toml
 from coterie.records.record import versions as versions
+from coterie.records.shown import Shown, ends
 from coterie.records.store import LOCK, PART, SCHEMA, held, write_whole
 from coterie.robust import Robust
 from coterie.runs.experiment import Experiment, data_folder, make, own, read
@@ -219,7 +223,7 @@ class Run:
             known = self.experiment.origin and self.experiment.origin.secret
             secret = {"secret": known} if known else _secret_of(self.experiment)
             record.describe({**self.experiment.spec(), **secret, "world": facts, "versions": versions()})
-        elif facts != record.description()["world"]:
+        elif not same_world(facts, record.description()["world"]):
             raise UserError(f"{self.folder} cannot be resumed: the scenario's clients or data have changed")
         try:
             stored = record.go_on(Position, self.experiment.checkpoint_every)
@@ -235,6 +239,8 @@ class Run:
         return last
 
     def _last(self, recorded: Line) -> bool:
+        if self.experiment.target is not None:
+            recorded = Shown.of(self.record.description()["world"]).line(recorded)
         return ends(recorded, self.experiment.rounds, self.experiment.target)
 
 
@@ -264,8 +270,9 @@ def world_facts(world: World) -> dict[str, Any]:
         world: The clients and their data.
 
     Returns:
-        The client ids, the sizes of their training sets in that order, a digest of all data, and where they apply: the true
-        groups, the hostile clients, and a description from which a net like the clients' can be made.
+        The client ids, the sizes of their training sets in that order, a digest of all data, and where they apply: the names
+        of the clients in that order, a main metric other than the accuracy, the true groups, the hostile clients, and a
+        description from which a net like the clients' can be made.
     """
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
@@ -273,6 +280,10 @@ def world_facts(world: World) -> dict[str, Any]:
         "examples": [len(world.clients[c].train) for c in clients],
         "data": digest(world),
     }
+    if names := world.client_names:
+        facts["names"] = [names[client] for client in clients]
+    if (world.objective.main, world.objective.better) != (Shown.main, Shown.better):
+        facts["metric"] = {"main": world.objective.main, "better": world.objective.better}
     if world.truth is not None:
         facts["true_groups"] = [list(group) for group in world.truth]
     if world.attacks:
@@ -282,8 +293,17 @@ def world_facts(world: World) -> dict[str, Any]:
     return facts
 
 
+def same_world(facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+    """Whether these facts are those that a run has recorded; older runs have no names."""
+    return {name: value for name, value in facts.items() if name != "names" or name in recorded} == recorded
+
+
 def digest(world: World) -> str:
-    """A hash of the examples and targets of all clients; a pool that clients share is read once."""
+    """A hash of the examples and targets of all clients; a pool that clients share is read once.
+
+    Of a data set that is read item by item, :data:`PROBED` items of each split are hashed, evenly spaced. If an item is not
+    the same when it is read again, as with random augmentation, only the numbers of items are.
+    """
     state = hashlib.blake2b(digest_size=16)
     seen: set[int] = set()
     for client in sorted(world.clients):
@@ -291,9 +311,22 @@ def digest(world: World) -> str:
         for split in (data.train, data.validation, data.test):
             new = () if id(split.inputs) in seen else (split.inputs,)
             seen.add(id(split.inputs))
-            for tensor in (*new, split.index, split.targets):
+            parts = (_probed(split), split.index) if isinstance(split.inputs, Items) else (*new, split.index, split.targets)
+            for tensor in tensors(parts):
                 state.update(tensor.contiguous().numpy())
     return state.hexdigest()
+
+
+PROBED = 16
+"""Items of a split that are hashed, of a data set that is read item by item."""
+
+
+def _probed(split: Split) -> list[Batch]:
+    """Some items of a split, each as a batch of one; none if an item is not the same when it is read again."""
+    at = torch.linspace(0, len(split) - 1, min(PROBED, len(split))).long()
+    first, again = (split.batch(at[:1]) for _ in range(2)) if len(split) else ((), ())
+    same = all(torch.equal(one, two) for one, two in zip(tensors(first), tensors(again), strict=True))
+    return [split.batch(at[i : i + 1]) for i in range(len(at))] if same else []
 
 
 def changed_versions(run: Run) -> list[str]:

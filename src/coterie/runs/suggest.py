@@ -40,7 +40,7 @@ from coterie.models.layout import own_layers
 from coterie.records.codec import from_stored
 from coterie.records.record import Line
 from coterie.runs.experiment import data_folder
-from coterie.runs.run import Run, reopen, world_facts
+from coterie.runs.run import Run, reopen, same_world, world_facts
 from coterie.settings import SettingError, UserError
 
 # ----------------------------------------------------------------------------------------------------
@@ -849,7 +849,7 @@ def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Feder
     """The method's description of the run's clients, and the processes that train them on the data of the run."""
     experiment = replace(run.experiment, data=data_folder(data or run.experiment.data))
     world = experiment.world(run.seed)
-    if world_facts(world) != run.record.description()["world"]:
+    if not same_world(world_facts(world), run.record.description()["world"]):
         raise UserError(f"{run.folder} cannot be probed: the scenario's clients or data have changed")
     hardware = experiment.hardware(workers)
     hardware.check(world)

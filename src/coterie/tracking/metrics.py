@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coterie.printable import printable
-from coterie.records.record import Line, spread
+from coterie.records.record import Line
+from coterie.records.shown import ClientId, spread
 from coterie.report.summary import ABOUT, agreement, isolated, mean_of, without
 
 MOST = 100
@@ -57,7 +58,7 @@ def _of_notes(notes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float |
             continue
         about = name_of(note["clients"]) + (f"/{note['kind']}" if note["kind"] in EVENTS else "")
         for criterion in note["criteria"]:
-            name = re.sub(r"[^\w.-]", "_", criterion["name"])  # MLflow refuses most other signs
+            name = _safe(criterion["name"])
             yield f"criteria/{about}/{name}", criterion["value"]
             yield f"criteria/{about}/{name}/bound", criterion["bound"]
         yield from ((f"numbers/{about}/{name}", value) for name, value in note["numbers"].items())
@@ -71,15 +72,21 @@ def _of_clients(line: Line) -> Iterator[tuple[str, float | None]]:
         return
     for metric in dict.fromkeys(name for entry in clients.values() for name in entry if name not in ABOUT):
         whole = spread(line, metric)
-        yield from ((f"{metric}/{part}", whole[part]) for part in ("mean", "std", "min"))
+        yield from ((f"{metric}/{part}", whole[part]) for part in ("mean", "std", "worst"))
         yield from ((f"cluster/{name_of(group)}/{metric}", mean_of(line, group, metric)) for group in line["groups"])
         if len(clients) <= MOST:
-            yield from ((f"client/{client}/{metric}", value) for client, value in whole["per_client"].items())
+            yield from ((f"client/{_safe(client)}/{metric}", value) for client, value in whole["per_client"].items())
 
 
-def name_of(group: Sequence[int]) -> str:
-    """The name of a group, after its smallest member. After a split, one part keeps the name, and its curve continues."""
-    return f"of-{min(group)}"
+def name_of(group: Sequence[ClientId]) -> str:
+    """The name of a group, after its first member. After a split, one part keeps the name, and its curve continues."""
+    first: Any = min(group)
+    return f"of-{_safe(first)}"
+
+
+def _safe(name: ClientId) -> str:
+    """A name without signs that MLflow refuses."""
+    return re.sub(r"[^\w.-]", "_", str(name), flags=re.ASCII)
 
 
 def words(line: Line) -> str:

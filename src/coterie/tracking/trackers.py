@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from coterie.files import check_links, descriptor, read_within, within
-from coterie.records.record import ROUNDS, Line, Record, ends
+from coterie.records.record import ROUNDS, Line, Record
+from coterie.records.shown import Shown, ends, shown
 from coterie.records.store import SCHEMA, check_schema, write_whole
 from coterie.runs.run import EXPERIMENT
 from coterie.settings import UserError
@@ -60,7 +61,8 @@ class Tracker(ABC):
     def __init__(self, folder: Path, where: str = "") -> None:
         self.folder, self.where = folder.absolute(), where
         self.home = self.folder.parent if (self.folder.parent / EXPERIMENT).is_file() else self.folder
-        self._description = Record(folder).description()
+        description = Record(folder).description()
+        self._shown, self._description = Shown.of(description["world"]), shown(description, ())[0]
         self.settings, self._metrics = settings(self._description), Metrics(self._description["world"])
         self._at, self.finished = 0, False
         self._path = within(self.folder, f"{TRACK}/{self.name}.json")
@@ -91,7 +93,7 @@ class Tracker(ABC):
                 if not raw.endswith(b"\n"):  # it is being written
                     return
                 self._at += len(raw)
-                self._track(json.loads(raw))
+                self._track(self._shown.line(json.loads(raw)))
 
     def _track(self, line: Line) -> None:
         numbers = self._metrics.of(line)
@@ -126,7 +128,7 @@ class TensorBoard(Tracker):
         to = self.home / TRACK / "tensorboard" / self.folder.name
         self.writer = SummaryWriter(str(to), purge_step=self.round + 1)
         if not self.round:
-            for summary in hparams(self.settings, {"accuracy/mean": 0.0}):  # shown beside the settings
+            for summary in hparams(self.settings, {f"{self._shown.main}/mean": 0.0}):  # shown beside the settings
                 self.writer._get_file_writer().add_summary(summary)
 
     def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
-from coterie.data.world import Split, cross_entropy
+from coterie.data.objective import counted, cross_entropy
+from coterie.data.world import Split
 from coterie.training.learner import Learner, batch_starts, passes, stepper
 from coterie.training.precision import computing
 
@@ -115,15 +116,16 @@ class Block:
         outputs = outputs.float()
         if self.learner.objective.loss is cross_entropy:
             losses = nn.functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
-            # The sum of the clients' means over examples that are present: each mean depends on one model only.
-            each = losses.view(*present.shape, -1).mean(-1) * present
-            total = (each.sum(1) / present.sum(1)).sum()
+            # The sum of the clients' means over predictions that count: each mean depends on one model only.
+            counts = (counted(y).view(*present.shape, -1) & present[..., None]).flatten(1)
+            total = ((losses.view_as(counts) * counts).sum(1) / counts.sum(1)).sum()
         else:
             total = torch.func.vmap(self.learner.objective.loss)(outputs, y).sum()
         return torch.autograd.grad(total, self.leaves, materialize_grads=True)
 
     def _module(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        return torch.func.functional_call(self.learner.module, tensors, (x,))
+        found = torch.func.functional_call(self.learner.module, tensors, (x,))
+        return found.logits if hasattr(found, "logits") else found
 
     @torch.no_grad()
     def _round(self) -> None:

@@ -23,7 +23,7 @@ class Reply:
     Attributes:
         chosen: The offered models that the client chose.
         losses: Its loss under each offered model; empty if it did not measure.
-        accuracies: Its accuracy under each offered model; empty if it did not measure.
+        accuracies: Its main metric under each offered model, NaN if smaller is better; empty if it did not measure.
         row: The update ``(d,)``, or None if nothing was trained.
     """
 
@@ -71,7 +71,7 @@ def answer(learner: Learner, job: Job) -> Reply:
             update = learner.gradient(start, job.data.train)
         elif job.task.trains:
             update = learner.train(start, job.data.train, job.training, job.lr, generator(*job.key)) - start
-    return _reply(job, scores, best, update)
+    return _reply(learner, job, scores, best, update)
 
 
 def parts(job: Job, least: int) -> tuple[Job, ...]:
@@ -118,7 +118,7 @@ def halved(job: Job) -> tuple[Job, Job]:
 
 def _half(job: Job, at: Tensor, half: int) -> Job:
     split = job.data.train
-    data = replace(job.data, train=Split(split.inputs, split.index[at], split.targets[at]))
+    data = replace(job.data, train=split.at(at))
     return replace(job, data=data, key=(*job.key, 2, half))
 
 
@@ -142,7 +142,7 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
     with seeded(0):  # a block draws nothing; if a module does, no global state changes
         trained = block.train([job.data.train for job in jobs], jobs[0].training, jobs[0].lr, gens)
     for job, row, (start, scores, best) in zip(jobs, trained, begun, strict=True):
-        yield _reply(job, scores, best, row.cpu() - start)
+        yield _reply(learner, job, scores, best, row.cpu() - start)
 
 
 def _start(learner: Learner, job: Job) -> tuple[Tensor, list[Scores], list[int]]:
@@ -157,11 +157,12 @@ def _start(learner: Learner, job: Job) -> tuple[Tensor, list[Scores], list[int]]
     return start, scores, best
 
 
-def _reply(job: Job, scores: Sequence[Scores], best: Sequence[int], row: Tensor | None) -> Reply:
+def _reply(learner: Learner, job: Job, scores: Sequence[Scores], best: Sequence[int], row: Tensor | None) -> Reply:
+    main, better = learner.objective.main, learner.objective.better
     return Reply(
         chosen=tuple(job.task.offered[i] for i in best),
         losses=tuple(s["loss"] for s in scores),
-        accuracies=tuple(s.get("accuracy", float("nan")) for s in scores),
+        accuracies=tuple(s.get(main, math.nan) if better == "greater" else math.nan for s in scores),
         row=row,
     )
 

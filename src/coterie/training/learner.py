@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.core import Training
-from coterie.data.world import Objective, Split
+from coterie.data.batches import Batch, Items, call, mapped, rows, tensors
+from coterie.data.objective import Objective, Sums, Tally
+from coterie.data.world import Split
 from coterie.models.layout import Layout
 from coterie.training.precision import Master, computing
 
@@ -49,6 +52,7 @@ class Learner:
         # Convolutions are faster with the channels last in memory.
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules())
         norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self.at_once = BATCH_TO_MEASURE // (8 if sum(p.numel() for p in module.parameters()) >= LARGE_MODEL else 1)
         self.has_batchnorm = bool(norms)
         self.mixes = any(norm.running_mean is None for norm in norms)  # the examples of a batch mix, also in tests
         self.master = Master(module, self.layout, self.device, precision)
@@ -74,17 +78,17 @@ class Learner:
         for owner, name, first in self.others:
             owner._buffers[name] = first.clone()
 
-    def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    def gradients(self, x: Batch, y: Batch) -> tuple[Tensor, ...]:
         """Gradient of the batch's mean loss for each trainable parameter; zero if the loss does not depend on it."""
         loss = self.objective.loss(self.outputs(x), y)
         return torch.autograd.grad(loss, self.parameters, materialize_grads=True)
 
-    def outputs(self, x: Tensor) -> Tensor:
+    def outputs(self, x: Batch) -> Any:
         """The module's outputs in float32."""
         if self.precision == "fp32":
-            return self.module(x)
+            return call(self.module, x)
         with computing(self.precision, self.device):
-            return self.module(x).float()
+            return mapped(Tensor.float, call(self.module, x))
 
     def here(self, tensor: Tensor) -> Tensor:
         """A tensor of the world on this device; it is copied once."""
@@ -94,12 +98,23 @@ class Learner:
             self._resident[id(tensor)] = tensor, tensor.to(self.device)  # with the key's owner, whose id stays in use
         return self._resident[id(tensor)][1]
 
-    def batch(self, data: Split, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, data: Split, positions: Tensor) -> tuple[Batch, Batch]:
         """(inputs, targets) of the examples at ``positions`` of a split, on this device."""
-        index = data.index[positions].to(self.device)
-        # index_select takes a fifth of the time of ordinary indexing.
-        x = self.here(data.inputs).index_select(0, index)
-        return x, self.here(data.targets).index_select(0, positions.to(self.device))
+        x, y = self.examples(data.inputs, data.index[positions])
+        return x, self.selected(data.targets, positions) if y is None else y
+
+    def examples(self, pool: Batch, index: Tensor) -> tuple[Batch, Batch]:
+        """The examples of a pool at ``index``, on this device; and their targets if the pool has them, otherwise None."""
+        if isinstance(pool, Items):
+            x, y = pool.batch(index)
+            move = partial(Tensor.to, device=self.device)
+            return mapped(move, x), mapped(move, y)
+        return mapped(_scaled, self.selected(pool, index)), None
+
+    def selected(self, batch: Batch, at: Tensor) -> Batch:
+        """The examples of a batch at some positions, on this device."""
+        at = at.to(self.device)
+        return mapped(lambda one: self.here(one).index_select(0, at), batch)  # a fifth of the time of ordinary indexing
 
     def scratch(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return uninitialised memory, which is kept because new memory is slow to access.
@@ -117,55 +132,56 @@ class Learner:
             self._scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.device)
         return self._scratch[name, dtype][:size].view(shape)
 
-    def arranged(self, x: Tensor) -> Tensor:
+    def arranged(self, x: Batch) -> Batch:
         """A batch with the channels last in memory if the module has convolutions and the inputs are images."""
+        if not self.images:
+            return x
         # Not contiguous(): it does not change images of one channel, and the next layers would compute with channels first.
-        return x.to(memory_format=torch.channels_last) if self.images and x.dim() == 4 else x
+        return mapped(lambda one: one.to(memory_format=torch.channels_last) if one.dim() == 4 else one, x)
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def sums(self, rows: Sequence[Tensor], parts: Sequence[Part]) -> list[list[Sums]]:
+    def sums(self, models: Sequence[Tensor], parts: Sequence[Part]) -> list[list[Sums]]:
         """Measure a model, or the ensemble of several models, on parts of pools.
 
         Successive parts of one pool share batches.
 
         Args:
-            rows: The models ``(d,)``.
+            models: The models ``(d,)``.
             parts: The examples.
 
         Returns:
             For each part and each of its targets, the (sum, count) of the loss and of each metric.
         """
-        if len(rows) == 1:
-            self.load(rows[0])
+        if len(models) == 1:
+            self.load(models[0])
         if self.mixes and len(parts) > 1:
-            return [self.sums(rows, [part])[0] for part in parts]
-        totals: list[list[Sums]] = [[{} for _ in targets] for _, _, targets in parts]
-        for pool, index, pieces in batches(parts):
-            outputs = self._voices(rows, self.arranged(self.here(pool).index_select(0, index.to(self.device))))
+            return [self.sums(models, [part])[0] for part in parts]
+        tallies = [[Tally(self.objective) for _ in targets] for _, _, targets in parts]
+        for pool, index, pieces in batches(parts, self.at_once):
+            x, y = self.examples(pool, index)
+            outputs = self._voices(models, self.arranged(x))
             for i, of_part, of_batch in pieces:
-                for total, target in zip(totals[i], parts[i][2], strict=True):
-                    score(total, self.objective, outputs[of_batch], target[of_part].to(self.device))
-        return totals
+                for tally, targets in zip(tallies[i], parts[i][2], strict=True):
+                    of_these = rows(y, of_batch) if targets is None else rows(targets, of_part)
+                    tally.add(rows(outputs, of_batch), mapped(partial(Tensor.to, device=self.device), of_these))
+        return [[tally.result() for tally in of_part] for of_part in tallies]
 
-    def _voices(self, rows: Sequence[Tensor], x: Tensor) -> Tensor:
+    def _voices(self, models: Sequence[Tensor], x: Batch) -> Any:
         """Outputs of the loaded model, or of the ensemble of several models, which are loaded in turn."""
         self.module.eval()
-        if len(rows) == 1:
+        if len(models) == 1:
             return self.outputs(x)
         voices = []
-        for row in rows:
+        for row in models:
             self.load(row)
             voices.append(self.outputs(x))
         return self.objective.combine(torch.stack(voices))
 
     def measure(self, row: Tensor, data: Split) -> Scores:
         """Mean loss and metrics of a model ``(d,)`` on a client's examples; NaN without examples."""
-        totals = self.sums([row], [(data.inputs, data.index, [data.targets])])[0][0]
-        if not totals:
-            return dict.fromkeys(["loss", *self.objective.metrics], float("nan"))
-        return {name: total / count for name, (total, count) in totals.items()}
+        return self.objective.scores(self.sums([row], [(data.inputs, data.index, [data.targets])])[0][0])
 
     # -- training -----------------------------------------------------------------------------------------------------
 
@@ -195,20 +211,25 @@ class Learner:
 
     def _batches(self, data: Split, training: Training, gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled mini-batches of ``epochs`` passes, or of as many passes as ``steps`` need; one gather per pass."""
-        size = training.batch or len(data)
+        size, gather = training.batch or len(data), _fits(data)
         for starts in passes(batch_starts(len(data), training, self.least), training):
-            x, y = self.shuffled(data, gen)
-            for start in starts:
-                yield x[start : start + size], y[start : start + size]
+            if gather:
+                x, y = self.shuffled(data, gen)
+                yield from ((rows(x, slice(start, start + size)), rows(y, slice(start, start + size))) for start in starts)
+            else:
+                order = torch.randperm(len(data), generator=gen)
+                yield from (self._augmented(*self.batch(data, order[start : start + size]), gen) for start in starts)
 
     @property
     def least(self) -> int:
         """Fewest examples of a batch: BatchNorm has no variance of a single example."""
         return 2 if self.has_batchnorm else 1
 
-    def shuffled(self, data: Split, gen: torch.Generator) -> tuple[Tensor, Tensor]:
+    def shuffled(self, data: Split, gen: torch.Generator) -> tuple[Batch, Batch]:
         """A client's examples in a new random order, augmented."""
-        x, y = self.batch(data, torch.randperm(len(data), generator=gen))
+        return self._augmented(*self.batch(data, torch.randperm(len(data), generator=gen)), gen)
+
+    def _augmented(self, x: Batch, y: Batch, gen: torch.Generator) -> tuple[Batch, Batch]:
         if self.augment is not None:
             x = self.augment(x, gen)
         return self.arranged(x), y
@@ -218,15 +239,32 @@ class Learner:
         self.load(row)
         self.module.eval()
         total = torch.zeros(self.layout.size, device=self.device)
-        for start in range(0, len(data), BATCH_TO_MEASURE):
-            x, y = self.batch(data, torch.arange(start, min(start + BATCH_TO_MEASURE, len(data))))
+        for start in range(0, len(data), self.at_once):
+            at = torch.arange(start, min(start + self.at_once, len(data)))
+            x, y = self.batch(data, at)
             gradients = torch.cat([g.reshape(-1) for g in self.gradients(self.arranged(x), y)])
-            total[: self.layout.trainable].add_(gradients, alpha=len(x) / len(data))
+            total[: self.layout.trainable].add_(gradients, alpha=len(at) / len(data))
         return total.cpu()
 
 
 # ----------------------------------------------------------------------------------------------------
 # Steps of local training, and the order of batches.
+
+
+WHOLE_PASS = 2**28
+"""Bytes of a client's examples from which batches are gathered one by one, and not for a whole pass at once."""
+
+
+def _fits(data: Split) -> bool:
+    """Whether a client's examples are gathered for a whole pass: they are tensors, and not too large."""
+    if isinstance(data.inputs, Items):
+        return False
+    return sum(one[:1].nbytes for one in tensors(data.inputs)) * len(data) <= WHOLE_PASS
+
+
+def _scaled(x: Tensor) -> Tensor:
+    """Images of 0 to 255 in [0, 1]; other inputs as they are."""
+    return x.float().div_(255) if x.dtype == torch.uint8 else x
 
 
 Step = Callable[[Sequence[Tensor]], None]
@@ -424,22 +462,24 @@ def _times(g: Tensor, weight: Tensor) -> Tensor:
 BATCH_TO_MEASURE = 256
 """Examples per batch without training; the activations of a batch should fit into the cache of a core."""
 
-Scores = dict[str, float]
-Sums = dict[str, tuple[float, int]]
-"""Name -> (sum, count) over predictions."""
+LARGE_MODEL = 2**25
+"""Parameters, frozen ones included, from which such a batch has an eighth of these examples: activations take memory."""
 
-Part = tuple[Tensor, Tensor, Sequence[Tensor]]
-"""A pool, an index into it, and any number of targets for these examples."""
+Scores = dict[str, float]
+
+Part = tuple[Batch, Tensor, Sequence[Batch]]
+"""A pool, an index into it, and any number of targets for these examples; None for targets that the pool has."""
 
 Piece = tuple[int, slice, slice]
 """A part's number, the slice of its examples in a batch, and their positions in the batch."""
 
 
-def batches(parts: Sequence[Part]) -> Iterator[tuple[Tensor, Tensor, list[Piece]]]:
+def batches(parts: Sequence[Part], most: int = BATCH_TO_MEASURE) -> Iterator[tuple[Batch, Tensor, list[Piece]]]:
     """Split parts of pools into batches; successive parts of one pool share batches.
 
     Args:
         parts: The examples.
+        most: Most examples of a batch.
 
     Yields:
         The pool, the index into it, and the pieces of each batch.
@@ -452,24 +492,11 @@ def batches(parts: Sequence[Part]) -> Iterator[tuple[Tensor, Tensor, list[Piece]
         for i in at:
             size, done = len(parts[i][1]), 0
             while done < size:
-                taken = min(size - done, BATCH_TO_MEASURE - filled)
+                taken = min(size - done, most - filled)
                 pieces.append((i, slice(done, done + taken), slice(filled, filled + taken)))
                 done, filled = done + taken, filled + taken
-                if filled == BATCH_TO_MEASURE:
+                if filled == most:
                     yield parts[i][0], index[start : start + filled], pieces
                     start, filled, pieces = start + filled, 0, []
         if pieces:
             yield parts[at[0]][0], index[start:], pieces
-
-
-def score(total: Sums, objective: Objective, outputs: Tensor, y: Tensor) -> None:
-    """Add the loss and the metrics of some outputs and their targets to ``total``."""
-    _add(total, "loss", float(objective.loss(outputs, y)) * y.numel(), y.numel())
-    for name, metric in objective.metrics.items():
-        values = metric(outputs, y)
-        _add(total, name, float(values.sum(dtype=torch.float64)), values.numel())
-
-
-def _add(total: Sums, name: str, value: float, count: int) -> None:
-    before = total.get(name, (0.0, 0))
-    total[name] = (before[0] + value, before[1] + count)

@@ -21,7 +21,8 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie import training
-from coterie.data.world import ClientData, Objective
+from coterie.data.objective import Objective
+from coterie.data.world import ClientData
 from coterie.engines.flower import messages
 from coterie.engines.flower.messages import KEPT, METRICS, UPDATES
 from coterie.files import read_within, within

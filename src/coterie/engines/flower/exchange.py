@@ -39,6 +39,7 @@ class Carrier:
         method: Name of the method.
         online: The connected clients that can take part.
         attacks: Client -> attack. Empty, because a server does not know the adversaries.
+        client_names: Client -> its name.
         patience: Number of rounds in a row without an answer after which a client is retired.
         robust: Bounds on the influence of one client on the others.
         configs: Kind of message -> additional entries of its config.
@@ -62,6 +63,7 @@ class Carrier:
     method: str
     online: frozenset[Client] = frozenset()
     attacks: Mapping[Client, Any] = field(default_factory=dict)
+    client_names: Mapping[Client, str] = field(default_factory=dict)
     patience: int = 10
     robust: Robust = field(default_factory=Robust)
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

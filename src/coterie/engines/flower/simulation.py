@@ -186,7 +186,7 @@ def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
             boundary=replace(job.boundary, secret=None),
             robust=job.robust,
             patience=world.attendance.patience,
-            metrics={name: (name,) for name in world.objective.names},
+            metrics={name: (name,) for name in ("loss", *world.objective.named)},
         )
         try:
             for done in strategy.rounds(grid, job.rounds, start=job.start, roster=world):

@@ -39,6 +39,8 @@ function number(value, digits = 3) {
   if (size < 1e-2) return String(Number(value.toPrecision(2)));
   return size >= 1 ? String(Number(value.toPrecision(digits + 1))) : value.toFixed(digits);
 }
+/** A value of the run's main metric. */
+const score = (run, value) => (run.metric === "accuracy" ? share(value) : number(value));
 const share = (value) => (known(value) ? value.toFixed(3) : "–");
 function size(count) {
   if (!known(count)) return "–";
@@ -57,9 +59,9 @@ const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 /** Ids in words: runs joined, long lists cut. */
 function members(ids, most = 10) {
   const spans = [];
-  for (const id of [...ids].sort((a, b) => a - b)) {
+  for (const id of [...ids].sort((a, b) => (typeof a === "string" ? a.localeCompare(b) : a - b))) {
     const last = spans[spans.length - 1];
-    if (last && id === last[1] + 1) last[1] = id;
+    if (last && typeof id === "number" && id === last[1] + 1) last[1] = id;
     else spans.push([id, id]);
   }
   const words = spans.map(([a, b]) => (a === b ? `${a}` : b > a + 1 ? `${a}–${b}` : `${a}, ${b}`));

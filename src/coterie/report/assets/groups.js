@@ -123,7 +123,7 @@ function names(run, pen, high, x) {
     if (id >= 0 && (to - i) * high >= 12) {
       const node = run.nodes[id];
       pen.fillStyle = colour("--text");
-      pen.fillText(`${named(id)}  ${plural(to - i, "client")}  ${known(node.accuracy) ? node.accuracy.toFixed(2) : ""}`, x, ((i + to) / 2) * high);
+      pen.fillText(`${named(id)}  ${plural(to - i, "client")}  ${known(node.score) ? node.score.toFixed(2) : ""}`, x, ((i + to) / 2) * high);
     }
     i = to;
   }
@@ -135,14 +135,14 @@ function sayPlace(run, id, row, round) {
   const bad = client.adversary ? ", an adversary" : "";
   if (id < 0) return `round ${round}, client ${client.id}${truth}${bad}: absent`;
   const node = run.nodes[id];
-  const lines = [`round ${round}, client ${client.id}${truth}${bad}`, `in ${sayNode(node)}`];
+  const lines = [`round ${round}, client ${client.id}${truth}${bad}`, `in ${sayNode(run, node)}`];
   if (known(node.why)) lines.push(`since round ${node.first}: ${run.reasons[node.why]}`);
   return lines.join("\n");
 }
 /** Its clients in words; of a large group the first. */
 const inside = (node) => members(node.clients) + (node.count > node.clients.length ? ", …" : "");
-const sayNode = (node) => `${named(node.id)}, rounds ${node.first} to ${node.last}, ${plural(node.count, "client")} (${inside(node)}), `
-  + `accuracy ${share(node.accuracy)}${known(node.tested) ? ` in round ${node.tested}` : ""}`;
+const sayNode = (run, node) => `${named(node.id)}, rounds ${node.first} to ${node.last}, ${plural(node.count, "client")} (${inside(node)}), `
+  + `${run.metric} ${score(run, node.score)}${known(node.tested) ? ` in round ${node.tested}` : ""}`;
 
 /** The groups as a tree: every group below the one that gave most of its members. */
 function groupsList(run) {
@@ -154,7 +154,7 @@ function groupsList(run) {
   }
   const item = (node) => h("li", {},
     h("span", { class: "swatch", style: `background:${run.colour.node(node.id)}` }), h("b", {}, named(node.id)),
-    ` rounds ${node.first}–${node.last} · ${plural(node.count, "client")}: ${inside(node)} · accuracy ${share(node.accuracy)}`,
+    ` rounds ${node.first}–${node.last} · ${plural(node.count, "client")}: ${inside(node)} · ${run.metric} ${score(run, node.score)}`,
     truths(run, node), known(node.why) && h("span", { class: "why" }, `round ${node.first}, ${node.kind}: ${run.reasons[node.why]}`),
     node.parents.length > 1 && h("span", { class: "why" }, `also from ${node.parents.slice(1, 6).map(named).join(", ")}`),
     (below.get(node.id) || []).length > 0 && h("ul", {}, below.get(node.id).map(item)));

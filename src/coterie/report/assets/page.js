@@ -28,10 +28,10 @@ function section(run, i) {
     tiles(run),
     part("Groups over rounds", h("p", { class: "about" }, "One row per client, one block per group; rounds from left to right. "
       + (run.true_groups ? "Letters at the left: the true groups, hidden from all methods. " : "")
-      + "At the right: the current groups, with their clients and mean accuracy; grey: groups that have ended. Point at a block for details and reasons."),
+      + "At the right: the current groups, with their clients and mean score; grey: groups that have ended. Point at a block for details and reasons."),
     byTruth && h("div", { class: "controls" }, byTruth), map,
     h("details", { open: run.nodes.length <= 24 }, h("summary", {}, "As a tree, with reasons"), groupsList(run))),
-    part("Accuracy and loss", scoresPart(run, ui)),
+    part("Scores", scoresPart(run, ui)),
     decided.length > 0 && part("What was compared", h("div", { class: decided.length > 1 ? "columns" : null }, decided)),
     similar && part("Similarity", h("p", { class: "about" }, "The values behind decisions, for every two clients; rows and columns ordered "
       + "by group, with lines between groups"
@@ -44,20 +44,23 @@ function section(run, i) {
 
 const interval = (value, digits = 3) => (!known(value.mean) ? "–" : `${value.mean.toFixed(digits)}${known(value.high) ? ` ± ${(value.high - value.mean).toFixed(digits)}` : ""}`);
 function comparison(doc) {
+  const names = [...new Set(doc.runs.map((run) => run.metric))];
+  const metric = names.length === 1 ? names[0] : "score";
   const columns = [
     { name: "method", left: true, value: (r) => r.method, show: (r) => r.method },
     { name: "scenario", left: true, value: (r) => r.scenario, show: (r) => r.scenario },
     { name: "seeds", value: (r) => r.seeds.length, show: (r) => String(r.seeds.length) },
     { name: "rounds", value: (r) => r.rounds[0], show: (r) => r.rounds.join(", ") },
-    ...[["accuracy", "accuracy", 3], ["worst client", "worst", 3], ["std", "std", 3], ["adjusted Rand", "ari", 2], ["groups", "groups", 1]].map(([name, key_, digits]) => (
+    ...[[metric, "score", 3], ["worst client", "worst", 3], ["std", "std", 3], ["adjusted Rand", "ari", 2], ["groups", "groups", 1]].map(([name, key_, digits]) => (
       { name, value: (r) => r[key_].mean, show: (r) => interval(r[key_], digits) })),
     { name: "up", value: (r) => r.bytes_up.mean, show: (r) => size(Math.round(r.bytes_up.mean)) },
     { name: "down", value: (r) => r.bytes_down.mean, show: (r) => size(Math.round(r.bytes_down.mean)) },
     { name: "time", value: (r) => r.seconds.mean, show: (r) => time(r.seconds.mean) },
   ];
   const last = Math.max(2, ...doc.runs.map((run) => run.rounds.groups.length));
-  const over = (metric, of) => doc.runs.slice(0, 24).filter((run) => run.scores.metrics[metric]).map((run, i) => {
-    const table = unpack(run.scores.metrics[metric]);
+  const smaller = doc.runs.every((run) => run.better === "smaller");
+  const over = (of) => doc.runs.slice(0, 24).filter((run) => run.scores.metrics[run.metric]).map((run, i) => {
+    const table = unpack(run.scores.metrics[run.metric]);
     const honest = run.clients.map((client, j) => [client, j]).filter(([client]) => !client.adversary).map(([, j]) => j);
     return { name: run.name, colour: palette(i), dash: Math.floor(i / 8) % 4, points: run.scores.rounds.map((round, j) => [round, of(honest.map((row) => table.at(row, j)))]) };
   });
@@ -68,8 +71,8 @@ function comparison(doc) {
     h("div", { class: "scroll" }, sortable(columns, doc.compared, order, { caption: "Comparison" })),
     doc.runs.length > 24 && h("p", { class: "quiet" }, "The charts show the first 24 runs."),
     h("div", { class: "columns" },
-      chart({ title: "Mean accuracy", y: "accuracy", rounds: [1, last], series: over("accuracy", mean) }),
-      chart({ title: "Worst client", y: "accuracy", rounds: [1, last], series: over("accuracy", (values) => { const there = values.filter(known); return there.length ? Math.min(...there) : NaN; }) })),
+      chart({ title: `Mean ${metric}`, y: metric, rounds: [1, last], series: over(mean) }),
+      chart({ title: "Worst client", y: metric, rounds: [1, last], series: over((values) => { const there = values.filter(known); return there.length ? (smaller ? Math.max : Math.min)(...there) : NaN; }) })),
     h("div", { class: "columns" }, doc.runs.slice(0, 8).map((run) => {
       run.colour = colours(run);
       return h("div", {}, h("h3", {}, `${run.name}: groups over rounds`), groupsMap(run, { byTruth: false, select: () => {} }));

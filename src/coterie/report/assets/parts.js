@@ -2,14 +2,14 @@
 // Text and small charts of a run's section.
 
 function tiles(run) {
-  const accuracy = run.accuracy || {};
+  const found = run.score || {};
   const bad = run.clients.filter((client) => client.adversary).length;
   const who = bad ? " (honest clients)" : "";
   const one = (value, label, about) => h("li", { title: about }, h("b", {}, value), h("span", {}, label));
   return h("ul", { class: "tiles" },
-    one(share(accuracy.mean), `mean accuracy${who}`, "Mean over clients, each on its own test data, as last tested"),
-    one(share(accuracy.min), `worst client${who}`, "The lowest accuracy of a client"),
-    one(share(accuracy.std), `spread${who}`, "Standard deviation of the accuracy over clients"),
+    one(score(run, found.mean), `mean ${run.metric}${who}`, "Mean over clients, each on its own test data, as last tested"),
+    one(score(run, found.worst), `worst client${who}`, `The worst ${run.metric} of a client`),
+    one(score(run, found.std), `spread${who}`, `Standard deviation of the ${run.metric} over clients`),
     one(String(run.groups_count), run.groups_count === 1 ? "group" : "groups", "Groups after the last round"),
     known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand", "Agreement with the true groups: 1 if they are the same, about 0 by chance"),
     known(run.perplexity) && one(number(run.perplexity), "perplexity", "Mean over clients"),
@@ -50,7 +50,7 @@ function byGroup(run, table) {
 }
 
 /** A metric over rounds: a line per group, and its clients behind, as lines of their own or as a band. */
-function scores(run, metric, ui) {
+function curves(run, metric, ui) {
   const table = unpack(run.scores.metrics[metric]);
   const rounds = run.scores.rounds;
   const values = byGroup(run, table);
@@ -78,7 +78,7 @@ function scoresPart(run, ui) {
   if (!metrics.length) return h("p", { class: "quiet" }, "No round has been tested.");
   ui.metric = metrics.includes(ui.metric) ? ui.metric : metrics[0];
   const place = h("div");
-  const draw = () => refill(place, scores(run, ui.metric, ui));
+  const draw = () => refill(place, curves(run, ui.metric, ui));
   draw();
   ui.follow.push(draw);
   const behind = run.clients.length > 60 ? "bands: clients except the best and the worst tenth" : "thin lines: single clients";

@@ -49,9 +49,9 @@ function clientTable(run, ui) {
     { name: "group", left: true, about: "Its group after the last round", value: (c) => c.node, show: (c) => (c.node < 0 ? "absent" : [h("span", { class: "swatch", style: `background:${run.colour.node(c.node)}` }), named(c.node)]) },
     run.true_groups && { name: "true group", left: true, about: "From the data; hidden from all methods", value: (c) => c.truth, show: (c) => [h("span", { class: "swatch", style: `background:${run.colour.truth(c.truth)}` }), letter(c.truth), c.adversary ? " (adversary)" : ""] },
     { name: "examples", about: "Training examples", value: (c) => c.examples, show: (c) => number(c.examples) },
-    { name: "accuracy", about: "On its own test data, as last tested", value: (c) => c.accuracy, show: (c) => share(c.accuracy) },
+    { name: run.metric, about: "On its own test data, as last tested", value: (c) => c.score, show: (c) => score(run, c.score) },
     { name: "loss", about: "On its own test data, as last tested", value: (c) => c.loss, show: (c) => number(c.loss) },
-    { name: "gain", about: "Accuracy now, minus that in the first group in which it was tested", value: gain, show: (c) => signed(gain(c)) },
+    { name: "gain", about: `${run.metric} now, minus that in the first group in which it was tested`, value: gain, show: (c) => signed(gain(c)) },
     { name: "with the model of each group on its path", left: true, about: "As last tested in each group; the best is underlined", value: (c) => c.path.length, show: (c) => way(c) },
     { name: "best", left: true, about: "The group on its path whose model was best for it", value: (c) => c.best, show: (c) => (known(c.best) ? named(c.best) : "–") },
     { name: "silent", about: "Rounds in which it did not answer", value: (c) => c.silent, show: (c) => number(c.silent) },
@@ -66,7 +66,7 @@ function clientTable(run, ui) {
   function only(text) {
     ui.filter = text;
     const wanted = text.trim().toLowerCase();
-    const rows = run.clients.filter((c) => !wanted || String(c.id) === wanted || named(c.node).toLowerCase() === wanted);
+    const rows = run.clients.filter((c) => !wanted || String(c.id).toLowerCase() === wanted || named(c.node).toLowerCase() === wanted);
     count.textContent = plural(rows.length, "client");
     table.fill(rows);
   }
@@ -76,12 +76,12 @@ function clientTable(run, ui) {
 }
 function gain(client) {
   const first = client.path.find((step) => known(step[2]));
-  return first && known(client.accuracy) && client.path.length > 1 ? client.accuracy - first[2] : null;
+  return first && known(client.score) && client.path.length > 1 ? client.score - first[2] : null;
 }
 const signed = (value) => (known(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}` : "–");
 function way(client) {
-  return client.path.map(([node, round, accuracy], i) => [
+  return client.path.map(([node, round, value], i) => [
     i ? " → " : "", h("span", { class: node === client.best ? "best" : null, title: known(round) ? `as tested in round ${round}` : "never tested" },
-      `${named(node)} ${known(accuracy) ? accuracy.toFixed(2) : "–"}`),
+      `${named(node)} ${known(value) ? value.toFixed(2) : "–"}`),
   ]);
 }

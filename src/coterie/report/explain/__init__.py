@@ -18,14 +18,14 @@ WIDTH = 100
 """Columns of a line of text."""
 
 
-def explain(run: Path | str, client: int | None = None, round: int | None = None) -> dict[str, Any]:
+def explain(run: Path | str, client: int | str | None = None, round: int | None = None) -> dict[str, Any]:
     """Return what ``coterie explain RUN --json`` prints: the run's decisions, or those that concern one client.
 
     docs/explain.md has the fields.
 
     Args:
         run: The run directory.
-        client: The client, or None for the whole run.
+        client: The client's name or number, or None for the whole run.
         round: Explain the state after this round; None for the last one.
 
     Raises:
@@ -37,12 +37,12 @@ def explain(run: Path | str, client: int | None = None, round: int | None = None
     return result
 
 
-def words(run: Path | str, client: int | None = None, round: int | None = None, width: int = WIDTH) -> str:
+def words(run: Path | str, client: int | str | None = None, round: int | None = None, width: int = WIDTH) -> str:
     """Return the explanation as text.
 
     Args:
         run: The run directory.
-        client: The client, or None for the whole run.
+        client: The client's name or number, or None for the whole run.
         round: Explain the state after this round; None for the last one.
         width: The greatest number of columns of a line.
 

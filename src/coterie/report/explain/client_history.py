@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from coterie.records.record import Line
+from coterie.records.shown import ClientId, about
 from coterie.report.explain import run_history
 from coterie.report.explain.decision import decision, member
 from coterie.report.explain.view import Clients, NoteView, RunHistory, of_client
@@ -19,17 +20,17 @@ SHOWN = 10
 """The number of steps shown in full, half of them the first and half the last."""
 
 
-def client_history(history: RunHistory, client: int) -> dict[str, Any]:
+def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
     """Return the history of one client; docs/explain.md has the fields.
 
     Args:
         history: The run.
-        client: The client.
+        asked: The client, by its name or number.
 
     Raises:
         UserError: If the client is not present.
     """
-    group, notes = of_client(history, client), list(history.views())
+    (client, group), notes = of_client(history, asked), list(history.views())
     steps, skipped = _steps(notes, client)
     last = [
         note
@@ -43,7 +44,7 @@ def client_history(history: RunHistory, client: int) -> dict[str, Any]:
         "group": list(group),
         "truth": _truth(history, group, client),
         "adversary": client in history.adversaries,
-        "accuracy": _accuracy(reversed(history.lines), client),
+        "score": _score(reversed(history.lines), client),
         "path": _path(history, client),
         "steps": [_step(history, note, client) for note in steps],
         "unchanged": skipped,
@@ -53,7 +54,7 @@ def client_history(history: RunHistory, client: int) -> dict[str, Any]:
     }
 
 
-def _steps(notes: Sequence[NoteView], client: int) -> tuple[list[NoteView], int]:
+def _steps(notes: Sequence[NoteView], client: ClientId) -> tuple[list[NoteView], int]:
     """Return the notes that led to a client's present group, and the number of notes that changed only other groups."""
     found, skipped, place = [], 0, None
     for note in notes:
@@ -71,7 +72,7 @@ def _steps(notes: Sequence[NoteView], client: int) -> tuple[list[NoteView], int]
     return found, skipped
 
 
-def _place(note: NoteView, client: int, before: Any) -> Any:
+def _place(note: NoteView, client: ClientId, before: Any) -> Any:
     """Return where a note placed a client: the model that it took, if notes tell it, or the clients that it is with.
 
     A client that did not take a model keeps its place ``before``.
@@ -80,27 +81,28 @@ def _place(note: NoteView, client: int, before: Any) -> Any:
     return models.get(client, before) if models else next((frozenset(part) for part in note.parts if client in part), None)
 
 
-def _step(history: RunHistory, note: NoteView, client: int) -> dict[str, Any]:
+def _step(history: RunHistory, note: NoteView, client: ClientId) -> dict[str, Any]:
     after = note.place + (note.kind == "partition")  # the groups of a partition train in the next round
     return {
         **decision(note),
         "client": member(note, client),
-        "accuracy_before": _accuracy(reversed(history.lines[: note.place]), client),
-        "accuracy_after": _accuracy(history.lines[after:], client),
+        "score_before": _score(reversed(history.lines[: note.place]), client),
+        "score_after": _score(history.lines[after:], client),
     }
 
 
-def _accuracy(lines: Iterable[Line], client: int) -> dict[str, Any] | None:
-    """Return the client's first accuracy in ``lines``, and its round."""
+def _score(lines: Iterable[Line], client: ClientId) -> dict[str, Any] | None:
+    """Return the client's first value of the main metric in ``lines``, its round, and the metric."""
     for line in lines:
-        value = line["clients"].get(str(client), {}).get("accuracy") if line["tested"] else None
+        main = about(line).main
+        value = line["clients"].get(str(client), {}).get(main) if line["tested"] else None
         if value is not None:
-            return {"round": line["round"], "accuracy": value}
+            return {"round": line["round"], "metric": main, "value": value}
     return None
 
 
-def _path(history: RunHistory, client: int) -> list[dict[str, Any]]:
-    """Return the groups that the client was in, their first and last rounds, and its last accuracy with each model."""
+def _path(history: RunHistory, client: ClientId) -> list[dict[str, Any]]:
+    """Return the groups that the client was in, their first and last rounds, and its last score with each model."""
     _, places = follow(history.lines)
     at = [
         (id, line)
@@ -114,13 +116,13 @@ def _path(history: RunHistory, client: int) -> list[dict[str, Any]]:
             "clients": next(list(group) for group in lines[-1]["groups"] if client in group),
             "first": lines[0]["round"],
             "last": lines[-1]["round"],
-            "accuracy": _accuracy(reversed(lines), client),
+            "score": _score(reversed(lines), client),
         }
         for lines in spans
     ]
 
 
-def _truth(history: RunHistory, group: Clients, client: int) -> dict[str, Any] | None:
+def _truth(history: RunHistory, group: Clients, client: ClientId) -> dict[str, Any] | None:
     """Return the client's true group, the members of its group that are not in it, and those of it that are missing.
 
     It is None if the true group is not known.
@@ -167,23 +169,23 @@ def _now(found: dict[str, Any]) -> list[tuple[int, str]]:
 def _described(one: dict[str, Any], found: dict[str, Any]) -> list[tuple[int, str]]:
     out = [(1, f"Round {one['round']}: {run_history.happened(one)}")]
     out += [(2, sentence) for sentence in dict.fromkeys([*one["client"]["words"], *one["words"]])]
-    before, after, now = one["accuracy_before"], one["accuracy_after"], found["accuracy"]
+    before, after, now = one["score_before"], one["score_after"], found["score"]
     said = [
-        f"{value['accuracy']:.3f} {when} (round {value['round']})"
+        f"{value['value']:.3f} {when} (round {value['round']})"
         for value, when in ((before, "before"), (after, "after"), (now, "now"))
         if value is not None
     ]
-    return [*out, (2, f"Its accuracy: {', '.join(said)}.")] if said else out
+    return [*out, (2, f"Its {found['metric']}: {', '.join(said)}.")] if said else out
 
 
 def _path_words(found: dict[str, Any]) -> list[tuple[int, str]]:
-    out = [(0, "ITS GROUPS, AND ITS ACCURACY WITH THE MODEL OF EACH")]
+    out = [(0, f"ITS GROUPS, AND ITS {found['metric'].upper()} WITH THE MODEL OF EACH")]
     path = found["path"]
     for one in path[-SHOWN:]:
         span = f"round {one['first']}" if one["first"] == one["last"] else f"rounds {one['first']}-{one['last']}"
-        last = one["accuracy"]
-        accurate = f"accuracy {last['accuracy']:.3f} in round {last['round']}" if last else "not tested"
-        out.append((1, f"{span[:1].upper()}{span[1:]}: {who(one['clients'])}; {accurate}."))
+        last = one["score"]
+        tested = f"{last['metric']} {last['value']:.3f} in round {last['round']}" if last else "not tested"
+        out.append((1, f"{span[:1].upper()}{span[1:]}: {who(one['clients'])}; {tested}."))
     return out if len(path) <= SHOWN else [out[0], (1, f"... {count(len(path) - SHOWN, 'earlier group')} ..."), *out[1:]]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from coterie.core import Criterion, Sign
 from coterie.methods import METHODS
+from coterie.records.shown import ClientId
 from coterie.report.explain.view import NoteView
 from coterie.report.page.charts import measure
 from coterie.report.words import sentence, short
@@ -77,11 +78,11 @@ def decision(note: NoteView) -> dict[str, Any]:
     }
 
 
-def _joined(note: NoteView) -> list[int]:
+def _joined(note: NoteView) -> list[ClientId]:
     """Return the clients that the client of a note is with after the round, if it found its group in this round."""
     if note.kind not in ("join", "move") or len(note.clients) != 1:
         return []
-    group: list[int] = next((group for group in note.line["groups"] if note.clients[0] in group), [])
+    group: list[ClientId] = next((group for group in note.line["groups"] if note.clients[0] in group), [])
     return [client for client in group if client != note.clients[0]]
 
 
@@ -198,7 +199,7 @@ LISTED = 5
 """The greatest number of values of one kind in a sentence, such as the losses with several models."""
 
 
-def member(note: NoteView, client: int) -> dict[str, Any]:
+def member(note: NoteView, client: ClientId) -> dict[str, Any]:
     """Return the part that a client came to, the clients nearest to it by the note's matrix, and its values.
 
     Args:
@@ -221,7 +222,7 @@ def member(note: NoteView, client: int) -> dict[str, Any]:
     return {"side": side and list(side), "nearest": nearest, "values": values, "words": words}
 
 
-def _nearest(note: NoteView, client: int, side: tuple[int, ...] | None) -> dict[str, Any]:
+def _nearest(note: NoteView, client: ClientId, side: tuple[ClientId, ...] | None) -> dict[str, Any]:
     """Return where -> the nearest client there, by the matrix on which the decision rests."""
     clients, matrices = note.matrices
     if side is None or client not in clients:
@@ -233,7 +234,7 @@ def _nearest(note: NoteView, client: int, side: tuple[int, ...] | None) -> dict[
     for where, inside in (("in its part", True), ("in another", False)):
         there = [i for i, c in enumerate(clients) if c != client and (c in side) == inside]
         if there:
-            best = max(there, key=lambda i: (order[i], -clients[i]))
+            best = max(there, key=lambda i: (order[i], -i))  # rows are in the order of the clients
             found[where] = {"client": clients[best], "measure": what, "value": float(row[best])}
     return found
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.methods import METHODS
+from coterie.records.shown import ClientId, about
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory
 from coterie.report.listing import first_line
@@ -47,6 +48,7 @@ def heading(history: RunHistory) -> dict[str, Any]:
         "round": history.lines[-1]["round"],
         "rounds": history.description["rounds"],
         "about": first_line(METHODS[history.method]) if history.method in METHODS else "",
+        "metric": about(history.lines[-1]).main,
     }
 
 
@@ -89,16 +91,16 @@ def last_of_all(history: RunHistory, notes: Sequence[NoteView]) -> NoteView | No
     return None
 
 
-def _ends(note: NoteView, members: set[int]) -> bool:
+def _ends(note: NoteView, members: set[ClientId]) -> bool:
     """Return whether a note changed groups of any of these clients, apart from the arrival of one client."""
     return note.changes and note.kind != "join" and bool(members & set(note.clients))
 
 
 def _standing(history: RunHistory, notes: Sequence[NoteView], group: Clients) -> dict[str, Any]:
-    """Return a group with its mean accuracy in the last tested round, and the last decision that left it unchanged."""
+    """Return a group with its mean score in the last tested round, and the last decision that left it unchanged."""
     tested = next((line for line in reversed(history.lines) if line["tested"]), None)
     note = last_about(notes, group)
-    return {"clients": list(group), "accuracy": tested and mean_of(tested, group), "decision": note and decision(note)}
+    return {"clients": list(group), "score": tested and mean_of(tested, group), "decision": note and decision(note)}
 
 
 def unexplained(history: RunHistory, changed: Sequence[NoteView]) -> list[dict[str, Any]]:
@@ -215,7 +217,7 @@ def happened(one: dict[str, Any]) -> str:
 def _events(history: RunHistory) -> list[tuple[int, str]]:
     events = []
     for before, line in zip(history.lines, history.lines[1:], strict=False):
-        old, new = ({int(client) for client in one["clients"]} for one in (before, line))
+        old, new = ({client for group in one["groups"] for client in group} for one in (before, line))
         said = [f"{who(ids)} {what}" for ids, what in ((new - old, "arrived"), (old - new, "left")) if ids]
         if said:
             events.append((1, f"Round {line['round']}: {'; '.join(said)}."))
@@ -234,7 +236,7 @@ def _present(found: dict[str, Any]) -> list[tuple[int, str]]:
         out.append((1, f"All together, last examined in round {standing['all']['round']}:"))
         out += [(2, sentence) for sentence in standing["all"]["words"]]
     for one in standing["groups"][:SHOWN]:
-        accurate = "" if one["accuracy"] is None else f", mean accuracy {one['accuracy']:.3f}"
+        accurate = "" if one["score"] is None else f", mean {found['metric']} {one['score']:.3f}"
         why = one["decision"]
         same = why is None or why == standing["all"]
         name = f"{who(one['clients'])[:1].upper()}{who(one['clients'])[1:]}{accurate}"

@@ -13,10 +13,11 @@ import numpy as np
 
 from coterie.core import Criterion
 from coterie.records.record import RUN, Line, Record
+from coterie.records.shown import ClientId, id_of
 from coterie.report.page.charts import load
-from coterie.settings import UserError
+from coterie.settings import UserError, nearest
 
-Clients = tuple[int, ...]
+Clients = tuple[ClientId, ...]
 
 
 @dataclass(frozen=True)
@@ -123,12 +124,13 @@ class NoteView:
         """The numbers of the note that are known."""
         return {name: value for name, value in self.note["numbers"].items() if value is not None}
 
-    def values(self, name: str) -> dict[int, float]:
+    def values(self, name: str) -> dict[ClientId, float]:
         """Return client -> number for the numbers that are known; empty if the record has none of this name."""
-        return {int(client): value for client, value in self.note["values"].get(name, {}).items() if value is not None}
+        id = id_of(self.line)
+        return {id(client): value for client, value in self.note["values"].get(name, {}).items() if value is not None}
 
     @cached_property
-    def matrices(self) -> tuple[list[int], dict[str, np.ndarray]]:
+    def matrices(self) -> tuple[list[ClientId], dict[str, np.ndarray]]:
         """The clients of the rows, and the matrices ``(n, n)`` by name; both empty if nothing was recorded."""
         return load(self.history.folder, self.line, self.note) if self.note["similarity"] else ([], {})
 
@@ -163,7 +165,7 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
             named = ", ".join(inside[:6]) + (f" and {len(inside) - 6} more" if len(inside) > 6 else "")
             raise UserError(f"{run} has {len(inside)} runs inside, and explain tells of one: {named}")
     record = Record(folder)
-    description, lines = record.description(), record.lines()
+    description, lines = record.shown()
     if not lines:
         raise UserError(f"{run} has no completed round yet: there is nothing to explain; coterie resume {run} goes on with it")
     last = lines[-1]["round"]
@@ -172,24 +174,21 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
     return RunHistory(folder, description, lines if round is None else lines[:round])
 
 
-def of_client(history: RunHistory, client: int) -> Clients:
-    """Return the group of a client.
+def of_client(history: RunHistory, client: ClientId) -> tuple[ClientId, Clients]:
+    """Return a client as the records show it, and its group.
 
     Args:
         history: The run.
-        client: The client.
+        client: Its name or number, also as text.
 
     Raises:
         UserError: If the client is not present; the message names the nearest one.
     """
-    group = next((group for group in history.groups if client in group), None)
-    if group is None:
-        ids = sorted(c for members in history.groups for c in members)
-        near = min(ids, key=lambda other: (abs(other - client), other))
+    found = next(((one, group) for group in history.groups for one in group if str(one) == str(client)), None)
+    if found is None:
+        ids = sorted((c for members in history.groups for c in members), key=str)
         once = next((line["round"] for line in reversed(history.lines) if str(client) in line["clients"]), None)
-        what = f"was last there in round {once}" if once else "is not one of the run's clients"
-        raise UserError(
-            f"client {client} {what}: after round {history.lines[-1]['round']} there are {len(ids)} clients, "
-            f"{ids[0]} to {ids[-1]}; the nearest is {near}"
-        )
-    return group
+        what = f"was last present in round {once}" if once else "is not one of the run's clients"
+        hint = nearest(str(client), map(str, ids)) or f" ({', '.join(map(str, ids[:6]))}{', ...' if len(ids) > 6 else ''})"
+        raise UserError(f"client {client} {what}: after round {history.lines[-1]['round']} there are {len(ids)} clients{hint}")
+    return found

@@ -9,7 +9,7 @@ from coterie.report.gathered import gather
 from coterie.report.summary import expand
 from coterie.settings import UserError, nearest
 
-KINDS = ("groups", "accuracy", "loss", "similarity", "criteria", "traffic")
+KINDS = ("groups", "score", "accuracy", "loss", "similarity", "criteria", "traffic")
 SUFFIXES = (".pdf", ".png", ".svg")
 
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from coterie.records.shown import ClientId, about
 from coterie.report.figures.looks import Looks, numbered
 from coterie.report.figures.style import COLUMN, DASHES, GREY, PAGE, panels
 from coterie.report.gathered import Gathered
@@ -53,8 +54,8 @@ def figure(run: Gathered, kind: str, round: int | None = None) -> Figure:
     Raises:
         UserError: If the run has no such numbers.
     """
-    if kind in ("accuracy", "loss"):
-        return _scores(run, kind)
+    if kind in ("score", "accuracy", "loss"):
+        return _scores(run, about(run.lines[-1]).main if kind == "score" else kind)
     if kind == "similarity":
         return _similarity(run, round)
     return {"groups": _groups, "criteria": _criteria, "traffic": _traffic}[kind](run)
@@ -149,7 +150,7 @@ def _inside(axes: Axes, run: Gathered, looks: Looks, found: Sequence[Sequence[in
             axes.text(-0.019, (start + end) / 2, letter, transform=axes.get_yaxis_transform(), **middle)
 
 
-def _stripes(run: Gathered, clients: Sequence[int]) -> Iterator[tuple[int, float, float]]:
+def _stripes(run: Gathered, clients: Sequence[ClientId]) -> Iterator[tuple[int, float, float]]:
     """Yield (number, first edge, last edge) of the true groups of clients in adjacent rows; nothing if they are not known."""
     truth = run.truth
     for number, first, last, *_ in blocks([[truth.get(client, -1)] for client in clients]):
@@ -157,7 +158,7 @@ def _stripes(run: Gathered, clients: Sequence[int]) -> Iterator[tuple[int, float
 
 
 def _beside(axes: Axes, run: Gathered, row: float) -> None:
-    """Write name, size and last tested mean accuracy to the right of the current groups that are large enough."""
+    """Write name, size and last tested mean score to the right of the current groups that are large enough."""
     rows: dict[int, list[int]] = {}
     for i, places in enumerate(run.members):
         rows.setdefault(places[-1], []).append(i)
@@ -165,9 +166,9 @@ def _beside(axes: Axes, run: Gathered, row: float) -> None:
     labels = {}
     for node, inside in rows.items():
         if len(inside) * row > LINE * 0.8:
-            accuracy = scored(run.nodes[node], run)["accuracy"]
+            score = scored(run.nodes[node], run)["score"]
             words = f"G{node}, {count(len(inside), 'client')}"
-            labels[(inside[0] + inside[-1]) / 2] = words if accuracy is None else f"{words}, {accuracy:.2f}"
+            labels[(inside[0] + inside[-1]) / 2] = words if score is None else f"{words}, {score:.2f}"
     right = axes.secondary_yaxis("right")
     right.spines[:].set_visible(False)
     right.set_yticks(list(labels), list(labels.values()))

@@ -21,6 +21,7 @@ import scipy
 from coterie.clustering import dendrogram
 from coterie.records.codec import DamagedError
 from coterie.records.record import Line, load_matrices
+from coterie.records.shown import ClientId
 from coterie.report.gathered import PlacedNotes
 
 Chart = dict[str, Any]
@@ -95,7 +96,7 @@ def _dendrograms(method: Mapping[str, Any], folder: Path, lines: Sequence[Line],
                 yield _tree(method, round, clients, compared)
 
 
-def _tree(method: Mapping[str, Any], round: int, clients: Sequence[int], matrix: np.ndarray) -> Chart:
+def _tree(method: Mapping[str, Any], round: int, clients: Sequence[ClientId], matrix: np.ndarray) -> Chart:
     what, threshold, apart = "distances", method.get("threshold"), matrix
     if measure(matrix) == "cosine":
         what, apart = "1 minus the cosine", 1 - matrix
@@ -195,7 +196,7 @@ CELLS = 200
 """The greatest number of rows of a matrix on a page; a larger matrix is replaced by means over blocks."""
 
 
-def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[list[dict[str, Any]], int, int]:
+def squares(folder: Path, lines: Sequence[Line], order: Sequence[ClientId]) -> tuple[list[dict[str, Any]], int, int]:
     """Return the matrices of a run, oldest first.
 
     Args:
@@ -220,7 +221,7 @@ def squares(folder: Path, lines: Sequence[Line], order: Sequence[int]) -> tuple[
     return found, len(named), len(chosen) - len(found)
 
 
-def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[ClientId]) -> dict[str, Any]:
     """Return the matrices of one note, as one entry of :func:`squares`."""
     heard, matrices = load(folder, line, note)
     clients, groups, edges, layers = arranged(heard, matrices, line, order)
@@ -238,8 +239,8 @@ def square(folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[in
 
 
 def arranged(
-    clients: Sequence[int], matrices: Mapping[str, np.ndarray], line: Line, order: Sequence[int]
-) -> tuple[list[int], list[int], list[int] | None, dict[str, np.ndarray]]:
+    clients: Sequence[ClientId], matrices: Mapping[str, np.ndarray], line: Line, order: Sequence[ClientId]
+) -> tuple[list[ClientId], list[int], list[int] | None, dict[str, np.ndarray]]:
     """Order the matrices that :func:`load` has read by group, and average large ones over blocks.
 
     Args:
@@ -267,7 +268,7 @@ def measure(matrix: np.ndarray) -> str:
     return "cosine" if np.diag(matrix).any() else "distance"
 
 
-def load(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[int], dict[str, np.ndarray]]:
+def load(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[ClientId], dict[str, np.ndarray]]:
     """Read the matrices of a note.
 
     Args:

@@ -17,6 +17,7 @@ from typing import Any
 from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Line, Record, finite
+from coterie.records.shown import ClientId, Shown, about, id_of
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
@@ -94,15 +95,15 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
         folder: The run directory.
     """
     record = Record(folder)
-    description, lines = record.description(), record.lines()
-    about, run = summarised(folder, description, lines), gathered(folder, description, lines)
+    description, lines = record.shown()
+    said, run = summarised(folder, description, lines), gathered(folder, description, lines)
     clients, members, truth = run.clients, run.members, run.facts.get("true_groups")
     pictures, count, lost = squares(folder, lines, clients)
-    left_out = ("groups", "true_groups", "accuracy", "settings", "scenario_settings", "training", "boundary")
-    return about, {
-        **{key: value for key, value in about.items() if key not in left_out},
-        "accuracy": about["accuracy"] and {key: about["accuracy"][key] for key in ("mean", "std", "min")},
-        "about": first_line(METHODS[about["method"]]) if about["method"] in METHODS else "",
+    left_out = ("groups", "true_groups", "score", said["metric"], "settings", "scenario_settings", "training", "boundary")
+    return said, {
+        **{key: value for key, value in said.items() if key not in left_out},
+        "score": said["score"] and {key: said["score"][key] for key in ("mean", "std", "worst")},
+        "about": first_line(METHODS[said["method"]]) if said["method"] in METHODS else "",
         "clients": rows(run),
         "true_groups": truth,
         **groups(run),
@@ -120,7 +121,7 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
     }
 
 
-def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:
+def scores(lines: Sequence[Line], clients: Sequence[ClientId]) -> dict[str, Any]:
     """Return the scores of all clients in the tested rounds.
 
     Args:
@@ -134,9 +135,10 @@ def scores(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, Any]:
     found = tests(lines)
     entries = (entry for at in tested for entry in lines[at]["clients"].values())
     names = dict.fromkeys(name for entry in entries for name in entry if name not in ABOUT)
+    main = about(lines[-1]).main
     table = {
         name: real([[found.get(client, {}).get(at, {}).get(name) for at in tested] for client in clients])
-        for name in sorted(names, key=lambda name: (name != "accuracy", name != "loss", name))
+        for name in sorted(names, key=lambda name: (name != main, name != "loss", name))
     }
     return {"rounds": [lines[at]["round"] for at in tested], "metrics": table}
 
@@ -202,7 +204,7 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The clients of a run as rows of a table: the group of each, its accuracy in its earlier groups, and its missing answers.
+# The clients of a run as rows of a table: the group of each, its score in its earlier groups, and its missing answers.
 
 
 STEPS = 8
@@ -220,9 +222,9 @@ def rows(run: Gathered) -> list[dict[str, Any]]:
 
         - id, and node: the id of its group in the last round, or -1
         - examples, truth (number of its true group), adversary
-        - accuracy and loss, as last tested
-        - path: ``[node, round, accuracy]`` of each group it was in, as last tested there
-        - best: the id of the group on the path where its accuracy was highest
+        - score (the main metric) and loss, as last tested
+        - path: ``[node, round, score]`` of each group it was in, as last tested there
+        - best: the id of the group on the path where its score was best
         - silent: the number of rounds in which it was asked and did not answer
         - refused: the number of its replies that were refused
     """
@@ -230,11 +232,11 @@ def rows(run: Gathered) -> list[dict[str, Any]]:
     examples = dict(zip(facts.get("clients", ()), facts.get("examples", ()), strict=False))
     adversaries = set(facts.get("adversaries", ()))
     quiet = silences(run.lines)
-    refused = Counter(int(client) for line in run.lines for client in line["refused"])
-    tested = tests(run.lines)
+    refused = Counter(client for line in run.lines for client in line["refused"])
+    tested, one = tests(run.lines), about(run.lines[-1])
     out = []
     for client, places in zip(run.clients, run.members, strict=True):
-        path = way(places, tested.get(client, {}))
+        path = way(places, tested.get(client, {}), one.main)
         last = tested.get(client, {})
         final = last[max(last)] if last else {}
         out.append(
@@ -244,37 +246,39 @@ def rows(run: Gathered) -> list[dict[str, Any]]:
                 "examples": examples.get(client),
                 "truth": truth.get(client),
                 "adversary": client in adversaries,
-                "accuracy": final.get("accuracy"),
+                "score": final.get(one.main),
                 "loss": final.get("loss"),
                 "path": path,
-                "best": best(path),
+                "best": best(path, one),
                 "silent": quiet[client],
-                "refused": refused[client],
+                "refused": refused[str(client)],
             }
         )
     return out
 
 
-def tests(lines: Sequence[Line]) -> dict[int, dict[int, Mapping[str, float | None]]]:
+def tests(lines: Sequence[Line]) -> dict[ClientId, dict[int, Mapping[str, float | None]]]:
     """Return the scores of each client: client -> position of a round -> scores."""
-    found: dict[int, dict[int, Mapping[str, float | None]]] = {}
+    found: dict[ClientId, dict[int, Mapping[str, float | None]]] = {}
     for at, line in enumerate(lines):
         if line["tested"]:
+            one, id = about(line), id_of(line)
             for client, entry in line["clients"].items():
-                if entry.get("accuracy") is not None or entry.get("loss") is not None:
-                    found.setdefault(int(client), {})[at] = entry
+                if entry.get(one.main) is not None or entry.get("loss") is not None:
+                    found.setdefault(id(client), {})[at] = entry
     return found
 
 
-def way(places: Sequence[int], tested: Mapping[int, Mapping[str, float | None]]) -> list[list[Any]]:
+def way(places: Sequence[int], tested: Mapping[int, Mapping[str, float | None]], metric: str) -> list[list[Any]]:
     """Return the groups that a client was in, in order, each as last tested.
 
     Args:
         places: The id of the client's group in each round, or -1.
         tested: Position of a round -> the client's scores.
+        metric: The main metric.
 
     Returns:
-        ``[node, round, accuracy]`` of each group, at most :data:`STEPS`.
+        ``[node, round, score]`` of each group, at most :data:`STEPS`.
     """
     steps: list[list[Any]] = []
     for at, node in enumerate(places):
@@ -282,18 +286,19 @@ def way(places: Sequence[int], tested: Mapping[int, Mapping[str, float | None]])
             continue
         if not steps or steps[-1][0] != node:
             steps.append([node, None, None])
-        if at in tested and tested[at].get("accuracy") is not None:
-            steps[-1][1:] = [at + 1, tested[at]["accuracy"]]  # rounds are numbered from 1
+        if at in tested and tested[at].get(metric) is not None:
+            steps[-1][1:] = [at + 1, tested[at][metric]]  # rounds are numbered from 1
     return steps if len(steps) <= STEPS else [steps[0], *steps[1 - STEPS :]]
 
 
-def best(path: Sequence[Sequence[Any]]) -> int | None:
-    """Return the node with the highest accuracy on a path; the last of equal ones, and None if there is no accuracy."""
-    known = [(step[2], i) for i, step in enumerate(path) if step[2] is not None]
-    return None if not known else path[max(known)[1]][0]
+def best(path: Sequence[Sequence[Any]], one: Shown) -> int | None:
+    """Return the node with the best score on a path; the last of equal ones, and None if there is no score."""
+    known = [step for step in path if step[2] is not None]
+    top = one.best([step[2] for step in known]) if known else None
+    return next((step[0] for step in reversed(known) if step[2] == top), None)
 
 
-def silences(lines: Sequence[Line]) -> Counter[int]:
+def silences(lines: Sequence[Line]) -> Counter[ClientId]:
     """Count the rounds in which each client was asked and did not answer."""
     return Counter(client for line in lines for client in line["silent"] if silent(line, client))
 
@@ -325,7 +330,7 @@ def groups(run: Gathered) -> dict[str, Any]:
     return {"nodes": [_node_entry(node, run, truth, reasons) for node in run.nodes], "reasons": list(reasons)}
 
 
-def _node_entry(node: TreeNode, run: Gathered, truth: dict[int, int], reasons: dict[str, int]) -> dict[str, Any]:
+def _node_entry(node: TreeNode, run: Gathered, truth: dict[ClientId, int], reasons: dict[str, int]) -> dict[str, Any]:
     inside = Counter(truth[client] for client in node.clients if client in truth)
     return {
         "id": node.id,
@@ -342,23 +347,23 @@ def _node_entry(node: TreeNode, run: Gathered, truth: dict[int, int], reasons: d
 
 
 def scored(node: TreeNode, run: Gathered) -> dict[str, Any]:
-    """Return the mean accuracy and loss of a group's honest members in the last tested round of the group.
+    """Return the mean score (the main metric) and loss of a group's honest members in the last tested round of the group.
 
     Args:
         node: The group.
         run: The run.
 
     Returns:
-        tested (the round), accuracy and loss; all None if no round of the group was tested.
+        tested (the round), score and loss; all None if no round of the group was tested.
     """
     at = next((i for i in range(node.last - 1, node.first - 2, -1) if run.lines[i]["tested"]), None)
     if at is None:
-        return {"tested": None, "accuracy": None, "loss": None}
+        return {"tested": None, "score": None, "loss": None}
     line = run.lines[at]
     members = line["groups"][run.places[at].index(node.id)]
     return {
         "tested": line["round"],
-        "accuracy": mean_of(line, members),
+        "score": mean_of(line, members),
         "loss": mean_of(line, members, "loss"),
     }
 

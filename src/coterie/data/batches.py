@@ -1,0 +1,168 @@
+"""Examples and batches of any form: tensors, tuples and dicts of tensors, and data sets that are read item by item.
+
+A model receives a dict by keyword and a tuple by position, so a transformer gets its tokens and masks as it names them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from coterie.settings import UserError
+
+Batch: TypeAlias = Any
+"""A tensor whose first dimension counts examples, or a tuple, list or dict of batches of the same examples."""
+
+
+def mapped(function: Callable[[Any], Any], batch: Batch) -> Batch:
+    """Return the batch with ``function`` applied to each of its tensors.
+
+    Example:
+        >>> mapped(len, {"tokens": torch.zeros(3, 2), "more": (torch.zeros(3),)})
+        {'tokens': 3, 'more': (3,)}
+    """
+    if isinstance(batch, Mapping):
+        return {name: mapped(function, part) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(mapped(function, part) for part in batch)
+    return function(batch)
+
+
+def tensors(batch: Batch) -> list[Any]:
+    """Return the tensors of a batch, in order."""
+    if isinstance(batch, Mapping):
+        return [one for part in batch.values() for one in tensors(part)]
+    if isinstance(batch, tuple | list):
+        return [one for part in batch for one in tensors(part)]
+    return [batch]
+
+
+def size(batch: Batch) -> int:
+    """Number of examples of a batch."""
+    return len(tensors(batch)[0])
+
+
+def rows(batch: Batch, at: Any) -> Batch:
+    """The examples of a batch at a slice or at positions."""
+    return mapped(lambda one: one[at], batch)
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """All examples of several batches of one form, in order."""
+    first = batches[0]
+    if isinstance(first, Mapping):
+        return {name: joined([batch[name] for batch in batches]) for name in first}
+    if isinstance(first, tuple | list):
+        return tuple(joined(parts) for parts in zip(*batches, strict=True))
+    return torch.cat(list(batches))
+
+
+def call(module: torch.nn.Module, x: Batch) -> Any:
+    """Return a module's outputs: inputs in a dict are keyword arguments, and an output with ``logits`` stands for these."""
+    parts = x if isinstance(x, tuple | list) else (x,)
+    found = module(**x) if isinstance(x, Mapping) else module(*parts)
+    return found.logits if hasattr(found, "logits") else found
+
+
+LABELS = ("labels", "label", "targets", "target", "y")
+"""Keys under which an item may have its target."""
+
+
+class Items:
+    """The examples of a data set in the style of PyTorch or Hugging Face, each of which is read when a batch needs it.
+
+    Args:
+        dataset: An object with ``len`` and items by number. An item is ``(input, target)``, or a dict in which one of
+            :data:`LABELS` is the target.
+        collate: Function from a list of items to ``(inputs, targets)``, or to a dict with the targets, both of tensors. None
+            stacks the items, which must then have equal shapes.
+
+    Raises:
+        UserError: The data set has no length or no items.
+    """
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> None:
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise UserError(f"a data set must have a length and items by number, and {type(dataset).__name__} has not")
+        if not len(dataset):
+            raise UserError("a data set must have at least one item")
+        self.dataset, self.collate = dataset, collate
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def batch(self, index: torch.Tensor) -> tuple[Batch, Batch]:
+        """Read the examples at some positions.
+
+        Args:
+            index: The positions ``(b,)``.
+
+        Returns:
+            Their inputs and targets.
+
+        Raises:
+            UserError: An item or a batch has no target, or items of different shapes cannot be stacked.
+        """
+        items = [self.dataset[i] for i in index.tolist()]
+        if self.collate is not None:
+            return pair(self.collate(items))
+        try:
+            return pair(torch.utils.data.default_collate([_arrays(item) for item in items]))
+        except (RuntimeError, TypeError) as error:
+            hint = "; pass collate, a function from a list of items to (inputs, targets), which can pad them"
+            raise UserError(f"the items of a data set cannot be stacked: {error}"[:300] + hint) from error
+
+
+def _arrays(item: Any) -> Any:
+    """An item with its lists of numbers as tensors: ``default_collate`` would transpose them."""
+    if isinstance(item, Mapping):
+        return {name: torch.as_tensor(part) if isinstance(part, list) else part for name, part in item.items()}
+    return item
+
+
+def pair(batch: Any) -> tuple[Batch, Batch]:
+    """Return (inputs, targets) of a batch or item: a pair, or a dict in which one of :data:`LABELS` is the target.
+
+    Raises:
+        UserError: There is no target.
+    """
+    if isinstance(batch, Mapping):
+        key = next((name for name in LABELS if name in batch), None)
+        if key is None:
+            known = ", ".join(map(str, batch))
+            raise UserError(f"an item of a data set must have its target under one of {', '.join(LABELS)}; it has {known}")
+        rest = {name: part for name, part in batch.items() if name != key}
+        return rest, batch[key]
+    if isinstance(batch, Sequence) and len(batch) == 2:
+        return batch[0], batch[1]
+    raise UserError(f"an item of a data set must be (input, target) or a dict with a target, got {type(batch).__name__}")
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    """Return an array as a tensor that shares its memory if possible, also that of a memory-mapped file.
+
+    Floats become float32, and integers and booleans int64. An array of another type is copied.
+
+    Args:
+        array: A tensor, or anything that NumPy takes as an array of numbers.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        UserError: It holds no numbers.
+    """
+    if isinstance(array, torch.Tensor):
+        wanted = torch.float32 if array.is_floating_point() else torch.int64
+        return array.detach().to(wanted)
+    array = np.asarray(array)
+    if array.dtype.kind not in "biuf":
+        raise UserError(f"inputs and targets must be numbers, got an array of {array.dtype}")
+    array = np.ascontiguousarray(array, np.float32 if array.dtype.kind == "f" else np.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch warns of memory that cannot be written; examples never are
+        return torch.from_numpy(array)

@@ -1,0 +1,414 @@
+"""The loss that clients minimise and the metrics of their tests, of which one is the main metric.
+
+Metrics have the names that torchmetrics gives them. A metric such as the accuracy is a mean over predictions. Others, such
+as the area under the ROC curve, have no such form: they take a client's whole test set at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from coterie.data.batches import Batch, joined, mapped, size
+from coterie.settings import SettingError, nearest
+
+Sums = dict[str, tuple[float, int]]
+"""Name -> (sum, count) over predictions."""
+
+Better = Literal["greater", "smaller"]
+
+IGNORED = -100
+"""The class that losses and metrics leave out, as PyTorch's cross entropy does: the padding of sequences."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Losses.
+
+
+def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy in nats; outputs ``(b, classes)`` or ``(b, t, classes)``, targets ``(b,)`` or ``(b, t)``."""
+    return torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean squared error; outputs ``(b, m)`` and targets ``(b, m)``, or ``(b, 1)`` and ``(b,)``."""
+    return torch.nn.functional.mse_loss(outputs, targets.to(outputs.dtype).view_as(outputs))
+
+
+def binary_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean binary cross entropy in nats of logits ``(b, m)`` and labels of 0 and 1 ``(b, m)``, or ``(b, 1)`` and ``(b,)``."""
+    return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype).view_as(outputs))
+
+
+def mean_probability(outputs: torch.Tensor) -> torch.Tensor:
+    """Logarithm ``(b, classes)`` of the mean class probabilities of m models with outputs ``(m, b, classes)``."""
+    return outputs.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
+
+
+def mean_output(outputs: torch.Tensor) -> torch.Tensor:
+    """Mean ``(b, ...)`` of the outputs ``(m, b, ...)`` of m models, for regression."""
+    return outputs.mean(0)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Means over predictions: functions of (outputs, targets) with one value per prediction.
+
+
+def predicted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the predicted classes in the shape of ``targets``: the greatest output, or 1 for a positive logit."""
+    if outputs.shape == targets.shape or outputs.shape == (*targets.shape, 1):
+        return (outputs.view_as(targets) > 0).to(targets.dtype)
+    return outputs.argmax(-1)
+
+
+def counted(targets: torch.Tensor) -> torch.Tensor:
+    """Mask of the targets that count, in their shape: all but :data:`IGNORED`."""
+    return torch.ones_like(targets, dtype=torch.bool) if targets.is_floating_point() else targets != IGNORED
+
+
+def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """1.0 where the prediction is the target, otherwise 0.0, for each prediction."""
+    return (predicted(outputs, targets) == targets)[counted(targets)].float()
+
+
+def exact_match(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """1.0 for each example ``(b,)`` of which all predictions are right, such as a whole sequence."""
+    right = (predicted(outputs, targets) == targets) | ~counted(targets)
+    return right.flatten(1).all(1).float() if right.dim() > 1 else right.float()
+
+
+def log_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross entropy in nats of each prediction."""
+    each = torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+    return each[counted(targets).flatten()]
+
+
+def absolute_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Absolute error of each prediction."""
+    return (outputs - targets.view_as(outputs)).abs().flatten()
+
+
+def squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Squared error of each prediction."""
+    return (outputs - targets.view_as(outputs)).square().flatten()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Metrics of a whole test set.
+
+
+def _scores(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Scores ``(b, m)`` and labels of 0 and 1 ``(b, m)``: one column for two classes, otherwise one for each class."""
+    if outputs.shape == targets.shape or outputs.shape == (*targets.shape, 1):  # binary, or several labels
+        return _columns(outputs.double(), len(targets)), _columns(targets, len(targets))
+    chances = outputs.double().log_softmax(-1).flatten(0, -2)
+    classes, kept = targets.flatten(), counted(targets).flatten()
+    chances, classes = chances[kept], classes[kept]
+    if chances.shape[1] == 2:
+        return (chances[:, 1:] - chances[:, :1]).numpy(), classes[:, None].numpy()
+    return chances.exp().numpy(), torch.nn.functional.one_hot(classes, chances.shape[1]).numpy()
+
+
+def _columns(values: torch.Tensor, rows: int) -> np.ndarray:
+    array: np.ndarray = values.reshape(rows, -1).numpy()
+    return array
+
+
+def _over_columns(score: Callable[..., float], outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """Mean of ``score`` over the columns in which both labels occur; NaN if there is none."""
+    scores, labels = _scores(outputs, targets)
+    both = [i for i in range(labels.shape[1]) if 0 < labels[:, i].sum() < len(labels)]
+    return float(np.mean([score(labels[:, i], scores[:, i]) for i in both])) if both else math.nan
+
+
+def auroc(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """Area under the ROC curve; the mean over classes or labels, one against the rest, that occur and do not always occur."""
+    from sklearn.metrics import roc_auc_score
+
+    return _over_columns(roc_auc_score, outputs, targets)
+
+
+def average_precision(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """Average precision; the mean over classes or labels, one against the rest, that occur and do not always occur."""
+    from sklearn.metrics import average_precision_score
+
+    return _over_columns(average_precision_score, outputs, targets)
+
+
+def _labels(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Targets and predictions, and how scikit-learn averages over them: class 1 of two classes, otherwise all classes."""
+    guesses, kept = predicted(outputs, targets), counted(targets)
+    if targets.dim() > 1 and outputs.shape == targets.shape:
+        return targets.numpy().astype(int), guesses.numpy().astype(int), {"average": "macro"}
+    two = outputs.shape[-1] <= 2 or outputs.shape == targets.shape
+    average = {"average": "binary"} if two else {"average": "macro"}
+    return targets[kept].numpy().astype(int), guesses[kept].numpy().astype(int), average
+
+
+def f1(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """F1 score: of class 1 of two classes, otherwise the mean over the classes or labels that occur."""
+    from sklearn.metrics import f1_score
+
+    true, guessed, average = _labels(outputs, targets)
+    return float(f1_score(true, guessed, zero_division=0.0, **average))
+
+
+def recalls(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+    """Share of right predictions in each class that occurs, by the class."""
+    guessed, true = predicted(outputs, targets)[counted(targets)], targets[counted(targets)]
+    return {str(int(c)): float((guessed[true == c] == c).double().mean()) for c in true.unique()}
+
+
+def r2(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """Coefficient of determination R2, the mean over outputs; NaN for fewer than two examples."""
+    from sklearn.metrics import r2_score
+
+    if len(targets) < 2:
+        return math.nan
+    return float(r2_score(_columns(targets.double(), len(targets)), _columns(outputs.double(), len(targets))))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Metrics and objectives.
+
+
+def unchanged(mean: float) -> float:
+    """The mean over predictions itself."""
+    return mean
+
+
+def exponential(mean: float) -> float:
+    """Exp of the mean, bounded so that it is finite."""
+    return math.exp(min(mean, 700.0))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that says how good a model's predictions are.
+
+    Attributes:
+        function: Function of a client's (outputs, targets) on the CPU. It returns a number, numbers by name, or one value per
+            prediction, which are averaged.
+        better: Whether a ``"greater"`` or a ``"smaller"`` value is better.
+        whole: Whether the function needs a client's whole test set. If not, it is called with parts of it, and returns one
+            value per prediction.
+        final: Function of the mean over predictions, such as the root for a root mean squared error.
+
+    Raises:
+        SettingError: ``better`` is another word.
+    """
+
+    function: Callable[[torch.Tensor, torch.Tensor], Any]
+    better: Better = "greater"
+    whole: bool = True
+    final: Callable[[float], float] = unchanged
+
+    def __post_init__(self) -> None:
+        if self.better not in ("greater", "smaller"):
+            raise SettingError(f'a metric\'s better must be "greater" or "smaller", got {self.better!r}')
+
+    def of(self, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+        """Return the metric of a client's whole test set.
+
+        Args:
+            outputs: The outputs for all examples.
+            targets: Their targets.
+
+        Returns:
+            Suffix -> number: one with the empty suffix, or one for each name that the function gives.
+        """
+        found = self.function(outputs, targets)
+        if isinstance(found, Mapping):
+            return {f"/{name}": float(value) for name, value in found.items()}
+        values = torch.as_tensor(found, dtype=torch.float64)
+        return {"": self.final(float(values.mean() if values.numel() else math.nan))}
+
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        "accuracy": Metric(accuracy, whole=False),
+        "AUROC": Metric(auroc),
+        "AveragePrecision": Metric(average_precision),
+        "ExactMatch": Metric(exact_match, whole=False),
+        "F1Score": Metric(f1),
+        "MeanAbsoluteError": Metric(absolute_errors, "smaller", whole=False),
+        "MeanSquaredError": Metric(squared_errors, "smaller", whole=False),
+        "RootMeanSquaredError": Metric(squared_errors, "smaller", whole=False, final=math.sqrt),
+        "R2Score": Metric(r2),
+        "Recall": Metric(recalls),
+        "perplexity": Metric(log_loss, "smaller", whole=False, final=exponential),
+    }
+)
+"""Metrics by name. ``Recall`` is given for each class."""
+
+
+def metric(given: Any, name: str) -> Metric:
+    """Return a metric.
+
+    Args:
+        given: A :class:`Metric`, a torchmetrics object (its ``higher_is_better`` is used), or a function of (outputs,
+            targets).
+        name: Its name, for messages.
+
+    Returns:
+        The metric.
+
+    Raises:
+        SettingError: ``given`` is none of these.
+    """
+    if isinstance(given, Metric):
+        return given
+    if all(hasattr(given, part) for part in ("update", "compute", "reset")):
+        better: Better = "smaller" if given.higher_is_better is False else "greater"
+        return Metric(_Torchmetric(given), better)
+    if not callable(given):
+        raise SettingError(
+            f"metric {name!r} must be a function of (outputs, targets), a coterie.Metric or a name, got {given!r}"
+        )
+    return Metric(given)
+
+
+@dataclass(frozen=True)
+class _Torchmetric:
+    """A torchmetrics object as a function of a whole test set."""
+
+    metric: Any
+
+    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+        self.metric.reset()
+        self.metric.update(outputs, targets)
+        found = self.metric.compute()
+        return dict(enumerate(found.tolist())) if isinstance(found, torch.Tensor) and found.dim() else found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """The loss to minimise and the metrics to report.
+
+    Attributes:
+        loss: Function of (outputs, targets) that returns the mean loss of the batch.
+        metrics: Names of :data:`METRICS`, or name -> :class:`Metric`, torchmetrics object or function. A function takes the
+            outputs and targets of a client's whole test set; see :class:`Metric`.
+        main: The metric by which reports, comparisons and ``target`` judge. None takes the first.
+        combine: Function of the outputs ``(m, b, ...)`` of m models that returns the outputs of their ensemble.
+
+    Raises:
+        SettingError: A metric is unknown, or ``main`` is not among the metrics.
+
+    Example:
+        >>> Objective(loss=squared_error, metrics=["R2Score", "MeanAbsoluteError"], combine=mean_output).main
+        'R2Score'
+    """
+
+    loss: Callable[[Any, Any], torch.Tensor] = cross_entropy
+    metrics: Mapping[str, Any] | Sequence[str] = ("accuracy",)
+    main: str = ""
+    combine: Callable[[torch.Tensor], torch.Tensor] = mean_probability
+    named: Mapping[str, Metric] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        given = self.metrics if isinstance(self.metrics, Mapping) else {name: _known(name) for name in _names(self.metrics)}
+        if not given or "loss" in given:
+            raise SettingError("an objective needs at least one metric besides the loss; metrics are listed in coterie.METRICS")
+        object.__setattr__(self, "named", {name: metric(value, name) for name, value in given.items()})
+        object.__setattr__(self, "main", self.main or next(iter(given)))
+        if self.main not in given:
+            raise SettingError(f"the main metric must be one of {', '.join(given)}, got {self.main!r}")
+
+    @property
+    def better(self) -> Better:
+        """Whether a greater or a smaller value of the main metric is better."""
+        return self.named[self.main].better
+
+    @property
+    def whole(self) -> bool:
+        """Whether a metric needs a client's whole test set."""
+        return any(one.whole for one in self.named.values())
+
+    def scores(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+        """Return the loss and each metric from the sums of a test; NaN for a missing one.
+
+        Args:
+            totals: Name -> (sum, count) over predictions; for a metric of the whole test set, (value, 1).
+
+        Returns:
+            Name -> value.
+        """
+        nothing = (math.nan, 1)
+        score = {"loss": _mean(totals.get("loss", nothing))}
+        for name, one in self.named.items():
+            parts = [part for part in totals if part == name or part.startswith(f"{name}/")]
+            for part in parts or [name]:
+                mean = _mean(totals.get(part, nothing))
+                score[part] = mean if one.whole else one.final(mean)
+        return score
+
+
+class Tally:
+    """The loss and the metrics of a model on some examples, added up batch by batch.
+
+    Args:
+        objective: The loss and the metrics.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self.sums: Sums = {}
+        self.kept: list[tuple[Batch, Batch]] = []
+
+    def add(self, outputs: Batch, targets: Batch) -> None:
+        """Add the outputs for some examples and their targets."""
+        objective = self.objective
+        predictions = int(counted(targets).sum()) if isinstance(targets, torch.Tensor) else size(targets)
+        self._add("loss", float(objective.loss(outputs, targets)) * predictions if predictions else 0.0, predictions)
+        for name, one in objective.named.items():
+            if not one.whole:
+                values = one.function(outputs, targets)
+                self._add(name, float(values.sum(dtype=torch.float64)), values.numel())
+        if objective.whole:
+            self.kept.append((mapped(torch.Tensor.cpu, outputs), mapped(torch.Tensor.cpu, targets)))
+
+    def result(self) -> Sums:
+        """Name -> (sum, count); for metrics of the whole test set, (value, 1). Empty without examples."""
+        if self.kept:
+            outputs, targets = (joined(parts) for parts in zip(*self.kept, strict=True))
+            for name, one in self.objective.named.items():
+                if one.whole:
+                    self.sums |= {f"{name}{part}": (value, 1) for part, value in one.of(outputs, targets).items()}
+        return self.sums
+
+    def _add(self, name: str, value: float, count: int) -> None:
+        before = self.sums.get(name, (0.0, 0))
+        self.sums[name] = (before[0] + value, before[1] + count)
+
+
+def _mean(total: tuple[float, int]) -> float:
+    return total[0] / total[1] if total[1] else math.nan
+
+
+def _names(given: Any) -> Sequence[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _known(name: Any) -> Metric:
+    if name not in METRICS:
+        raise SettingError(f"there is no metric {name!r}{nearest(str(name), METRICS)} (known: {', '.join(METRICS)})")
+    return METRICS[name]
+
+
+CLASSIFICATION = Objective()
+"""Class labels: cross entropy and accuracy."""
+
+REGRESSION = Objective(
+    loss=squared_error, metrics=("R2Score", "MeanAbsoluteError", "RootMeanSquaredError"), combine=mean_output
+)
+"""Numbers as targets: squared error and R2."""
+
+MULTILABEL = Objective(loss=binary_cross_entropy, metrics=("AveragePrecision", "AUROC", "ExactMatch"), combine=mean_output)
+"""Several labels of 0 and 1 for each example: binary cross entropy and average precision."""

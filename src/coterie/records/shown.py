@@ -1,0 +1,176 @@
+"""A run's records as people read them: clients have their names, and the main metric says how good a model is.
+
+The records themselves name a client by its number, and ``run.toml`` has the names. :func:`shown` puts them everywhere, so a
+reader of its result treats a client's id as a whole number or a text and never looks a name up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+ClientId = int | str
+"""A client as it is shown: its name, or the whole number that identifies it."""
+
+Line = dict[str, Any]
+"""One round as it is recorded: see :func:`line`."""
+
+SHOWN = "shown"
+"""Key under which a shown line has its :class:`Shown`."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is needed to show a run's records.
+
+    Attributes:
+        labels: Client's number as text -> its name; empty if clients have no names. Names that are all whole numbers are
+            numbers here too.
+        main: The main metric.
+        better: Whether a ``"greater"`` or a ``"smaller"`` value of it is better.
+    """
+
+    labels: Mapping[str, ClientId] = field(default_factory=dict)
+    main: str = "accuracy"
+    better: str = "greater"
+
+    @classmethod
+    def of(cls, world: Mapping[str, Any]) -> Shown:
+        """What is needed to show the records of a run with this table ``world`` of ``run.toml``."""
+        names = world.get("names", ())
+        whole = all(re.fullmatch("0|[1-9][0-9]{0,17}", name) for name in names)
+        labels = {str(c): int(name) if whole else name for c, name in zip(world["clients"], names, strict=False)}
+        return cls(labels, **world.get("metric", {}))
+
+    def client(self, id: int | str) -> ClientId:
+        """The client with this number, or with this number as a key of the records."""
+        return self.labels.get(str(id), int(id)) if self.labels else int(id)
+
+    def clients(self, ids: Sequence[int]) -> list[ClientId]:
+        """These clients, sorted as groups are."""
+        return sorted((self.client(id) for id in ids), key=lambda one: (isinstance(one, str), one))
+
+    def text(self, text: str) -> str:
+        """A note's text with the names of clients."""
+        return _CLIENT.sub(lambda found: f"client {self.client(found[1])}", text) if self.labels else text
+
+    def line(self, line: Line) -> Line:
+        """A line of the records as it is shown."""
+        if not self.labels:
+            return {**line, SHOWN: self}
+        return {
+            **line,
+            **{key: _table(self, line[key]) for key in _TABLES if key in line},
+            "groups": [self.clients(group) for group in line["groups"]],
+            "silent": self.clients(line["silent"]),
+            "notes": [_note(self, note) for note in line["notes"]],
+            SHOWN: self,
+        }
+
+    def best(self, values: Sequence[float]) -> float:
+        """The best of some values of the main metric."""
+        return max(values) if self.better == "greater" else min(values)
+
+    def worst(self, values: Sequence[float]) -> float:
+        """The worst of some values of the main metric."""
+        return min(values) if self.better == "greater" else max(values)
+
+
+_TABLES = ("clients", "refused", "scaled", "claimed", "released")
+_CLIENT = re.compile(r"\bclient (\d{1,18})\b")
+
+
+def about(line: Line) -> Shown:
+    """The :class:`Shown` of a line."""
+    found: Shown = line.get(SHOWN) or Shown()
+    return found
+
+
+def shown(description: Mapping[str, Any], lines: Sequence[Line]) -> tuple[dict[str, Any], list[Line]]:
+    """Return the content of ``run.toml`` and the lines of the records as they are shown.
+
+    Args:
+        description: The content of ``run.toml``.
+        lines: The recorded rounds.
+
+    Returns:
+        Both, with names in place of numbers wherever a client is named, also in the texts of notes.
+    """
+    one = Shown.of(description["world"])
+    return _described(one, description), [one.line(line) for line in lines]
+
+
+def _described(one: Shown, description: Mapping[str, Any]) -> dict[str, Any]:
+    if not one.labels:
+        return dict(description)
+    world = dict(description["world"])
+    world["clients"] = [one.client(client) for client in world["clients"]]
+    if "true_groups" in world:
+        world["true_groups"] = [one.clients(group) for group in world["true_groups"]]
+    if "adversaries" in world:
+        world["adversaries"] = one.clients(world["adversaries"])
+    return {**description, "world": world}
+
+
+def _table(one: Shown, table: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(one.client(key)): value for key, value in table.items()}
+
+
+def _note(one: Shown, note: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **note,
+        "clients": one.clients(note["clients"]),
+        "parts": [one.clients(part) for part in note["parts"]],
+        "text": one.text(note["text"]),
+        "otherwise": one.text(note["otherwise"]),
+        "values": {name: _table(one, values) for name, values in note["values"].items()},
+    }
+
+
+def id_of(line: Line) -> Callable[[str], ClientId]:
+    """The function from a key of a shown line's tables to the client's id as in its groups."""
+    named = {str(client): client for client in about(line).labels.values()}
+    return lambda key: named[key] if key in named else int(key)
+
+
+def spread(line: Line, metric: str = "") -> dict[str, Any]:
+    """Statistics of a metric in a tested round.
+
+    Args:
+        line: The record of the round.
+        metric: The name of the metric; the main one if it is empty.
+
+    Returns:
+        ``mean``, ``std`` (the standard deviation of exactly these clients, not an estimate) and ``worst`` over honest
+        clients, and ``per_client``: client -> value, for all clients. A client without a value, such as the area under an
+        ROC curve of one class, counts only for the loss, of which all three are then NaN.
+    """
+    one = about(line)
+    metric = metric or one.main
+    values = {client: entry.get(metric) for client, entry in line["clients"].items()}
+    honest = [values[client] for client, entry in line["clients"].items() if not entry.get("adversary")]
+    known = [value for value in honest if value is not None or metric == "loss"] or [None]
+    row = np.array([np.nan if value is None else value for value in known], dtype=np.float64)
+    worst = float(row.min() if one.better == "greater" and metric == one.main else row.max())
+    return {"mean": float(row.mean()), "std": float(row.std()), "worst": worst, "per_client": values}
+
+
+def ends(line: Line, rounds: int, target: float | None) -> bool:
+    """Whether a run ends with a round.
+
+    Args:
+        line: The shown record of the round.
+        rounds: Rounds of the run.
+        target: The target of the mean of the main metric; None for none.
+
+    Returns:
+        Whether the round is the last, or its mean has reached the target.
+    """
+    if target is None or not line["tested"]:
+        return bool(line["round"] >= rounds)
+    mean, better = spread(line)["mean"], about(line).better
+    return bool(line["round"] >= rounds or (mean >= target if better == "greater" else mean <= target))
