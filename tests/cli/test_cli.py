@@ -72,6 +72,9 @@ def test_one_run_in_json(call: Call) -> None:
         "groups",
         "true_groups",
         "ari",
+        "metric",
+        "better",
+        "score",
         "accuracy",
         "loss",
         "bytes_up",
@@ -80,7 +83,7 @@ def test_one_run_in_json(call: Call) -> None:
         "seconds",
         "run_dir",
     }
-    assert set(found["accuracy"]) == {"mean", "std", "min", "per_client"}
+    assert set(found["accuracy"]) == {"mean", "std", "worst", "per_client"}
     assert found["run_dir"] == "here"
 
 

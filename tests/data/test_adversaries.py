@@ -22,7 +22,8 @@ from coterie.engines import rounds
 from coterie.methods import FedAvg, Independent
 from coterie.models.layout import Layout
 from coterie.models.nets import factory
-from coterie.records.record import Record, spread
+from coterie.records.record import Record
+from coterie.records.shown import spread
 from coterie.report import terminal
 from coterie.report.summary import Summary, compare, isolated, summary, without
 from coterie.robust import AS_PUBLISHED
@@ -183,7 +184,7 @@ def test_numbers_are_those_of_the_honest(tmp_path: Path) -> None:
     values = [entry["accuracy"] for entry in honest]
     assert found["accuracy"]["mean"] == spread(last)["mean"] == pytest.approx(np.mean(values))
     assert found["accuracy"]["std"] == pytest.approx(np.std(values))
-    assert found["accuracy"]["min"] == min(values)
+    assert found["accuracy"]["worst"] == min(values)
     assert found["loss"] == pytest.approx(np.mean([entry["loss"] for entry in honest]))
     assert set(found["accuracy"]["per_client"]) == set("012345")
     assert {client for client, entry in last["clients"].items() if "adversary" in entry} == {str(c) for c in adversaries}

@@ -108,8 +108,8 @@ def test_a_client_has_its_nearest_client_in_its_group_and_in_another(tmp_path: P
         ("in another", 1, "cosine"),
     ]
     assert [one["value"] for one in nearest.values()] == pytest.approx([0.8, 0.2])
-    assert step["accuracy_before"] == {"round": 1, "accuracy": pytest.approx(0.1)}
-    assert (step["accuracy_after"]["round"], found["accuracy"]["round"]) == (2, 3)
+    assert step["score_before"] == {"round": 1, "metric": "accuracy", "value": pytest.approx(0.1)}
+    assert (step["score_after"]["round"], found["score"]["round"]) == (2, 3)
     assert found["truth"] == {"group": [0, 2], "with": [3], "without": [0]}
     assert [(p["clients"], p["first"], p["last"]) for p in found["path"]] == [([0, 1, 2, 3], 1, 1), ([2, 3], 2, 3)]
     text = flat(words(run, client=2))
@@ -226,7 +226,7 @@ def test_errors_are_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.Captu
     by_hand(tmp_path / "runs" / "two")
     empty = recorded(tmp_path / "empty", cfl(), [])
     for arguments, says in (
-        ([str(run), "--client", "9"], "client 9 is not one of the run's clients: after round 3 there are 4 clients, 0 to 3"),
+        ([str(run), "--client", "9"], "client 9 is not one of the run's clients; after round 3 these are 0-3 (4 clients)"),
         ([str(run), "--round", "4"], "--round 4 is not among the 3 recorded rounds"),
         ([str(run), "--round", "0"], "1 to 3"),
         ([str(tmp_path / "runs")], "has 2 runs inside, and explain tells of one: one, two"),
@@ -295,6 +295,6 @@ def test_no_change_to_an_invalid_value_is_suggested(tmp_path: Path) -> None:
 
 def test_for_a_client_that_left_the_last_round_is_named(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", {"name": "fedavg"}, [(((1, 2, 5),), []), (((1, 2),), [])])
-    with pytest.raises(UserError, match=r"client 5 was last there in round 1: .* the nearest is 2"):
+    with pytest.raises(UserError, match=r"client 5 was last present in round 1; after round 2 these are 1, 2 \(2 clients\)"):
         explain(run, client=5)
     assert "Round 2: client 5 left." in flat(words(run))

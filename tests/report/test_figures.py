@@ -132,7 +132,7 @@ def test_many_clients_stay_small(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["group", "-o", "x.pdf"], "there is no figure 'group'; did you mean groups? (known: groups, accuracy,"),
+        (["group", "-o", "x.pdf"], "there is no figure 'group'; did you mean groups? (known: groups, score, accuracy,"),
         (["groups", "-o", "x.jpg"], "--out must end in .pdf, .png or .svg, got x.jpg"),
         (["groups", "-o", "x.pdf", "--round", "2"], "--round is for similarity; groups is drawn over all rounds"),
         (["similarity", "-o", "x.pdf", "--round", "3"], "--round 3 has no matrix recorded; there is one of round 2"),

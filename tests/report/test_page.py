@@ -77,7 +77,7 @@ def test_the_document_has_what_was_recorded(tmp_path: Path) -> None:
     # The model of the node that split is what served its clients in the round before.
     assert by_id[0]["path"] == [[0, 1, 0.5], [1, 4, pytest.approx(1 - 1 / 5)]]
     assert (unpacked(run["members"]) == [[0, 1, 1, 1]] * 4 + [[0, 2, 2, 2]] * 2 + [[-1, -1, 2, 2]]).all()
-    assert run["nodes"][0]["accuracy"] == pytest.approx(np.mean([1 - 1 / (c + 2) for c in range(6)]))
+    assert run["nodes"][0]["score"] == pytest.approx(np.mean([1 - 1 / (c + 2) for c in range(6)]))
     scores = unpacked(run["scores"]["metrics"]["accuracy"])
     assert np.isnan(scores[6, :2]).all()
     assert scores[0] == pytest.approx([1 - 1 / (r + 1) for r in (1, 2, 3, 4)], abs=1e-4)
@@ -166,9 +166,9 @@ def test_adversaries_count_in_no_mean(tmp_path: Path) -> None:
     one["clients"]["3"] = {**one["clients"]["3"], "adversary": True, "accuracy": 0.0}
     folder = write(tmp_path / "run", [one], truth=[[0, 1], [2, 3]])
     (run,) = document([folder])["runs"]
-    assert run["nodes"][1]["accuracy"] == one["clients"]["2"]["accuracy"]
+    assert run["nodes"][1]["score"] == one["clients"]["2"]["accuracy"]
     shown = explain(folder)["standing"]["groups"]
-    assert [group["accuracy"] for group in shown] == [node["accuracy"] for node in run["nodes"]]
+    assert [group["score"] for group in shown] == [node["score"] for node in run["nodes"]]
 
 
 def test_agreement_leaves_out_adversaries(tmp_path: Path) -> None:

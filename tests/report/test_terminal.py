@@ -97,7 +97,8 @@ def test_members(clients: list[int], text: str) -> None:
 
 SUMMARY: dict[str, Any] = {
     "method": "cfl", "seed": 0, "rounds": 9, "groups": [[0], [1]], "ari": None,
-    "accuracy": {"mean": 0.91, "std": 0.1, "min": 0.75, "per_client": {}}, "loss": 0.3, "perplexity": 12.5,
+    "metric": "accuracy", "better": "greater", "score": {"mean": 0.91, "std": 0.1, "worst": 0.75, "per_client": {}},
+    "accuracy": {"mean": 0.91}, "loss": 0.3, "perplexity": 12.5,
     "bytes_up": 2_000_000, "bytes_down": 3_000, "exchanges": 9, "seconds": 1.25,
 }  # fmt: skip
 
@@ -109,7 +110,7 @@ def test_a_row_per_run() -> None:
     assert "…" not in shown(terminal.table([{**usual, "method": "independent", "bytes_up": 123_400_000}]), width=80)
     assert row.split() == ["cfl", "9", "0.910", "0.750", "12.500", "2", "-", "2.0", "MB", "3.0", "kB", "1.2"]
     assert "seed" in shown(terminal.table([SUMMARY, {**SUMMARY, "seed": 1}]))
-    assert "-" in shown(terminal.table([{**SUMMARY, "accuracy": None}]))
+    assert "-" in shown(terminal.table([{**SUMMARY, "score": None}]))
 
 
 def test_a_comparison_says_what_sets_entries_apart() -> None:
@@ -117,6 +118,7 @@ def test_a_comparison_says_what_sets_entries_apart() -> None:
     entry = {
         "method": "cfl",
         "scenario": "digits/iid",
+        "metric": "accuracy",
         "training": {"lr": 0.1},
         "scenario_settings": {},
         "limits": {"rounds": 9},
@@ -137,12 +139,13 @@ def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
         known = {name: {"mean": value, "low": value - 0.1, "high": value + 0.1} for name, value in values.items()}
         blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
         about: dict[str, Any] = {name: {} for name in ("training", "scenario_settings", "limits", "settings")}
+        about |= {"metric": "accuracy", "better": "greater"}
         return {**about, "method": method, "scenario": scenario, "seeds": [0, 1, 2], "rounds": [100, 200], **blank, **known}
 
     full = entry(
         "digits/iid",
         "independent",
-        accuracy=0.9,
+        score=0.9,
         worst=0.75,
         std=0.0123,
         ari=1,
@@ -181,6 +184,7 @@ def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
 def test_a_comparison_tells_of_isolated_adversaries_where_there_are_any() -> None:
     blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
     about: dict[str, Any] = {name: {} for name in ("training", "boundary", "scenario_settings", "limits", "settings")}
+    about |= {"metric": "accuracy"}
     entry = {**about, "method": "cfl", "scenario": "digits/iid", "seeds": [0], "rounds": [9], **blank}
     assert "isolated" not in shown(terminal.comparison([entry]))
     text = shown(terminal.comparison([{**entry, "isolated": {"mean": 0.75, "low": None, "high": None}}, entry]))

@@ -282,7 +282,7 @@ def test_a_summary_is_a_fold_over_the_records(folder: Path) -> None:
     assert found["accuracy"]["per_client"] == dict(zip("0123", values, strict=True))
     assert found["accuracy"]["mean"] == pytest.approx(sum(values) / 4)
     assert found["accuracy"]["std"] == pytest.approx(np.std(values))
-    assert found["accuracy"]["min"] == min(values)
+    assert found["accuracy"]["worst"] == min(values)
     assert found["bytes_up"] == first["bytes_up"] + last["bytes_up"] > 0
     assert found["exchanges"] == 2
     assert found["seconds"] > 0

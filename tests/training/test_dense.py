@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from test_learner import Frozen, Tied, Words, tokens
+from test_learner import Frozen, Tied, Words, pair, tokens
 from torch import Tensor, nn
 
 from coterie.core import Training
@@ -95,7 +95,7 @@ MODELS = [linear, mlp, Tied, Frozen, Words, Twice, First, Attacked, Penalised, H
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
 def test_training_is_the_plain_loop(model: Callable[[], nn.Module]) -> None:
-    learner, module = Learner(made(model, 1), Objective()), made(model)
+    learner, module = pair(model)
     training, data = Training(batch=8, epochs=3), tokens(20) if model is Words else examples(20, 1)
     assert learner.dense.gain(training)
     start = learner.layout.row(module)

@@ -142,7 +142,7 @@ EXPLAIN = """\
 Explain from the records why the groups are as they are, or why one client is in its group: which numbers were compared,
 how close the decision was, and what would have changed it."""
 PLOT = """\
-Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, accuracy, loss, similarity, criteria, traffic."""
+Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, score, accuracy, loss, similarity, criteria, traffic."""
 WATCH = """\
 Serve the report of a run at 127.0.0.1, for this machine only, and refresh it during the run. The printed address has a
 token; without it, other users of the machine see nothing. Press Ctrl-C to stop."""
@@ -176,7 +176,7 @@ def _run(own: Parser) -> None:
     own.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
     own.add_argument("--seed", metavar="N", type=whole, help="run with this one seed (0)")
     own.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
-    own.add_argument("--target", metavar="A", type=real, help="stop a run when its mean accuracy reaches this")
+    own.add_argument("--target", metavar="A", type=real, help="stop a run when the mean of its main metric reaches this")
     own.add_argument("--eval-every", metavar="N", type=whole, help="rounds between tests (1)")
     own.add_argument("--width", metavar="N", type=whole, help="clients trained in one block (chosen for the model)")
     own.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
@@ -214,7 +214,7 @@ def _seen(own: dict[str, Parser]) -> None:
     own["explain"].add_argument("--round", metavar="R", type=whole, help="explain the groups after this round (the last)")
     _json(own["explain"])
     own["plot"].add_argument("run", metavar="RUN", help="a run directory")
-    own["plot"].add_argument("kind", metavar="KIND", help="groups, accuracy, loss, similarity, criteria or traffic")
+    own["plot"].add_argument("kind", metavar="KIND", help="groups, score, accuracy, loss, similarity, criteria or traffic")
     own["plot"].add_argument("-o", "--out", metavar="FILE", required=True, help="the figure: .pdf, .png or .svg")
     own["plot"].add_argument("--round", metavar="R", type=whole, help="round to plot (the last with this figure)")
     own["watch"].add_argument("run", metavar="RUN", help="a run directory, or a folder of several")

@@ -36,7 +36,7 @@ from coterie.files import available_memory, descriptor, open_regular, read_regul
 from coterie.printable import printable
 from coterie.records import checksum
 from coterie.records.codec import DamagedError, safetensors_of
-from coterie.records.shown import ClientId, shown
+from coterie.records.shown import ClientId, shown, shown_as
 from coterie.records.shown import Line as Line
 from coterie.records.store import KEPT, SCHEMA, BusyError, Checkpoints, Fits, check_schema, sync_folder, write_whole
 from coterie.records.wellformed import flaw_of_description, flaw_of_line
@@ -492,7 +492,7 @@ def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[li
         raise DamagedError(f"{folder / name} cannot be read; it is damaged or missing") from error
     if any(matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f" for matrix in found.values()):
         raise DamagedError(f"{folder / name} has a matrix that does not match its {len(clients)} clients")
-    named = about(line)
+    named = shown_as(line)
     return [named.client(client) for client in clients], found
 
 

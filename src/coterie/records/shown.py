@@ -84,7 +84,7 @@ _TABLES = ("clients", "refused", "scaled", "claimed", "released")
 _CLIENT = re.compile(r"\bclient (\d{1,18})\b")
 
 
-def about(line: Line) -> Shown:
+def shown_as(line: Line) -> Shown:
     """The :class:`Shown` of a line."""
     found: Shown = line.get(SHOWN) or Shown()
     return found
@@ -133,7 +133,7 @@ def _note(one: Shown, note: Mapping[str, Any]) -> dict[str, Any]:
 
 def id_of(line: Line) -> Callable[[str], ClientId]:
     """The function from a key of a shown line's tables to the client's id as in its groups."""
-    named = {str(client): client for client in about(line).labels.values()}
+    named = {str(client): client for client in shown_as(line).labels.values()}
     return lambda key: named[key] if key in named else int(key)
 
 
@@ -149,7 +149,7 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
         clients, and ``per_client``: client -> value, for all clients. A client without a value, such as the area under an
         ROC curve of one class, counts only for the loss, of which all three are then NaN.
     """
-    one = about(line)
+    one = shown_as(line)
     metric = metric or one.main
     values = {client: entry.get(metric) for client, entry in line["clients"].items()}
     honest = [values[client] for client, entry in line["clients"].items() if not entry.get("adversary")]
@@ -172,5 +172,5 @@ def ends(line: Line, rounds: int, target: float | None) -> bool:
     """
     if target is None or not line["tested"]:
         return bool(line["round"] >= rounds)
-    mean, better = spread(line)["mean"], about(line).better
+    mean, better = spread(line)["mean"], shown_as(line).better
     return bool(line["round"] >= rounds or (mean >= target if better == "greater" else mean <= target))

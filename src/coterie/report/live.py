@@ -23,7 +23,7 @@ from rich.text import Text
 
 from coterie.printable import say
 from coterie.records.record import Line
-from coterie.records.shown import about, spread
+from coterie.records.shown import shown_as, spread
 from coterie.report import terminal
 from coterie.report.words import count
 
@@ -138,7 +138,7 @@ class Live:
         self.last = line
         if line["tested"]:
             mean = spread(line)["mean"]  # not a number if it was not measured or the models diverged
-            self.tested = f"{about(line).main} {terminal.number(mean if math.isfinite(mean) else None)}"
+            self.tested = f"{shown_as(line).main} {terminal.number(mean if math.isfinite(mean) else None)}"
         for note in line["notes"]:
             text = terminal.event(note, line["round"])
             if text:

@@ -14,7 +14,7 @@ from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
 from coterie.files import within
 from coterie.records.record import RUN, Line, Record, finite
-from coterie.records.shown import ClientId, about, ends, spread
+from coterie.records.shown import ClientId, ends, shown_as, spread
 from coterie.settings import UserError
 
 Summary = dict[str, Any]
@@ -188,7 +188,7 @@ def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float 
     Returns:
         The mean, or None if no client has a value.
     """
-    metric = metric or about(line).main
+    metric = metric or shown_as(line).main
     entries = [line["clients"][str(client)] for client in clients if str(client) in line["clients"]]
     honest = [entry for entry in entries if not entry.get("adversary")] or entries
     values = [value for entry in honest if (value := entry.get(metric)) is not None]
@@ -213,7 +213,7 @@ ABOUT = ("group", "adversary")
 
 def scores(lines: Sequence[Line]) -> Summary:
     """Return the main metric, the loss and each other metric of the last tested round of ``lines``."""
-    tested, one = next((line for line in reversed(lines) if line["tested"]), None), about(lines[-1])
+    tested, one = next((line for line in reversed(lines) if line["tested"]), None), shown_as(lines[-1])
     found: Summary = {"metric": one.main, "better": one.better, "score": None, one.main: None, "loss": None}
     if tested is None:
         return found

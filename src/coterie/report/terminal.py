@@ -17,7 +17,7 @@ from rich.tree import Tree
 
 from coterie.printable import printable
 from coterie.records.record import Line
-from coterie.records.shown import ClientId, about
+from coterie.records.shown import ClientId, shown_as
 from coterie.report.summary import Summary, mean_of
 
 
@@ -57,7 +57,7 @@ def _branch(group: Group, tested: Line | None, parent: Tree | None) -> Tree:
     label = Text(members(group.clients), style="bold" if not group.parts else "")
     score = mean_of(tested, group.clients) if tested else None
     if tested and score is not None:
-        label.append(f"  {about(tested).main} {score:.3f}", style="cyan")
+        label.append(f"  {shown_as(tested).main} {score:.3f}", style="cyan")
     if group.parts and group.round is not None:
         label.append(f"\nround {group.round}: ", style="yellow")
         label.append(printable(group.why or "groups of the last round"), style="dim")

@@ -103,7 +103,7 @@ class Experiment:
         robust: Bounds on the influence of one client on the others.
         rounds: Communication rounds, at least 1.
         seeds: One run of each method per seed; at least one seed, all different.
-        target: A run stops when its mean accuracy reaches this.
+        target: A run stops when the mean of its main metric reaches this.
         eval_every: Rounds between tests; the last is always tested.
         checkpoint_every: Rounds between checkpoints; the last always has one.
         checkpoints_kept: Newest checkpoints kept, during the run and after it.
@@ -124,7 +124,7 @@ class Experiment:
     robust: Robust = Robust()  # noqa: RUF009  (frozen)
     rounds: int = setting(40, "communication rounds", ge=1)
     seeds: tuple[int, ...] = setting((0,), "one run of each method per seed", ge=0)
-    target: float | None = setting(None, "stop a run when its mean accuracy reaches this", gt=0)
+    target: float | None = setting(None, "stop a run when the mean of its main metric reaches this", gt=0)
     eval_every: int = setting(1, "rounds between tests; the last round is always tested", ge=1)
     checkpoint_every: int = setting(1, "rounds between checkpoints; the last round always has one", ge=1)
     checkpoints_kept: int = setting(KEPT, "number of newest checkpoints that are kept", ge=1)

@@ -234,6 +234,7 @@ SHARED = "shared.safetensors"
 SMALL = 2**20
 """Bytes of such tensors up to which each model's file has them, so that it is complete."""
 
+_PLAIN = Shown()
 Key = tuple[int, Client | None]
 """A model that serves clients: its row in the assignment and, if a client keeps own layers, the client."""
 
@@ -351,7 +352,9 @@ def _limits(run: Run) -> dict[str, Any]:
     return {"rounds": run.experiment.rounds, "target": run.experiment.target}
 
 
-def _files(assignment: Assignment, position: Position, names: Shown) -> tuple[dict[Key, str], dict[str, dict[str, Any]]]:
+def _files(
+    assignment: Assignment, position: Position, names: Shown = _PLAIN
+) -> tuple[dict[Key, str], dict[str, dict[str, Any]]]:
     """(model -> file, client -> its entry). Each model has one file, named by a group, a client or its number in a path.
 
     A file has a group's name only if its model serves the whole group. A client that keeps layers has a separate model.

@@ -86,7 +86,7 @@ def name_of(group: Sequence[ClientId]) -> str:
 
 def _safe(name: ClientId) -> str:
     """A name without signs that MLflow refuses."""
-    return re.sub(r"[^\w.-]", "_", str(name), flags=re.ASCII)
+    return re.sub(r"[^\w.-]", "_", str(name))
 
 
 def words(line: Line) -> str:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from coterie.records.record import Line
-from coterie.records.shown import ClientId, about
+from coterie.records.shown import ClientId, shown_as
 from coterie.report.explain import run_history
 from coterie.report.explain.decision import decision, member
 from coterie.report.explain.view import Clients, NoteView, RunHistory, of_client
@@ -94,7 +94,7 @@ def _step(history: RunHistory, note: NoteView, client: ClientId) -> dict[str, An
 def _score(lines: Iterable[Line], client: ClientId) -> dict[str, Any] | None:
     """Return the client's first value of the main metric in ``lines``, its round, and the metric."""
     for line in lines:
-        main = about(line).main
+        main = shown_as(line).main
         value = line["clients"].get(str(client), {}).get(main) if line["tested"] else None
         if value is not None:
             return {"round": line["round"], "metric": main, "value": value}

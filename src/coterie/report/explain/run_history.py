@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.methods import METHODS
-from coterie.records.shown import ClientId, about
+from coterie.records.shown import ClientId, shown_as
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory
 from coterie.report.listing import first_line
@@ -48,7 +48,7 @@ def heading(history: RunHistory) -> dict[str, Any]:
         "round": history.lines[-1]["round"],
         "rounds": history.description["rounds"],
         "about": first_line(METHODS[history.method]) if history.method in METHODS else "",
-        "metric": about(history.lines[-1]).main,
+        "metric": shown_as(history.lines[-1]).main,
     }
 
 

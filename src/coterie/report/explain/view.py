@@ -15,6 +15,7 @@ from coterie.core import Criterion
 from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, id_of
 from coterie.report.page.charts import load
+from coterie.report.terminal import members
 from coterie.settings import UserError, nearest
 
 Clients = tuple[ClientId, ...]
@@ -186,9 +187,11 @@ def of_client(history: RunHistory, client: ClientId) -> tuple[ClientId, Clients]
     """
     found = next(((one, group) for group in history.groups for one in group if str(one) == str(client)), None)
     if found is None:
-        ids = sorted((c for members in history.groups for c in members), key=str)
+        ids = [one for group in history.groups for one in group]
         once = next((line["round"] for line in reversed(history.lines) if str(client) in line["clients"]), None)
         what = f"was last present in round {once}" if once else "is not one of the run's clients"
-        hint = nearest(str(client), map(str, ids)) or f" ({', '.join(map(str, ids[:6]))}{', ...' if len(ids) > 6 else ''})"
-        raise UserError(f"client {client} {what}: after round {history.lines[-1]['round']} there are {len(ids)} clients{hint}")
+        raise UserError(
+            f"client {client} {what}; after round {history.lines[-1]['round']} these are {members(ids, most=6)}"
+            f"{nearest(str(client), map(str, ids))}"
+        )
     return found

@@ -18,9 +18,9 @@ def plot(run: Path | str, kind: str, out: Path | str, round: int | None = None) 
 
     Args:
         run: A run directory, or a folder with a single one.
-        kind: ``groups`` (the group of each client over the rounds), ``accuracy`` or ``loss`` (of every group and its
-            clients), ``similarity`` (the matrices on which decisions were based), ``criteria`` (the numbers that the method
-            compared) or ``traffic`` (bytes and seconds).
+        kind: ``groups`` (the group of each client over the rounds), ``score`` (the main metric), ``accuracy`` or
+            ``loss`` (of every group and its clients), ``similarity`` (the matrices on which decisions were based),
+            ``criteria`` (the numbers that the method compared) or ``traffic`` (bytes and seconds).
         out: The file to write, a .pdf, .png or .svg.
         round: For ``similarity``, the round of the matrices; None for the last round that has one.
 

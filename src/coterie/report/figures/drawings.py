@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from coterie.records.shown import ClientId, about
+from coterie.records.shown import ClientId, shown_as
 from coterie.report.figures.looks import Looks, numbered
 from coterie.report.figures.style import COLUMN, DASHES, GREY, PAGE, panels
 from coterie.report.gathered import Gathered
@@ -55,7 +55,7 @@ def figure(run: Gathered, kind: str, round: int | None = None) -> Figure:
         UserError: If the run has no such numbers.
     """
     if kind in ("score", "accuracy", "loss"):
-        return _scores(run, about(run.lines[-1]).main if kind == "score" else kind)
+        return _scores(run, shown_as(run.lines[-1]).main if kind == "score" else kind)
     if kind == "similarity":
         return _similarity(run, round)
     return {"groups": _groups, "criteria": _criteria, "traffic": _traffic}[kind](run)

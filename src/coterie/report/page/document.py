@@ -17,7 +17,7 @@ from typing import Any
 from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Line, Record, finite
-from coterie.records.shown import ClientId, Shown, about, id_of
+from coterie.records.shown import ClientId, Shown, id_of, shown_as
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
@@ -135,7 +135,7 @@ def scores(lines: Sequence[Line], clients: Sequence[ClientId]) -> dict[str, Any]
     found = tests(lines)
     entries = (entry for at in tested for entry in lines[at]["clients"].values())
     names = dict.fromkeys(name for entry in entries for name in entry if name not in ABOUT)
-    main = about(lines[-1]).main
+    main = shown_as(lines[-1]).main
     table = {
         name: real([[found.get(client, {}).get(at, {}).get(name) for at in tested] for client in clients])
         for name in sorted(names, key=lambda name: (name != main, name != "loss", name))
@@ -233,7 +233,7 @@ def rows(run: Gathered) -> list[dict[str, Any]]:
     adversaries = set(facts.get("adversaries", ()))
     quiet = silences(run.lines)
     refused = Counter(client for line in run.lines for client in line["refused"])
-    tested, one = tests(run.lines), about(run.lines[-1])
+    tested, one = tests(run.lines), shown_as(run.lines[-1])
     out = []
     for client, places in zip(run.clients, run.members, strict=True):
         path = way(places, tested.get(client, {}), one.main)
@@ -262,7 +262,7 @@ def tests(lines: Sequence[Line]) -> dict[ClientId, dict[int, Mapping[str, float 
     found: dict[ClientId, dict[int, Mapping[str, float | None]]] = {}
     for at, line in enumerate(lines):
         if line["tested"]:
-            one, id = about(line), id_of(line)
+            one, id = shown_as(line), id_of(line)
             for client, entry in line["clients"].items():
                 if entry.get(one.main) is not None or entry.get("loss") is not None:
                     found.setdefault(id(client), {})[at] = entry
