@@ -554,25 +554,33 @@ def find(name: str, folder: Path | str | None = None) -> Source:
 
 
 def resolve(folder: Path | str | None, name: str) -> Path:
-    """Return the data folder: the given one, otherwise the environment variable COTERIE_DATA.
+    """Return the data folder, or the file of a table: the given one, otherwise the environment variable COTERIE_DATA.
 
     Args:
-        folder: The given folder, or None.
-        name: Name of the data set, for the message.
+        folder: The given folder or file, or None.
+        name: Name of the data set; ``table`` needs a file, the others a folder.
 
     Returns:
-        The path of an existing folder.
+        The path of an existing folder or file.
 
     Raises:
-        UserError: No folder is given, or it does not exist.
+        UserError: No path is given, it does not exist, or it is a folder where a file is needed or the other way round.
     """
+    what = "file" if name == "table" else "folder"
     given = folder or os.environ.get("COTERIE_DATA")
     if not given:
-        raise UserError(f"{name} is read from files: give their folder with --data DIR or set COTERIE_DATA")
+        raise UserError(f"{name} is read from files: give their {what} with --data {TABLE_OR_DIR[what]} or set COTERIE_DATA")
     path = expanded(given)
-    if not path.is_dir():
-        raise UserError(f"the data folder {path} does not exist")
+    if what == "file" and path.is_dir():
+        raise UserError(f"{path} is a folder, and a table is one file: give it with --data {TABLE_OR_DIR[what]}")
+    if not path.exists():
+        raise UserError(f"the data {what} {path} does not exist")
+    if what == "folder" and not path.is_dir():
+        raise UserError(f"the data folder {path} is a file; the scenario of a table of your own is table/clients")
     return path
+
+
+TABLE_OR_DIR = {"file": "FILE.csv", "folder": "DIR"}
 
 
 @lru_cache(maxsize=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -311,6 +312,7 @@ class World:
         augment: Function of (inputs, generator) that returns inputs; used for training batches only.
         attendance: Rounds in which clients are present.
         attacks: Client -> the attack on its updates; flipped labels are already in its data.
+        about: Facts to record with a run: text, numbers, and lists of them, such as the names of the classes.
     """
 
     clients: Mapping[Client, ClientData]
@@ -321,6 +323,7 @@ class World:
     augment: Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None = None
     attendance: Attendance = field(default_factory=Attendance)
     attacks: Mapping[Client, Attack] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.clients:

@@ -112,7 +112,7 @@ class Experiment:
         device: The device on which clients train: cpu, cuda, cuda:1, ...
         precision: fp32, or bf16 (autocast) for training and tests.
         engine: The engine that runs the clients: Coterie's own processes, or Flower's simulation.
-        data: Folder of the data set's files.
+        data: Folder of the data set's files, or your table.
         origin: The file from which it was read, if Coterie recorded that file.
     """
 
@@ -135,7 +135,7 @@ class Experiment:
     engine: str = setting(
         "inprocess", "what runs the clients: Coterie's own processes, or Flower's simulation", choices=ENGINES
     )
-    data: str | None = setting(None, "folder of the data set's files")
+    data: str | None = setting(None, "folder of the data set's files, or your table")
     origin: Origin | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
