@@ -553,12 +553,13 @@ def find(name: str, folder: Path | str | None = None) -> Source:
     raise UserError(f"there is no data set {name!r}{nearest(name, DATASETS)} (known: {known})")
 
 
-def resolve(folder: Path | str | None, name: str) -> Path:
+def resolve(folder: Path | str | None, name: str, *, file: bool = False) -> Path:
     """Return the data folder, or the file of a table: the given one, otherwise the environment variable COTERIE_DATA.
 
     Args:
         folder: The given folder or file, or None.
-        name: Name of the data set; ``table`` needs a file, the others a folder.
+        name: Name of the data set, for the message.
+        file: Whether it is a file.
 
     Returns:
         The path of an existing folder or file.
@@ -566,21 +567,19 @@ def resolve(folder: Path | str | None, name: str) -> Path:
     Raises:
         UserError: No path is given, it does not exist, or it is a folder where a file is needed or the other way round.
     """
-    what = "file" if name == "table" else "folder"
+    what, usage = ("file", "--data FILE.csv") if file else ("folder", "--data DIR")
     given = folder or os.environ.get("COTERIE_DATA")
     if not given:
-        raise UserError(f"{name} is read from files: give their {what} with --data {TABLE_OR_DIR[what]} or set COTERIE_DATA")
+        whose = "a table is read from a file: give it" if file else f"{name} is read from files: give their folder"
+        raise UserError(f"{whose} with {usage} or set COTERIE_DATA")
     path = expanded(given)
-    if what == "file" and path.is_dir():
-        raise UserError(f"{path} is a folder, and a table is one file: give it with --data {TABLE_OR_DIR[what]}")
+    if file and path.is_dir():
+        raise UserError(f"{path} is a folder, and a table is one file: give it with {usage}")
     if not path.exists():
         raise UserError(f"the data {what} {path} does not exist")
-    if what == "folder" and not path.is_dir():
-        raise UserError(f"the data folder {path} is a file; the scenario of a table of your own is table/clients")
+    if not file and not path.is_dir():
+        raise UserError(f"the data folder {path} is a file; for a table of your own, use the scenario table/clients")
     return path
-
-
-TABLE_OR_DIR = {"file": "FILE.csv", "folder": "DIR"}
 
 
 @lru_cache(maxsize=2)

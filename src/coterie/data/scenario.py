@@ -381,7 +381,7 @@ class Scenario:
     def _honest(self, seed: int, folder: Path | str | None) -> World:
         """The world without adversaries, in which all clients are always present and answer."""
         if self.dataset in OWN_DATA:
-            return self._of_own(datasets.resolve(folder, self.dataset), seed)
+            return self._of_own(datasets.resolve(folder, self.dataset, file=self.dataset == "table"), seed)
         data = datasets.load(self.dataset, folder, **self._options(seed, folder))
         parts, kinds = self._parts(data.train, numpy_generator(seed, Purpose.PARTITION))
         rng = numpy_generator(seed, Purpose.SHIFT)

@@ -465,7 +465,7 @@ def assign(spec: Spec, text: str) -> Spec:
         spec: The experiment's tables; they stay as they are.
         text: ``key=value``. The key is ``method.KEY`` (for each method that has it), ``NAME.KEY`` for one method,
             ``training.KEY``, ``scenario.KEY``, ``experiment.KEY``, ``boundary.KEY`` or ``robust.KEY``; or KEY alone, if only
-            one of method, training, scenario and experiment has it.
+            one of method, training, scenario and experiment has it. ``target`` alone is the column of a scenario of a table.
 
     Returns:
         The changed tables.
@@ -494,7 +494,8 @@ def assign(spec: Spec, text: str) -> Spec:
     if parsed is None:  # a setting may have the text "none" (a shift), and an optional setting takes "none" for None
         parsed = "none"
     places = list(_places(spec))
-    for place in _dotted(places, key) if "." in key else _bare(places, key):
+    table = getattr(find(spec["scenario"]["name"]), "dataset", "") == "table"
+    for place in _dotted(places, key) if "." in key else _bare(places, key, table):
         place.values[place.key] = parsed
     return spec
 
@@ -531,8 +532,10 @@ def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
     return found
 
 
-def _bare(places: list[SettingPlace], key: str) -> list[SettingPlace]:
+def _bare(places: list[SettingPlace], key: str, table: bool) -> list[SettingPlace]:
     found = [place for place in places if place.key == key and place.kind not in DOTTED]
+    if key == "target":  # in a table the column to predict, otherwise the accuracy, which --target sets in any case
+        found = [place for place in found if (place.kind == "scenario") == table]
     if not found:
         if table := next((place.table for place in places if place.key == key), None):
             raise SettingError(f"--set {key}: write {table}.{key}")

@@ -313,6 +313,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         "round": round,
         "finished": ends(lines[round - 1], **_limits(run)),
         "model": net.about,
+        "data": run.record.description()["world"].get("about"),
         "sealed": net.sealed,
         "stays": net.stays,
         "ensemble": assignment.ensemble,

@@ -265,7 +265,8 @@ def world_facts(world: World) -> dict[str, Any]:
 
     Returns:
         The client ids, the sizes of their training sets in that order, a digest of all data, and where they apply: the true
-        groups, the hostile clients, and a description from which a net like the clients' can be made.
+        groups, the hostile clients, a description from which a net like the clients' can be made, and facts about the data
+        (the names of features and classes, the constants of a standardization).
     """
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
@@ -279,6 +280,8 @@ def world_facts(world: World) -> dict[str, Any]:
         facts["adversaries"] = sorted(world.attacks)
     if (model := nets.described(world.model)) is not None:
         facts["model"] = model
+    if world.about:
+        facts["about"] = dict(world.about)
     return facts
 
 
