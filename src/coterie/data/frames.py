@@ -159,8 +159,9 @@ def check_columns(names: Sequence[Any], taken: Sequence[Any], chosen: Sequence[A
 
 
 def listed(names: Sequence[Any]) -> str:
-    """Return the names for a message; of many, the first ones."""
-    return ", ".join(map(str, names[:20])) + (", ..." if len(names) > 20 else "")
+    """Return the names for a message; of many, the first and the last ones."""
+    shown = [*names[:15], "...", *names[-5:]] if len(names) > 20 else names
+    return ", ".join(map(str, shown))
 
 
 def values(frame: Any, name: Any, where: str) -> np.ndarray:

@@ -104,7 +104,8 @@ def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[t
                 f"{where}: several targets must be labels of 0 and 1, or floats, and {name} is neither; if they are numbers to "
                 "predict, set task = regression"
             )
-    matrix = np.column_stack([values.astype(np.float32) for values in columns.values()])
+    with np.errstate(over="ignore"):
+        matrix = np.column_stack([values.astype(np.float32) for values in columns.values()])
     if not np.isfinite(matrix).all():
         raise UserError(f"{where}: the targets {', '.join(columns)} must be finite numbers in float32")
     return torch.from_numpy(matrix), Task("regression" if numbers else "multi-label", len(columns))
