@@ -85,10 +85,7 @@ def methods(folder: str = "") -> str:
 
 def scenarios() -> str:
     """The named scenarios."""
-    rows = [
-        (f"`{name}`", s.about, OWN_DATA.get(s.dataset, str(s.clients)), f"`{s.model}`")
-        for name, s in SCENARIOS.items()
-    ]
+    rows = [(f"`{name}`", s.about, OWN_DATA.get(s.dataset, str(s.clients)), f"`{s.model}`") for name, s in SCENARIOS.items()]
     return table(("scenario", "what it is", "clients", "model"), rows, "llrl")
 
 

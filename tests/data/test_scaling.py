@@ -110,7 +110,7 @@ def test_as_settings_of_a_scenario(tmp_path: Path) -> None:
     ("settings", "sentence"),
     [
         ({"standardize": "pooled"}, r"Scenario.standardize is for your own data \(folder, table, images\), got digits"),
-        ({"dataset": "folder", "partition": "clients", "means": [1.0]}, "means and deviations go together with standardize = given"),
+        ({"dataset": "folder", "partition": "clients", "means": [1.0]}, "go together with standardize = given"),
         ({"dataset": "folder", "partition": "clients", "standardize": "given"}, "means and deviations go together"),
         ({"deviations": [0.0]}, "Scenario.deviations must be > 0, got 0"),
         ({"standardize": "shared"}, "Scenario.standardize must be one of none, pooled, given, got 'shared'"),
