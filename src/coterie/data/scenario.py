@@ -1,8 +1,8 @@
 """Scenarios as settings: the data set, its partition over clients, the shift between groups, and the training.
 
 ``build`` makes the :class:`~coterie.data.world.World` that an engine runs. It depends only on the settings, the seed and the
-data. :data:`SCENARIOS` has the named scenarios; clients with their own data come from :func:`from_lists`, :func:`from_frame`,
-a table or a folder.
+data. :data:`SCENARIOS` has the named scenarios; clients with their own data come from a table or a folder, or from
+:func:`coterie.from_frame` and :func:`coterie.from_lists`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from coterie.data import datasets, own, partition, pictures, tables
 from coterie.data import shift as shifting
 from coterie.data import world as attendance
 from coterie.data.examples import Dataset, Pool
-from coterie.data.own import from_lists as from_lists
 from coterie.data.partition import Parts
 from coterie.data.scaling import STANDARDIZE, Constants
 from coterie.data.shift import SHIFTS, SWAPS, Shift, crop_and_flip, deal

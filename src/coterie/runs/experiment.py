@@ -494,8 +494,8 @@ def assign(spec: Spec, text: str) -> Spec:
     if parsed is None:  # a setting may have the text "none" (a shift), and an optional setting takes "none" for None
         parsed = "none"
     places = list(_places(spec))
-    table = getattr(find(spec["scenario"]["name"]), "dataset", "") == "table"
-    for place in _dotted(places, key) if "." in key else _bare(places, key, table):
+    of_table = getattr(find(spec["scenario"]["name"]), "dataset", "") == "table"
+    for place in _dotted(places, key) if "." in key else _bare(places, key, of_table):
         place.values[place.key] = parsed
     return spec
 
@@ -532,10 +532,10 @@ def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
     return found
 
 
-def _bare(places: list[SettingPlace], key: str, table: bool) -> list[SettingPlace]:
+def _bare(places: list[SettingPlace], key: str, of_table: bool) -> list[SettingPlace]:
     found = [place for place in places if place.key == key and place.kind not in DOTTED]
     if key == "target":  # in a table the column to predict, otherwise the accuracy, which --target sets in any case
-        found = [place for place in found if (place.kind == "scenario") == table]
+        found = [place for place in found if (place.kind == "scenario") == of_table]
     if not found:
         if table := next((place.table for place in places if place.key == key), None):
             raise SettingError(f"--set {key}: write {table}.{key}")
