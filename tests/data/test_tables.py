@@ -303,6 +303,7 @@ def test_without_pyarrow_a_sentence_names_the_extra(tmp_path: Path, monkeypatch:
         ({"partition": "iid"}, "the partition clients goes together with the data sets folder, table, images"),
         ({"shift": "rotation"}, "clients of the data set table keep their own data: shift must be none and test share"),
         ({"task": "ranking"}, "Scenario.task must be one of auto, classification, regression"),
+        ({"dataset": "folder"}, "Scenario.client is for the data set table, got folder"),
         ({"target": 3}, "Scenario.target must be a string or a list"),
     ],
 )

@@ -353,6 +353,9 @@ class Scenario:
             raise SettingError(f"clients of the data set {self.dataset} keep their own data: shift must be none and test share")
         if not own_data and self.standardize != "none":
             raise SettingError(f"Scenario.standardize is for your own data ({', '.join(OWN_DATA)}), got {self.dataset}")
+        for name in ("client", "target"):
+            if self.dataset != "table" and getattr(self, name) is not None:
+                raise SettingError(f"Scenario.{name} is for the data set table, got {self.dataset}")
         given = self.standardize == "given"
         if given != bool(self.means) or given != bool(self.deviations):
             raise SettingError("Scenario.means and deviations go together with standardize = given")
