@@ -46,6 +46,7 @@ from coterie import METHODS, SCENARIOS, Training
 from coterie.boundary import Boundary
 from coterie.cli.arguments import parser
 from coterie.data.datasets import DATASETS
+from coterie.data.scenario import OWN_DATA
 from coterie.report.listing import allowed, first_line, plain
 from coterie.settings import documented
 
@@ -84,10 +85,7 @@ def methods(folder: str = "") -> str:
 
 def scenarios() -> str:
     """The named scenarios."""
-    rows = [
-        (f"`{name}`", s.about, str(s.clients) if s.dataset != "folder" else "one per file", f"`{s.model}`")
-        for name, s in SCENARIOS.items()
-    ]
+    rows = [(f"`{name}`", s.about, OWN_DATA.get(s.dataset, str(s.clients)), f"`{s.model}`") for name, s in SCENARIOS.items()]
     return table(("scenario", "what it is", "clients", "model"), rows, "llrl")
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from torch import nn
 
 import coterie
-from coterie.data.own import from_lists
 
 
 def measure(client: int) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +28,7 @@ def model() -> nn.Module:
 
 def main(rounds: int = 15) -> None:
     training = coterie.Training(lr=0.5, batch=20, epochs=5)
-    world = from_lists([measure(client) for client in range(12)], model=model, training=training)
+    world = coterie.from_lists([measure(client) for client in range(12)], model=model, training=training)
     for method in ("fedavg", "cfl"):
         for round in coterie.run(method, world, rounds=rounds, workers=1):
             for note in round.notes:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from coterie.core import Position as Position
     from coterie.core import Round as Round
     from coterie.core import Training as Training
+    from coterie.data.frames import from_frame as from_frame
+    from coterie.data.own import from_lists as from_lists
     from coterie.data.scenario import SCENARIOS as SCENARIOS
     from coterie.data.scenario import Scenario as Scenario
     from coterie.data.world import ClientData as ClientData
@@ -56,6 +58,8 @@ _PUBLIC = {
     "check": "runs.checking",
     "compare": "report.summary",
     "explain": "report.explain",
+    "from_frame": "data.frames",
+    "from_lists": "data.own",
     "load": "runs.export",
     "plot": "report.figures",
     "reopen": "runs.run",

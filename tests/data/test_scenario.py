@@ -18,7 +18,7 @@ from coterie.randomness import seeded
 from coterie.settings import SettingError, UserError, build
 
 FREE = [name for name in SCENARIOS if name.startswith(("digits/", "synthetic/"))]
-FILED = [name for name in SCENARIOS if name not in FREE and name != "folder/clients"]
+FILED = [name for name in SCENARIOS if name not in FREE and not name.endswith("/clients")]
 
 
 def same(a: Split, b: Split) -> bool:
@@ -165,7 +165,7 @@ def test_text_reports_perplexity(tmp_path: Path) -> None:
         ({"train": 1.5}, "Scenario.train must be > 0 and <= 1, got 1.5"),
         ({"train": 0.9}, "train and validation must leave some examples for the test data, got 0.9 and 0.1"),
         ({"sizes": [5, 2]}, r"Scenario.sizes must be a lowest and a highest number, got \[5, 2\]"),
-        ({"dataset": "folder"}, "folder and the partition clients go together"),
+        ({"dataset": "folder"}, "the partition clients goes together with the data sets folder, table, images"),
         ({"clinets": 3}, "Scenario has no setting 'clinets'; did you mean clients?"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_runs_own_file_is_an_experiment_file(tmp_path: Path, monkeypatch: pyte
     [
         ({"roundz": 3}, "no setting 'roundz'; did you mean rounds?"),
         ({"scenario": "digits/label-permutations"}, "no scenario 'digits/label-permutations'; did you mean"),
-        ({"scenario": {"name": "digits/iid", "client": 3}}, "scenario has no setting 'client'; did you mean clients?"),
+        ({"scenario": {"name": "digits/iid", "cliens": 3}}, "scenario has no setting 'cliens'; did you mean clients?"),
         ({"scenario": {"name": "digits/iid", "training": {}}}, r"write it as its own table, \[training\]"),
         ({"scenario": {"clients": 3}}, "scenario must be a name or a table with a name"),
         ({"methods": ["fedavgg"]}, "no method 'fedavgg'; did you mean fedavg?"),

@@ -182,7 +182,7 @@ def _run(own: Parser) -> None:
     own.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
     own.add_argument("--precision", metavar="P", help="fp32, or bf16 on processors that have it (fp32)")
     own.add_argument("--engine", metavar="E", help="inprocess, or flower for Flower's simulation (inprocess)")
-    own.add_argument("--data", metavar="DIR", help="folder of the data set's files (COTERIE_DATA)")
+    own.add_argument("--data", metavar="DIR", help="folder of the data set's files, or your table (COTERIE_DATA)")
     own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
     own.add_argument("--estimate", action="store_true", help="estimate time, memory and disk space; run nothing")
     _track(own)

@@ -553,25 +553,32 @@ def find(name: str, folder: Path | str | None = None) -> Source:
     raise UserError(f"there is no data set {name!r}{nearest(name, DATASETS)} (known: {known})")
 
 
-def resolve(folder: Path | str | None, name: str) -> Path:
-    """Return the data folder: the given one, otherwise the environment variable COTERIE_DATA.
+def resolve(folder: Path | str | None, name: str, *, file: bool = False) -> Path:
+    """Return the data folder, or the file of a table: the given one, otherwise the environment variable COTERIE_DATA.
 
     Args:
-        folder: The given folder, or None.
+        folder: The given folder or file, or None.
         name: Name of the data set, for the message.
+        file: Whether it is a file.
 
     Returns:
-        The path of an existing folder.
+        The path of an existing folder or file.
 
     Raises:
-        UserError: No folder is given, or it does not exist.
+        UserError: No path is given, it does not exist, or it is a folder where a file is needed or the other way round.
     """
+    what, usage = ("file", "--data FILE.csv") if file else ("folder", "--data DIR")
     given = folder or os.environ.get("COTERIE_DATA")
     if not given:
-        raise UserError(f"{name} is read from files: give their folder with --data DIR or set COTERIE_DATA")
+        whose = "a table is read from a file: give it" if file else f"{name} is read from files: give their folder"
+        raise UserError(f"{whose} with {usage} or set COTERIE_DATA")
     path = expanded(given)
-    if not path.is_dir():
-        raise UserError(f"the data folder {path} does not exist")
+    if file and path.is_dir():
+        raise UserError(f"{path} is a folder, and a table is one file: give it with {usage}")
+    if not path.exists():
+        raise UserError(f"the data {what} {path} does not exist")
+    if not file and not path.is_dir():
+        raise UserError(f"the data folder {path} is a file; for a table of your own, use the scenario table/clients")
     return path
 
 

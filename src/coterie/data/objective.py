@@ -51,9 +51,18 @@ def mean_probability(outputs: torch.Tensor) -> torch.Tensor:
     return outputs.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
 
 
+def mean_label_probability(outputs: torch.Tensor) -> torch.Tensor:
+    """Logits ``(b, labels)`` of the mean probabilities of m models with logits ``(m, b, labels)``."""
+    return torch.logit(outputs.sigmoid().mean(0), eps=1e-7)
+
+
 def mean_output(outputs: torch.Tensor) -> torch.Tensor:
     """Mean ``(b, ...)`` of the outputs ``(m, b, ...)`` of m models, for regression."""
     return outputs.mean(0)
+
+
+COMBINED = {one.__name__: one for one in (mean_probability, mean_label_probability, mean_output)}
+"""Ways to combine the outputs of an ensemble, by the name under which an export has them."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -410,5 +419,7 @@ REGRESSION = Objective(
 )
 """Numbers as targets: squared error and R2."""
 
-MULTILABEL = Objective(loss=binary_cross_entropy, metrics=("AveragePrecision", "AUROC", "ExactMatch"), combine=mean_output)
+MULTILABEL = Objective(
+    loss=binary_cross_entropy, metrics=("AveragePrecision", "AUROC", "ExactMatch"), combine=mean_label_probability
+)
 """Several labels of 0 and 1 for each example: binary cross entropy and average precision."""

@@ -1,17 +1,19 @@
-"""Clients with their own data: one .npz file per client, or a Python list of arrays."""
+"""Clients with their own data: the pools of each client, from one .npz file per client or a Python list of arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from coterie.data import own, readers
+from coterie.data import readers
 from coterie.data.examples import Pool, pool
+from coterie.data.objective import Objective
+from coterie.data.scaling import Constants, standardized
 from coterie.data.splits import check_shares, hold_out
 from coterie.data.world import ClientData, World, whole
 from coterie.models import nets
@@ -62,26 +64,25 @@ def pools(arrays: Mapping[str, Any], where: Path | str) -> tuple[Pool | None, ..
     return tuple(pool(named[x], named[y], where) if x in named else None for x, y in KEYS)
 
 
-def features(clients: Mapping[str, tuple[Pool | None, ...]]) -> dict[str, tuple[Pool | None, ...]]:
-    """Convert whole-number inputs to floats, for models that take features and not tokens."""
-    return {
-        name: tuple(p if p is None else replace(p, inputs=p.inputs.float()) for p in three) for name, three in clients.items()
-    }
-
-
-def common(clients: Mapping[str, Sequence[Pool | None]], classes: int | None) -> tuple[tuple[int, ...], int]:
-    """Return the shape of one input and the number of classes of all pools.
+def of_pools(clients: Mapping[str, Sequence[Pool | None]], as_features: bool, classes: int | None = None) -> OwnData:
+    """Check that the clients' pools belong together.
 
     Args:
         clients: Name of each client -> its pools.
+        as_features: Whether whole-number inputs become floats, for models that take features and not tokens.
         classes: Number of classes; None takes the greatest label + 1.
 
     Returns:
-        The shape of one input, and the number of classes.
+        The clients' data.
 
     Raises:
         UserError: The inputs of two clients differ in shape or type, or a label is too great.
     """
+    if as_features:
+        clients = {
+            name: tuple(p if p is None else replace(p, inputs=p.inputs.float()) for p in three)
+            for name, three in clients.items()
+        }
     shapes: dict[tuple[Any, ...], str] = {}
     top = 0
     for name, three in clients.items():
@@ -95,7 +96,7 @@ def common(clients: Mapping[str, Sequence[Pool | None]], classes: int | None) ->
         raise UserError(f"the inputs of all clients must have the same shape and type: {differ}")
     if classes is not None and top >= classes:
         raise UserError(f"labels must be 0 to {classes - 1}, found {top}")
-    return next(iter(shapes))[0], classes or top + 1
+    return OwnData(pools=clients, shape=next(iter(shapes))[0], outputs=classes or top + 1)
 
 
 def client_data(
@@ -136,43 +137,64 @@ def client_data(
         train=cut[0],
         validation=cut[1] if second is None else whole(second.inputs, second.targets),
         test=cut[2] if third is None else whole(third.inputs, third.targets),
-        name="" if name.startswith(UNNAMED) else name,
+        name=name,
     )
 
 
-UNNAMED = "client "
-"""Start of the word for a client without a name, in messages."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OwnData:
+    """The data of clients that have their own.
 
-
-def world(
-    named: Mapping[str, Sequence[Pool | None]],
-    model: Callable[[], torch.nn.Module],
-    shares: tuple[float, float],
-    seed: int,
-    samples: int | None = None,
-    **rest: Any,
-) -> World:
-    """Make the world of these clients; their ids are 0, 1, ... in their order.
-
-    Args:
-        named: Name of each client -> its (training, validation, test) pools.
-        model: Function that makes a fresh module.
-        shares: Shares of a training pool for training and validation, see :func:`client_data`.
-        seed: Seed of the splits.
-        samples: Greatest number of examples of each training pool that are used; None uses all.
-        **rest: Other fields of the :class:`World`.
-
-    Returns:
-        The world.
-
-    Raises:
-        UserError: A client has too few examples.
+    Attributes:
+        pools: Name of each client -> its (training, validation, test) pools, of which the last two may be None.
+        shape: Shape of one input.
+        outputs: Number of outputs of the model, such as the number of classes.
+        objective: The loss and the metrics.
+        about: Facts to record with a run, such as the names of the classes.
+        named: Whether the names are those of the clients, and not only for messages.
     """
-    clients = {
-        number: client_data(name, pools, *shares, numpy_generator(seed, Purpose.DATA, 1, number), samples)
-        for number, (name, pools) in enumerate(named.items())
-    }
-    return World(clients=clients, model=model, **rest)
+
+    pools: Mapping[str, Sequence[Pool | None]]
+    shape: tuple[int, ...]
+    outputs: int
+    objective: Objective = field(default_factory=Objective)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    named: bool = True
+
+    def world(
+        self,
+        model: str | Callable[[], torch.nn.Module],
+        shares: tuple[float, float],
+        seed: int,
+        samples: int | None = None,
+        standardize: str | Constants = "none",
+        **rest: Any,
+    ) -> World:
+        """Make the world of these clients; their ids are 0, 1, ... in their order.
+
+        Args:
+            model: Name of a model, or a function that makes a fresh module.
+            shares: Shares of a training pool for training and validation, see :func:`client_data`.
+            seed: Seed of the splits.
+            samples: Greatest number of examples of each training pool that are used; None uses all.
+            standardize: See :func:`~coterie.data.scaling.standardized`.
+            **rest: Other fields of the :class:`World`, also in place of this object's.
+
+        Returns:
+            The world.
+
+        Raises:
+            UserError: A client has too few examples, or the model does not fit them.
+        """
+        clients = {
+            number: client_data(name, pools, *shares, numpy_generator(seed, Purpose.DATA, 1, number), samples)
+            for number, (name, pools) in enumerate(self.pools.items())
+        }
+        if not self.named:
+            clients = {number: replace(data, name="") for number, data in clients.items()}
+        maker = nets.factory(model, self.shape, self.outputs) if isinstance(model, str) else model
+        fields = {"objective": self.objective, "about": self.about, **rest}
+        return standardized(World(clients=clients, model=maker, **fields), standardize)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -180,13 +202,14 @@ def world(
 
 
 def from_lists(
-    clients: Sequence[Sequence[Any] | Mapping[str, Any]],
+    clients: Sequence[Sequence[Any] | Mapping[str, Any]] | Mapping[str, Sequence[Any] | Mapping[str, Any]],
     *,
     model: str | Callable[[], torch.nn.Module] = "mlp",
     classes: int | None = None,
     train: float = 0.8,
     validation: float = 0.1,
     seed: int = 0,
+    standardize: str | Constants = "none",
     **world: Any,
 ) -> World:
     """Make a world of clients with their own data in memory.
@@ -195,12 +218,14 @@ def from_lists(
 
     Args:
         clients: Each is ``(x, y)``, ``(x, y, x_test, y_test)`` or a mapping with the keys of a client's .npz file (x, y,
-            x_validation, y_validation, x_test, y_test); the values are arrays or tensors.
+            x_validation, y_validation, x_test, y_test); the values are arrays or tensors. In a mapping, the keys are the
+            names of the clients.
         model: Name of a model, or a function that makes a fresh module.
         classes: Number of classes, by default the greatest label + 1.
         train: Share of x, y to train on.
         validation: Share of x, y for validation.
         seed: Seed of the splits.
+        standardize: ``"none"``, ``"pooled"``, or means and deviations, see :func:`~coterie.data.scaling.standardized`.
         **world: ``training``, ``objective``, ``truth``, ``augment`` of the :class:`World`.
 
     Returns:
@@ -221,17 +246,16 @@ def from_lists(
         Linear(in_features=64, out_features=3, bias=True)
     """
     check_shares(train, validation, "share")
+    known = isinstance(clients, Mapping)
     named = {}
-    for number, arrays in enumerate(clients):
+    for name, arrays in clients.items() if isinstance(clients, Mapping) else enumerate(clients):
         if not isinstance(arrays, Mapping):
             if len(arrays) not in (2, 4):
-                raise UserError(f"client {number} must be (x, y) or (x, y, x_test, y_test), got {len(arrays)} arrays")
+                raise UserError(f"client {name} must be (x, y) or (x, y, x_test, y_test), got {len(arrays)} arrays")
             arrays = dict(zip(("x", "y", "x_test", "y_test"), arrays, strict=False))
-        named[f"client {number}"] = own.pools(arrays, f"client {number}")
+        named[str(name) if known else f"client {name}"] = pools(arrays, f"client {name}")
     if not named:
         raise UserError("a world needs at least one client")
-    if isinstance(model, str) and not nets.takes_tokens(model):
-        named = own.features(named)
-    shape, classes = own.common(named, classes)
-    maker = nets.factory(model, shape, classes) if isinstance(model, str) else model
-    return own.world(named, maker, (train, validation), seed, **world)
+    data = of_pools(named, isinstance(model, str) and not nets.takes_tokens(model), classes)
+    data = replace(data, named=known)
+    return data.world(model, (train, validation), seed, standardize=standardize, **world)

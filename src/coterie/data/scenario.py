@@ -1,7 +1,8 @@
 """Scenarios as settings: the data set, its partition over clients, the shift between groups, and the training.
 
 ``build`` makes the :class:`~coterie.data.world.World` that an engine runs. It depends only on the settings, the seed and the
-data. :data:`SCENARIOS` has the named scenarios; clients with their own data come from :func:`from_lists` or a folder.
+data. :data:`SCENARIOS` has the named scenarios; clients with their own data come from a table or a folder, or from
+:func:`coterie.from_frame` and :func:`coterie.from_lists`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import numpy as np
 import torch
 
 from coterie.core import Groups, Training, as_groups
-from coterie.data import datasets, own, partition
+from coterie.data import datasets, own, partition, pictures, tables
 from coterie.data import shift as shifting
 from coterie.data import world as attendance
 from coterie.data.examples import Dataset, Pool
 from coterie.data.objective import Objective
-from coterie.data.own import from_lists as from_lists
 from coterie.data.partition import Parts
+from coterie.data.scaling import STANDARDIZE, Constants
 from coterie.data.shift import SHIFTS, SWAPS, Shift, crop_and_flip, deal
 from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
+from coterie.data.tasks import TASKS
 from coterie.data.world import ATTACKS, ClientData, World, among, check_attack
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
@@ -228,6 +230,19 @@ def _others() -> dict[str, Settings]:
             "training": Training(lr=0.1, batch=10, epochs=1),
             "about": "your own: a folder with one .npz per client, arrays x and y (or x_train, y_train, x_test, y_test)",
         },
+        "table/clients": {
+            "dataset": "table",
+            "partition": "clients",
+            "training": Training(lr=0.1, batch=10, epochs=1),
+            "about": "your own: a .csv or .parquet file with a column that names the client, and a target",
+        },
+        "images/clients": {
+            "dataset": "images",
+            "partition": "clients",
+            "model": "cfl-cnn",
+            "training": Training(lr=0.1, batch=10, epochs=1),
+            "about": "your own: a folder per client with a folder of PNG or JPEG files per class",
+        },
     }
 
 
@@ -254,13 +269,18 @@ _TEST = (
     "of its classes; own: test examples in its class proportions"
 )
 
+OWN_DATA: Mapping[str, str] = MappingProxyType({"folder": "one per file", "table": "one per name", "images": "one per folder"})
+"""Data sets whose clients have their own data -> their number of clients, in words."""
+
+_OWN_DATA = "your own: folder (a file per client), table (rows name the client) or images (a folder per client)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """The settings of a world: the clients' data, the shift between groups, and the training."""
 
     about: str = setting("", "description in one sentence")
-    dataset: str = setting("digits", "name of the data set, hub:NAME, NAME of a NAME.npz, or folder (a file per client)")
+    dataset: str = setting("digits", f"name of the data set, hub:NAME, NAME of a NAME.npz, or {_OWN_DATA}")
     partition: str = setting("iid", "how examples are distributed over clients", choices=_PARTITIONS)
     shift: str = setting("none", "what makes groups of clients differ", choices=SHIFTS)
     clients: int = setting(20, "number of clients", ge=1)
@@ -300,6 +320,19 @@ class Scenario:
     spread: float = setting(1.0, "standard deviation within a class, where class means have 1 (synthetic)", gt=0)
     input_column: str | None = setting(None, "column of the inputs; none: find it (hub)")
     label_column: str | None = setting(None, "column of the labels; none: find it (hub)")
+    client: str | None = setting(None, "column that names the client of each row (table)")
+    target: str | tuple[str, ...] | None = setting(None, "column to predict, or several (table)")
+    columns: tuple[str, ...] = setting((), "columns of the inputs; empty: all others (table)")
+    task: str = setting("auto", "classification or regression; auto: by the type of the target (table)", choices=TASKS)
+    resize: int | None = setting(None, "height and width that pictures get; none: they have one size (images)", ge=1, le=4096)
+    grey: bool = setting(False, "make pictures grey, with one channel; false: three channels (images)")
+    standardize: str = setting(
+        "none",
+        "inputs minus means, over deviations. pooled: of all clients' training data (your own data)",
+        choices=STANDARDIZE,
+    )
+    means: tuple[float, ...] = setting((), "one per feature or channel, or one for all (standardize=given)")
+    deviations: tuple[float, ...] = setting((), "one per feature or channel, or one for all (standardize=given)", gt=0)
 
     def __post_init__(self) -> None:
         check(self)
@@ -307,10 +340,26 @@ class Scenario:
         check_attack(self.adversaries, self.attack)
         if self.sizes and (len(self.sizes) != 2 or self.sizes[0] > self.sizes[1]):
             raise SettingError(f"Scenario.sizes must be a lowest and a highest number, got {list(self.sizes)}")
-        if (self.dataset == "folder") != (self.partition == "clients"):
-            raise SettingError("the data set folder and the partition clients go together: each file is one client")
-        if self.dataset == "folder" and (self.shift != "none" or self.test != "share"):
-            raise SettingError("clients of a folder keep their own data: shift must be none and test must be share")
+        self._check_own()
+
+    def _check_own(self) -> None:
+        """Raise :class:`~coterie.settings.SettingError` if a setting does not fit clients with their own data."""
+        own_data = self.dataset in OWN_DATA
+        if own_data != (self.partition == "clients"):
+            known = ", ".join(OWN_DATA)
+            raise SettingError(
+                f"the partition clients goes together with the data sets {known}, whose clients have their own data"
+            )
+        if own_data and (self.shift != "none" or self.test != "share"):
+            raise SettingError(f"clients of the data set {self.dataset} keep their own data: shift must be none and test share")
+        if not own_data and self.standardize != "none":
+            raise SettingError(f"Scenario.standardize is for your own data ({', '.join(OWN_DATA)}), got {self.dataset}")
+        for name in ("client", "target"):
+            if self.dataset != "table" and getattr(self, name) is not None:
+                raise SettingError(f"Scenario.{name} is for the data set table, got {self.dataset}")
+        given = self.standardize == "given"
+        if given != bool(self.means) or given != bool(self.deviations):
+            raise SettingError("Scenario.means and deviations go together with standardize = given")
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
         """Make the world of ``seed``; its clients have the ids 0, 1, ...
@@ -320,7 +369,7 @@ class Scenario:
 
         Args:
             seed: Seed of all draws.
-            folder: Folder of the data files; None takes the environment variable COTERIE_DATA.
+            folder: Folder of the data files, or the file of a table; None takes the environment variable COTERIE_DATA.
 
         Returns:
             The world.
@@ -334,13 +383,8 @@ class Scenario:
 
     def _honest(self, seed: int, folder: Path | str | None) -> World:
         """The world without adversaries, in which all clients are always present and answer."""
-        if self.dataset == "folder":
-            files = own.folder(datasets.resolve(folder, "folder"))
-            files = files if nets.takes_tokens(self.model) else own.features(files)
-            shape, classes = own.common(files, None)
-            world = {"training": self.training, "augment": self._augmentation(shape)}
-            shares = (self.train, self.validation)
-            return own.world(files, nets.factory(self.model, shape, classes), shares, seed, self.samples, **world)
+        if self.dataset in OWN_DATA:
+            return self._of_own(datasets.resolve(folder, self.dataset, file=self.dataset == "table"), seed)
         data = datasets.load(self.dataset, folder, **self._options(seed, folder))
         parts, kinds = self._parts(data.train, numpy_generator(seed, Purpose.PARTITION))
         rng = numpy_generator(seed, Purpose.SHIFT)
@@ -354,6 +398,19 @@ class Scenario:
             truth=_truth(kinds, groups if len(shifts) > 1 else None),
             augment=self._augmentation(data.shape),
         )
+
+    def _of_own(self, path: Path, seed: int) -> World:
+        """The world of clients that have their own data."""
+        match self.dataset:
+            case "table":
+                data = tables.clients(path, self.client, self.target, self.columns, self.task)
+            case "images":
+                data = pictures.clients(path, self.resize, self.grey)
+            case _:
+                data = own.of_pools(own.folder(path), not nets.takes_tokens(self.model))
+        standardize: str | Constants = (self.means, self.deviations) if self.means else self.standardize
+        rest = {"training": self.training, "augment": self._augmentation(data.shape)}
+        return data.world(self.model, (self.train, self.validation), seed, self.samples, standardize, **rest)
 
     def _augmentation(self, shape: tuple[int, ...]) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None:
         if self.augment and len(shape) != 3:

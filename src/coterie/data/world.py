@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -277,6 +278,7 @@ class World:
         attacks: Client -> the attack on its updates; flipped labels are already in its data.
         buffers: Names of the model's float buffers, such as BatchNorm's statistics, that are sent and averaged; ``*`` stands
             for any text. The others keep their first values. None leaves this to ``model``.
+        about: Facts to record with a run: text, numbers, and lists of them, such as the names of the classes.
 
     Raises:
         ValueError: There is no client, or a client has no training data or a wrong id.
@@ -292,6 +294,7 @@ class World:
     attendance: Attendance = field(default_factory=Attendance)
     attacks: Mapping[Client, Attack] = field(default_factory=dict)
     buffers: Sequence[str] | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._take_names()
@@ -382,7 +385,7 @@ def _clients(world: World, attacks: dict[Client, Attack]) -> dict[Client, Client
     """All clients; the training and validation labels of adversaries are flipped."""
     about = described(world.model)
     if about is None or any(data.train.targets.ndim > 1 for data in world.clients.values()):
-        raise SettingError("Scenario.attack label-flip needs class labels, and this scenario predicts words")
+        raise SettingError("Scenario.attack label-flip needs one class label per example, and these clients have other targets")
     return {c: _flipped(data, about["classes"]) if c in attacks else data for c, data in world.clients.items()}
 
 

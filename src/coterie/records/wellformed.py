@@ -120,6 +120,7 @@ WORLD: Mapping[str, Test] = {
     "metric": lambda value: isinstance(value, Mapping) and set(value) == {"main", "better"} and all(map(_text, value.values())),
     "examples": _ids,
     "data": _text,
+    "combine": _text,
     "true_groups": _groups,
     "adversaries": _ids,
     "model": _named,

@@ -112,7 +112,7 @@ class Experiment:
         device: The device on which clients train: cpu, cuda, cuda:1, ...
         precision: fp32, or bf16 (autocast) for training and tests.
         engine: The engine that runs the clients: Coterie's own processes, or Flower's simulation.
-        data: Folder of the data set's files.
+        data: Folder of the data set's files, or your table.
         origin: The file from which it was read, if Coterie recorded that file.
     """
 
@@ -135,7 +135,7 @@ class Experiment:
     engine: str = setting(
         "inprocess", "what runs the clients: Coterie's own processes, or Flower's simulation", choices=ENGINES
     )
-    data: str | None = setting(None, "folder of the data set's files")
+    data: str | None = setting(None, "folder of the data set's files, or your table")
     origin: Origin | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -465,7 +465,7 @@ def assign(spec: Spec, text: str) -> Spec:
         spec: The experiment's tables; they stay as they are.
         text: ``key=value``. The key is ``method.KEY`` (for each method that has it), ``NAME.KEY`` for one method,
             ``training.KEY``, ``scenario.KEY``, ``experiment.KEY``, ``boundary.KEY`` or ``robust.KEY``; or KEY alone, if only
-            one of method, training, scenario and experiment has it.
+            one of method, training, scenario and experiment has it. ``target`` alone is the column of a scenario of a table.
 
     Returns:
         The changed tables.
@@ -494,7 +494,8 @@ def assign(spec: Spec, text: str) -> Spec:
     if parsed is None:  # a setting may have the text "none" (a shift), and an optional setting takes "none" for None
         parsed = "none"
     places = list(_places(spec))
-    for place in _dotted(places, key) if "." in key else _bare(places, key):
+    of_table = getattr(find(spec["scenario"]["name"]), "dataset", "") == "table"
+    for place in _dotted(places, key) if "." in key else _bare(places, key, of_table):
         place.values[place.key] = parsed
     return spec
 
@@ -531,8 +532,10 @@ def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
     return found
 
 
-def _bare(places: list[SettingPlace], key: str) -> list[SettingPlace]:
+def _bare(places: list[SettingPlace], key: str, of_table: bool) -> list[SettingPlace]:
     found = [place for place in places if place.key == key and place.kind not in DOTTED]
+    if key == "target":  # in a table the column to predict, otherwise the accuracy, which --target sets in any case
+        found = [place for place in found if (place.kind == "scenario") == of_table]
     if not found:
         if table := next((place.table for place in places if place.key == key), None):
             raise SettingError(f"--set {key}: write {table}.{key}")

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
 from coterie.core import Assignment, Client, Cohort, Position
-from coterie.data.objective import mean_probability
+from coterie.data.objective import COMBINED, mean_probability
 from coterie.data.scenario import OwnWorld
 from coterie.files import read_within
 from coterie.models import nets
@@ -337,9 +337,11 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         "round": round,
         "finished": ends(lines[round - 1], **_limits(run)),
         "model": net.about,
+        "data": run.record.description()["world"].get("about"),
         "sealed": net.sealed,
         "stays": net.stays,
         "ensemble": assignment.ensemble,
+        "combine": run.record.description()["world"].get("combine", mean_probability.__name__),
         "groups": lines[round - 1]["groups"],
         "clients": clients,
         "files": checksums,
@@ -388,18 +390,21 @@ def _files(
 
 
 class Ensemble(nn.Module):
-    """Several nets as one, with the logarithm of their mean class probabilities as output.
+    """Several nets as one.
 
-    A softmax of the output gives the mean probabilities.
+    Args:
+        nets: The nets.
+        combine: Function of their outputs ``(m, b, ...)``. For class labels, it gives the logarithm of the mean class
+            probabilities, and a softmax of this the mean probabilities.
     """
 
-    def __init__(self, nets: Sequence[nn.Module]) -> None:
+    def __init__(self, nets: Sequence[nn.Module], combine: Callable[[Tensor], Tensor] = mean_probability) -> None:
         super().__init__()
-        self.nets = nn.ModuleList(nets)
+        self.nets, self.combine = nn.ModuleList(nets), combine
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logarithm of the nets' mean class probabilities for the inputs ``x``."""
-        return mean_probability(torch.stack([net(x) for net in self.nets]))
+        """The combined outputs of the nets for the inputs ``x``."""
+        return self.combine(torch.stack([net(x) for net in self.nets]))
 
 
 def load(
@@ -445,7 +450,7 @@ def load(
         tensors = {**shared, **read_model(folder, name, document)}
         net, called = _made(folder, document["model"], model, trust_code, sum(one.numel() for one in tensors.values()))
         nets.append(_filled(net, called, folder / name, tensors, document["sealed"], secret))
-    return (nets[0] if len(nets) == 1 else Ensemble(nets)).eval()
+    return (nets[0] if len(nets) == 1 else Ensemble(nets, COMBINED[document["combine"]])).eval()
 
 
 def read_document(folder: Path) -> dict[str, Any]:
@@ -474,6 +479,9 @@ def read_document(folder: Path) -> dict[str, Any]:
         for key, kinds in _KINDS.items():
             if not isinstance(found[key], kinds):
                 raise TypeError(f"{key!r} has the wrong type")
+        found["combine"] = document.get("combine", mean_probability.__name__)
+        if found["ensemble"] and found["combine"] not in COMBINED:
+            raise UserError(f"{path} combines an ensemble's outputs by code of its own; load its files one by one")
         if found["sealed"] is not None:
             Boundary(rotation=found["sealed"]["rotation"], block=found["sealed"]["block"])
         return found

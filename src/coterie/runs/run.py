@@ -21,6 +21,7 @@ import torch
 from coterie.boundary import Boundary, known_by
 from coterie.core import Method, Position, Round, Training
 from coterie.data.batches import Batch, Items, tensors
+from coterie.data.objective import mean_probability
 from coterie.data.scenario import OwnWorld, Scenario, find
 from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
@@ -271,8 +272,9 @@ def world_facts(world: World) -> dict[str, Any]:
 
     Returns:
         The client ids, the sizes of their training sets in that order, a digest of all data, and where they apply: the names
-        of the clients in that order, a main metric other than the accuracy, the true groups, the hostile clients, and a
-        description from which a net like the clients' can be made.
+        of the clients in that order, a main metric other than the accuracy, the true groups, the hostile clients, a
+        description from which a net like the clients' can be made, and facts about the data (the names of features and
+        classes, the constants of a standardization).
     """
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
@@ -284,12 +286,16 @@ def world_facts(world: World) -> dict[str, Any]:
         facts["names"] = [names[client] for client in clients]
     if (world.objective.main, world.objective.better) != (Shown.main, Shown.better):
         facts["metric"] = {"main": world.objective.main, "better": world.objective.better}
+    if (combine := world.objective.combine.__name__) != mean_probability.__name__:
+        facts["combine"] = combine
     if world.truth is not None:
         facts["true_groups"] = [list(group) for group in world.truth]
     if world.attacks:
         facts["adversaries"] = sorted(world.attacks)
     if (model := nets.described(world.model)) is not None:
         facts["model"] = model
+    if world.about:
+        facts["about"] = dict(world.about)
     return facts
 
 

@@ -1,0 +1,288 @@
+"""Clients from the columns of a table: one names the client, one or several are the target, the others are features."""
+
+from __future__ import annotations
+
+import numbers
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.core import LONGEST_NAME
+from coterie.data.examples import Pool
+from coterie.data.objective import Objective
+from coterie.data.own import OwnData
+from coterie.data.scaling import Constants
+from coterie.data.splits import check_shares
+from coterie.data.tasks import encoded, objective_for, targets
+from coterie.data.world import World
+from coterie.settings import UserError, nearest
+
+NUMBERS = "list the columns to use as features, or make numbers of it"
+"""What to do with a column that has none."""
+
+NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+"""A number in text."""
+
+
+def from_frame(
+    frame: Any,
+    client: Any,
+    target: Any,
+    *,
+    features: Sequence[Any] | None = None,
+    task: str = "auto",
+    model: str | Callable[[], torch.nn.Module] = "mlp",
+    objective: Objective | None = None,
+    standardize: str | Constants = "none",
+    train: float = 0.8,
+    validation: float = 0.1,
+    seed: int = 0,
+    **world: Any,
+) -> World:
+    """Make a world of the rows of a data frame; each distinct value of a column is a client.
+
+    One target of text, booleans or whole numbers has classes, in sorted order; one of floats has numbers to predict, with
+    the mean squared error as loss. Several targets are labels, each 0 or 1, or several numbers to predict.
+
+    Args:
+        frame: A data frame of pandas or polars, or a mapping from names to arrays ``(N,)``.
+        client: The column that names the client of each row.
+        target: The column, or columns, to predict.
+        features: The columns of the inputs, numbers or booleans; None takes all others.
+        task: ``"auto"``, or ``"classification"`` or ``"regression"`` if the type of the target should not decide.
+        model: Name of a model, or a function that makes a fresh module.
+        objective: The loss and the metrics, in place of the task's usual ones.
+        standardize: ``"none"``, ``"pooled"``, or means and deviations, see :func:`~coterie.data.scaling.standardized`.
+        train: Share of a client's rows to train on.
+        validation: Share of a client's rows for validation; the rest is for tests.
+        seed: Seed of the splits.
+        **world: ``training``, ``truth``, ``augment`` of the :class:`World`.
+
+    Returns:
+        The world. Clients have the ids 0, 1, ... in the sorted order of their names (whole numbers as numbers), which are in
+        ``ClientData.name``. ``World.about`` has the names of features, targets and classes.
+
+    Raises:
+        UserError: A column is missing, has missing values, or is of text or dates where numbers are needed.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> ages, sites = rng.normal(60, 9, 40), ["north", "south"] * 20
+        >>> made = from_frame({"site": sites, "age": ages, "ill": ages > 60}, client="site", target="ill")
+        >>> [data.name for data in made.clients.values()], made.about["classes"]
+        (['north', 'south'], ['False', 'True'])
+    """
+    check_shares(train, validation, "share")
+    data = clients_of(frame, client, target, features, task, "the data frame")
+    world = {"objective": objective or data.objective, **world}
+    return data.world(model, (train, validation), seed, standardize=standardize, **world)
+
+
+def clients_of(frame: Any, client: Any, target: Any, features: Sequence[Any] | None, task: str, where: str) -> OwnData:
+    """Divide the rows of a table among clients.
+
+    Args:
+        frame: As for :func:`from_frame`.
+        client: As for :func:`from_frame`.
+        target: As for :func:`from_frame`.
+        features: As for :func:`from_frame`.
+        task: As for :func:`from_frame`.
+        where: The table, for messages.
+
+    Returns:
+        The clients' data.
+
+    Raises:
+        UserError: As for :func:`from_frame`.
+    """
+    names = _names(frame, where)
+    several = list(target) if isinstance(target, list | tuple) else [target]
+    if isinstance(features, str):
+        raise UserError(f"features must be a list of columns, got the text {features!r}")
+    taken = [client, *several]
+    chosen = [name for name in names if name not in taken] if features is None else list(features)
+    check_columns(names, taken, chosen, where)
+    get = lambda name: values(frame, name, where)  # noqa: E731
+    owners, clients = _owners(get(client), client, where)
+    outputs, found = targets({str(name): get(name) for name in several}, task, where)
+    for name in found.classes:
+        check_name(name, f"{where}: the column {several[0]}")
+    inputs = _matrix(((name, get(name)) for name in chosen), len(owners), len(chosen), where)
+    pools = {}
+    for number, name in enumerate(clients):
+        rows = torch.from_numpy(np.flatnonzero(owners == number))
+        pools[name] = (Pool(inputs[rows], outputs[rows]), None, None)
+    about = {"features": [str(name) for name in chosen], "targets": [str(name) for name in several], **found.about}
+    return OwnData(pools=pools, shape=(len(chosen),), outputs=found.outputs, objective=objective_for(found), about=about)
+
+
+def _names(frame: Any, where: str) -> list[Any]:
+    """The names of a table's columns."""
+    if hasattr(frame, "collect"):
+        raise UserError(f"{where} is lazy: pass frame.collect()")
+    if not isinstance(frame, Mapping) and not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
+        kind = type(frame).__name__
+        raise UserError(f"{where} must be a data frame of pandas or polars, or a mapping from names to arrays, got {kind}")
+    return list(frame) if isinstance(frame, Mapping) else list(frame.columns)
+
+
+def check_columns(names: Sequence[Any], taken: Sequence[Any], chosen: Sequence[Any], where: str) -> None:
+    """Check the use of a table's columns.
+
+    Args:
+        names: All columns.
+        taken: The client's column and the targets.
+        chosen: The features.
+        where: The table, for messages.
+
+    Raises:
+        UserError: A column is missing, occurs twice, or has two uses; or there are no features.
+    """
+    for name in (*taken, *chosen):
+        if name not in names:
+            raise UserError(f"{where} has no column {name!r}{nearest(name, map(str, names))} (columns: {listed(names)})")
+        if names.count(name) > 1:
+            raise UserError(f"{where} has {names.count(name)} columns with the name {name!r}")
+    for name in taken:
+        if taken.count(name) > 1:
+            raise UserError(f"{where}: the column {name!r} has two uses; client and targets must be different columns")
+        if name in chosen:
+            raise UserError(f"{where}: features must not contain {name!r}, which is the client or a target")
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise UserError(f"{where} must have at least one feature, and each once, got {listed(chosen) or 'none'}")
+
+
+def listed(names: Sequence[Any]) -> str:
+    """Return the names for a message; of many, the first and the last ones."""
+    shown = [*names[:15], "...", *names[-5:]] if len(names) > 20 else names
+    return ", ".join(map(str, shown))
+
+
+def values(frame: Any, name: Any, where: str) -> np.ndarray:
+    """Return a column as an array of one kind.
+
+    Args:
+        frame: As for :func:`from_frame`.
+        name: The column.
+        where: The table, for messages.
+
+    Returns:
+        Booleans, integers, float64, or text as objects, ``(N,)``, without missing values.
+
+    Raises:
+        UserError: The column has missing values, or values of another kind.
+    """
+    column = frame[name]
+    array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
+    where = f"{where}: the column {name}"
+    if array.ndim != 1 or array.dtype.kind not in "biufOUST":
+        kind = "dates or times" if array.dtype.kind in "Mm" else f"values of type {array.dtype}"
+        raise UserError(f"{where} holds {kind}: {NUMBERS}")
+    if not len(array):
+        raise UserError(f"{where} has no rows")
+    if array.dtype.kind in "UST":
+        array = array.astype(object)
+    if array.dtype.kind in "fO":
+        missing = np.isnan(array) if array.dtype.kind == "f" else np.array([_is_missing(value) for value in array])
+        Missing().plus(missing).check(where)
+    return _of_one_kind(array, where) if array.dtype.kind == "O" else array
+
+
+@dataclass
+class Missing:
+    """Missing values of a column, counted over one block of rows after the other.
+
+    Attributes:
+        count: Their number.
+        first: The row of the first one, from 1.
+        rows: Number of rows that were counted.
+    """
+
+    count: int = 0
+    first: int = 0
+    rows: int = 0
+
+    def plus(self, missing: np.ndarray) -> Missing:
+        """Count the next rows, of which ``missing`` ``(n,)`` lack a value, and return this object."""
+        if not self.count and missing.any():
+            self.first = self.rows + int(missing.argmax()) + 1
+        self.count += int(missing.sum())
+        self.rows += len(missing)
+        return self
+
+    def check(self, where: str) -> None:
+        """Raise :class:`~coterie.settings.UserError` if there are any."""
+        if self.count:
+            many = "a missing value, in" if self.count == 1 else f"{self.count:,} missing values, the first in"
+            raise UserError(f"{where} has {many} row {self.first:,}: remove such rows, or fill them in")
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether an object stands for no value: None, NaN, an empty text, or the missing value of pandas."""
+    if value is None or isinstance(value, str):
+        return not value
+    return type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, numbers.Real) and bool(value != value))
+
+
+def _of_one_kind(array: np.ndarray, where: str) -> np.ndarray:
+    """Objects as booleans, int64 or float64, or as objects if they are text."""
+    kinds = {type(value) for value in array}
+    if all(issubclass(kind, str) for kind in kinds):
+        return array
+    for accepted, dtype in (((bool, np.bool_), bool), (numbers.Integral, np.int64), ((numbers.Real, Decimal), np.float64)):
+        if all(issubclass(kind, accepted) for kind in kinds):
+            try:
+                return array.astype(dtype)
+            except OverflowError:
+                break
+    got = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise UserError(f"{where} must hold numbers of at most 64 bits, booleans or text, all of one kind, got {got}")
+
+
+def _owners(column: np.ndarray, name: Any, where: str) -> tuple[np.ndarray, list[str]]:
+    """The client's number of each row ``(N,)``, and the names of the clients."""
+    if column.dtype.kind == "f":  # ids become floats where one was missing
+        if not np.isfinite(column).all() or (column != np.floor(column)).any() or np.abs(column).max() > 2**53:
+            raise UserError(f"{where}: the column {name} must name the clients, and holds fractions")
+        column = column.astype(np.int64)
+    owners, names = encoded(column)
+    for one in names:
+        check_name(one, f"{where}: the column {name}")
+    return owners, names
+
+
+def check_name(name: str, where: str) -> None:
+    """Check the name of a client or a class, which records and reports show.
+
+    Args:
+        name: The name.
+        where: Where it stands, for the message.
+
+    Raises:
+        UserError: The name is long, or has characters that no file can hold.
+    """
+    if len(name) > LONGEST_NAME or any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in name):
+        got = f"got {name[:LONGEST_NAME]!r}"
+        raise UserError(f"{where}: names must have at most {LONGEST_NAME} characters and no control characters, {got}")
+
+
+def _matrix(columns: Iterator[tuple[Any, np.ndarray]], rows: int, features: int, where: str) -> torch.Tensor:
+    """The inputs ``(N, features)`` float32."""
+    matrix = np.empty((rows, features), np.float32)
+    for number, (name, column) in enumerate(columns):
+        if column.dtype.kind == "O":
+            row, odd = next(((n, one) for n, one in enumerate(column, 1) if not NUMBER.fullmatch(one)), (1, column[0]))
+            raise UserError(
+                f"{where}: the column {name} is text ({odd!r} in row {row:,}): {NUMBERS}, "
+                "such as a column of 0 and 1 for each of its values (pandas.get_dummies)"
+            )
+        with np.errstate(over="ignore"):
+            matrix[:, number] = column
+        if not np.isfinite(matrix[:, number]).all():
+            raise UserError(f"{where}: the column {name} must hold finite numbers in float32")
+    return torch.from_numpy(matrix)

@@ -1,0 +1,181 @@
+"""A folder of pictures per client, with a folder per class: ``hospital-A/cat/1.png``.
+
+Pictures need Pillow (``pip install 'coterie[images]'``).
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.data import readers
+from coterie.data.examples import Pool, pool
+from coterie.data.frames import check_name
+from coterie.data.own import OwnData
+from coterie.data.tasks import in_order
+from coterie.files import available_memory, check_links, reason
+from coterie.settings import UserError
+
+ENDINGS = (".png", ".jpg", ".jpeg")
+"""What the names of pictures end in, in lower or upper case."""
+
+BESIDE = ("thumbs.db", "desktop.ini")
+"""Files that systems put beside pictures; those whose name begins with a dot are left out as well."""
+
+Stamp = tuple[Path, int, int]
+"""A file, the time of its last change, and its size."""
+
+
+def clients(folder: Path, resize: int | None, grey: bool) -> OwnData:
+    """Read the clients of a folder. The last folder stays in memory, and is read again only if a file has changed.
+
+    Args:
+        folder: A folder with a folder for each client, with a folder for each class, with PNG or JPEG files. No link in it
+            may lead out of it.
+        resize: Height and width that all pictures get; None if they have one size.
+        grey: Whether pictures become grey, with one channel; otherwise they have three.
+
+    Returns:
+        The clients' data. The classes are those of all clients together, in the order of their names.
+
+    Raises:
+        UserError: A picture cannot be read, has another size than the others, or is at another place.
+    """
+    folder = folder.resolve()
+    check_links(folder)
+    try:
+        owners = {one.name: {kind.name: _files(kind) for kind in _folders(one)} for one in _folders(folder)}
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {reason(error)}") from error
+    found = tuple((name, tuple(kinds.items())) for name, kinds in owners.items())
+    return _clients(folder, found, resize, grey)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders in a folder, which has at least one and no pictures."""
+    inside = list(_seen(folder))
+    for path in inside:
+        if not path.is_dir():
+            raise UserError(f"{path} must be in the folder of a class, in the folder of a client: CLIENT/CLASS/{path.name}")
+    if not inside:
+        raise UserError(f"{folder} is empty; it must have a folder for each client, with a folder of pictures for each class")
+    by_name = {path.name: path for path in inside}
+    for name in by_name:
+        check_name(name, str(folder))
+    return [by_name[name] for name in in_order(by_name)]
+
+
+def _files(folder: Path) -> tuple[Stamp, ...]:
+    """The pictures in a folder, in the order of their names."""
+    paths = sorted(_seen(folder))
+    for path in paths:
+        if path.suffix.lower() not in ENDINGS:
+            raise UserError(f"{path} is not a picture: its name must end in {', '.join(ENDINGS)}")
+    return tuple((path, about.st_mtime_ns, about.st_size) for path in paths for about in [path.stat()])
+
+
+def _seen(folder: Path) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        yield from (Path(one.path) for one in entries if not one.name.startswith(".") and one.name.lower() not in BESIDE)
+
+
+Found = tuple[tuple[str, tuple[tuple[str, tuple[Stamp, ...]], ...]], ...]
+"""Client, and its classes with their pictures."""
+
+
+@lru_cache(maxsize=1)
+def _clients(folder: Path, found: Found, resize: int | None, grey: bool) -> OwnData:
+    classes = in_order({kind for _, kinds in found for kind, _ in kinds})
+    if len(classes) < 2:
+        raise UserError(f"{folder} must have pictures of at least two classes, and has only {classes[0]!r}")
+    reader = _Reader(sum(len(stamps) for _, kinds in found for _, stamps in kinds), resize, grey)
+    pools: dict[str, Pool] = {}
+    for name, kinds in found:
+        pictures = [reader.read(path) for _, stamps in kinds for path, _, _ in stamps]
+        labels = [classes.index(kind) for kind, stamps in kinds for _ in stamps]
+        if not pictures:
+            raise UserError(f"{folder / name} holds no picture")
+        pools[name] = pool(np.stack(pictures), np.array(labels), folder / name, len(classes))
+    about = {"task": "classification", "classes": classes}
+    own = {name: (one, None, None) for name, one in pools.items()}
+    return OwnData(pools=own, shape=tuple(pools[name].inputs.shape[1:]), outputs=len(classes), about=about)
+
+
+class _Reader:
+    """Reads pictures of one size, and checks with the first that all of them fit into the memory.
+
+    Args:
+        count: Number of pictures.
+        resize: As for :func:`clients`.
+        grey: As for :func:`clients`.
+    """
+
+    def __init__(self, count: int, resize: int | None, grey: bool) -> None:
+        self.count, self.resize, self.grey = count, resize, grey
+        self.pillow = _pillow()
+        self.first: tuple[Path, tuple[int, ...]] | None = None
+
+    def read(self, path: Path) -> np.ndarray:
+        """Read a picture.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The picture ``(channels, height, width)`` uint8.
+
+        Raises:
+            UserError: The file is not a picture, is too large, or has another size than the first.
+        """
+        with readers.opened(path) as file:
+            try:
+                array = self._array(file)
+            except Exception as error:  # Pillow raises errors of many kinds
+                why = (str(error).splitlines() or [type(error).__name__])[0]
+                raise UserError(f"{path} is not a readable PNG or JPEG file ({why})") from error
+        if self.first is None:
+            self.first = path, array.shape
+            self._check_memory(path, array.size)
+        if array.shape != self.first[1]:
+            (other, (_, height, width)), (_, high, wide) = self.first, array.shape
+            raise UserError(
+                f"all pictures must have one size: {path} has {wide} x {high} pixels and {other} has {width} x {height}; set "
+                "resize, for example to 64"
+            )
+        return array
+
+    def _array(self, file: Any) -> np.ndarray:
+        image_module, operations = self.pillow
+        with warnings.catch_warnings():
+            # Pillow only warns of a picture of more pixels than its limit, up to twice the limit.
+            warnings.simplefilter("error", image_module.DecompressionBombWarning)
+            with image_module.open(file, formats=("PNG", "JPEG")) as opened:
+                if opened.mode.startswith("I"):
+                    raise ValueError("it has more than 8 bits per pixel: convert it to 8 bits")
+                upright = operations.exif_transpose(opened).convert("L" if self.grey else "RGB")
+        if self.resize is not None:
+            upright = upright.resize((self.resize, self.resize), image_module.Resampling.BILINEAR)
+        array = np.asarray(upright)
+        return array[None] if self.grey else array.transpose(2, 0, 1)
+
+    def _check_memory(self, path: Path, size: int) -> None:
+        needed, memory = 5 * size * self.count, available_memory() / 2  # bytes, and float32 of all of them
+        if needed > memory:
+            raise UserError(
+                f"{self.count:,} pictures as large as {path} take {needed:,} bytes, and half of the free memory is "
+                f"{memory:,.0f} bytes; set a smaller resize"
+            )
+
+
+def _pillow() -> tuple[Any, Any]:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise UserError("pictures need Pillow: pip install 'coterie[images]'") from error
+    return Image, ImageOps

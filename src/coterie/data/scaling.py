@@ -1,0 +1,98 @@
+"""Standardization: inputs minus a mean and divided by a deviation, by constants that are the same at all clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+
+from coterie.data.world import ClientData, Split, World
+from coterie.settings import SettingError, UserError
+
+STANDARDIZE = ("none", "pooled", "given")
+"""none: inputs stay as they are; pooled: by the training data of all clients together; given: by constants of the user."""
+
+Constants = tuple[Sequence[float], Sequence[float]]
+"""Means and deviations, one per feature (per channel of images), or one for all."""
+
+
+def standardized(world: World, how: str | Constants = "none") -> World:
+    """Standardize the inputs of all clients by the same constants, and note these in ``world.about``.
+
+    Args:
+        world: The world. Its inputs are features ``(N, d)`` or images ``(N, channels, height, width)``.
+        how: ``"none"``; ``"pooled"``, for the means and standard deviations over the training data of all clients together;
+            or the means and the deviations. A feature that never changes has the deviation 1.
+
+    Returns:
+        The world with the standardized inputs.
+
+    Raises:
+        UserError: The inputs are tokens, or the constants do not fit them.
+    """
+    if how == "none":
+        return world
+    splits = [split for data in world.clients.values() for split in (data.train, data.validation, data.test)]
+    inputs = splits[0].inputs
+    if not inputs.is_floating_point() or inputs.ndim not in (2, 4):
+        raise UserError("standardize needs features or images, and the inputs are tokens or of another shape")
+    if isinstance(how, str):
+        if how != "pooled":
+            raise SettingError(f"standardize must be none, pooled, or the means and the deviations, got {how!r}")
+        means, deviations = pooled(data.train for data in world.clients.values())
+    else:
+        means, deviations = (_constants(name, one, inputs) for name, one in zip(("means", "deviations"), how, strict=True))
+    if not bool((deviations > 0).all()):
+        raise SettingError(f"deviations must be > 0, got {float(deviations.min()):g}")
+    wide = (1, -1) if inputs.ndim == 2 else (1, -1, 1, 1)
+    made = {id(pool): ((pool - means.view(wide)) / deviations.view(wide)).float() for pool in _pools(splits)}
+    new = lambda split: Split(made[id(split.inputs)], split.index, split.targets)  # noqa: E731
+    clients = {
+        client: ClientData(train=new(d.train), validation=new(d.validation), test=new(d.test), name=d.name)
+        for client, d in world.clients.items()
+    }
+    about = {**world.about, "means": means.tolist(), "deviations": deviations.tolist()}
+    return replace(world, clients=clients, about=about)
+
+
+def pooled(splits: Iterable[Split]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means and standard deviations of each feature, or each channel of images, over all examples.
+
+    Only counts, sums and sums of squared differences are added up over the splits: what clients of a federation would send.
+
+    Args:
+        splits: The examples.
+
+    Returns:
+        Means and deviations, float64; the deviation of a feature that never changes is 1.
+    """
+    splits = list(splits)
+    count = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64)
+    for split in splits:
+        values = _by_feature(split)
+        count, total = count + values.shape[1], total + values.sum(1)
+    means, squares = total / count, torch.zeros((), dtype=torch.float64)
+    for split in splits:
+        squares = squares + (_by_feature(split) - means[:, None]).square().sum(1)
+    deviations = (squares / count).sqrt()
+    return means, torch.where(deviations > 0, deviations, 1.0)
+
+
+def _by_feature(split: Split) -> torch.Tensor:
+    """The values ``(features, n)`` of a split, or ``(channels, n)`` of all pixels."""
+    return split.inputs[split.index].double().transpose(0, 1).flatten(1)
+
+
+def _pools(splits: Sequence[Split]) -> Iterable[torch.Tensor]:
+    return {id(split.inputs): split.inputs for split in splits}.values()
+
+
+def _constants(name: str, given: Sequence[float], inputs: torch.Tensor) -> torch.Tensor:
+    constants = torch.as_tensor(given, dtype=torch.float64).flatten()
+    features = inputs.shape[1]
+    if len(constants) not in (1, features) or not bool(torch.isfinite(constants).all()):
+        each = "feature" if inputs.ndim == 2 else "channel"
+        raise SettingError(f"{name} must be one finite number, or one per {each}, {features}, got {len(constants)}")
+    return constants.expand(features)

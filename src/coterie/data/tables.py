@@ -1,0 +1,240 @@
+"""Tables in files: the columns of a CSV or Parquet file, and the clients in them.
+
+Parquet needs pyarrow (``pip install 'coterie[tables]'``).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from coterie.data import readers
+from coterie.data.frames import NUMBER, NUMBERS, Missing, check_columns, clients_of, listed
+from coterie.data.own import OwnData
+from coterie.files import check_unpacked, reason
+from coterie.settings import SettingError, UserError
+
+MOST_COLUMNS = 100_000
+"""The most columns of a CSV file."""
+
+AT_ONCE = 10_000
+"""Rows of a CSV file that are parsed together."""
+
+
+def clients(path: Path, client: str | None, target: str | Sequence[str] | None, features: Sequence[str], task: str) -> OwnData:
+    """Read the clients of a table. The last table stays in memory, and is read again only if the file has changed.
+
+    Args:
+        path: A .csv or .parquet file.
+        client: The column that names the client of each row.
+        target: The column, or columns, to predict.
+        features: The columns of the inputs; none of them takes all others.
+        task: See :func:`~coterie.data.frames.from_frame`.
+
+    Returns:
+        The clients' data.
+
+    Raises:
+        UserError: The file or a column is not valid, see also :func:`~coterie.data.frames.from_frame`.
+    """
+    if _kind(path) not in (".csv", ".parquet"):
+        raise UserError(f"{path} must be a table, with a name that ends in .csv, .csv.gz or .parquet")
+    targets = (target,) if isinstance(target, str) else tuple(target or ())
+    try:
+        about = path.stat()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+    return _clients(path, about.st_mtime_ns, about.st_size, client, targets, tuple(features), task)
+
+
+@lru_cache(maxsize=1)
+def _clients(
+    path: Path, changed: int, size: int, client: str | None, targets: tuple[str, ...], features: tuple[str, ...], task: str
+) -> OwnData:
+    del changed, size  # only the key of the cache
+    names, read = _parquet(path) if _kind(path) == ".parquet" else _csv(path, client)
+    for setting, value in (("client", client), ("target", targets)):
+        if not value:
+            raise SettingError(f"Scenario.{setting} must name a column of {path}, which has {listed(names)}")
+    taken = [str(client), *targets]
+    chosen = list(features) or [name for name in names if name not in taken]
+    check_columns(names, taken, chosen, str(path))
+    return clients_of(read([*taken, *chosen]), client, targets, chosen, task, str(path))
+
+
+def _kind(path: Path) -> str:
+    """The ending of a table's name, without that of a gzipped CSV file."""
+    name = path.name.lower()
+    return Path(name.removesuffix(".gz")).suffix if name.endswith(".csv.gz") else Path(name).suffix
+
+
+Columns = dict[str, np.ndarray]
+Read = Callable[[list[str]], Columns]
+"""Function of the names of the needed columns that returns them, ``(N,)`` each."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# CSV: read twice, by blocks of rows, first for the types of the columns. Only an array per column stays in memory.
+
+
+_BOOLEAN = re.compile(r"true|false", re.IGNORECASE)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def _csv(path: Path, text: str | None) -> tuple[list[str], Read]:
+    """The names of the columns of a CSV file, and the function that reads it; the column ``text`` stays as it is."""
+    raw = readers.content(path)
+    if not raw.strip():
+        raise UserError(f"{path} is empty")
+    head = raw.partition(b"\n")[0]
+    mark = max((",", ";", "\t"), key=lambda one: head.count(one.encode()))
+    if head.count(mark.encode()) >= MOST_COLUMNS:
+        raise UserError(f"{path} has more than {MOST_COLUMNS:,} columns")
+    names = next(_rows(path, raw, mark))
+    if "" in names:
+        raise UserError(
+            f"{path}: column {names.index('') + 1} has no name; name it, or, if it has row numbers, write the file without "
+            "them (index=False in pandas)"
+        )
+    return names, lambda needed: _read_csv(path, partial(_blocks, path, raw, mark, needed), len(raw), text)
+
+
+def _rows(path: Path, raw: bytes, mark: str) -> Iterator[list[str]]:
+    """The rows that are not blank, first the names of the columns."""
+    lines = io.TextIOWrapper(io.BytesIO(raw), "utf-8-sig", newline="")
+    try:
+        yield from (row for row in csv.reader(lines, delimiter=mark, strict=True) if row)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is not a csv file in UTF-8 ({error})") from error
+
+
+Block = dict[str, tuple[str, ...]]
+"""Column -> its fields in some rows."""
+
+
+def _blocks(path: Path, raw: bytes, mark: str, needed: list[str]) -> Iterator[Block]:
+    """The needed columns, some rows after the others."""
+    rows = _rows(path, raw, mark)
+    names, before = next(rows), 0
+    while block := list(islice(rows, AT_ONCE)):
+        for number, row in enumerate(block, before + 1):
+            if len(row) != len(names):
+                raise UserError(f"{path}: row {number} has {len(row)} fields where {len(names)} were expected")
+        columns = dict(zip(names, zip(*block, strict=True), strict=True))
+        yield {name: columns[name] for name in needed}
+        before += len(block)
+
+
+def _read_csv(path: Path, blocks: Callable[[], Iterator[Block]], size: int, text: str | None) -> Columns:
+    """The columns of a file of ``size`` bytes."""
+    types: dict[str, str] = {}
+    missing: dict[str, Missing] = {}
+    for block in blocks():
+        for name, fields in block.items():
+            missing[name] = missing.get(name, Missing()).plus(np.array([not field for field in fields]))
+            found = "O" if name == text or types.get(name) == "O" else _type(fields)
+            types[name] = found if types.get(name, found) == found else "f" if {types[name], found} == {"i", "f"} else "O"
+    if not missing:
+        raise UserError(f"{path} has no rows below the names of its columns")
+    for name, some in missing.items():
+        some.check(f"{path}: the column {name}")
+    check_unpacked(path, size, sum(8 * some.rows for some in missing.values()))
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in types}
+    known: dict[str, str] = {}  # equal texts are one object
+    for block in blocks():
+        for name, fields in block.items():
+            parts[name].append(_array(fields, types[name], known))
+    return {name: np.concatenate(some) for name, some in parts.items()}
+
+
+def _type(fields: Sequence[str]) -> str:
+    """The kind of array that holds the fields, of which some may be empty: b, i, f, or O for text."""
+    fields = [field for field in fields if field]
+    for kind, pattern in (("b", _BOOLEAN), ("i", _INTEGER), ("f", NUMBER)):
+        if all(map(pattern.fullmatch, fields)):
+            return kind
+    return "O"
+
+
+def _array(fields: Sequence[str], kind: str, known: dict[str, str]) -> np.ndarray:
+    if kind == "O":
+        return np.array([known.setdefault(field, field) for field in fields], object)
+    if kind == "b":
+        return np.array([field.lower() == "true" for field in fields])
+    return np.array(list(map(int if kind == "i" else float, fields)), np.int64 if kind == "i" else np.float64)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Parquet.
+
+
+def _parquet(path: Path) -> tuple[list[str], Read]:
+    """The names of the columns of a Parquet file, and the function that reads it."""
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UserError(f"{path} needs pyarrow: pip install 'coterie[tables]'") from error
+    with _opened(path) as file:
+        return list(parquet.ParquetFile(file).schema_arrow.names), partial(_read_parquet, path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The open file; what pyarrow raises becomes one sentence."""
+    try:
+        with readers.opened(path) as file:
+            yield file
+    except UserError:
+        raise
+    except Exception as error:  # pyarrow raises errors of many kinds
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} is not a readable Parquet file ({why})") from error
+
+
+def _read_parquet(path: Path, needed: list[str]) -> Columns:
+    from pyarrow import parquet
+
+    with _opened(path) as raw:
+        schema = parquet.ParquetFile(raw).schema_arrow
+        texts = [name for name in needed if _is_text(path, name, schema.field(name).type)]
+        # Texts stay numbered: a long one that is repeated a million times would fill the memory.
+        file = parquet.ParquetFile(raw, read_dictionary=texts)
+        groups = sum(file.metadata.row_group(number).total_byte_size for number in range(file.metadata.num_row_groups))
+        check_unpacked(path, os.fstat(raw.fileno()).st_size, max(groups, 8 * file.metadata.num_rows * len(needed)))
+        table = file.read(columns=needed, use_threads=False)
+        return {name: _of_chunks(table.column(name)) for name in needed}
+
+
+def _is_text(path: Path, name: str, kind: Any) -> bool:
+    """Whether a column is of text; raises :class:`UserError` if it is not of text, numbers or booleans."""
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_string(kind) or types.is_large_string(kind):
+        return True
+    if not any(fits(kind) for fits in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
+        raise UserError(f"{path}: the column {name} holds values of type {kind}: {NUMBERS}")
+    return False
+
+
+def _of_chunks(column: Any) -> np.ndarray:
+    """A column of Parquet ``(N,)``; missing values are NaN or None."""
+    from pyarrow import types
+
+    if not types.is_dictionary(column.type):
+        return column.to_numpy()
+    parts = [np.empty(0, object)]
+    for chunk in column.chunks:
+        names = np.array([*chunk.dictionary.to_pylist(), None], object)
+        parts.append(names[chunk.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)])
+    return np.concatenate(parts)

@@ -1,0 +1,135 @@
+"""What the clients predict, found from the target columns: a class, several labels, or numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective
+from coterie.settings import SettingError, UserError
+
+TASKS = ("auto", "classification", "regression")
+"""What a user can ask for; with ``auto``, the type of the target decides."""
+
+FEW_CLASSES = 100
+"""More classes than this, and more than half as many as rows, are taken for ids or for measurements."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the clients predict.
+
+    Attributes:
+        kind: classification, multi-label or regression.
+        outputs: Number of outputs of the model: classes, labels or predicted numbers.
+        classes: Names of the classes, in the order of the outputs; empty if there are none.
+    """
+
+    kind: str
+    outputs: int
+    classes: tuple[str, ...] = ()
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The entries for the description of a world."""
+        return {"task": self.kind, **({"classes": list(self.classes)} if self.classes else {})}
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sort names; if all are whole numbers, as numbers.
+
+    Example:
+        >>> in_order(["10", "9"]), in_order(["ward 10", "ward 9"])
+        (['9', '10'], ['ward 10', 'ward 9'])
+    """
+    names = list(names)
+    whole = all(_WHOLE.fullmatch(name) for name in names)
+    return sorted(names, key=lambda name: (int(name) if whole else 0, name))
+
+
+def encoded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Number the distinct values of a column.
+
+    Args:
+        values: Whole numbers, booleans or text, ``(N,)``.
+
+    Returns:
+        The number of each row's value ``(N,)``, and the values as text, in the order of :func:`in_order`.
+    """
+    found, codes = np.unique(values, return_inverse=True)
+    names = [str(value) for value in found]
+    order = in_order(names)
+    place = {name: number for number, name in enumerate(order)}
+    return np.array([place[name] for name in names], np.int64)[codes], order
+
+
+def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[torch.Tensor, Task]:
+    """Find what the clients predict.
+
+    One column of text, booleans or whole numbers has classes, and one of floats has numbers to predict. Several columns have
+    labels, each 0 or 1, or numbers to predict.
+
+    Args:
+        columns: Name of each target column -> its values ``(N,)``: booleans, int64, float64, or text as objects.
+        task: One of :data:`TASKS`.
+        where: The table, for messages.
+
+    Returns:
+        The targets, ``(N,)`` int64 of classes or ``(N, outputs)`` float32, and the task.
+
+    Raises:
+        UserError: The values do not fit the task.
+    """
+    if task not in TASKS:
+        raise SettingError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+    kinds = {values.dtype.kind for values in columns.values()}
+    numbers = task == "regression" or (task == "auto" and kinds == {"f"})
+    if len(columns) == 1 and not numbers:
+        ((name, values),) = columns.items()
+        return _classes(f"{where}: the target {name}", values)
+    for name, values in columns.items():
+        if values.dtype.kind == "O":
+            hint = "a target of its own" if len(columns) > 1 else "for classification"
+            raise UserError(f"{where}: the target {name} is text ({values[0]!r}), which can only be {hint}")
+        if not numbers and not np.isin(values, (0, 1)).all():
+            raise UserError(
+                f"{where}: several targets must be labels of 0 and 1, or floats, and {name} is neither; if they are numbers to "
+                "predict, set task = regression"
+            )
+    with np.errstate(over="ignore"):
+        matrix = np.column_stack([values.astype(np.float32) for values in columns.values()])
+    if not np.isfinite(matrix).all():
+        raise UserError(f"{where}: the targets {', '.join(columns)} must be finite numbers in float32")
+    return torch.from_numpy(matrix), Task("regression" if numbers else "multi-label", len(columns))
+
+
+def _classes(where: str, values: np.ndarray) -> tuple[torch.Tensor, Task]:
+    if values.dtype.kind == "f":
+        if (values != np.floor(values)).any() or np.abs(values).max() > 2**53:
+            raise UserError(f"{where} must hold whole numbers to be classes; for numbers to predict, set task = regression")
+        values = values.astype(np.int64)
+    codes, names = encoded(values)
+    if len(names) < 2:
+        raise UserError(f"{where} must have at least two classes, and all rows have {names[0]!r}")
+    if len(names) > max(FEW_CLASSES, len(values) // 2):
+        raise UserError(
+            f"{where} has {len(names):,} different values in {len(values):,} rows, too many to be classes; is it an id? For "
+            "numbers to predict, set task = regression"
+        )
+    return torch.from_numpy(codes), Task("classification", len(names), tuple(names))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The loss and the metrics of each task.
+
+
+def objective_for(task: Task) -> Objective:
+    """Return the loss and the metrics of a task."""
+    return {"multi-label": MULTILABEL, "regression": REGRESSION}.get(task.kind, CLASSIFICATION)
