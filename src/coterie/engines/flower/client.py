@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from coterie import training
 from coterie.data.world import ClientData, Objective
 from coterie.engines.flower import messages
-from coterie.engines.flower.messages import KEPT, METRICS, UPDATES
+from coterie.engines.flower.messages import KEPT, METRICS, QUERY, UPDATES, WHO
 from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers
 from coterie.randomness import Purpose, seeded
@@ -103,11 +103,6 @@ def client_app(
     def name(context: Context) -> int | None:
         return client(context) if client is not None else named(context.node_config)
 
-    @app.query("coterie")
-    def query(message: Message, context: Context) -> Message:
-        who = name(context)
-        return Message(RecordDict({METRICS: MetricRecord({} if who is None else {"client": who})}), reply_to=message)
-
     @app.train()
     def train(message: Message, context: Context) -> Message:
         me, learner = part(context)
@@ -115,6 +110,9 @@ def client_app(
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == QUERY:
+            who = name(context)
+            return Message(RecordDict({WHO: MetricRecord({} if who is None else {"client": who})}), reply_to=message)
         me, learner = part(context)
         return Message(tested(me, learner, message.content, context), reply_to=message)
 

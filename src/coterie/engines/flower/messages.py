@@ -34,8 +34,22 @@ UPDATES = UPDATE, f"{UPDATE}-1"
 TASK = "coterie"
 """Key of the task in the config."""
 
-QUERY = "query.coterie"
-"""Type of the message that asks a node which client it is."""
+QUERY = "evaluate.default"
+"""Type of the message that asks a node which client it is.
+
+For Flower this is the same as ``evaluate``: a test of the model in the message, which any app can do. An app that knows
+Coterie tests nothing, and replies with the record :data:`WHO`. An app without a function for a message would fail, with a
+traceback in its log.
+"""
+
+WHO = "coterie"
+"""Record of the reply to a query by an app that knows Coterie: ``client``, its client id if it has one, and ``functions``."""
+
+NO_TEST = "No evaluate function registered with name 'default'"
+"""Flower's error if an app has no function for tests."""
+
+FUNCTIONS = "functions"
+"""Key of that record: 1 if the app trains by a function of its own."""
 
 KEPT = "kept"
 """Key of the metrics: the exchange after which a client stored the own layers that it trained from, -1 if it had none."""
@@ -360,17 +374,21 @@ def ignored(task: Task) -> str | None:
     )
 
 
-def sentence(method: str, task: Task, client: Client) -> str | None:
-    """Explain why a client whose app does not know Coterie cannot do a task.
+def sentence(method: str, task: Task, client: Client, functions: bool = False) -> str | None:
+    """Explain why a client whose app does not know Coterie, or trains by a function of its own, cannot do a task.
 
     Args:
         method: Name of the method.
         task: The task.
         client: The client's id.
+        functions: Whether the app knows Coterie and trains by a function of its own.
 
     Returns:
         One sentence, or None if the client can do the task.
     """
+    if functions:
+        lacks = f"which client {client}'s app does not support, because it trains by a function of its own"
+        return f"{method} asks a client for a gradient instead of an update, {lacks}" if task.gradient else None
     wants = ignored(task)
     able = f"{', '.join(ABLE[:-1])} or {ABLE[-1]}"
     return wants and (

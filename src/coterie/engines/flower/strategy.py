@@ -25,7 +25,7 @@ from coterie.core import Assignment, Cohort, Federation, Method, Position, Repli
 from coterie.data.scenario import FEDERATION
 from coterie.engines.flower import messages
 from coterie.engines.flower.exchange import Carrier
-from coterie.engines.flower.messages import CONFIG, FIRST, Rest
+from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, Rest
 from coterie.engines.flower.nodes import CLAIMED, Identity, NodeMemory, Nodes, Post, Waiting, from_file
 from coterie.engines.rounds import Clock, Roster, Steps, carry, round_steps
 from coterie.engines.workers import EngineError
@@ -500,7 +500,8 @@ class Conductor:
         memory = memory or NodeMemory()
         self.post = Post(grid)
         identity = terms.identity.going_on(memory.owners, memory.nodes)
-        self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes)
+        greeting = self._greeting(configs.get("evaluate", {}))
+        self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes, greeting=greeting)
         online = self.nodes.wait(terms.nodes, terms.wait, log.info)
         self.carrier = Carrier(
             post=self.post,
@@ -529,6 +530,14 @@ class Conductor:
         cohort = Cohort(present=founders, exchange=0, seed=self.terms.seed)
         messages.check(method, method.plan(state, cohort), self.nodes.aware)
         return Position(round=0, exchange=0, state=state, members=founders)
+
+    def _greeting(self, config: Mapping[str, Any]) -> RecordDict:
+        """A first model and a config of a test: what nodes are asked with for their client ids."""
+        terms = self.terms
+        sealed = terms.boundary.rotation != "none"  # then the server has no first model, but any model will do here
+        row = terms.wire.first_model(0, terms.model) if sealed else self._drawn(0)
+        told = {**config, "lr": terms.training.lr, "server-round": 0}
+        return RecordDict({ARRAYS: messages.packed(row, terms.layout, terms.rest), CONFIG: ConfigRecord(told)})
 
     def _federation(self, clients: tuple[int, ...]) -> Federation:
         layout, rotated = self.terms.layout, self.terms.boundary.rotation != "none"
