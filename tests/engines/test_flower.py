@@ -116,7 +116,9 @@ def test_an_app_that_knows_nothing_of_coterie_gets_no_message_that_it_cannot_ans
             raise
 
     grid, quiet = Here(app, 6, named=False), [True]  # type: ignore[arg-type]
-    grid.fate = lambda m: "silent" if m.metadata.dst_node_id == FIRST and m.metadata.message_type != QUERY and quiet[0] else None
+    grid.fate = lambda m: (
+        "silent" if m.metadata.dst_node_id == FIRST and m.metadata.message_type != QUERY and quiet[0] else None
+    )
     config = ConfigRecord({"momentum": 0.5})
     strategy = strategy_of(FedAvg(), tried, patience=1, out=None)
     for done in strategy.rounds(grid, 5):

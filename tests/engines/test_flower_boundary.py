@@ -265,8 +265,8 @@ def test_a_boundary_that_the_server_does_not_know_of_is_not_overlooked() -> None
 @seeded(0)
 def test_where_no_client_has_the_mod_no_first_model_can_be_had() -> None:
     tried = world(IDS)
+    grid = Here(foreign(tried), 6, named=False)
     with pytest.raises(EngineError, match="no client drew the first model under rotation permute: their apps need the mod"):
-        grid = Here(foreign(tried), 6, named=False)
         next(strategy_of(FedAvg(), tried, boundary=Boundary(rotation="permute")).rounds(grid, 1))
 
 

@@ -320,6 +320,12 @@ def config_of(order: Order) -> ConfigRecord:
     return ConfigRecord({"lr": order.lr, "server-round": order.key[2] + 1, TASK: order.to_json()})
 
 
+def told(content: RecordDict) -> dict[str, Any]:
+    """Return the entries of a message's config besides the task, as an app without Coterie receives them."""
+    config = content.get(CONFIG)
+    return {name: value for name, value in config.items() if name != TASK} if isinstance(config, ConfigRecord) else {}
+
+
 def order_of(content: RecordDict) -> Order:
     """Return the task in a message.
 

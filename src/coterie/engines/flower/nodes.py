@@ -539,11 +539,12 @@ class NodeMemory:
 class Nodes:
     """The nodes of a federation and their clients. The client of a node never changes.
 
-    The server asks a new node for its client id, by a test of a first model that it does not use. If the node claims an id, and ``identity`` allows it, the node is that
-    client, also under a new node id after a restart. (:func:`~coterie.engines.flower.client_app` claims ``client-id`` or
-    ``partition-id``.) A node that claims no id is the client that it was ``before`` the server was stopped, or else gets the
-    smallest free id. A refused node is not asked again while it stays connected. A node that does not answer is asked again
-    after :data:`SECONDS`, and the server does not wait for it then.
+    The server asks a new node for its client id, see :data:`.messages.QUERY`. If the node claims an id, and ``identity``
+    allows it, the node is that client, also under a new node id after a restart.
+    (:func:`~coterie.engines.flower.client_app` claims ``client-id`` or ``partition-id``.) A node that claims no id is the
+    client that it was ``before`` the server was stopped, or else gets the smallest free id. A refused node is not asked again
+    while it stays connected. A node that does not answer is asked again after :data:`SECONDS`, and the server does not wait
+    for it then.
 
     Attributes:
         post: Sends and receives messages.
