@@ -403,26 +403,27 @@ def sentence(method: str, task: Task, client: Client, functions: bool = False) -
     )
 
 
-def check(method: Method[Any], first: Plan, aware: Collection[Client]) -> None:
+def check(method: Method[Any], first: Plan, aware: Collection[Client], functions: Collection[Client] = ()) -> None:
     """Check before the first training that the clients' apps can do the method's tasks.
 
-    If no client's app knows Coterie, the checked tasks are those of the first plan, those in the method's ``asks``, and
-    measuring the loss if the method's ``measures`` is true. If some apps know Coterie, nothing is checked here: the other
-    clients are then left out of tasks that they cannot do.
+    If no client's app knows Coterie, or all that do train by functions of their own, the checked tasks are those of the first plan, those in the method's ``asks``, and
+    measuring the loss if the method's ``measures`` is true. If some apps can do every task, nothing is checked here: the
+    other clients are then left out of tasks that they cannot do.
 
     Args:
         method: The method.
         first: Its first plan.
         aware: Clients whose apps know Coterie.
+        functions: Those of them whose apps train by a function of their own.
 
     Raises:
         SettingError: The clients' apps would ignore a part of a task.
     """
-    if aware:
+    if set(aware) - set(functions):
         return
     later: tuple[Task, ...] = getattr(method, "asks", ())
     if getattr(method, "measures", False):
         later = (*later, Task(offered=(0,), measure="train"))
     for task in (*first.tasks.values(), *later):
-        if refusal := sentence(method.name, task, min(first.tasks, default=0)):
+        if refusal := sentence(method.name, task, min(first.tasks, default=0), bool(aware)):
             raise SettingError(refusal)
