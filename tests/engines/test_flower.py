@@ -16,6 +16,8 @@ from torch import Tensor, nn
 pytest.importorskip("flwr", reason="Flower is not installed")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
 from coterie.boundary import Boundary
@@ -139,6 +141,17 @@ def test_a_failing_test_keeps_an_app_out_and_is_told_while_the_server_waits(capl
     with pytest.raises(EngineError, match=f"6 clients, and 6 nodes connected; node {FIRST} did not report.*failed: 'place'$"):
         next(strategy_of(FedAvg(), tried).rounds(grid, 1))
     assert [r for r in caplog.messages if r.startswith(f"node {FIRST} did not report its client id in 3 queries")]
+
+
+def test_an_app_of_flowers_earlier_interface_takes_no_part_and_is_told_why() -> None:
+    class Earlier(NumPyClient):
+        def evaluate(self, parameters: Any, config: Any) -> Any:
+            return 1.0, 5, {}
+
+    app = ClientApp(client_fn=lambda context: Earlier().to_client())
+    says = "does not take part: its app has Flower's earlier interface, client_fn; it needs functions for @app.train and"
+    with pytest.raises(EngineError, match=says):
+        next(strategy_of(FedAvg(), world(IDS)).rounds(Here(app, 6), 1))
 
 
 @seeded(0)

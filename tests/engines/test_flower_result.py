@@ -72,8 +72,8 @@ def test_of_several_groups_the_result_says_whose_model_it_has(caplog: pytest.Log
     models = len(set(served.row.values()))
     assert said == (
         f"the clients are in {len(result.groups)} groups and have {models} models: result.arrays is that of {len(first)} "
-        f"clients ({', '.join(map(str, first))}); result.groups lists the groups, and result.arrays_of(client) returns the model of a "
-        "client"
+        f"clients ({', '.join(map(str, first))}); result.groups lists the groups, and result.arrays_of(client) returns the "
+        "model of a client"
     )
     assert repr(result).startswith(f"Note: {said}.\nGlobal Arrays:")
     again = strategy_of(SPLIT, tried, out=tmp_path / "run").start(grid, num_rounds=2)  # it has all its rounds

@@ -406,9 +406,9 @@ def sentence(method: str, task: Task, client: Client, functions: bool = False) -
 def check(method: Method[Any], first: Plan, aware: Collection[Client], functions: Collection[Client] = ()) -> None:
     """Check before the first training that the clients' apps can do the method's tasks.
 
-    If no client's app knows Coterie, or all that do train by functions of their own, the checked tasks are those of the first plan, those in the method's ``asks``, and
-    measuring the loss if the method's ``measures`` is true. If some apps can do every task, nothing is checked here: the
-    other clients are then left out of tasks that they cannot do.
+    If no client's app knows Coterie, or all that do train by functions of their own, the checked tasks are those of the first
+    plan, those in the method's ``asks``, and measuring the loss if the method's ``measures`` is true. If some apps can do
+    every task, nothing is checked here: the other clients are then left out of tasks that they cannot do.
 
     Args:
         method: The method.

@@ -496,6 +496,8 @@ def _failure(reply: Message) -> str | None:
     """Why a reply does not identify a node; None if it does, or if the app does not know Coterie."""
     if reply.has_error():
         reason = reply.error.reason or ""
+        if f"Invalid message type: {QUERY}" in reason:
+            return "its app has Flower's earlier interface, client_fn; it needs functions for @app.train and @app.evaluate"
         return None if NO_TEST in reason else f"its app failed: {brief(reason or reply.error.code)}"
     said = reply.content.get(WHO, MetricRecord())
     if not isinstance(said, MetricRecord) or ("client" in said and whole(said["client"]) is None):
