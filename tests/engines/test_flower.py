@@ -135,6 +135,7 @@ def test_an_app_that_knows_nothing_of_coterie_gets_no_message_that_it_cannot_ans
 
 @seeded(0)
 def test_a_failing_test_keeps_an_app_out_and_is_told_while_the_server_waits(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "flwr.coterie")
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
     del grid.contexts[FIRST].node_config["place"]

@@ -30,6 +30,11 @@ SPLIT = CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1)
 """It splits in the first round."""
 
 
+@pytest.fixture(autouse=True)
+def _heard(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "flwr.coterie")
+
+
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 

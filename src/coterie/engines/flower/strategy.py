@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from google.protobuf.message import DecodeError
 from torch import Tensor, nn
 
@@ -274,6 +274,7 @@ class MethodStrategy(Strategy):
                 if journal:
                     assert self._conductor is not None
                     journal.keep(done, self._conductor.memory)
+                result.serve(done.assignment)
                 self._tell(done, result)
                 if evaluate_fn and (found := evaluate_fn(done.number, result.arrays)) is not None:
                     result.evaluate_metrics_serverapp[done.number] = found
@@ -289,8 +290,7 @@ class MethodStrategy(Strategy):
             log.warning(text)
         return result
 
-    def _tell(self, done: Round, result: GroupedResult) -> None:
-        result.serve(done.assignment)
+    def _tell(self, done: Round, result: Result) -> None:
         result.train_metrics_clientapp[done.number] = MetricRecord(
             {
                 "groups": len(done.assignment.groups),
