@@ -151,7 +151,7 @@ def by_list(rng: random.Random) -> Attempt:
                     grid.nodes[FIRST + victim] = owner
                 elif one.number == 1:
                     grid.join(IMPOSTOR, says, key(number))
-        if any(node == IMPOSTOR and kind != "query.coterie" for kind, node, _, _ in grid.sent):
+        if any(node == IMPOSTOR and kind in ("train", "evaluate") for kind, node, _, _ in grid.sent):
             return "a node that is in no line of the list got a task"
         if done[-1].position.members != tuple(range(count)) or done[-1].silent:
             return f"members are {done[-1].position.members}, silent {done[-1].silent}"

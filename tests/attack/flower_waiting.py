@@ -81,8 +81,8 @@ def silent_in(state: dict[str, int], kinds: tuple[str, ...], start: int, stop: f
     """A node's delay: silent from after round ``start`` to round ``stop``, of these kinds of messages."""
 
     def delay(message: Any) -> float | None:
-        kind = message.metadata.message_type.split(".")[0]
-        if kind in kinds and start <= state["round"] < stop:
+        kind = message.metadata.message_type
+        if (kind if kind in ("train", "evaluate") else "query") in kinds and start <= state["round"] < stop:
             return math.inf if held else None
         return paced(pace, message)
 
@@ -223,7 +223,7 @@ def late(rng: random.Random) -> Attempt:
     def models(delay: Any) -> list[Any]:
         with timed() as clock:
             made = trial(paces, clock)
-            made.grid.nodes[FIRST + who].delay = lambda m: 1.0 if m.metadata.message_type.startswith("query") else delay(m)
+            made.grid.nodes[FIRST + who].delay = lambda m: delay(m) if m.metadata.message_type in ("train", "evaluate") else 1.0
             made.play(method_of("fedavg"), rounds, timeout=timeout, patience=patience)
         return [done.assignment.models for done in made.rounds]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
 from coterie.boundary import Boundary
@@ -25,7 +28,7 @@ from coterie.data.scenario import SCENARIOS
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.engines.flower import MethodStrategy, client_app, messages
-from coterie.engines.flower.messages import QUERY
+from coterie.engines.flower.messages import QUERY, WHO
 from coterie.engines.workers import EngineError
 from coterie.methods import ACFL, CFL, FLSC, HCCT, HCCTE, IFCA, METHODS, FedAvg, FedPer, SplitHalf
 from coterie.models.layout import Layout
@@ -101,6 +104,65 @@ def test_an_app_that_knows_nothing_of_coterie_takes_part(name: str) -> None:
     method = METHODS[name]()
     found = list(strategy_of(method, tried).rounds(Here(foreign(tried), 6, named=False), 3))
     same(found, list(inprocess.rounds(method, tried, rounds=3, workers=1)))
+
+
+@seeded(0)
+def test_an_app_that_knows_nothing_of_coterie_gets_no_message_that_it_cannot_answer() -> None:
+    """Also when it was silent for a while, is away and is asked whether it is there again."""
+    tried = world(IDS)
+    plain, failed = foreign(tried), []
+
+    def app(message: Message, context: Context) -> Message:
+        try:
+            return plain(message, context)
+        except Exception as error:  # Flower logs a traceback for it
+            failed.append(error)
+            raise
+
+    grid, quiet = Here(app, 6, named=False), [True]  # type: ignore[arg-type]
+    grid.fate = lambda m: (
+        "silent" if m.metadata.dst_node_id == FIRST and m.metadata.message_type != QUERY and quiet[0] else None
+    )
+    config = ConfigRecord({"momentum": 0.5})
+    strategy = strategy_of(FedAvg(), tried, patience=1, out=None)
+    for done in strategy.rounds(grid, 5):
+        quiet[0] = done.number < 3
+    assert 0 in done.position.members
+    strategy.start(grid, num_rounds=1, evaluate_config=config)
+    assert not failed
+    asked = [m.content["config"] for m, _ in grid.messages if m.metadata.message_type == QUERY]
+    assert len(asked) > 12
+    assert asked[-1] == ConfigRecord({"momentum": 0.5, "lr": tried.training.lr, "server-round": 0})
+
+
+@seeded(0)
+def test_a_failing_test_keeps_an_app_out_and_is_told_while_the_server_waits(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "flwr.coterie")
+    tried = world(IDS)
+    grid = Here(foreign(tried), 6, named=False)
+    del grid.contexts[FIRST].node_config["place"]
+    with pytest.raises(EngineError, match=f"6 clients, and 6 nodes connected; node {FIRST} did not report.*failed: 'place'$"):
+        next(strategy_of(FedAvg(), tried).rounds(grid, 1))
+    assert [r for r in caplog.messages if r.startswith(f"node {FIRST} did not report its client id in 3 queries")]
+
+
+def test_an_app_of_flowers_earlier_interface_takes_no_part_and_is_told_why() -> None:
+    class Earlier(NumPyClient):
+        def evaluate(self, parameters: Any, config: Any) -> Any:
+            return 1.0, 5, {}
+
+    app = ClientApp(client_fn=lambda context: Earlier().to_client())
+    says = "does not take part: its app has Flower's earlier interface, client_fn; it needs functions for @app.train and"
+    with pytest.raises(EngineError, match=says):
+        next(strategy_of(FedAvg(), world(IDS)).rounds(Here(app, 6), 1))
+
+
+@seeded(0)
+def test_an_app_without_a_function_for_tests_takes_part() -> None:
+    tried = world(IDS)
+    grid = Here(foreign(tried), 6, named=False)
+    del grid.app._registered_funcs["evaluate.default"]
+    assert next(strategy_of(FedAvg(), tried).rounds(grid, 1)).answered == 6
 
 
 @seeded(0)
@@ -222,7 +284,7 @@ def test_an_app_that_fails_is_refused_and_the_others_go_on() -> None:
 def test_a_node_with_an_invalid_id_takes_no_part_and_is_noted(client: Any) -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 6)
-    odd = RecordDict({"metrics": MetricRecord({"client": client})})
+    odd = RecordDict({WHO: MetricRecord({"client": client})})
     grid.fate = lambda m: odd if m.metadata.dst_node_id == FIRST + 7 * 5 and m.metadata.message_type == QUERY else None
     found = list(strategy_of(FedAvg(), tried, nodes=5).rounds(grid, 3))
     assert found[-1].position.members == (0, 1, 2, 3, 4)
@@ -256,6 +318,7 @@ def test_a_plain_app_that_joins_late_stops_nobody() -> None:
     rounds = strategy_of(FedPer(), tried, nodes=5).rounds(grid, 3)
     next(rounds)
     grid.join(5, node=77)
+    grid.contexts[77].node_config = {"place": 5}
     done = next(rounds)
     assert (done.asked, done.answered, set(done.refused)) == (6, 5, {5})
     assert "fedper asks a client to keep some layers, which client 5's app does not support" in done.refused[5]

@@ -78,7 +78,9 @@ def test_the_server_sees_no_row_that_is_not_sealed() -> None:
     sealed = Wire(boundary, layout, 0).seal(plain)
     for _, reply in grid.messages:
         rows += [unpacked(record, layout) for record in (reply.content.array_records.values() if reply else ())]
-    assert len(rows) == 5 + 2 * 3 * 6  # the first model, by five clients; models and updates of two rounds, and models to test
+    # The model of the query for a client id, which is the server's own; the first model, by five clients; models and updates
+    # of two rounds, and models to test.
+    assert len(rows) == 6 + 5 + 2 * 3 * 6
     assert any(torch.equal(row, sealed) for row in rows)
     # Not one value stands where it stands in a plain model, but by chance.
     assert all((row[: layout.trainable] == plain[: layout.trainable]).float().mean() < 0.2 for row in rows)
@@ -263,8 +265,9 @@ def test_a_boundary_that_the_server_does_not_know_of_is_not_overlooked() -> None
 @seeded(0)
 def test_where_no_client_has_the_mod_no_first_model_can_be_had() -> None:
     tried = world(IDS)
+    grid = Here(foreign(tried), 6, named=False)
     with pytest.raises(EngineError, match="no client drew the first model under rotation permute: their apps need the mod"):
-        next(strategy_of(FedAvg(), tried, boundary=Boundary(rotation="permute")).rounds(Here(foreign(tried), 6), 1))
+        next(strategy_of(FedAvg(), tried, boundary=Boundary(rotation="permute")).rounds(grid, 1))
 
 
 def test_a_secret_is_told_apart_and_not_told() -> None:

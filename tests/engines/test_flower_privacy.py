@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,8 @@ from coterie.boundary import Boundary, spent
 from coterie.cli import main
 from coterie.core import Task, Training
 from coterie.engines.flower import boundary_mod
-from coterie.engines.flower.messages import Order, config_of
-from coterie.engines.flower.mods import Budget, _epsilon
+from coterie.engines.flower.messages import FUNCTIONS, NO_TEST, QUERY, WHO, Order, config_of
+from coterie.engines.flower.mods import FAILED, Budget, _epsilon
 from coterie.methods import CFL, FedAvg, FedPer
 from coterie.randomness import seeded
 from coterie.records.record import Record, to_json
@@ -72,6 +73,26 @@ def test_a_test_that_fails_under_noise_is_not_reported_to_the_server(caplog: pyt
         reply = mod(asked(kind="evaluate"), a_context(), failing)
     assert dict(reply.content["metrics"]) == {}
     assert "label 7" in caplog.text  # on the client's own machine
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["coterie's app", "another app"])
+def test_under_noise_only_the_client_id_answers_the_query_for_it(named: bool) -> None:
+    tried = world(IDS)
+    app = (app_of if named else foreign)(tried, [boundary_mod(NOISE, tried.model)])
+    grid = Here(app, 6, named=named)
+    next(strategy_of(FedAvg(), tried, boundary=NOISE).rounds(grid, 1))
+    replies = [reply.content for message, reply in grid.messages if reply and message.metadata.message_type == QUERY]
+    whose = [RecordDict({WHO: MetricRecord({"client": client, FUNCTIONS: 0})}) for client in IDS]
+    assert replies == (whose if named else [RecordDict()] * 6)
+
+
+@pytest.mark.parametrize(("error", "sent"), [("label 7", FAILED), (NO_TEST, NO_TEST)])
+def test_under_noise_a_failing_query_does_not_tell_why(error: str, sent: str) -> None:
+    def failing(message: Message, context: Context) -> Message:
+        raise ValueError(error)
+
+    with pytest.raises((RuntimeError, ValueError), match=f"^{re.escape(sent)}$"):
+        boundary_mod(NOISE, mlp)(asked(kind=QUERY), a_context(), failing)
 
 
 def test_in_a_simulation_the_experimenter_sees_test_results() -> None:

@@ -3,6 +3,10 @@
     app = client_app(model=Net, data=load)
 
 ``load(context)`` returns this node's :class:`~coterie.data.world.ClientData`. The server sends the training settings.
+
+    app = client_app(model=Net, data=load, train=train, test=test)
+
+An app with functions of its own, as in Flower's quickstart; ``load(context)`` then returns two PyTorch data sets.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from coterie import training
 from coterie.data.objective import Objective
 from coterie.data.world import ClientData
 from coterie.engines.flower import messages
-from coterie.engines.flower.messages import KEPT, METRICS, UPDATES
+from coterie.engines.flower.functions import FunctionLearner, Functions, Test, Train, client_data
+from coterie.engines.flower.messages import FUNCTIONS, KEPT, METRICS, QUERY, UPDATES, WHO
 from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers
 from coterie.randomness import Purpose, seeded
@@ -41,6 +46,7 @@ class Participant:
         objective: Loss and metrics.
         augment: Augmentation of training batches. None means none.
         attack: The node's attack if it simulates an adversary.
+        functions: The app's own functions, in place of Coterie's training and tests. None means Coterie's.
     """
 
     data: ClientData
@@ -48,6 +54,13 @@ class Participant:
     objective: Objective = Objective()  # noqa: RUF009  (frozen)
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     attack: Any = None
+    functions: Functions | None = None
+
+    def learner(self) -> training.Learner:
+        """Make the learner that trains and tests this node's models."""
+        if self.functions is not None:
+            return FunctionLearner(self.model(), self.functions, self.objective)
+        return training.Learner(self.model(), self.objective, self.augment)
 
 
 _PARTS: dict[tuple[str, int], tuple[Participant, training.Learner]] = {}
@@ -57,7 +70,9 @@ _PARTS: dict[tuple[str, int], tuple[Participant, training.Learner]] = {}
 def client_app(
     *,
     model: Callable[[], nn.Module] | None = None,
-    data: Callable[[Context], ClientData] | None = None,
+    data: Callable[[Context], Any] | None = None,
+    train: Train | None = None,
+    test: Test | None = None,
     objective: Objective | None = None,
     participant: Callable[[Context], Participant] | None = None,
     client: Callable[[Context], int] | None = None,
@@ -67,7 +82,12 @@ def client_app(
 
     Args:
         model: Function that makes the net.
-        data: Function that returns this node's examples.
+        data: Function that returns this node's examples as :class:`~coterie.data.world.ClientData`. With ``train`` and
+            ``test`` it returns two PyTorch data sets, for training and for tests, which can be indexed.
+        train: Function of (net, data set, config) that trains the net in place, instead of Coterie's training. The data set
+            is the client's, or half of it. The config has ``lr``, ``epochs``, ``batch`` and the other settings of
+            :class:`~coterie.core.Training`, ``server-round``, and what the ServerApp passes as ``train_config``.
+        test: Function of (net, data set) that returns the mean loss and the accuracy. The loss also serves to choose a model.
         objective: Loss and metrics. None means cross entropy and accuracy.
         participant: Function that returns all of this, in place of ``model``, ``data`` and ``objective``.
         client: Function that returns the client's id, an integer that stays the same when a node returns. None takes
@@ -78,10 +98,13 @@ def client_app(
         The app.
 
     Raises:
-        TypeError: Neither ``model`` and ``data`` nor ``participant`` are given, or both.
+        TypeError: Neither ``model`` and ``data`` nor ``participant`` are given, or both; or only one of ``train`` and
+            ``test``.
     """
     if (participant is None) == (model is None or data is None):
         raise TypeError("client_app takes model and data, or participant")
+    if (train is None) != (test is None) or (train is not None and participant is not None):
+        raise TypeError("client_app takes train and test together, with model and data")
 
     token = uuid4().hex  # a simulation unpickles the app, and this with it, for every message
 
@@ -89,33 +112,35 @@ def client_app(
         key = token, context.node_id
         if key not in _PARTS:
             _PARTS.clear()
-            if participant is not None:
-                made = participant(context)
-            else:
-                assert data is not None
-                assert model is not None
-                made = Participant(data(context), model, objective or Objective())
+            made = participant(context) if participant is not None else own(context)
             with seeded(0):
-                _PARTS[key] = made, training.Learner(made.model(), made.objective, made.augment)
+                _PARTS[key] = made, made.learner()
         return _PARTS[key]
+
+    def own(context: Context) -> Participant:
+        assert data is not None
+        assert model is not None
+        if train is None or test is None:
+            return Participant(data(context), model, objective or Objective())
+        described, pool = client_data(data(context))
+        return Participant(described, model, objective or Objective(), functions=Functions(train, test, pool))
 
     app = ClientApp(mods=list(mods))
 
     def name(context: Context) -> int | None:
         return client(context) if client is not None else named(context.node_config)
 
-    @app.query("coterie")
-    def query(message: Message, context: Context) -> Message:
-        who = name(context)
-        return Message(RecordDict({METRICS: MetricRecord({} if who is None else {"client": who})}), reply_to=message)
-
     @app.train()
-    def train(message: Message, context: Context) -> Message:
+    def train_task(message: Message, context: Context) -> Message:
         me, learner = part(context)
         return Message(trained(me, learner, message.content, context), reply_to=message)
 
     @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
+    def test_task(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == QUERY:
+            who = name(context)
+            said = {} if who is None else {"client": who}
+            return Message(RecordDict({WHO: MetricRecord({**said, FUNCTIONS: int(train is not None)})}), reply_to=message)
         me, learner = part(context)
         return Message(tested(me, learner, message.content, context), reply_to=message)
 
@@ -138,6 +163,8 @@ def trained(me: Participant, learner: training.Learner, content: RecordDict, con
         ValueError: The message has no task, or its models do not fit.
     """
     order = messages.order_of(content)
+    if isinstance(learner, FunctionLearner):
+        learner.config = messages.told(content)
     seed, exchange, _ = order.key
     task, keep = order.task, None
     keeping = Keeping(context, learner.layout, order.run, order.client)

@@ -100,8 +100,9 @@ class Carrier:
         Raises:
             SettingError: No client's app can do its task.
         """
-        unaware = {client: task for client, task in plan.tasks.items() if client not in self.nodes.aware}
-        why = {client: messages.sentence(self.method, task, client) for client, task in unaware.items()}
+        aware, functions = self.nodes.aware, self.nodes.functions
+        limited = {client: task for client, task in plan.tasks.items() if client not in aware or client in functions}
+        why = {c: messages.sentence(self.method, task, c, c in functions) for c, task in limited.items()}
         self.unasked = {client: text for client, text in why.items() if text}
         if self.unasked and len(self.unasked) == len(plan.tasks):
             raise SettingError(next(iter(self.unasked.values())))

@@ -34,8 +34,22 @@ UPDATES = UPDATE, f"{UPDATE}-1"
 TASK = "coterie"
 """Key of the task in the config."""
 
-QUERY = "query.coterie"
-"""Type of the message that asks a node which client it is."""
+QUERY = "evaluate.default"
+"""Type of the message that asks a node which client it is.
+
+For Flower this is the same as ``evaluate``: a test of the model in the message, which any app can do. An app that knows
+Coterie tests nothing, and replies with the record :data:`WHO`. An app without a function for a message would fail, with a
+traceback in its log.
+"""
+
+WHO = "coterie"
+"""Record of the reply to a query by an app that knows Coterie: ``client``, its client id if it has one, and ``functions``."""
+
+NO_TEST = "No evaluate function registered with name 'default'"
+"""Flower's error if an app has no function for tests."""
+
+FUNCTIONS = "functions"
+"""Key of that record: 1 if the app trains by a function of its own."""
 
 KEPT = "kept"
 """Key of the metrics: the exchange after which a client stored the own layers that it trained from, -1 if it had none."""
@@ -306,6 +320,12 @@ def config_of(order: Order) -> ConfigRecord:
     return ConfigRecord({"lr": order.lr, "server-round": order.key[2] + 1, TASK: order.to_json()})
 
 
+def told(content: RecordDict) -> dict[str, Any]:
+    """Return the entries of a message's config besides the task, as an app without Coterie receives them."""
+    config = content.get(CONFIG)
+    return {name: value for name, value in config.items() if name != TASK} if isinstance(config, ConfigRecord) else {}
+
+
 def order_of(content: RecordDict) -> Order:
     """Return the task in a message.
 
@@ -360,17 +380,21 @@ def ignored(task: Task) -> str | None:
     )
 
 
-def sentence(method: str, task: Task, client: Client) -> str | None:
-    """Explain why a client whose app does not know Coterie cannot do a task.
+def sentence(method: str, task: Task, client: Client, functions: bool = False) -> str | None:
+    """Explain why a client whose app does not know Coterie, or trains by a function of its own, cannot do a task.
 
     Args:
         method: Name of the method.
         task: The task.
         client: The client's id.
+        functions: Whether the app knows Coterie and trains by a function of its own.
 
     Returns:
         One sentence, or None if the client can do the task.
     """
+    if functions:
+        lacks = f"which client {client}'s app does not support, because it trains by a function of its own"
+        return f"{method} asks a client for a gradient instead of an update, {lacks}" if task.gradient else None
     wants = ignored(task)
     able = f"{', '.join(ABLE[:-1])} or {ABLE[-1]}"
     return wants and (
@@ -379,26 +403,27 @@ def sentence(method: str, task: Task, client: Client) -> str | None:
     )
 
 
-def check(method: Method[Any], first: Plan, aware: Collection[Client]) -> None:
+def check(method: Method[Any], first: Plan, aware: Collection[Client], functions: Collection[Client] = ()) -> None:
     """Check before the first training that the clients' apps can do the method's tasks.
 
-    If no client's app knows Coterie, the checked tasks are those of the first plan, those in the method's ``asks``, and
-    measuring the loss if the method's ``measures`` is true. If some apps know Coterie, nothing is checked here: the other
-    clients are then left out of tasks that they cannot do.
+    If no client's app knows Coterie, or all that do train by functions of their own, the checked tasks are those of the first
+    plan, those in the method's ``asks``, and measuring the loss if the method's ``measures`` is true. If some apps can do
+    every task, nothing is checked here: the other clients are then left out of tasks that they cannot do.
 
     Args:
         method: The method.
         first: Its first plan.
         aware: Clients whose apps know Coterie.
+        functions: Those of them whose apps train by a function of their own.
 
     Raises:
         SettingError: The clients' apps would ignore a part of a task.
     """
-    if aware:
+    if set(aware) - set(functions):
         return
     later: tuple[Task, ...] = getattr(method, "asks", ())
     if getattr(method, "measures", False):
         later = (*later, Task(offered=(0,), measure="train"))
     for task in (*first.tasks.values(), *later):
-        if refusal := sentence(method.name, task, min(first.tasks, default=0)):
+        if refusal := sentence(method.name, task, min(first.tasks, default=0), bool(aware)):
             raise SettingError(refusal)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from coterie.boundary import Boundary, Wire, spent
 from coterie.engines.flower import boundary_check, messages
 from coterie.engines.flower.client import FOLDER, named
-from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, UPDATE, UPDATES
+from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, NO_TEST, QUERY, UPDATE, UPDATES, WHO
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.store import write_whole
@@ -75,6 +75,8 @@ def boundary_mod(
         return Wire(boundary, layout, seed)
 
     def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+        if message.metadata.message_type == QUERY:
+            return named_only(message, context, call_next)
         category = message.metadata.message_type.partition(".")[0]
         if category not in (MessageType.TRAIN, MessageType.EVALUATE):
             return call_next(message, context)
@@ -93,6 +95,18 @@ def boundary_mod(
         if own and (updates := here.releases(order.task)):
             own.spend(context, updates)  # before the app runs: a failure after this still counts
         return trained(here, order, offered, call_next, message, context)
+
+    def named_only(message: Message, context: Context, call_next: Any) -> Message:
+        """The app's reply to the query for its client id, without the results of a test."""
+        try:
+            reply: Message = call_next(message, context)
+        except Exception as error:
+            raise (RuntimeError(FAILED) if boundary.noise and str(error) != NO_TEST else error) from None
+        if reply.has_content():
+            reply.content = RecordDict({name: record for name, record in reply.content.items() if name == WHO})
+        elif boundary.noise:
+            raise RuntimeError(FAILED)
+        return reply
 
     def trained(here: Wire, order: messages.Order, offered: list[Tensor], call_next: Any, *asked: Any) -> Message:
         """The app's reply without the parts that the boundary does not let out."""

@@ -27,7 +27,7 @@ from flwr.serverapp import Grid
 
 from coterie.core import Client, Note
 from coterie.data.world import Attendance
-from coterie.engines.flower.messages import METRICS, QUERY, brief, whole
+from coterie.engines.flower.messages import FUNCTIONS, NO_TEST, QUERY, WHO, brief, whole
 from coterie.engines.workers import EngineError
 from coterie.files import read_regular, reason
 from coterie.settings import SettingError, UserError, check, nearest, setting
@@ -317,7 +317,7 @@ class Kind(NamedTuple):
     def of(cls, message: Message) -> Kind:
         """Return the receiver and the kind of a message."""
         about = message.metadata
-        return cls(about.dst_node_id, about.message_type.partition(".")[0])
+        return cls(about.dst_node_id, "query" if about.message_type == QUERY else about.message_type.partition(".")[0])
 
 
 @dataclass
@@ -493,13 +493,14 @@ The wait is the time that the others took plus the grace time, if this is longer
 
 
 def _failure(reply: Message) -> str | None:
-    """Why a reply does not identify a node; None if it does, or if the app cannot answer such queries."""
+    """Why a reply does not identify a node; None if it does, or if the app does not know Coterie."""
     if reply.has_error():
         reason = reply.error.reason or ""
-        plain = "registered" in reason  # the app has no function for such a query: it does not know Coterie
-        return None if plain else f"its app failed: {brief(reason or reply.error.code)}"
-    metrics = reply.content.get(METRICS)
-    if not isinstance(metrics, MetricRecord) or ("client" in metrics and whole(metrics["client"]) is None):
+        if f"Invalid message type: {QUERY}" in reason:
+            return "its app has Flower's earlier interface, client_fn; it needs functions for @app.train and @app.evaluate"
+        return None if NO_TEST in reason else f"its app failed: {brief(reason or reply.error.code)}"
+    said = reply.content.get(WHO, MetricRecord())
+    if not isinstance(said, MetricRecord) or ("client" in said and whole(said["client"]) is None):
         return "its client id must be a non-negative integer"
     return None
 
@@ -540,11 +541,12 @@ class NodeMemory:
 class Nodes:
     """The nodes of a federation and their clients. The client of a node never changes.
 
-    The server asks a new node for its client id. If the node claims an id, and ``identity`` allows it, the node is that
-    client, also under a new node id after a restart. (:func:`~coterie.engines.flower.client_app` claims ``client-id`` or
-    ``partition-id``.) A node that claims no id is the client that it was ``before`` the server was stopped, or else gets the
-    smallest free id. A refused node is not asked again while it stays connected. A node that does not answer is asked again
-    after :data:`SECONDS`, and the server does not wait for it then.
+    The server asks a new node for its client id, see :data:`.messages.QUERY`. If the node claims an id, and ``identity``
+    allows it, the node is that client, also under a new node id after a restart.
+    (:func:`~coterie.engines.flower.client_app` claims ``client-id`` or ``partition-id``.) A node that claims no id is the
+    client that it was ``before`` the server was stopped, or else gets the smallest free id. A refused node is not asked again
+    while it stays connected. A node that does not answer is asked again after :data:`SECONDS`, and the server does not wait
+    for it then.
 
     Attributes:
         post: Sends and receives messages.
@@ -552,7 +554,9 @@ class Nodes:
         identity: The rule for the client id of a node.
         before: Node -> client, before the server was stopped.
         client: Node -> client.
+        greeting: Content of the message that asks a node for its id: a model and a config, for apps that do not know Coterie.
         aware: Clients whose apps know Coterie.
+        functions: Those of them whose apps train by a function of their own.
         notes: Events since the notes were last taken: nodes that were refused or do not report an id, answers that came too
             late, and several nodes that are the same client at the same time. Of these, the last one gets the messages.
         asked: Node -> when it was last asked for its id, until it answers.
@@ -570,7 +574,9 @@ class Nodes:
     identity: Identity = field(default_factory=Identity)
     before: Mapping[int, Client] = field(default_factory=dict)
     client: dict[int, Client] = field(default_factory=dict)
+    greeting: RecordDict = field(default_factory=RecordDict)
     aware: set[Client] = field(default_factory=set)
+    functions: set[Client] = field(default_factory=set)
     notes: list[Note] = field(default_factory=list)
     asked: dict[int, float] = field(default_factory=dict)
     deaf: dict[int, int] = field(default_factory=dict)
@@ -628,11 +634,14 @@ class Nodes:
         Raises:
             EngineError: There are too few clients after this time.
         """
-        end, last = self.post.now() + seconds, -1
+        end, last, said = self.post.now() + seconds, -1, 0
         while True:
             came = len(list(self.grid.get_node_ids()))
             if came >= count and len(there := self.look()) >= count:
                 return there
+            for note in self.notes[said:]:
+                tell(note.text)
+            said = len(self.notes)
             if self.post.now() >= end:
                 hint = "; ".join(note.text for note in self.notes) or "are the SuperNodes running?"
                 raise EngineError(f"waited {seconds:g} s for {count} clients, and {came} nodes connected; {hint}")
@@ -679,7 +688,7 @@ class Nodes:
         return not known and self.deaf.get(node, 0) < PATIENCE and self._lately(node) is None
 
     def _queries(self, nodes: Iterable[int]) -> list[Message]:
-        return [Message(RecordDict(), dst_node_id=node, message_type=QUERY) for node in nodes]
+        return [Message(RecordDict(dict(self.greeting)), dst_node_id=node, message_type=QUERY) for node in nodes]
 
     def _meet(self, new: Iterable[int], keys: Mapping[int, bytes]) -> None:
         new = list(new)
@@ -711,11 +720,8 @@ class Nodes:
                 said.setdefault(node, reply)
         said = {node: reply for node, reply in said.items() if node in keys and node not in {*self.client, *self.refused}}
         failures = {node: _failure(reply) for node, reply in said.items()}
-        named = {
-            node: whole(reply.content[METRICS].get("client"))
-            for node, reply in said.items()
-            if failures[node] is None and reply.has_content()
-        }
+        knowing = {n: r.content[WHO] for n, r in said.items() if failures[n] is None and r.has_content() and WHO in r.content}
+        named = {node: whole(record.get("client")) for node, record in knowing.items()}
         claimed = [client for client in named.values() if client is not None]
         for node in sorted(said):
             why = failures[node]
@@ -723,8 +729,10 @@ class Nodes:
                 self._put_off(node, why)
             else:
                 self._admit(node, badges(node, keys[node]), named.get(node), claimed)
-                if node in named and node in self.client:
+                if node in knowing and node in self.client:
                     self.aware.add(self.client[node])
+                    if knowing[node].get(FUNCTIONS) == 1:
+                        self.functions.add(self.client[node])
 
     def _admit(self, node: int, its: tuple[str, ...], claim: Client | None, claimed: Iterable[Client]) -> None:
         try:

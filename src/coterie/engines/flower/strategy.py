@@ -25,8 +25,9 @@ from coterie.core import Assignment, Cohort, Federation, Method, Position, Repli
 from coterie.data.scenario import FEDERATION
 from coterie.engines.flower import messages
 from coterie.engines.flower.exchange import Carrier
-from coterie.engines.flower.messages import CONFIG, FIRST, Rest
+from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, Rest
 from coterie.engines.flower.nodes import CLAIMED, Identity, NodeMemory, Nodes, Post, Waiting, from_file
+from coterie.engines.flower.result import GroupedResult
 from coterie.engines.rounds import Clock, Roster, Steps, carry, round_steps
 from coterie.engines.workers import EngineError
 from coterie.files import read_within, within
@@ -235,7 +236,7 @@ class MethodStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
+    ) -> GroupedResult:
         """Run the method; record the rounds in ``out`` and log them.
 
         Args:
@@ -245,10 +246,11 @@ class MethodStrategy(Strategy):
             timeout: Longest time for an exchange, in seconds. None takes the strategy's setting.
             train_config: Entries of ``config`` in training messages, besides the learning rate and the round.
             evaluate_config: Entries of ``config`` in test messages, besides the learning rate and the round.
-            evaluate_fn: Test at the server, given the round and the model of the largest group.
+            evaluate_fn: Test at the server, given the round and ``arrays`` of the result: the model of the largest group.
 
         Returns:
-            The result; its arrays are the model of the largest group.
+            The result. Its ``arrays`` are the model of the largest group; ``groups`` and ``arrays_of(client)`` have the others.
+            If there are several models, a warning says so at the end.
 
         Raises:
             EngineError: Too few nodes are connected, or a round does not end.
@@ -258,30 +260,37 @@ class MethodStrategy(Strategy):
             self.terms = replace(self.terms, waiting=replace(self.terms.waiting, timeout=timeout))
         self._configs = {"train": train_config or {}, "evaluate": evaluate_config or {}}
         self.summary()
-        result = Result()
+        terms = self.terms
+        result = GroupedResult(layout=terms.layout, rest=terms.rest, sealed=terms.boundary.rotation != "none")
         with ExitStack() as stack:
             journal = stack.enter_context(Journal(self.out, self.terms, num_rounds)) if self.out is not None else None
             start, memory = journal.stored() if journal else (None, None)
             if start is not None and start.round >= num_rounds:
-                return self._finished(start, result)
+                log.info("%s already has its %d rounds", self.out, start.round)
+                self._stored = terms.method.assignment(start.state)
+                result.serve(self._stored)
+                return self._cautioned(result, start)
             for done in self.rounds(grid, num_rounds, start=start, memory=memory, initial=initial_arrays):
                 if journal:
                     assert self._conductor is not None
                     journal.keep(done, self._conductor.memory)
+                result.serve(done.assignment)
                 self._tell(done, result)
                 if evaluate_fn and (found := evaluate_fn(done.number, result.arrays)) is not None:
                     result.evaluate_metrics_serverapp[done.number] = found
-        return result
+        return self._cautioned(result, self.last.position if self.last else None)
 
-    def _finished(self, at: Position, result: Result) -> Result:
-        """The result of a run that already has all its rounds, without waiting for nodes."""
-        log.info("%s already has its %d rounds", self.out, at.round)
-        self._stored = self.terms.method.assignment(at.state)
-        result.arrays = self._largest(self._stored)
+    def _cautioned(self, result: GroupedResult, at: Position | None) -> GroupedResult:
+        """The result, with a warning about each way in which its arrays are not the one model of all clients."""
+        if at is not None:
+            cohort = Cohort(present=at.members, exchange=at.exchange, seed=self.terms.seed)
+            tasks = self.terms.method.plan(at.state, cohort).tasks.values()
+            result.stays = tuple(sorted({layer for task in tasks for layer in task.keep}))
+        for text in result.cautions():
+            log.warning(text)
         return result
 
     def _tell(self, done: Round, result: Result) -> None:
-        result.arrays = self._largest(done.assignment)
         result.train_metrics_clientapp[done.number] = MetricRecord(
             {
                 "groups": len(done.assignment.groups),
@@ -500,7 +509,8 @@ class Conductor:
         memory = memory or NodeMemory()
         self.post = Post(grid)
         identity = terms.identity.going_on(memory.owners, memory.nodes)
-        self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes)
+        greeting = self._greeting(configs.get("evaluate", {}))
+        self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes, greeting=greeting)
         online = self.nodes.wait(terms.nodes, terms.wait, log.info)
         self.carrier = Carrier(
             post=self.post,
@@ -527,8 +537,16 @@ class Conductor:
         method = self.terms.method
         state = method.init(self._federation(founders))
         cohort = Cohort(present=founders, exchange=0, seed=self.terms.seed)
-        messages.check(method, method.plan(state, cohort), self.nodes.aware)
+        messages.check(method, method.plan(state, cohort), self.nodes.aware, self.nodes.functions)
         return Position(round=0, exchange=0, state=state, members=founders)
+
+    def _greeting(self, config: Mapping[str, Any]) -> RecordDict:
+        """A first model and a config of a test: what nodes are asked with for their client ids."""
+        terms = self.terms
+        sealed = terms.boundary.rotation != "none"  # then the server has no first model, but any model will do here
+        row = terms.wire.first_model(0, terms.model) if sealed else self._drawn(0)
+        told = {**config, "lr": terms.training.lr, "server-round": 0}
+        return RecordDict({ARRAYS: messages.packed(row, terms.layout, terms.rest), CONFIG: ConfigRecord(told)})
 
     def _federation(self, clients: tuple[int, ...]) -> Federation:
         layout, rotated = self.terms.layout, self.terms.boundary.rotation != "none"

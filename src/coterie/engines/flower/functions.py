@@ -1,0 +1,143 @@
+"""Training and testing by an app's own functions, as in Flower's quickstart, for all tasks but gradients.
+
+A function that trains a net on a data set, and one that tests it, are enough to train on halves of the data, to choose among
+models and to keep layers: the rest of a task is the same as with Coterie's own training.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from coterie import training
+from coterie.core import Training
+from coterie.data.world import ClientData, Objective, Split
+
+Train = Callable[[nn.Module, Dataset[Any], dict[str, Any]], Any]
+"""Function of (net, data set, config) that trains the net in place."""
+
+Test = Callable[[nn.Module, Dataset[Any]], tuple[float, float]]
+"""Function of (net, data set) that returns the mean loss and the accuracy."""
+
+
+@dataclass(frozen=True)
+class Functions:
+    """An app's own functions, and the data sets that they get.
+
+    Attributes:
+        train: Trains the net.
+        test: Tests the net.
+        pool: The client's training set, followed by its test set.
+    """
+
+    train: Train
+    test: Test
+    pool: Dataset[Any]
+
+
+def client_data(sets: Any) -> tuple[ClientData, Dataset[Any]]:
+    """Describe a client's own data sets.
+
+    Args:
+        sets: The training set and the test set. Each has a length and can be indexed.
+
+    Returns:
+        The splits, which have positions instead of examples, and the pool to which the positions refer.
+
+    Raises:
+        TypeError: These are not two data sets.
+    """
+    try:
+        train, test = sets
+        ends = 0, len(train), len(train) + len(test)
+        usable = all(hasattr(one, "__getitem__") for one in (train, test))
+    except (TypeError, ValueError):
+        usable = False
+    if not usable:
+        raise TypeError(
+            "with train and test, client_app's data must return two data sets, for training and for tests, that have a length "
+            "and can be indexed; of a DataLoader, pass its data set"
+        )
+    inputs = torch.empty(ends[2], 0)  # the examples are in the pool
+    positions = [torch.arange(start, end) for start, end in ((ends[0], ends[1]), (0, 0), (ends[1], ends[2]))]
+    splits = [Split(inputs, index, torch.zeros(len(index))) for index in positions]
+    return ClientData(train=splits[0], validation=splits[1], test=splits[2]), ConcatDataset([train, test])
+
+
+class FunctionLearner(training.Learner):
+    """A learner that trains and tests by an app's own functions. They get the net on the CPU and may move it.
+
+    Args:
+        module: The module.
+        functions: The functions.
+        objective: Combines the outputs of an ensemble.
+
+    Attributes:
+        config: Entries that ``train`` gets in its config besides the training settings.
+    """
+
+    def __init__(self, module: nn.Module, functions: Functions, objective: Objective) -> None:
+        super().__init__(module, objective)
+        self.functions = functions
+        self.config: dict[str, Any] = {}
+
+    def load(self, row: Tensor) -> None:
+        """Load a model ``(d,)``."""
+        self.module.to("cpu")
+        self.layout.load(self.module, row)
+        self.reset()
+
+    def train(self, row: Tensor, data: Split, training: Training, lr: float, gen: torch.Generator) -> Tensor:
+        """Train from ``row`` ``(d,)`` and return the trained row; the global generator is seeded by the task."""
+        self.load(row)
+        self.module.train()
+        settings = {name: value for name, value in asdict(training).items() if value is not None}
+        self.functions.train(self.module, self._examples(data.index), {**self.config, **settings, "lr": lr})
+        return self.layout.row(self.module.to("cpu"))
+
+    def sums(self, rows: Sequence[Tensor], parts: Sequence[training.Part]) -> list[list[training.Sums]]:
+        """Measure a model, or the ensemble of several models, by the app's function; see :meth:`.Learner.sums`."""
+        return [[self._sum(rows, index)] * len(targets) for _, index, targets in parts]
+
+    def gradient(self, row: Tensor, data: Split) -> Tensor:
+        """Raise ``ValueError``: a function that trains computes no gradient of all examples."""
+        raise ValueError("this app trains by a function of its own, so it cannot compute a gradient")
+
+    def _sum(self, rows: Sequence[Tensor], index: Tensor) -> training.Sums:
+        if not len(index):
+            return {}
+        loss, accuracy = self.functions.test(self._served(rows), self._examples(index))
+        return {name: (float(value) * len(index), len(index)) for name, value in (("loss", loss), ("accuracy", accuracy))}
+
+    def _served(self, rows: Sequence[Tensor]) -> nn.Module:
+        voices = []
+        for row in rows:
+            self.load(row)
+            voices.append(self.module if len(rows) == 1 else copy.deepcopy(self.module))
+        return (voices[0] if len(rows) == 1 else Ensemble(voices, self.objective.combine)).eval()
+
+    def _examples(self, index: Tensor) -> Dataset[Any]:
+        return Subset(self.functions.pool, index.tolist())
+
+
+class Ensemble(nn.Module):
+    """Several nets that are tested as one.
+
+    Args:
+        voices: The nets.
+        combine: Function of their outputs, see :class:`~coterie.data.world.Objective`.
+    """
+
+    def __init__(self, voices: Sequence[nn.Module], combine: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.voices, self.combine = nn.ModuleList(voices), combine
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """Combine the nets' outputs."""
+        return self.combine(torch.stack([voice(*inputs) for voice in self.voices]))

@@ -1,0 +1,100 @@
+"""The result of a run, for plain Flower code and for several groups: which clients ``arrays`` serves, and the other models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import Result
+
+from coterie.core import Assignment, Client, Groups
+from coterie.engines.flower import messages
+from coterie.models.layout import Layout
+from coterie.settings import UserError
+
+SHOWN = 8
+"""Most clients of a group that are listed."""
+
+
+@dataclass(repr=False, kw_only=True)
+class GroupedResult(Result):
+    """Flower's result, with the groups and the model of every client.
+
+    ``arrays`` is one model, as in other strategies: that of the largest group, ``groups[0]``.
+
+    Attributes:
+        layout: The layout of the model's parameters.
+        rest: Tensors of the net's state dict that are not part of a row.
+        served: The model of each client; None before the first round.
+        stays: Names of the layers that stay at the clients: these models have the values of the first model there.
+        sealed: Whether the models are sealed, because the boundary has a rotation.
+    """
+
+    layout: Layout
+    rest: messages.Rest
+    served: Assignment | None = None
+    stays: tuple[str, ...] = ()
+    sealed: bool = False
+    _packed: dict[int, ArrayRecord] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of clients, the largest first; empty before the first round."""
+        return tuple(sorted(self.served.groups, key=len, reverse=True)) if self.served else ()
+
+    def serve(self, served: Assignment) -> None:
+        """Take over the models after a round."""
+        self.served, self._packed = served, {}
+        self.arrays = self.arrays_of(self.groups[0][0])
+
+    def arrays_of(self, client: Client) -> ArrayRecord:
+        """Return the model of a client; all clients of a group have the same one, unless the method states otherwise.
+
+        Args:
+            client: The client's id.
+
+        Returns:
+            The arrays, with the names of the net's state dict.
+
+        Raises:
+            UserError: The run has no such client, or no round was run.
+        """
+        if self.served is None or client not in self.served.row:
+            known = sorted(self.served.row) if self.served else []
+            raise UserError(f"the result has no client {client!r}; its clients are {_listed(known)}")
+        row = self.served.row[client]
+        if row not in self._packed:
+            self._packed[row] = messages.packed(self.served.models[row], self.layout, self.rest)
+        return self._packed[row]
+
+    def cautions(self) -> list[str]:
+        """Describe what ``arrays`` is not, one sentence each; empty if it is the one model of all clients."""
+        if self.served is None:
+            return []
+        found, group = [], self.groups[0]
+        if len(models := set(self.served.row.values())) > 1:
+            own = {self.served.row[client] for client in group}
+            whose = f"{len(group)} clients ({_listed(group)})" if len(own) == 1 else f"client {group[0]} alone"
+            some = f"{len(self.groups)} group{'s' if len(self.groups) > 1 else ''}"
+            found.append(
+                f"the clients are in {some} and have {len(models)} models: result.arrays is that of {whose}; "
+                "result.groups lists the groups, and result.arrays_of(client) returns the model of a client"
+            )
+        if self.served.ensemble:
+            found.append("clients are served by several models together; result.arrays and result.arrays_of have only the last")
+        if self.stays:
+            layers = ", ".join(self.stays)
+            found.append(f"layers stay at the clients ({layers}); the result has the values of the first model there")
+        if self.sealed:
+            found.append("the models are sealed by the boundary's rotation; only the clients can open them")
+        return found
+
+    def __repr__(self) -> str:
+        said: Any = super().__repr__()
+        return "".join(f"Note: {text}.\n" for text in self.cautions()) + said
+
+
+def _listed(clients: tuple[Client, ...] | list[Client]) -> str:
+    more = f" and {len(clients) - SHOWN} more" if len(clients) > SHOWN else ""
+    return ", ".join(map(str, clients[:SHOWN])) + more if clients else "none"
