@@ -286,7 +286,7 @@ def world_facts(world: World) -> dict[str, Any]:
         facts["names"] = [names[client] for client in clients]
     if (world.objective.main, world.objective.better) != (Shown.main, Shown.better):
         facts["metric"] = {"main": world.objective.main, "better": world.objective.better}
-    if (combine := world.objective.combine.__name__) != mean_probability.__name__:
+    if (combine := getattr(world.objective.combine, "__name__", "custom")) != mean_probability.__name__:
         facts["combine"] = combine
     if world.truth is not None:
         facts["true_groups"] = [list(group) for group in world.truth]
