@@ -267,7 +267,7 @@ def test_words_have_no_labels_to_flip() -> None:
     words = Split(torch.zeros(4, 3, dtype=torch.int64), torch.arange(4), torch.zeros(4, 3, dtype=torch.int64))
     clients = dict.fromkeys(range(5), ClientData(train=words, validation=words, test=words))
     tried = World(clients=clients, model=factory("cfl-lstm", (3,), 9))
-    with pytest.raises(SettingError, match="label-flip needs class labels, and this scenario predicts words"):
+    with pytest.raises(SettingError, match="label-flip needs one class label per example"):
         among(tried, 0, 0.4, "label-flip", None)
     assert len(among(tried, 0, 0.4, "scale", None).attacks) == 2
 

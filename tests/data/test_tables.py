@@ -179,8 +179,8 @@ HEAD = b"ward,age,finding\n"
         (HEAD + b'A,"1,0\n', "is not a csv file in UTF-8"),
         (HEAD + b"A," + b"1" * 200_000 + b",0\n", "is not a csv file in UTF-8"),
         (b"\x1f\x8b\x08broken", "is a broken or incomplete gzip file"),
-        (HEAD + b'"A\x1b[2J",1,0\nB,1,1\n', "names must have at most 200 characters and no control characters"),
-        (HEAD + b"A" * 201 + b",1,0\nB,1,1\n", "names must have at most 200 characters and no control characters"),
+        (HEAD + b'"A\x1b[2J",1,0\nB,1,1\n', "names must have at most 100 characters and no control characters"),
+        (HEAD + b"A" * 201 + b",1,0\nB,1,1\n", "names must have at most 100 characters and no control characters"),
         (b"," * 100_000 + b"\n", "has more than 100,000 columns"),
     ],
     ids=range(18),
@@ -249,7 +249,7 @@ def test_long_text_that_is_packed_stays_packed(tmp_path: Path) -> None:
     texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 100_000, pyarrow.int32()), pyarrow.array(["x" * 1_000_000]))
     table = pyarrow.table({"ward": texts, "age": range(100_000), "finding": [0, 1] * 50_000})
     pyarrow.parquet.write_table(table, tmp_path / "t.parquet", store_schema=False)
-    with pytest.raises(UserError, match="names must have at most 200 characters"):
+    with pytest.raises(UserError, match="names must have at most 100 characters"):
         scenario().build(0, tmp_path / "t.parquet")
 
 

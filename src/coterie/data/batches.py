@@ -145,7 +145,8 @@ def pair(batch: Any) -> tuple[Batch, Batch]:
 def as_tensor(array: Any) -> torch.Tensor:
     """Return an array as a tensor that shares its memory if possible, also that of a memory-mapped file.
 
-    Floats become float32, and integers and booleans int64. An array of another type is copied.
+    Floats become float32, and integers and booleans int64, for which an array of another type is copied. Bytes in a
+    memory-mapped file stay as they are: they are images, and become floats in [0, 1] in each batch.
 
     Args:
         array: A tensor, or anything that NumPy takes as an array of numbers.
@@ -159,10 +160,11 @@ def as_tensor(array: Any) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
         wanted = torch.float32 if array.is_floating_point() else torch.int64
         return array.detach().to(wanted)
-    array = np.asarray(array)
+    array = np.asanyarray(array)
     if array.dtype.kind not in "biuf":
         raise UserError(f"inputs and targets must be numbers, got an array of {array.dtype}")
-    array = np.ascontiguousarray(array, np.float32 if array.dtype.kind == "f" else np.int64)
+    if not (isinstance(array, np.memmap) and array.dtype == np.uint8):
+        array = np.asarray(array, np.float32 if array.dtype.kind == "f" else np.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch warns of memory that cannot be written; examples never are
         return torch.from_numpy(array)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.data.batches import Items, as_tensor, mapped, size, tensors
 from coterie.settings import UserError
 
 MOST_CLASSES = 10_000_000
@@ -21,17 +22,18 @@ class Pool:
     """``N`` examples, which are never changed.
 
     Attributes:
-        inputs: Images ``(N, C, H, W)`` float32 in [0, 1], features ``(N, d)`` float32, or tokens ``(N, t)`` int64.
-        targets: Class labels ``(N,)`` int64, or next tokens ``(N, t)``.
+        inputs: Images ``(N, C, H, W)`` float32 in [0, 1], features ``(N, d)`` float32, or tokens ``(N, t)`` int64; of a
+            user's own model also tuples or dicts of tensors, or :class:`~coterie.data.batches.Items`.
+        targets: Class labels ``(N,)`` int64, next tokens ``(N, t)``, or any others; None if ``inputs`` are Items.
         meta: Name -> ``(N,)`` int64, such as the writer of each example.
     """
 
-    inputs: torch.Tensor
-    targets: torch.Tensor
+    inputs: Any
+    targets: Any
     meta: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self.inputs) if isinstance(self.inputs, Items) else size(self.inputs)
 
     @property
     def labels(self) -> np.ndarray:
@@ -88,7 +90,7 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
         UserError: There are no examples, inputs and labels differ in number, the inputs are not finite numbers, or the
             labels are not classes.
     """
-    inputs, targets = np.asarray(inputs), np.asarray(targets)
+    inputs, targets = np.asanyarray(inputs), np.asanyarray(targets)
     if targets.ndim == 2 and targets.shape[1] == 1 and inputs.ndim > 1:
         targets = targets[:, 0]
     if not inputs.ndim or not targets.ndim or not len(inputs):
@@ -123,10 +125,39 @@ def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
         array = array.transpose(0, 3, 1, 2)
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):
-            made = _tensor(array, np.float32)
-        if not bool(torch.isfinite(made).all()):
-            raise UserError(f"{where} holds inputs that are not finite numbers in float32")
+            made = as_tensor(array)
+        for start in range(0, len(made), AT_ONCE):  # part by part: the test of a tensor needs as much memory as the tensor
+            if not bool(torch.isfinite(made[start : start + AT_ONCE]).all()):
+                raise UserError(f"{where} holds inputs that are not finite numbers in float32")
         return made
     if array.dtype == np.uint8 or array.ndim == 4:
-        return _tensor(array, np.float32).div_(255)
-    return _tensor(array, np.int64)
+        return as_tensor(array) if isinstance(array, np.memmap) else _tensor(array, np.float32).div_(255)
+    return as_tensor(array)
+
+
+AT_ONCE = 1024
+"""Examples of which the inputs are tested at a time."""
+
+
+def own_pool(inputs: Any, targets: Any, where: str) -> Pool:
+    """Make a :class:`Pool` of any inputs and targets that a user's own model and loss take.
+
+    Args:
+        inputs: An array or tensor, or a tuple or dict of them.
+        targets: The same.
+        where: The client, for messages.
+
+    Returns:
+        The pool.
+
+    Raises:
+        UserError: There are no examples, or inputs and targets differ in number.
+    """
+    x, y = mapped(as_tensor, inputs), mapped(as_tensor, targets)
+    lengths = {len(one) if one.dim() else 0 for one in tensors((x, y))}
+    if lengths == {0}:
+        raise UserError(f"{where} holds no examples")
+    if len(lengths) > 1:
+        found = " and ".join(map(str, sorted(lengths)))
+        raise UserError(f"{where}: all inputs and targets must have the same number of examples, got {found}")
+    return Pool(x, y)

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core import LONGEST_NAME
 from coterie.data.examples import Pool
 from coterie.data.objective import Objective
 from coterie.data.own import OwnData
 from coterie.data.scaling import Constants
 from coterie.data.splits import check_shares
 from coterie.data.tasks import encoded, objective_for, targets
-from coterie.data.world import World
+from coterie.data.world import World, check_name
 from coterie.settings import UserError, nearest
 
 NUMBERS = "list the columns to use as features, or make numbers of it"
@@ -254,21 +253,6 @@ def _owners(column: np.ndarray, name: Any, where: str) -> tuple[np.ndarray, list
     for one in names:
         check_name(one, f"{where}: the column {name}")
     return owners, names
-
-
-def check_name(name: str, where: str) -> None:
-    """Check the name of a client or a class, which records and reports show.
-
-    Args:
-        name: The name.
-        where: Where it stands, for the message.
-
-    Raises:
-        UserError: The name is long, or has characters that no file can hold.
-    """
-    if len(name) > LONGEST_NAME or any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in name):
-        got = f"got {name[:LONGEST_NAME]!r}"
-        raise UserError(f"{where}: names must have at most {LONGEST_NAME} characters and no control characters, {got}")
 
 
 def _matrix(columns: Iterator[tuple[Any, np.ndarray]], rows: int, features: int, where: str) -> torch.Tensor:

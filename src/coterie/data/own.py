@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 
 from coterie.data import readers
-from coterie.data.examples import Pool, pool
-from coterie.data.objective import Objective
+from coterie.data.batches import Batch, Items, mapped
+from coterie.data.examples import Pool, own_pool, pool
+from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective, cross_entropy
 from coterie.data.scaling import Constants, standardized
 from coterie.data.splits import check_shares, hold_out
 from coterie.data.world import ClientData, World, whole
@@ -43,12 +45,13 @@ def folder(path: Path) -> dict[str, tuple[Pool | None, ...]]:
     return {file.stem: pools(readers.npz(file), file) for file in files}
 
 
-def pools(arrays: Mapping[str, Any], where: Path | str) -> tuple[Pool | None, ...]:
+def pools(arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = pool) -> tuple[Pool | None, ...]:
     """Make the pools of one client.
 
     Args:
         arrays: Key -> array, with the keys of :func:`folder`.
         where: The client, for messages.
+        make: Makes a pool of inputs and targets, for a client.
 
     Returns:
         The (training, validation, test) pools; a missing one is None.
@@ -61,7 +64,37 @@ def pools(arrays: Mapping[str, Any], where: Path | str) -> tuple[Pool | None, ..
         if (x in named) != (y in named) or KEYS[0][0] not in named:
             known = "x and y (or x_train and y_train), and x_validation, y_validation, x_test, y_test in pairs"
             raise UserError(f"{where} must hold {known}; it holds {', '.join(arrays) or 'nothing'}")
-    return tuple(pool(named[x], named[y], where) if x in named else None for x, y in KEYS)
+    return tuple(make(named[x], named[y], where) if x in named else None for x, y in KEYS)
+
+
+def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]], Any] | None) -> tuple[Pool | None, ...]:
+    """Make the pools of a client in memory.
+
+    Args:
+        data: ``(x, y)``, ``(x, y, x_test, y_test)``, a mapping with the keys of :func:`folder`, a data set whose items are
+            read when they are needed, or a mapping with data sets as train and, optionally, validation and test.
+        where: The client, for messages.
+        classes: Whether targets must be class labels, or tokens.
+        collate: See :class:`~coterie.data.batches.Items`.
+
+    Returns:
+        The (training, validation, test) pools; a missing one is None.
+
+    Raises:
+        UserError: The data are not valid.
+    """
+    if isinstance(data, Mapping) and "train" in data:
+        parts = (data.get(name) for name in ("train", "validation", "test"))
+        return tuple(None if part is None else Pool(Items(part, collate), None) for part in parts)
+    if not isinstance(data, Mapping | Sequence):
+        return Pool(Items(data, collate), None), None, None
+    if not isinstance(data, Mapping):
+        if len(data) not in (2, 4):
+            raise UserError(f"{where} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays")
+        data = dict(zip(("x", "y", "x_test", "y_test"), data, strict=False))
+    plain = classes and not any(isinstance(part, Mapping | tuple) for part in data.values())
+    arrays = {key: np.asarray(part) if isinstance(part, list) else part for key, part in data.items()}
+    return pools(arrays, where, pool if plain else own_pool)
 
 
 def of_pools(clients: Mapping[str, Sequence[Pool | None]], as_features: bool, classes: int | None = None) -> OwnData:
@@ -83,20 +116,58 @@ def of_pools(clients: Mapping[str, Sequence[Pool | None]], as_features: bool, cl
             name: tuple(p if p is None else replace(p, inputs=p.inputs.float()) for p in three)
             for name, three in clients.items()
         }
-    shapes: dict[tuple[Any, ...], str] = {}
-    top = 0
-    for name, three in clients.items():
-        for some in three:
-            if some is not None:
-                shapes.setdefault((tuple(some.inputs.shape[1:]), some.inputs.dtype), name)
-                top = max(top, int(some.targets.max()))
-    if len(shapes) > 1:
-        (a, first), (b, second) = list(shapes.items())[:2]
-        differ = f"{first} has {a[0]} {a[1]}, {second} has {b[0]} {b[1]}"
-        raise UserError(f"the inputs of all clients must have the same shape and type: {differ}")
+    shape = _shape(clients)
+    labels = torch.cat([p.targets.unique() for three in clients.values() for p in three if p is not None]).unique()
+    top = int(labels.max())
     if classes is not None and top >= classes:
         raise UserError(f"labels must be 0 to {classes - 1}, found {top}")
-    return OwnData(pools=clients, shape=next(iter(shapes))[0], outputs=classes or top + 1)
+    if classes is None and top >= GAPS * len(labels):
+        found = f"found {len(labels)} different labels from {int(labels.min())} to {top}"
+        raise UserError(f"labels must be class numbers from 0, {found}; number them 0 to {len(labels) - 1}")
+    return OwnData(pools=clients, shape=shape, outputs=classes or top + 1)
+
+
+GAPS = 10
+"""Times the number of different labels that the greatest label may reach; a last layer would have outputs for all."""
+
+
+def _shape(clients: Mapping[str, Sequence[Pool | None]]) -> tuple[int, ...]:
+    """The shape of one input; raises :class:`~coterie.settings.UserError` if clients have inputs of several forms."""
+    every = [(name, some.inputs) for name, three in clients.items() for some in three if some is not None]
+    forms: dict[str, str] = {}
+    for name, inputs in every:
+        forms.setdefault(_form(inputs), name)
+    if len(forms) > 1:
+        (a, first), (b, second) = list(forms.items())[:2]
+        raise UserError(f"the inputs of all clients must have the same shape and type: {first} has {a}, {second} has {b}")
+    inputs = every[0][1]
+    return tuple(inputs.shape[1:]) if isinstance(inputs, torch.Tensor) else ()
+
+
+def _form(inputs: Batch) -> str:
+    """Shape and type of an input in words."""
+    return str(mapped(lambda one: f"{tuple(one.shape[1:])} {one.dtype}", inputs))
+
+
+def of_own_pools(clients: Mapping[str, Sequence[Pool | None]], objective: Objective) -> OwnData:
+    """Check that the clients' pools, of any inputs and targets, belong together.
+
+    Args:
+        clients: Name of each client -> its pools.
+        objective: The loss and the metrics.
+
+    Returns:
+        The clients' data.
+
+    Raises:
+        UserError: The inputs of two clients differ in shape or type.
+    """
+    pools = [p for three in clients.values() for p in three if p is not None]
+    if any(isinstance(p.inputs, Items) for p in pools):
+        return OwnData(pools=clients, shape=(), outputs=0, objective=objective)
+    targets = pools[0].targets
+    outputs = math.prod(targets.shape[1:]) if isinstance(targets, torch.Tensor) and targets.is_floating_point() else 0
+    return OwnData(pools=clients, shape=_shape(clients), outputs=outputs, objective=objective)
 
 
 def client_data(
@@ -132,7 +203,8 @@ def client_data(
     kept = train if second is None else train / (train + (1 - train - validation) or 1)
     order = rng.permutation(len(first))[:samples]
     pieces = hold_out(order, kept if third is None else 1.0, held, third is None, name)
-    cut = [whole(first.inputs, first.targets).at(torch.from_numpy(rows)) for rows in pieces]
+    every = whole(first.inputs, first.targets)
+    cut = [every.at(torch.from_numpy(rows)) for rows in pieces]
     return ClientData(
         train=cut[0],
         validation=cut[1] if second is None else whole(second.inputs, second.targets),
@@ -192,6 +264,8 @@ class OwnData:
         }
         if not self.named:
             clients = {number: replace(data, name="") for number, data in clients.items()}
+        if isinstance(model, str) and not (self.outputs and self.shape):
+            raise UserError(f"the model {model!r} needs inputs of one shape and class labels: pass a function that makes yours")
         maker = nets.factory(model, self.shape, self.outputs) if isinstance(model, str) else model
         fields = {"objective": self.objective, "about": self.about, **rest}
         return standardized(World(clients=clients, model=maker, **fields), standardize)
@@ -202,31 +276,38 @@ class OwnData:
 
 
 def from_lists(
-    clients: Sequence[Sequence[Any] | Mapping[str, Any]] | Mapping[str, Sequence[Any] | Mapping[str, Any]],
+    clients: Sequence[Any] | Mapping[str, Any],
     *,
     model: str | Callable[[], torch.nn.Module] = "mlp",
     classes: int | None = None,
+    objective: Objective | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
     train: float = 0.8,
     validation: float = 0.1,
     seed: int = 0,
     standardize: str | Constants = "none",
     **world: Any,
 ) -> World:
-    """Make a world of clients with their own data in memory.
+    """Make a world of clients with their own data.
 
     Splits that a client does not provide are held out of its x, y by the shares ``train`` and ``validation``.
 
     Args:
-        clients: Each is ``(x, y)``, ``(x, y, x_test, y_test)`` or a mapping with the keys of a client's .npz file (x, y,
-            x_validation, y_validation, x_test, y_test); the values are arrays or tensors. In a mapping, the keys are the
-            names of the clients.
+        clients: Each client's data, in a list or by the clients' names: ``(x, y)``, ``(x, y, x_test, y_test)``, a mapping
+            with the keys of a client's .npz file (x, y, x_validation, y_validation, x_test, y_test), a data set of PyTorch
+            or Hugging Face, or a mapping with such data sets as train, validation and test. An x is an array or tensor,
+            also a memory-mapped one, or a tuple or dict of them, which the model receives as arguments. Items of a data set
+            are read when they are needed.
         model: Name of a model, or a function that makes a fresh module.
         classes: Number of classes, by default the greatest label + 1.
+        objective: The loss and the metrics. By default that of the targets: class numbers or tokens, several labels
+            (booleans ``(N, m)``), or numbers to predict (floats).
+        collate: Function from a list of a data set's items to a batch (inputs, targets), for items of different lengths.
         train: Share of x, y to train on.
         validation: Share of x, y for validation.
         seed: Seed of the splits.
         standardize: ``"none"``, ``"pooled"``, or means and deviations, see :func:`~coterie.data.scaling.standardized`.
-        **world: ``training``, ``objective``, ``truth``, ``augment`` of the :class:`World`.
+        **world: ``training``, ``truth``, ``augment``, ``buffers`` of the :class:`World`.
 
     Returns:
         The world; its clients have the ids 0, 1, ... in their order.
@@ -247,15 +328,32 @@ def from_lists(
     """
     check_shares(train, validation, "share")
     known = isinstance(clients, Mapping)
-    named = {}
-    for name, arrays in clients.items() if isinstance(clients, Mapping) else enumerate(clients):
-        if not isinstance(arrays, Mapping):
-            if len(arrays) not in (2, 4):
-                raise UserError(f"client {name} must be (x, y) or (x, y, x_test, y_test), got {len(arrays)} arrays")
-            arrays = dict(zip(("x", "y", "x_test", "y_test"), arrays, strict=False))
-        named[str(name) if known else f"client {name}"] = pools(arrays, f"client {name}")
-    if not named:
+    given = dict(clients) if isinstance(clients, Mapping) else {f"client {i}": one for i, one in enumerate(clients)}
+    if not given:
         raise UserError("a world needs at least one client")
-    data = of_pools(named, isinstance(model, str) and not nets.takes_tokens(model), classes)
-    data = replace(data, named=known)
+    objective = objective or _objective(next(iter(given.values())))
+    as_classes = objective.loss is cross_entropy
+    named = {
+        str(name): own_pools(one, name if not known else f"client {name}", as_classes, collate) for name, one in given.items()
+    }
+    if as_classes and all(isinstance(p.inputs, torch.Tensor) for three in named.values() for p in three if p is not None):
+        data = of_pools(named, isinstance(model, str) and not nets.takes_tokens(model), classes)
+    else:
+        data = of_own_pools(named, objective)
+    data = replace(data, named=known, objective=objective)
     return data.world(model, (train, validation), seed, standardize=standardize, **world)
+
+
+def _objective(data: Any) -> Objective:
+    """The objective for the targets of a client: of classes, unless they are several labels, or numbers that are not whole."""
+    y: Any = None
+    if isinstance(data, Mapping):
+        y = data.get("y", data.get("y_train"))
+    elif isinstance(data, Sequence) and len(data) > 1:
+        y = data[1]
+    if y is None or isinstance(y, Mapping | tuple):
+        return CLASSIFICATION
+    y = np.asarray(y)
+    if y.dtype == bool and y.ndim == 2:
+        return MULTILABEL
+    return REGRESSION if y.dtype.kind == "f" and bool((y != np.floor(y)).any()) else CLASSIFICATION

@@ -16,9 +16,9 @@ import numpy as np
 
 from coterie.data import readers
 from coterie.data.examples import Pool, pool
-from coterie.data.frames import check_name
 from coterie.data.own import OwnData
 from coterie.data.tasks import in_order
+from coterie.data.world import check_name
 from coterie.files import available_memory, check_links, reason
 from coterie.settings import UserError
 

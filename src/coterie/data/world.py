@@ -327,8 +327,7 @@ class World:
         if names and len(names) < len(self.clients):
             raise SettingError(f"either all clients have a name or none, and {len(names)} of {len(self.clients)} have one")
         for name in names:
-            if len(name) > LONGEST_NAME or not name.strip():
-                raise SettingError(f"a client's name must have 1 to {LONGEST_NAME} characters, got {name!r:.120}")
+            check_name(name, "clients")
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise SettingError(f"two clients have the name {twice!r}; names must differ")
@@ -341,6 +340,21 @@ class World:
     def name(self, client: Client) -> str:
         """The client's name, or its id as text."""
         return self.clients[client].name or str(client)
+
+
+def check_name(name: str, where: str) -> None:
+    """Check the name of a client or a class, which records and reports show.
+
+    Args:
+        name: The name.
+        where: Where it stands, for the message.
+
+    Raises:
+        SettingError: The name is long or empty, or has characters that no file can hold.
+    """
+    if len(name) > LONGEST_NAME or not name.strip() or any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in name):
+        got = f"got {name[:LONGEST_NAME]!r}"
+        raise SettingError(f"{where}: names must have at most {LONGEST_NAME} characters and no control characters, {got}")
 
 
 # ----------------------------------------------------------------------------------------------------
