@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from coterie.core import Round as Round
     from coterie.core import Training as Training
     from coterie.data.frames import from_frame as from_frame
+    from coterie.data.objective import METRICS as METRICS
     from coterie.data.own import from_lists as from_lists
     from coterie.data.scenario import SCENARIOS as SCENARIOS
     from coterie.data.scenario import Scenario as Scenario
@@ -46,6 +47,7 @@ _PUBLIC = {
     "Experiment": "runs.experiment",
     "Layout": "models.layout",
     "METHODS": "methods",
+    "METRICS": "data.objective",
     "Position": "core",
     "Round": "core",
     "SCENARIOS": "data.scenario",

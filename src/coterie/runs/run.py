@@ -38,6 +38,7 @@ from coterie.records.store import LOCK, PART, SCHEMA, held, write_whole
 from coterie.robust import Robust
 from coterie.runs.experiment import Experiment, data_folder, make, own, read
 from coterie.settings import SettingError, UserError
+from coterie.training.trial import trial
 
 EXPERIMENT = "experiment.toml"
 
@@ -105,6 +106,8 @@ def run(
     world = setup.build(seed, data_folder(data))
     if training is not None:
         world = replace(world, training=training)
+    if start is None:
+        trial(world, seed)
     return inprocess.rounds(
         chosen,
         world,
@@ -395,6 +398,7 @@ def begin(
     experiment.check_calendar()
     for method in experiment.methods:
         inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary, experiment.hardware())
+    trial(world, experiment.seeds[0])
     runs_ = _runs(experiment, folder)
     folder.mkdir(parents=True, exist_ok=True)
     if len(runs_) == 1:

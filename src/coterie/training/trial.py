@@ -1,0 +1,170 @@
+"""A trial before the first round: real steps and tests with a few examples of some clients.
+
+Mistakes in a user's own data, model, loss or metrics show here, before any file is written, and not as a traceback of PyTorch
+in the first round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from coterie.core import Client
+from coterie.data.batches import Batch, mapped, tensors
+from coterie.data.objective import Tally, counted, cross_entropy
+from coterie.data.world import Split, World
+from coterie.randomness import Purpose, generator, seeded
+from coterie.settings import SettingError, UserError
+from coterie.training.learner import Learner
+
+TRIED = 3
+"""Clients that are tried: the first, the middle and the last one."""
+
+EXAMPLES = 2
+STEPS = 10
+"""Steps of local training after which the model must still have finite numbers."""
+
+
+def trial(world: World, seed: int = 0) -> None:
+    """Try the model, the loss, a few steps of training and the metrics on examples of some clients.
+
+    Args:
+        world: The clients, their data and their model.
+        seed: Seed of the first model.
+
+    Raises:
+        UserError: Something does not fit; the sentence says what to change.
+    """
+    with seeded(seed, Purpose.INIT, 0):
+        module = world.model()
+    learner = Learner(module, world.objective)
+    start, clients = learner.layout.row(module), sorted(world.clients)
+    tried = sorted({clients[0], clients[len(clients) // 2], clients[-1]})[:TRIED]
+    with seeded(0):
+        for client in tried:
+            _Trial(world, learner, client).run()
+        diverged = [client for client in tried if _diverges(world, learner, client, start.clone())]
+    if diverged == tried:
+        raise UserError(
+            f"the model of client {world.name(tried[0])} has numbers that are not finite after {STEPS} steps of training: "
+            f"{_scale(world.clients[tried[0]].train, learner)}"
+        )
+
+
+class _Trial:
+    """The trial of one client."""
+
+    def __init__(self, world: World, learner: Learner, client: Client) -> None:
+        self.world, self.learner, self.data = world, learner, world.clients[client]
+        self.name = f"client {world.name(client)}"
+
+    def run(self) -> None:
+        learner, data = self.learner, self.data.train
+        if len(data) < learner.least:
+            return  # its task reports that one example is too few for BatchNorm
+        with self.step("its first examples cannot be read"):
+            x, y = learner.batch(data, torch.arange(min(EXAMPLES, len(data))))
+        learner.module.train()
+        with self.step(f"the model fails for inputs of {_form(x)}", "its first layer must take such inputs"):
+            outputs = learner.outputs(learner.arranged(x))
+        self.check_labels(outputs, y)
+        with self.step(f"the loss fails for outputs of {_form(outputs)} and targets of {_form(y)}"):
+            loss = learner.objective.loss(outputs, y)
+        self.check_loss(loss, data)
+        with self.step("the gradient of the loss fails"):
+            torch.autograd.grad(loss, learner.parameters, materialize_grads=True)
+        self.check_metrics(outputs.detach() if isinstance(outputs, torch.Tensor) else outputs, y)
+
+    @contextmanager
+    def step(self, what: str, hint: str = "") -> Iterator[None]:
+        """A part of the trial: an error in its body becomes one sentence."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:  # the user's code can raise anything
+            said = " ".join(str(error).split())[:200]
+            raise UserError(f"{self.name}: {what}: {type(error).__name__}: {said}{f'; {hint}' if hint else ''}") from error
+
+    def check_labels(self, outputs: Any, y: Batch) -> None:
+        """Check that class labels fit the outputs, if the loss is that of classes."""
+        if self.learner.objective.loss is not cross_entropy or not isinstance(y, torch.Tensor):
+            return
+        if y.is_floating_point():
+            raise UserError(
+                f"{self.name} has targets that are floats, such as {float(y.flatten()[0]):g}, and the loss is the cross "
+                "entropy of classes: pass objective=coterie.REGRESSION to predict numbers, or class numbers from 0"
+            )
+        if outputs.shape[:-1] != y.shape or outputs.dim() < 2:
+            raise UserError(
+                f"{self.name}: the model must have one output per class and target, {_form(y)} targets need outputs "
+                f"{(*y.shape, 'classes')}, got {tuple(outputs.shape)}"
+            )
+        known = self.data.train.targets
+        labels = (known if isinstance(known, torch.Tensor) else y).flatten()
+        labels = labels[counted(labels)]
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs.shape[-1]:
+            raise UserError(
+                f"{self.name} has labels from {int(labels.min())} to {int(labels.max())}, and the model has "
+                f"{outputs.shape[-1]} outputs: labels must be 0 to {outputs.shape[-1] - 1}, or the model have more outputs"
+            )
+
+    def check_loss(self, loss: Any, data: Split) -> None:
+        """Check that the loss is one finite number that depends on the model."""
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise UserError(f"the loss must be a tensor with one number, the mean over a batch, got {got}")
+        if not loss.requires_grad:
+            raise UserError("the loss does not depend on a trainable parameter of the model: did its forward pass detach?")
+        if not torch.isfinite(loss):
+            raise UserError(f"the loss of {self.name} is {float(loss.detach())} before training: {_scale(data, self.learner)}")
+
+    def check_metrics(self, outputs: Any, y: Batch) -> None:
+        """Check that each metric can be computed, and that the main one is one number."""
+        objective, tally = self.learner.objective, Tally(self.learner.objective)
+        what = f"a metric ({', '.join(objective.named)}) fails"
+        with self.step(f"{what} for outputs of {_form(outputs)} and targets of {_form(y)}"):
+            tally.add(outputs, y)
+            scores = objective.scores(tally.result())
+        if objective.main not in scores:
+            raise SettingError(
+                f"the main metric {objective.main} gives several numbers ({', '.join(list(scores)[:4])}): choose another "
+                "one by Objective(main=...)"
+            )
+
+
+def _diverges(world: World, learner: Learner, client: Client, row: torch.Tensor) -> bool:
+    """Whether a few steps of local training from ``row`` ``(d,)`` lead to numbers that are not finite."""
+    data, training = world.clients[client].train, world.training
+    if len(data) < learner.least:
+        return False
+    steps = min(STEPS, training.steps or STEPS)
+    trained = learner.train(row, data, replace(training, steps=steps), training.lr, generator(0, Purpose.TRAIN, client))
+    return not math.isfinite(float(trained.dot(trained)))
+
+
+def _scale(data: Split, learner: Learner) -> str:
+    """What to change if training diverges on these examples."""
+    x, _ = learner.batch(data, torch.arange(min(256, len(data))))
+    floats = [one for one in tensors(x) if one.is_floating_point()]
+    if any(not torch.isfinite(one).all() for one in floats):
+        return "its inputs have NaN or infinite numbers; remove or replace them"
+    most = max((float(one.abs().max()) for one in floats), default=0.0)
+    if most > 30:
+        return f"its inputs reach {most:.3g}; scale them by constants that all clients share, such as standardize='pooled'"
+    return "use a smaller training.lr, or training.clip"
+
+
+def _form(batch: Batch) -> str:
+    """Shapes and types of a batch in words, without the number of examples."""
+    if isinstance(batch, torch.Tensor):
+        return f"shape {tuple(batch.shape[1:])} {str(batch.dtype).removeprefix('torch.')}"
+    try:
+        return str(mapped(lambda one: f"{tuple(one.shape[1:])} {str(one.dtype).removeprefix('torch.')}", batch))
+    except AttributeError:
+        return type(batch).__name__

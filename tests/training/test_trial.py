@@ -1,0 +1,115 @@
+"""Mistakes in a user's own data, model, loss or metrics: one sentence each, before the first round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coterie
+from coterie.data.objective import REGRESSION, Metric, Objective, squared_error
+from coterie.data.own import from_lists
+from coterie.data.world import whole
+from coterie.settings import UserError
+from coterie.training.trial import trial
+from small import CLASSES, FEATURES, linear, mlp, normed, world
+
+
+def changed(**parts: Any) -> coterie.World:
+    """Clients of which every split is changed by a function of inputs and targets."""
+    tried = world(**{key: value for key, value in parts.items() if key not in ("x", "y")})
+    same = lambda tensor: tensor  # noqa: E731
+    x, y = parts.get("x", same), parts.get("y", same)
+
+    def new(data: coterie.ClientData) -> coterie.ClientData:
+        splits = {part: getattr(data, part) for part in ("train", "validation", "test")}
+        return replace(data, **{part: whole(x(one.inputs), y(one.targets)) for part, one in splits.items()})
+
+    return replace(tried, clients={client: new(data) for client, data in tried.clients.items()})
+
+
+def two_numbers(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.mean(0)
+
+
+def constant(outputs: Tensor, targets: Tensor) -> Tensor:
+    return torch.tensor(1.0)
+
+
+def broken(outputs: Tensor, targets: Tensor) -> float:
+    raise KeyError("no such label")
+
+
+class Detached(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).detach()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: changed(model=lambda: nn.Linear(FEATURES + 1, CLASSES)),
+         r"client 2: the model fails for inputs of shape \(5,\) float32: RuntimeError: .*; its first layer must"),
+        (lambda: changed(model=lambda: nn.Linear(FEATURES, 2)),
+         r"client 2 has labels from 0 to 2, and the model has 2 outputs: labels must be 0 to 1, or"),
+        (lambda: changed(y=lambda y: y + 100_000), r"client 2 has labels from 100000 to 100002, and the model has 3 outputs"),
+        (lambda: changed(y=lambda y: y - 1), r"client 2 has labels from -1 to 1, and the model has 3 outputs"),
+        (lambda: changed(y=lambda y: y + 0.5), r"client 2 has targets that are floats, such as .* pass objective="),
+        (lambda: changed(model=lambda: nn.Sequential(nn.Linear(FEATURES, 1), nn.Flatten(0))), r"one output per class and"),
+        (lambda: changed(x=lambda x: x * float("nan")), r"the loss of client 2 is nan before training: its inputs have NaN"),
+        (lambda: changed(x=lambda x: x * 1e30, model=mlp), r"the model of client 2 has numbers .*: its inputs reach .*; scale"),
+        (lambda: changed(training=coterie.Training(lr=9e8, epochs=9), model=mlp),
+         r"not finite after 10 steps.*: use a smaller training.lr"),
+        (lambda: changed(objective=Objective(loss=two_numbers)), r"the loss must be a tensor with one number, .* shape \(3,\)"),
+        (lambda: changed(objective=Objective(loss=lambda o, y: 1.0)), r"the loss must be a tensor with one number, .* float"),
+        (lambda: changed(objective=Objective(loss=constant)), r"the loss does not depend on a trainable parameter"),
+        (lambda: changed(model=lambda: Detached(FEATURES, CLASSES)), r"the loss does not depend on a trainable parameter"),
+        (lambda: changed(objective=Objective(metrics={"odd": broken})), r"a metric \(odd\) fails .*: KeyError: 'no such"),
+        (lambda: changed(objective=Objective(metrics=["Recall", "accuracy"])), r"the main metric Recall gives several numbers"),
+    ],
+    ids=range(15),
+)  # fmt: skip
+def test_a_mistake_is_one_sentence_before_any_folder_is_written(
+    make: Callable[[], coterie.World], sentence: str, tmp_path: Path
+) -> None:
+    tried = make()
+    with pytest.raises(UserError, match=sentence) as found:
+        coterie.begin(tried, tmp_path / "run", "fedavg", rounds=1, workers=1)
+    assert "\n" not in str(found.value)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=sentence):
+        coterie.run("fedavg", tried, rounds=1, workers=1)
+
+
+def test_labels_with_wide_gaps_are_no_class_numbers() -> None:
+    x = np.random.default_rng(0).random((20, 3), "f")
+    y = np.where(np.arange(20) % 2, 5, 100_005)
+    with pytest.raises(UserError, match="labels must be class numbers from 0, found 2 different labels from 5 to 100005"):
+        from_lists([(x, y)] * 3)
+    assert from_lists([(x, y % 100)] * 3, classes=6).clients
+
+
+@pytest.mark.parametrize("model", [linear, normed], ids=lambda model: model.__name__)
+def test_nothing_is_said_of_what_fits(model: Callable[[], nn.Module]) -> None:
+    tried = world(model=model)
+    before = {client: data.train.inputs.clone() for client, data in tried.clients.items()}
+    trial(tried)
+    assert all(torch.equal(before[client], data.train.inputs) for client, data in tried.clients.items())
+    trial(world(model=normed, sizes=[1, 20, 20, 20]))  # its task says that BatchNorm needs two examples
+
+
+def test_a_regression_and_a_metric_of_a_whole_test_set_fit() -> None:
+    rng = np.random.default_rng(0)
+    numbers = from_lists([(rng.random((20, 3), "f"), rng.random(20)) for _ in range(3)])
+    assert numbers.objective is REGRESSION
+    trial(numbers)
+    spread = Metric(lambda outputs, y: {"std": float(outputs.std())})
+    trial(
+        replace(numbers, objective=Objective(loss=squared_error, metrics={"R2": coterie.METRICS["R2Score"], "spread": spread}))
+    )
