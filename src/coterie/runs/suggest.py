@@ -113,14 +113,14 @@ class Finding:
         clients: The clients in ``groups``, ``(n,)``: those on which both probes agree, or those that the run has placed.
         level: The level of the test.
         p: The p-value that all clients are alike, from both probes together.
-        groups: The groups that both probes confirm; if ``of_run``, those of the run.
+        groups: The groups that both probes confirm. In a run that split-half has split they may only divide its groups
+            further; if they do anything else, these are the groups of the run.
         alone: The groups that each probe finds by itself.
         agreement: Adjusted Rand index of the two partitions ``alone``.
         alike: For each group, the p-value that its members are alike, from both probes together.
         reliability: For each client, the share of signal in its difference from the others, mean of both probes, ``(n,)``.
-        of_run: Whether the run is one of split-half that has split. Its groups then are the finding, whatever these two
-            probes see: they were found at the same level, and one more model at which a difference does not show is no
-            evidence against it.
+        of_run: Whether these are the groups into which split-half has split the run. They were found at the same level, and
+            one more model at which a difference does not show is no evidence against it.
     """
 
     clients: tuple[Client, ...]
@@ -901,10 +901,15 @@ def proven(state: Any) -> Groups:
 
 
 def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...], level: float, known: Groups) -> Finding:
-    """The groups of ``clients``, which took part in both probes: the ``known`` ones, or else those that both confirm."""
+    """The groups of ``clients``, which took part in both probes: those that both confirm.
+
+    If some of these are not within one of the ``known`` groups, which split-half has found in the run, those are taken.
+    """
     probes = [first.of(clients), second.of(clients)]
-    groups = as_groups(part for group in known if (part := tuple(c for c in group if c in set(clients))))
-    groups = groups or confirmed(level, *probes)
+    groups = confirmed(level, *probes)
+    known = as_groups(part for group in known if (part := tuple(c for c in group if c in set(clients))))
+    if known and not all(any(set(group) <= set(one) for one in known) for group in groups):
+        groups = known
     decided = tuple(sorted(client for group in groups for client in group))
     found = [congruent_groups(one.products.numpy(), level) for one in probes]
     one, other = (as_groups([clients[i] for i in group] for group in each.groups) for each in found)
@@ -917,7 +922,7 @@ def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...], level
         agreement=adjusted_rand(*(labels_of(each.groups) for each in found)),
         alike=tuple(together(first.of(group), second.of(group)) for group in groups),
         reliability=tuple(np.mean([reliability(each.of(decided).products.numpy()) for each in probes], axis=0).tolist()),
-        of_run=bool(known),
+        of_run=groups == known,
     )
 
 
@@ -946,10 +951,12 @@ def own_probes(method: Any, start: StartingPoint, finding: Finding, lines: Seque
         return OwnProbes({}, None, "split-half found these groups in this run, at the same level: they are the advice")
     if len(finding.groups) == 1:
         return OwnProbes({}, None, "one group is no proof: split-half tests other models, and where it splits, follow it")
-    text = "these groups are the advice, even if split-half finds one: it makes the same test, but of other models"
+    text = "these groups are the advice, even if split-half finds fewer: it makes the same test, but of other models"
     asked = [(line["round"], note["numbers"]["p"]) for line in lines for note in line["notes"] if "p" in note["numbers"]]
     if ran and asked:
-        text += f", here in rounds {', '.join(str(n) for n, _ in asked)} (least p {min(p for _, p in asked):.2g})"
+        rounds = list(dict.fromkeys(str(number) for number, _ in asked))
+        text += f", here in round{'s' * (len(rounds) > 1)} {' and '.join(filter(None, (', '.join(rounds[:-1]), rounds[-1])))}"
+        text += f" (least p {min(p for _, p in asked):.2g})"
     if not start.shared:
         return OwnProbes({}, None, text)
     own = method if ran else SplitHalf(fraction=getattr(method, "fraction", 1.0))
