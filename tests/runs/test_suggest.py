@@ -433,7 +433,7 @@ def test_the_groups_of_a_run_that_do_not_show_at_this_model_are_kept_with_a_cave
     ("method", "start", "finding", "words", "first"),
     [
         (FedAvg(fraction=0.5), SHARED, CLOSE, "these groups are the advice, even if split-half finds fewer", 4),
-        (SplitHalf(level=0.01), SHARED, CLOSE, "of other models, here in rounds 2 and 6 (least p 0.03)", 4),
+        (SplitHalf(level=0.01), SHARED, CLOSE, "of other models, here in 2 rounds, the last 6 (least p 0.03)", 4),
         (FedAvg(), replace(SHARED, round=0), CLOSE, "with the options below, it tests this one", 2),
         (FedAvg(), replace(SHARED, shared=False), CLOSE, "these groups are the advice", None),
         (FedAvg(), SHARED, replace(CLOSE, groups=(IDS,)), "one group is no proof", None),
@@ -444,7 +444,9 @@ def test_one_of_split_half_and_the_suggestion_is_the_advice(
     method: Any, start: StartingPoint, finding: Finding, words: str, first: int | None
 ) -> None:
     lines: list[dict[str, Any]] = [
-        {"round": number, "notes": [{"numbers": numbers}]} for number, numbers in ((2, {"p": 0.2}), (4, {}), (6, {"p": 0.03}))
+        {"round": 2, "notes": [{"kind": "keep", "numbers": {"p": 0.2}}]},
+        {"round": 4, "notes": [{"kind": "join", "numbers": {"at": 0.0}}]},
+        {"round": 6, "notes": [{"kind": "hold", "numbers": {"p": 0.03}}]},
     ]
     found = own_probes(method, start, finding, lines)
     assert words in found.text

@@ -952,11 +952,10 @@ def own_probes(method: Any, start: StartingPoint, finding: Finding, lines: Seque
     if len(finding.groups) == 1:
         return OwnProbes({}, None, "one group is no proof: split-half tests other models, and where it splits, follow it")
     text = "these groups are the advice, even if split-half finds fewer: it makes the same test, but of other models"
-    asked = [(line["round"], note["numbers"]["p"]) for line in lines for note in line["notes"] if "p" in note["numbers"]]
-    if ran and asked:
-        rounds = list(dict.fromkeys(str(number) for number, _ in asked))
-        text += f", here in round{'s' * (len(rounds) > 1)} {' and '.join(filter(None, (', '.join(rounds[:-1]), rounds[-1])))}"
-        text += f" (least p {min(p for _, p in asked):.2g})"
+    if ran:
+        notes = [(line["round"], note) for line in lines for note in line["notes"]]
+        seen = {number: note["numbers"]["p"] for number, note in notes if "p" in note["numbers"]}
+        text += f", here in {len(seen)} rounds, the last {max(seen)} (least p {min(seen.values()):.2g})" if seen else ""
     if not start.shared:
         return OwnProbes({}, None, text)
     own = method if ran else SplitHalf(fraction=getattr(method, "fraction", 1.0))
