@@ -129,7 +129,8 @@ def main() -> None:
         for seed in range(MANY.get(world, SEEDS)):
             rows.append(measured(world, seed, given.data))
             print(json.dumps(rows[-1]), flush=True)
-    OUT.write_text(json.dumps({"probed_after": PROBED_AFTER, "rounds": ROUNDS, "rows": rows}, indent=1) + "\n")
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    OUT.write_text(f'{{"probed_after": {PROBED_AFTER}, "rounds": {ROUNDS}, "rows": [\n{lines}\n]}}\n')
 
 
 if __name__ == "__main__":
