@@ -948,7 +948,8 @@ def own_probes(method: Any, start: StartingPoint, finding: Finding, lines: Seque
     """
     ran = isinstance(method, SplitHalf)
     if finding.of_run:
-        return OwnProbes({}, None, "split-half found these groups in this run, at the same level: they are the advice")
+        text = "split-half found these groups in this run, at the same level: they are the advice"
+        return OwnProbes({}, None, f"{text}, though its next reviews may still move single clients")
     if len(finding.groups) == 1:
         return OwnProbes({}, None, "one group is no proof: split-half tests other models, and where it splits, follow it")
     text = "these groups are the advice, even if split-half finds fewer: it makes the same test, but of other models"
