@@ -1,5 +1,5 @@
-"""Tables of what methods find with suggested settings, of what ``benchmarks/suggest.py`` measured; :mod:`generate` puts them
-in."""
+"""Tables of what methods find with suggested settings, of what ``benchmarks/suggest.py`` and ``benchmarks/agreement.py``
+measured; :mod:`generate` puts them in."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from measured import table
 
 SUGGEST = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "suggest.json"
 MISSING = "Not measured yet: `python benchmarks/suggest.py` does it.\n"
+AGREEMENT = SUGGEST.with_name("agreement.json")
+NO_AGREEMENT = "Not measured yet: `python benchmarks/agreement.py --data DIR` does it.\n"
 SURE = ("clear", "narrow", "none")
 
 Run = Mapping[str, Any]
@@ -67,9 +69,36 @@ def sureness() -> str:
     return table(("sure", *(f"`{method}`" for method in methods)), rows, "l" + "r" * len(methods))
 
 
+def agreement() -> str:
+    """A row per world: how often suggestions and split-half, by itself and with the options suggested, found the groups."""
+    if not AGREEMENT.is_file():
+        return NO_AGREEMENT
+    found = json.loads(AGREEMENT.read_text())
+    rows = []
+    for world in dict.fromkeys(row["world"] for row in found["rows"]):
+        runs = [row for row in found["rows"] if row["world"] == world]
+        early, late = (_of(run["default"][str(found[name])]["right"] for run in runs) for name in ("probed_after", "rounds"))
+        led = _of(run["suggested"]["right"] for run in runs if "suggested" in run)
+        cells = _of(run["suggest"]["right"] for run in runs), early, late, led, _of(run["of its run"]["same"] for run in runs)
+        rows.append((world, *cells))
+    head = (
+        "8 clients",
+        f"suggestion after {found['probed_after']} rounds",
+        f"split-half, {found['probed_after']} rounds",
+        f"split-half, {found['rounds']} rounds",
+        "split-half as suggested",
+        f"suggestion for split-half's {found['rounds']} rounds: its groups",
+    )
+    return table(head, rows, "lrrrrr")
+
+
 def _of(right: Iterable[bool]) -> str:
     all_ = list(right)
     return f"{sum(all_)} of {len(all_)}" if all_ else "–"
 
 
-PARTS: Mapping[str, Callable[..., str]] = {"suggested-worlds": worlds, "suggested-sure": sureness}
+PARTS: Mapping[str, Callable[..., str]] = {
+    "suggested-worlds": worlds,
+    "suggested-sure": sureness,
+    "agreement": agreement,
+}

@@ -20,12 +20,13 @@ from coterie.cli import main
 from coterie.cli.arguments import parse
 from coterie.cli.running import options
 from coterie.clustering import distances, gram, halves_gram
-from coterie.core import Assignment, Groups, Position, Replies
+from coterie.core import Assignment, Federation, Groups, Position, Replies
 from coterie.data.scenario import SCENARIOS
 from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import setup
 from coterie.engines.workers import Hardware
-from coterie.methods import CFL, METHODS, FedAvg
+from coterie.methods import CFL, METHODS, FedAvg, SplitHalf
+from coterie.methods.split_half import Evidence
 from coterie.records.record import read_toml, to_json, to_toml
 from coterie.report.summary import agreement
 from coterie.runs import experiment as overrides
@@ -41,10 +42,12 @@ from coterie.runs.suggest import (
     ProbedClients,
     StartingPoint,
     _caveats,
+    _found,
     advise,
     common,
     course,
     cut_of,
+    own_probes,
     shortest,
     start_of,
     sureness,
@@ -323,9 +326,30 @@ def test_every_method_finds_the_groups_with_its_settings(told: tuple[Path, Sugge
     assert groups == truth == told[1].finding.groups
 
 
+def test_split_half_tests_the_same_model_with_its_settings_and_finds_the_same(told: tuple[Path, Suggestion]) -> None:
+    """At its defaults it would test earlier models; here its first probe would be after the run's end."""
+    said = told[1]
+    late = suggest(ran(experiment(method=SplitHalf(first_probe=12)), told[0].parent / "late"), workers=1)
+    assert late.finding.groups == said.finding.groups
+    for one in (said, late):
+        assert one.split_half.rounds == 20
+        method = build(SplitHalf, dict(one.split_half.settings))
+        assert method == SplitHalf(first_probe=11)
+        *_, last = coterie.run(method, SCENARIOS[said.scenario].build(0), rounds=12, eval_every=12, workers=1)
+        assert last.assignment.groups == one.finding.groups
+
+
+def test_the_groups_of_a_run_that_split_half_has_split_are_the_finding(told: tuple[Path, Suggestion]) -> None:
+    own = suggest(ran(experiment(method=SplitHalf()), told[0].parent / "split"), workers=1)
+    assert (own.finding.of_run, own.finding.groups) == (True, told[1].finding.groups)
+    assert own.split_half.text.startswith("split-half found these groups in this run")
+    assert own.best("flhc").ari == 1.0
+
+
 def test_clients_who_are_alike_stay_together(tmp_path: Path) -> None:
     said = suggest(ran(experiment("digits/iid"), tmp_path / "run"), workers=1)
     assert len(said.finding.groups) == 1
+    assert (said.split_half.settings, said.split_half.rounds) == ({}, None)
     for method, rounds in (("flhc", 11), ("acfl", 1), ("cfl", 15)):
         assert len(found_with(said.best(method), "digits/iid", rounds)[0]) == 1
 
@@ -383,6 +407,59 @@ def test_caveats(finding: Finding, start: StartingPoint, words: str) -> None:
     assert finding.firm == (finding.same and finding.alike[0] > 0.025)
 
 
+def test_probes_may_only_divide_the_groups_of_a_run_further() -> None:
+    apart = np.repeat([[3.0] * 300, [-3.0] * 300], 2, axis=0) + np.random.default_rng(0).normal(size=(4, 4, 300))
+    probes = [Evidence(clients=IDS, products=torch.from_numpy(halves_gram(apart[i], apart[i + 1]))) for i in (0, 2)]
+    pairs: Groups = ((3, 5), (8, 9))
+    for known, groups in (((), pairs), ((IDS,), pairs), (pairs, pairs), (SIDES, SIDES), (((3,), (5, 8, 9)),) * 2):
+        found = _found(*probes, IDS, 1e-4, known)
+        assert (found.groups, found.of_run) == (groups, known == groups)
+
+
+def test_the_groups_of_a_run_that_do_not_show_at_this_model_are_kept_with_a_caveat() -> None:
+    """Halves that say nothing: both probes find one group, and the run has two; client 9 still walks down its tree."""
+    noise = np.random.default_rng(0).normal(size=(4, 4, 30))
+    probes = [Evidence(clients=IDS, products=torch.from_numpy(halves_gram(noise[i], noise[i + 1]))) for i in (0, 2)]
+    assert len(_found(*probes, IDS, 1e-4, ()).groups) == 1
+    found = _found(*probes, IDS, 1e-4, ((3, 8), (5,)))
+    assert (found.of_run, found.clients, found.groups, found.p > 0.05) == (True, (3, 5, 8), ((3, 8), (5,)), True)
+    assert found.unseen
+    assert not found.firm
+    (caveat,) = _caveats(SHARED, found, found.groups)
+    assert caveat == "the groups are the run's; at this model the probes alone find 1 group, so thresholds are uncertain"
+
+
+@pytest.mark.parametrize(
+    ("method", "start", "finding", "words", "first"),
+    [
+        (FedAvg(fraction=0.5), SHARED, CLOSE, "these groups are the advice, even if split-half finds fewer", 4),
+        (SplitHalf(level=0.01), SHARED, CLOSE, "of other models, here in 2 rounds, the last 6 (least p 0.03)", 4),
+        (FedAvg(), replace(SHARED, round=0), CLOSE, "with the options below, it tests this one", 2),
+        (FedAvg(), replace(SHARED, shared=False), CLOSE, "these groups are the advice", None),
+        (FedAvg(), SHARED, replace(CLOSE, groups=(IDS,)), "one group is no proof", None),
+        (SplitHalf(), SHARED, replace(CLOSE, of_run=True), "split-half found these groups in this run", None),
+    ],
+)
+def test_one_of_split_half_and_the_suggestion_is_the_advice(
+    method: Any, start: StartingPoint, finding: Finding, words: str, first: int | None
+) -> None:
+    lines: list[dict[str, Any]] = [
+        {"round": 2, "notes": [{"kind": "keep", "numbers": {"p": 0.2}}]},
+        {"round": 4, "notes": [{"kind": "join", "numbers": {"at": 0.0}}]},
+        {"round": 6, "notes": [{"kind": "hold", "numbers": {"p": 0.03}}]},
+    ]
+    found = own_probes(method, start, finding, lines)
+    assert words in found.text
+    if first is None:
+        assert (found.settings, found.rounds) == ({}, None)
+        return
+    own = build(SplitHalf, dict(found.settings))
+    assert own == SplitHalf(first_probe=first, level=getattr(method, "level", 1e-4), fraction=getattr(method, "fraction", 1.0))
+    state = own.init(Federation(clients=IDS, draw=lambda _: torch.zeros(1), columns={"w": (0, 1)}))
+    assert found.rounds == first + 1 + 2 * own.probe_every
+    assert [own.probes(replace(state, round=n), state.leaves[0]) for n in (first - 2, first - 1)] == [False, True]
+
+
 def test_a_firm_finding_has_none() -> None:
     assert CLOSE.firm
     assert not list(_caveats(SHARED, CLOSE, SIDES))
@@ -417,14 +494,16 @@ def test_the_screen_says_what_was_found_and_what_can_be_run(told: tuple[Path, Su
     assert all(f"{one.method} " in out and one.compared in out for one in said.advice)
     assert len(out.splitlines()) < 30
     lines = [line.split() for line in out.splitlines() if line.startswith("--method")]
-    assert [words[1] for words in lines] == ["flhc", "acfl", "cfl"]
+    assert [words[1] for words in lines] == ["split-half", "flhc", "acfl", "cfl"]
     for words in lines:
         arguments = parse(["run", *words])
         spec = options(arguments, normal({}))
         for text in arguments.set:
             spec = overrides.assign(spec, text)
         (method,) = make(spec).methods
-        assert method == build(METHODS[method.name], dict(said.best(method.name).settings))
+        settings = said.split_half.settings if method.name == "split-half" else said.best(method.name).settings
+        assert method == build(METHODS[method.name], dict(settings))
+    assert said.split_half.text in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -489,3 +568,16 @@ def test_the_tables_count_what_was_measured(tmp_path: Path, monkeypatch: pytest.
         "| IID | 2 of 3 | `flhc` | 1, 1, 1 | 2 of 2 | 1 of 2 | 2 of 2 | 2 of 3 |"
     )
     assert suggest_table.sureness().splitlines()[-2:] == ["| clear | 2 of 2 |", "| narrow | 1 of 2 |"]
+
+
+def test_the_table_of_agreement_counts_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "docs"))
+    import suggest_table
+
+    monkeypatch.setattr(suggest_table, "AGREEMENT", tmp_path / "agreement.json")
+    assert "benchmarks/agreement.py" in suggest_table.agreement()
+    right, wrong = {"right": True, "same": True}, {"right": False, "same": False}
+    alone = {"world": "IID", "suggest": right, "default": {"10": wrong, "20": right}, "of its run": right}
+    rows = [alone, {**alone, "suggest": wrong, "suggested": wrong}]
+    (tmp_path / "agreement.json").write_text(json.dumps({"probed_after": 10, "rounds": 20, "rows": rows}))
+    assert suggest_table.agreement().splitlines()[-1] == "| IID | 1 of 2 | 0 of 2 | 2 of 2 | 0 of 1 | 2 of 2 |"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import Group as Together
 from rich.console import RenderableType
@@ -23,9 +24,11 @@ def screen(said: Suggestion) -> Together:
     """Return all of a suggestion as a rich object."""
     head = Text(f"{said.scenario}, {said.method}, seed {said.seed}", style="bold")
     head.append(f": probed from {said.start}, after round {said.round}", style="not bold")
-    parts: list[RenderableType] = [head, *_finding(said.finding), Text(""), _table(said), Text("")]
+    parts: list[RenderableType] = [head, *_finding(said.finding), Text(said.split_half.text), Text(""), _table(said), Text("")]
+    if said.split_half.rounds is not None:
+        parts.append(_options("split-half", said.split_half.settings, said.split_half.rounds))
     for method in dict.fromkeys(one.method for one in said.advice):
-        parts.append(_options(said.best(method)))
+        parts.append(_options(method, said.best(method).settings))
     notes = [*said.caveats, *(f"client {client} was left out: {why}" for client, why in said.left_out.items())]
     notes += [f"{one.method}: {one.text}" for one in said.advice if one.sure == "none" or len(one.ranges) > 1]
     parts += [Text(""), *(Text(note, style="dim") for note in dict.fromkeys(notes))] if notes else []
@@ -35,6 +38,7 @@ def screen(said: Suggestion) -> Together:
 def _finding(found: Finding) -> Iterator[Text]:
     count, ranked = len(found.groups), sorted(found.reliability)
     again = "found by each of two probes" if found.same else "confirmed by two probes together, but not found by each"
+    again = "of the run" if found.of_run else again
     yield Text(f"{len(found.clients)} clients, p = {found.p:.2g} for a single group: {count} group{'s' * (count > 1)}, {again}")
     for group in found.groups[:MOST]:
         yield Text(f"  {members(group)}", style="cyan")
@@ -78,10 +82,11 @@ def _room(margin: float) -> str:
     return "" if math.isinf(margin) else f"x {margin:.2f}"
 
 
-def _options(advice: Advice) -> Text:
+def _options(method: str, settings: Mapping[str, Any], rounds: int | None = None) -> Text:
     """Return the options for ``coterie run``, without those that are a method's defaults."""
-    if not advice.settings:
-        return Text(f"{advice.method}: nothing to suggest")
-    usual = METHODS[advice.method]()
-    changed = {name: value for name, value in advice.settings.items() if getattr(usual, name) != value}
-    return Text(" ".join([f"--method {advice.method}", *(f"--set {advice.method}.{k}={v}" for k, v in changed.items())]))
+    if not settings:
+        return Text(f"{method}: nothing to suggest")
+    usual = METHODS[method]()
+    changed = {name: value for name, value in settings.items() if getattr(usual, name) != value}
+    words = [f"--method {method}", *(f"--set {method}.{k}={v}" for k, v in changed.items())]
+    return Text(" ".join([*words, *([f"--rounds {rounds}"] if rounds else [])]))

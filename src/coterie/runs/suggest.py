@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from coterie.methods._cluster_tree import CFLState, Leaf, root
 from coterie.methods._half_steps import of_equal_steps
 from coterie.methods.acfl import Rule, layers_compared
 from coterie.methods.cfl import GroupUpdates
-from coterie.methods.split_half import Evidence, confirmed, evidence_of, together
+from coterie.methods.split_half import Evidence, SplitHalfState, confirmed, evidence_of, members_of, several, together
 from coterie.models.layout import own_layers
 from coterie.records.codec import from_stored
 from coterie.records.record import Line
@@ -110,14 +110,17 @@ class Finding:
     """The result of the split-half test for the clients, from two probes with independently drawn halves.
 
     Attributes:
-        clients: The clients on which both probes agree, ``(n,)``.
+        clients: The clients in ``groups``, ``(n,)``: those on which both probes agree, or those that the run has placed.
         level: The level of the test.
         p: The p-value that all clients are alike, from both probes together.
-        groups: The groups that both probes confirm.
+        groups: The groups that both probes confirm. In a run that split-half has split they may only divide its groups
+            further; if they do anything else, these are the groups of the run.
         alone: The groups that each probe finds by itself.
         agreement: Adjusted Rand index of the two partitions ``alone``.
         alike: For each group, the p-value that its members are alike, from both probes together.
         reliability: For each client, the share of signal in its difference from the others, mean of both probes, ``(n,)``.
+        of_run: Whether these are the groups into which split-half has split the run. They were found at the same level, and
+            one more model at which a difference does not show is no evidence against it.
     """
 
     clients: tuple[Client, ...]
@@ -128,6 +131,7 @@ class Finding:
     agreement: float
     alike: tuple[float, ...]
     reliability: tuple[float, ...]
+    of_run: bool = False
 
     @property
     def same(self) -> bool:
@@ -146,7 +150,29 @@ class Finding:
     @property
     def firm(self) -> bool:
         """Whether thresholds may be set by these groups: each probe finds the same, and no group has a small p-value."""
-        return self.same and self.doubt is None
+        return self.same and self.doubt is None and not self.unseen
+
+    @property
+    def unseen(self) -> bool:
+        """Whether the groups are the run's, and the probes of this model find others."""
+        return self.of_run and self.alone != (self.groups, self.groups)
+
+
+@dataclass(frozen=True)
+class OwnProbes:
+    """How split-half, which probes by itself, comes to the groups of a suggestion.
+
+    Attributes:
+        settings: All settings with which its first probe starts from the model that was probed here; empty if there is
+            nothing to set.
+        rounds: The number of rounds in which it then probes three times, each with the next round for confirmation; None
+            without ``settings``.
+        text: Which groups are the advice if split-half finds others, and why it may, in a sentence.
+    """
+
+    settings: Mapping[str, Any]
+    rounds: int | None
+    text: str
 
 
 @dataclass(frozen=True)
@@ -161,6 +187,7 @@ class Suggestion:
         start: The model from which the probes started, in words.
         round: The number of rounds for which that model was trained.
         finding: The groups.
+        split_half: How split-half comes to these groups.
         advice: The advice for each method; the quantities that it compares by default come first.
         caveats: Reasons to trust the result less, one sentence each.
         left_out: Client -> why it could not be asked.
@@ -174,6 +201,7 @@ class Suggestion:
     start: str
     round: int
     finding: Finding
+    split_half: OwnProbes
     advice: tuple[Advice, ...]
     caveats: tuple[str, ...]
     left_out: Mapping[Client, str]
@@ -814,7 +842,7 @@ def suggest(
             raise ValueError(f"a model must have shape ({size},), got {tuple(start.model.shape)}")
     with pool:
         asked = _Asked(one, ProbedClients(pool, federation.parameters, position, one.seed, progress), federation, start)
-        finding, probes = asked.found()
+        finding, probes = asked.found(proven(position.state))
         advice = tuple(asked.advice(finding, probes))
     return Suggestion(
         run=str(run),
@@ -824,6 +852,7 @@ def suggest(
         start=start.words,
         round=start.round,
         finding=finding,
+        split_half=own_probes(one.method, start, finding, one.record.lines()),
         advice=advice,
         caveats=tuple(_caveats(start, finding, assignment.groups)),
         left_out=asked.clients.left_out,
@@ -857,10 +886,30 @@ def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Feder
     return federation, ClientPool(world, wire, hardware)
 
 
-def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...]) -> Finding:
-    """The groups of ``clients``, which took part in both probes."""
-    level, probes = SplitHalf().level, [first.of(clients), second.of(clients)]
+def proven(state: Any) -> Groups:
+    """The groups into which split-half has split a run; none for one group, or another method.
+
+    Args:
+        state: The state of the run's method.
+
+    Returns:
+        The groups, without clients that still walk down the tree.
+    """
+    if not isinstance(state, SplitHalfState) or not several(state):
+        return ()
+    return as_groups(members_of(state).values())
+
+
+def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...], level: float, known: Groups) -> Finding:
+    """The groups of ``clients``, which took part in both probes: those that both confirm.
+
+    If some of these are not within one of the ``known`` groups, which split-half has found in the run, those are taken.
+    """
+    probes = [first.of(clients), second.of(clients)]
     groups = confirmed(level, *probes)
+    known = as_groups(part for group in known if (part := tuple(c for c in group if c in set(clients))))
+    if known and not all(any(set(group) <= set(one) for one in known) for group in groups):
+        groups = known
     decided = tuple(sorted(client for group in groups for client in group))
     found = [congruent_groups(one.products.numpy(), level) for one in probes]
     one, other = (as_groups([clients[i] for i in group] for group in each.groups) for each in found)
@@ -873,7 +922,47 @@ def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...]) -> Fi
         agreement=adjusted_rand(*(labels_of(each.groups) for each in found)),
         alike=tuple(together(first.of(group), second.of(group)) for group in groups),
         reliability=tuple(np.mean([reliability(each.of(decided).products.numpy()) for each in probes], axis=0).tolist()),
+        of_run=groups == known,
     )
+
+
+LOOKS = 3
+"""Probes, each with one for its confirmation, that a suggested run of split-half has time for: draws differ, and one alone
+may miss what the probes here showed narrowly."""
+
+
+def own_probes(method: Any, start: StartingPoint, finding: Finding, lines: Sequence[Line]) -> OwnProbes:
+    """How split-half comes to the groups found, and which groups are the advice if it finds others.
+
+    Its test and level are the same. But it probes in rounds of its own, so from other models, and a difference that does not
+    show at one model may show at another. So several groups count, whoever found them, and one group is no proof.
+
+    Args:
+        method: The method of the run.
+        start: The model probed.
+        finding: The groups.
+        lines: The records of the run.
+
+    Returns:
+        The settings and the reasons.
+    """
+    ran = isinstance(method, SplitHalf)
+    if finding.of_run:
+        text = "split-half found these groups in this run, at the same level: they are the advice"
+        return OwnProbes({}, None, f"{text}, though its next reviews may still move single clients")
+    if len(finding.groups) == 1:
+        return OwnProbes({}, None, "one group is no proof: split-half tests other models, and where it splits, follow it")
+    text = "these groups are the advice, even if split-half finds fewer: it makes the same test, but of other models"
+    if ran:
+        notes = [(line["round"], note) for line in lines for note in line["notes"]]
+        seen = {number: note["numbers"]["p"] for number, note in notes if "p" in note["numbers"]}
+        text += f", here in {len(seen)} rounds, the last {max(seen)} (least p {min(seen.values()):.2g})" if seen else ""
+    if not start.shared:
+        return OwnProbes({}, None, text)
+    own = method if ran else SplitHalf(fraction=getattr(method, "fraction", 1.0))
+    own = replace(own, first_probe=max(start.round + 1, 2))
+    rounds = own.first_probe + 1 + (LOOKS - 1) * own.probe_every
+    return OwnProbes(asdict(own), rounds, f"{text}; with the options below, it tests this one")
 
 
 @dataclass
@@ -885,12 +974,17 @@ class _Asked:
     federation: Federation
     start: StartingPoint
 
-    def found(self) -> tuple[Finding, list[Evidence]]:
-        """The result of two probes, and the probes, for the clients on which they agree; the others are left out."""
+    def found(self, known: Groups = ()) -> tuple[Finding, list[Evidence]]:
+        """The result of two probes, and the probes, for the clients that are in a group; the others are left out.
+
+        ``known``: the groups of the run, if split-half has split it.
+        """
         first, second = self.clients.halves(self.start), self.clients.halves(self.start)
-        finding = _found(first, second, self.clients.there)
+        level = self.run.method.level if isinstance(self.run.method, SplitHalf) else SplitHalf().level
+        finding = _found(first, second, self.clients.there, level, known)
         undecided = set(self.clients.there) - set(finding.clients)
-        self.clients.leave_out(dict.fromkeys(sorted(undecided), "the two probes place it in different groups"))
+        why = "the run has not placed it in a group" if known else "the two probes place it in different groups"
+        self.clients.leave_out(dict.fromkeys(sorted(undecided), why))
         return finding, [first.of(finding.clients), second.of(finding.clients)]
 
     def advice(self, finding: Finding, probes: Sequence[Evidence]) -> Iterator[Advice]:
@@ -957,11 +1051,14 @@ class _Asked:
 
 def _caveats(start: StartingPoint, finding: Finding, groups: Groups) -> Iterator[str]:
     """Reasons to trust the finding less; ``groups`` are those of the run."""
-    if len(groups) > 1 and groups != finding.groups:
+    if len(groups) > 1 and groups != finding.groups and not finding.of_run:
         yield f"the run has {len(groups)} groups, different from these; a longer run of fedavg may show which are right"
     if not finding.same:
         one, other = map(len, finding.alone)
         yield f"the two probes alone find {one} and {other} groups that differ: adjusted Rand index {finding.agreement:.2f}"
+    elif finding.unseen:
+        found = f"{len(finding.alone[0])} group{'s' * (len(finding.alone[0]) > 1)}"
+        yield f"the groups are the run's; at this model the probes alone find {found}, so thresholds are uncertain"
     if finding.doubt is not None:
         group = finding.groups[finding.alike.index(finding.doubt)]
         if finding.doubt < finding.level:
