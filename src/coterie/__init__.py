@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from coterie.core import Training as Training
     from coterie.data.frames import from_frame as from_frame
     from coterie.data.objective import METRICS as METRICS
+    from coterie.data.objective import Metric as Metric
+    from coterie.data.objective import Objective as Objective
     from coterie.data.own import from_lists as from_lists
     from coterie.data.scenario import SCENARIOS as SCENARIOS
     from coterie.data.scenario import Scenario as Scenario
@@ -48,6 +50,8 @@ _PUBLIC = {
     "Layout": "models.layout",
     "METHODS": "methods",
     "METRICS": "data.objective",
+    "Metric": "data.objective",
+    "Objective": "data.objective",
     "Position": "core",
     "Round": "core",
     "SCENARIOS": "data.scenario",

@@ -237,7 +237,7 @@ def load(name: str, **options: Any) -> object:
 def own() -> object:
     from coterie.data import own
 
-    return own.common(own.folder(Path.cwd()), None)
+    return own.of_pools(own.folder(Path.cwd()), True)
 
 
 def mangled(rng: random.Random, data: bytes) -> bytes:

@@ -277,9 +277,8 @@ def metric(given: Any, name: str) -> Metric:
         better: Better = "smaller" if given.higher_is_better is False else "greater"
         return Metric(_Torchmetric(given), better)
     if not callable(given):
-        raise SettingError(
-            f"metric {name!r} must be a function of (outputs, targets), a coterie.Metric or a name, got {given!r}"
-        )
+        known = "a name, a function of (outputs, targets) or a coterie.Metric"
+        raise SettingError(f"metric {name!r} must be {known}, got {given!r:.60}")
     return Metric(given)
 
 
@@ -302,8 +301,8 @@ class Objective:
 
     Attributes:
         loss: Function of (outputs, targets) that returns the mean loss of the batch.
-        metrics: Names of :data:`METRICS`, or name -> :class:`Metric`, torchmetrics object or function. A function takes the
-            outputs and targets of a client's whole test set; see :class:`Metric`.
+        metrics: Names of :data:`~coterie.data.objective.METRICS`, or name -> :class:`~coterie.data.objective.Metric`,
+            torchmetrics object or function. A function takes the outputs and targets of a client's whole test set.
         main: The metric by which reports, comparisons and ``target`` judge. None takes the first.
         combine: Function of the outputs ``(m, b, ...)`` of m models that returns the outputs of their ensemble.
 

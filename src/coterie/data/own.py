@@ -113,7 +113,7 @@ def of_pools(clients: Mapping[str, Sequence[Pool | None]], as_features: bool, cl
     """
     if as_features:
         clients = {
-            name: tuple(p if p is None else replace(p, inputs=p.inputs.float()) for p in three)
+            name: tuple(p if p is None or p.inputs.dtype == torch.uint8 else replace(p, inputs=p.inputs.float()) for p in three)
             for name, three in clients.items()
         }
     shape = _shape(clients)

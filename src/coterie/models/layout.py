@@ -35,8 +35,8 @@ class Layout:
     """Converts the float tensors of a model to a row ``(d,)`` and back.
 
     Trainable parameters come first, in ``named_parameters`` order. Float buffers (BatchNorm's running statistics) follow:
-    they are sent and averaged, but similarities do not use them; see :func:`averaging` to leave some out. Frozen parameters
-    and integer buffers are not part of a row: nobody sends them, and :meth:`load` does not change them.
+    they are sent and averaged, but similarities do not use them; :func:`~coterie.models.layout.averaging` leaves some out.
+    Frozen parameters and integer buffers are not part of a row: nobody sends them, and :meth:`load` does not change them.
 
     Args:
         module: The model. A complex trainable parameter, or no trainable parameter, raises ``ValueError``.

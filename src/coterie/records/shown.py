@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.printable import printable
+
 ClientId = int | str
 """A client as it is shown: its name, or the whole number that identifies it."""
 
@@ -41,7 +43,7 @@ class Shown:
     @classmethod
     def of(cls, world: Mapping[str, Any]) -> Shown:
         """What is needed to show the records of a run with this table ``world`` of ``run.toml``."""
-        names = world.get("names", ())
+        names = [printable(name) for name in world.get("names", ())]  # a run may come from another person
         whole = all(re.fullmatch("0|[1-9][0-9]{0,17}", name) for name in names)
         labels = {str(c): int(name) if whole else name for c, name in zip(world["clients"], names, strict=False)}
         return cls(labels, **world.get("metric", {}))
