@@ -68,7 +68,7 @@ def imported() -> frozenset[tuple[str, str]]:
 
 HOME = {
     "engines/flower/": "flower", "tracking/": "track", "report/figures/": "report",
-    "data/datasets.py": "hub", "data/tables.py": "tables", "data/pictures.py": "images", "boundary/privacy.py": "dp",
+    "notebook/": "notebook", "data/datasets.py": "hub", "data/tables.py": "tables", "data/pictures.py": "images", "boundary/privacy.py": "dp",
 }  # fmt: skip
 """Where an extra is used -> its name."""
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.notebook.tables import labels
+
 ClientId = int | str
 """A client as it is shown: its name, or the whole number that identifies it."""
 
@@ -41,10 +43,8 @@ class Shown:
     @classmethod
     def of(cls, world: Mapping[str, Any]) -> Shown:
         """What is needed to show the records of a run with this table ``world`` of ``run.toml``."""
-        names = world.get("names", ())
-        whole = all(re.fullmatch("0|[1-9][0-9]{0,17}", name) for name in names)
-        labels = {str(c): int(name) if whole else name for c, name in zip(world["clients"], names, strict=False)}
-        return cls(labels, **world.get("metric", {}))
+        known = labels(dict(zip(world["clients"], world.get("names", ()), strict=False)))
+        return cls({str(client): label for client, label in known.items()}, **world.get("metric", {}))
 
     def client(self, id: int | str) -> ClientId:
         """The client with this number, or with this number as a key of the records."""
