@@ -16,7 +16,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast, dataclass_transform, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import numpy as np
 import scipy
@@ -1041,9 +1041,9 @@ class Round:
 
     @property
     def groups(self) -> tuple[tuple[Client | str, ...], ...]:
-        """The groups, by the clients' names, or by their ids if they have no names."""
-        shown = labels(self.names)
-        return tuple(tuple(shown.get(client, client) for client in group) for group in self.assignment.groups)
+        """The groups, each as its clients' sorted names, or ids if they have no names."""
+        shown: Mapping[Client, Any] = labels(self.names)
+        return tuple(tuple(sorted(shown.get(client, client) for client in group)) for group in self.assignment.groups)
 
     def mean(self, metric: str = "") -> float | None:
         """Return the mean of a metric over the honest clients that have a value of it.
@@ -1052,7 +1052,7 @@ class Round:
             metric: The name of the metric, or ``loss``; empty for the main metric.
 
         Returns:
-            The mean; None if this round was not tested, or no client has a value.
+            The mean; None if this round was not tested, or no client has a value. The mean loss is NaN if one is.
 
         Raises:
             UserError: No client has such a metric.
@@ -1061,8 +1061,8 @@ class Round:
             return None
         known = list(dict.fromkeys(name for values in self.scores.values() for name in values))
         name = metric or self._metric
-        if name not in known:
-            raise UserError(f"there is no metric {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+        if metric and metric not in known:
+            raise UserError(f"there is no metric {metric!r}{nearest(metric, known)} (known: {', '.join(known)})")
         values = [self.scores[client].get(name) for client in without(self.scores, self.adversaries)]
         if name == "loss" and any(value is None or math.isnan(value) for value in values):
             return math.nan  # a model has diverged
@@ -1079,7 +1079,7 @@ class Round:
             ensemble, a :class:`~coterie.engines.served.Ensemble`.
 
         Raises:
-            UserError: The round has no such client, or its engine has not the clients' nets, as Flower's server.
+            UserError: The round has no such client, or is of Flower's server, which does not have the clients' nets.
         """
         if self.nets is None:
             raise UserError("this round has no nets: only rounds of the engine inprocess have them, before they are pickled")
@@ -1106,9 +1106,10 @@ class Round:
         """The id of a client that the round serves. If names are numbers, a number is a name, and else an id."""
         shown = labels(self.names) or {id: id for id in self.assignment.row}
         known = {str(name): id for id, name in shown.items()}
-        id = known.get(str(client), None if isinstance(next(iter(shown.values())), int) else client)
+        named = any(isinstance(name, int) for name in shown.values())
+        id = known.get(str(client), -1 if named or not isinstance(client, int) else client)
         if id in self.assignment.row:
-            return cast(Client, id)
+            return id
         raise UserError(f"round {self.number} has no client {client!r}{nearest(client, known)} (clients: {some(known)})")
 
     @property
@@ -1120,7 +1121,7 @@ class Round:
     def __str__(self) -> str:
         score = None if self.scores is None else self.mean()
         parts = [partition(self.assignment.groups), *([] if score is None else [f"{self._metric} {score:.3f}"])]
-        return f"round {self.number}: {', '.join(parts)}; {self.answered:,} of {self.asked:,} replies"
+        return f"round {self.number}: {'; '.join(parts)}; {self.answered:,} of {self.asked:,} replies"
 
     def __repr__(self) -> str:
         return f"<R{str(self)[1:]}>"

@@ -13,7 +13,7 @@ from coterie.data.batches import Batch, Items, mapped, rows, size
 from coterie.data.objective import Objective
 from coterie.models.layout import averaging
 from coterie.models.nets import described
-from coterie.notebook.tables import count, partition, some, table
+from coterie.notebook.tables import count, some, table
 from coterie.printable import printable
 from coterie.randomness import Purpose, generator, numpy_generator
 from coterie.settings import SettingError, check, setting
@@ -357,9 +357,9 @@ class World:
     def __repr__(self) -> str:
         examples = [sum(len(getattr(data, part)) for data in self.clients.values()) for part in ("train", "validation", "test")]
         sizes = "{:,} train, {:,} validation and {:,} test examples".format(*examples)
-        truth = "" if self.truth is None else f", true {partition(self.truth)}"
+        truth = "" if self.truth is None else f"; {count(len(self.truth), 'true group')}"
         names = some([self.name(client) for client in self.clients])
-        return f"<World of {count(len(self.clients), 'client')}: {names}; {sizes}; {self.objective.main}{truth}>"
+        return f"<World of {count(len(self.clients), 'client')}: {names}; {sizes}; metric {self.objective.main}{truth}>"
 
     def _repr_html_(self) -> str:
         group = {client: number for number, members in enumerate(self.truth or ()) for client in members}

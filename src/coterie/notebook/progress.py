@@ -46,6 +46,7 @@ def _drawn(bar: Any, rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
             shown.set_postfix_str(_event(done), refresh=False)
             shown.update()
             yield done
+        shown.leave = bool(shown.n)  # no bar is left of a run that was finished before
 
 
 def _lines(rounds: Iterator[R], name: str, total: int) -> Iterator[R]:

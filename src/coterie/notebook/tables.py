@@ -114,16 +114,16 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return escape(printable(f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)))
+    if isinstance(value, float):
+        value = f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "–" if value is None else escape(printable(str(value)))
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
     """Return a pandas data frame.
 
     Args:
-        rows: Its rows; a column that a row lacks has no value there.
+        rows: Its rows; a value that is None or missing is NaN.
 
     Returns:
         The data frame.
@@ -135,4 +135,4 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
         import pandas
     except ImportError as error:
         raise UserError("to_pandas needs pandas: pip install 'coterie[notebook]'") from error
-    return pandas.DataFrame.from_records(list(rows))
+    return pandas.DataFrame([{name: math.nan if value is None else value for name, value in row.items()} for row in rows])

@@ -26,7 +26,7 @@ from coterie.data.scenario import OwnWorld, Scenario, find
 from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.workers import EngineError
-from coterie.files import within
+from coterie.files import Folder, within
 from coterie.methods import method_class
 from coterie.models import nets
 from coterie.notebook.progress import followed
@@ -334,7 +334,7 @@ class Runs(tuple[Run, ...]):
         return frame({"run": one.folder.name, **row} for one in self for row in one._rows())
 
     def __repr__(self) -> str:
-        return f"<{count(len(self), 'run')}: {some(self)}>"
+        return f"<{count(len(self), 'run')}: {some([one.name for one in self])}>"
 
     def _repr_html_(self) -> str:
         return "".join(one._repr_html_() for one in self)
@@ -514,7 +514,7 @@ def _runs(experiment: Experiment, folder: Path) -> Runs:
 
 
 def reopen(
-    folder: Path | str,
+    folder: Folder,
     *,
     trust_code: bool = False,
     secret: int | None = None,
