@@ -1082,7 +1082,8 @@ class Round:
             UserError: The round has no such client, or is of Flower's server, which does not have the clients' nets.
         """
         if self.nets is None:
-            raise UserError("this round has no nets: only rounds of the engine inprocess have them, before they are pickled")
+            hint = "it is of Flower's server or was pickled; coterie.save writes the models of a recorded run"
+            raise UserError(f"round {self.number} cannot make the net of a client: {hint}")
         id = self._id(client)
         rows = [self.assignment.models[row] for row in self.assignment.serving(id)]
         return self.nets(rows, self.position.kept.get(id))

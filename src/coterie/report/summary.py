@@ -270,7 +270,7 @@ PARTS = {"score": "mean", "worst": "worst", "std": "std"}
 
 
 class Comparison(list[dict[str, Any]]):
-    """The result of :func:`compare`: a list, which notebooks show as a table."""
+    """The result of :func:`coterie.compare`: a list, which notebooks show as a table."""
 
     def to_pandas(self) -> Any:
         """Return a pandas data frame with one row per entry.

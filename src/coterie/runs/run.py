@@ -318,7 +318,7 @@ class Runs(tuple[Run, ...]):
             These runs.
 
         Raises:
-            UserError: As :meth:`Run.rounds`.
+            UserError: As :meth:`coterie.Run.rounds`.
         """
         for one in self:
             for _ in one.rounds(workers, progress):
@@ -329,7 +329,7 @@ class Runs(tuple[Run, ...]):
         """Return the data frames of all runs as one, with the name of the run's folder in the first column, ``run``.
 
         Raises:
-            UserError: As :meth:`Run.to_pandas`.
+            UserError: As :meth:`coterie.Run.to_pandas`.
         """
         return frame({"run": one.folder.name, **row} for one in self for row in one._rows())
 
