@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any, Protocol, TypeVar
@@ -62,7 +63,8 @@ def _event(done: Numbered) -> str:
 def _bar() -> Any:
     """The class of tqdm's bars for this notebook or terminal, without its thread; None if tqdm is not installed."""
     try:
-        from tqdm.auto import tqdm
+        with warnings.catch_warnings(action="ignore"):  # without ipywidgets a notebook gets the bar of a terminal
+            from tqdm.auto import tqdm
     except ImportError:
         return None
     # tqdm's thread looks after slow bars. An engine forks its workers, and a process that forks must have no other threads.
