@@ -34,9 +34,7 @@ def main(rounds: int = 15) -> None:
             for note in round.notes:
                 if note.kind == "split":
                     print(f"round {round.number}: {note.text}")
-        assert round.scores is not None  # the last round is always evaluated
-        accuracy = np.mean([scores["accuracy"] for scores in round.scores.values()])
-        print(f"{method}: {accuracy:.1%} on the clients' own test data, groups {round.assignment.groups}")
+        print(f"{method}: {round.mean():.1%} on the clients' own test data, groups {round.groups}")
 
 
 if __name__ == "__main__":

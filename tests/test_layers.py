@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "coterie"
 ORDER = [
     "printable",
     "settings",
+    "notebook",
     "files",
     "randomness",
     "clustering",
@@ -160,7 +161,7 @@ def test_only_randomness_seeds(name: str) -> None:
 def test_all_that_is_printed_is_printable_and_by_the_command_line(name: str) -> None:
     called = set(calls(BY_NAME[name]))
     assert "print" not in called or name == "printable.py"
-    assert "say" not in called or part_of(BY_NAME[name]) in ("cli", "report")
+    assert "say" not in called or part_of(BY_NAME[name]) in ("cli", "report", "notebook")
     assert not called & {"sys.stdout.write", "sys.stderr.write", "Console", "rich.print"}
     assert "_Console" not in called or name == "report/terminal.py"
 

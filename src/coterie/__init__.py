@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from coterie.boundary import Boundary as Boundary
+    from coterie.core import Assignment as Assignment
     from coterie.core import Position as Position
     from coterie.core import Round as Round
     from coterie.core import Training as Training
     from coterie.data.frames import from_frame as from_frame
+    from coterie.data.objective import CLASSIFICATION as CLASSIFICATION
     from coterie.data.objective import METRICS as METRICS
+    from coterie.data.objective import MULTILABEL as MULTILABEL
+    from coterie.data.objective import REGRESSION as REGRESSION
     from coterie.data.objective import Metric as Metric
     from coterie.data.objective import Objective as Objective
     from coterie.data.own import from_lists as from_lists
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from coterie.data.world import ClientData as ClientData
     from coterie.data.world import Split as Split
     from coterie.data.world import World as World
+    from coterie.data.world import whole as whole
     from coterie.methods import METHODS as METHODS
     from coterie.models.layout import Layout as Layout
     from coterie.report.explain import explain as explain
@@ -34,10 +40,12 @@ if TYPE_CHECKING:
     from coterie.report.page import write_report as write_report
     from coterie.report.summary import compare as compare
     from coterie.report.summary import summary as summary
+    from coterie.robust import Robust as Robust
     from coterie.runs.checking import check as check
     from coterie.runs.experiment import Experiment as Experiment
     from coterie.runs.export import load as load
     from coterie.runs.export import save as save
+    from coterie.runs.run import Run as Run
     from coterie.runs.run import begin as begin
     from coterie.runs.run import reopen as reopen
     from coterie.runs.run import run as run
@@ -45,15 +53,22 @@ if TYPE_CHECKING:
     from coterie.runs.suggest import suggest as suggest
 
 _PUBLIC = {
+    "Assignment": "core",
+    "Boundary": "boundary",
+    "CLASSIFICATION": "data.objective",
     "ClientData": "data.world",
     "Experiment": "runs.experiment",
     "Layout": "models.layout",
     "METHODS": "methods",
     "METRICS": "data.objective",
+    "MULTILABEL": "data.objective",
     "Metric": "data.objective",
     "Objective": "data.objective",
     "Position": "core",
+    "REGRESSION": "data.objective",
+    "Robust": "robust",
     "Round": "core",
+    "Run": "runs.run",
     "SCENARIOS": "data.scenario",
     "Scenario": "data.scenario",
     "Split": "data.world",
@@ -73,6 +88,7 @@ _PUBLIC = {
     "save": "runs.export",
     "suggest": "runs.suggest",
     "summary": "report.summary",
+    "whole": "data.world",
     "write_report": "report.page",
 }
 """Public name -> module, which is imported on first use: ``coterie --help`` must not wait for PyTorch."""
@@ -89,4 +105,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)  # what users need, without modules and helpers

@@ -22,8 +22,10 @@ import numpy as np
 import scipy
 import torch
 
+from coterie.notebook.tables import by_group, count, frame, labels, mean, partition, some, table
+from coterie.printable import one_line
 from coterie.randomness import Purpose, numpy_generator
-from coterie.settings import check, setting
+from coterie.settings import UserError, check, nearest, setting
 
 __all__ = [
     "STATES",
@@ -493,6 +495,11 @@ class Replies:
     scaled: Mapping[Client, float] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        refused = f", {len(self.refused):,} refused" if self.refused else ""
+        rows = "" if self.updates is None else f", updates of shape {tuple(self.updates.shape)}"
+        return f"<Replies of {count(len(self.clients), 'client')}: {some(self.clients)}{rows}{refused}>"
+
     @property
     def all_updates(self) -> torch.Tensor:
         """The ``updates`` of a plan with ``need="rows"``.
@@ -621,6 +628,9 @@ class Federation:
     dense: tuple[str, ...] = ()
     training: Training = field(default_factory=Training)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {count(len(self.clients), 'client')}, layers {some(self.columns)}>"
+
     @property
     def parameters(self) -> slice:
         """The columns that similarities use: every trainable parameter, no buffer."""
@@ -685,6 +695,16 @@ class Assignment:
     groups: Groups
     path: Mapping[Client, tuple[int, ...]] = field(default_factory=dict)
     ensemble: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Assignment: {partition(self.groups)} clients, models of shape {tuple(self.models.shape)}>"
+
+    def _repr_html_(self) -> str:
+        return table(repr(self)[1:-1], by_group(self.groups))
+
+    def serving(self, client: Client) -> tuple[int, ...]:
+        """Return the positions of the models that serve a client: one, or those of its ensemble."""
+        return self.path.get(client, (self.row[client],)) if self.ensemble else (self.row[client],)
 
 
 Sign = Literal["<", "<=", ">", ">="]
@@ -796,6 +816,9 @@ class Note:
     values: Mapping[str, Mapping[Client, float]] = field(default_factory=dict)
     similarity: Mapping[str, torch.Tensor] = field(default_factory=dict)
     heard: tuple[Client, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Note {self.kind} of {count(len(self.clients), 'client')}: {one_line(self.text, 200)}>"
 
     def __post_init__(self) -> None:
         rows = len(self.order)
@@ -956,6 +979,10 @@ class Position:
     members: tuple[Client, ...] = ()
     missed: Mapping[Client, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        members = count(len(self.members), "member")
+        return f"<Position after round {self.round} ({count(self.exchange, 'exchange')}): {members}>"
+
     def __post_init__(self) -> None:
         if min(self.round, self.exchange) < 0:  # from a forged file
             raise ValueError(f"rounds and exchanges are counted from 0, got {self.round} and {self.exchange}")
@@ -985,6 +1012,9 @@ class Round:
         claimed: Client -> the number of examples that it reports, if it counted for fewer.
         scaled: Client -> the factor by which its update was scaled down.
         names: Client -> its name, if clients have names.
+        main: The name of the main metric; empty if it is unknown.
+        nets: Function of a client's models, rows ``(d,)``, and its own values of layers that makes its net, see
+            :meth:`model`. None if the engine has no such function. It is not pickled.
     """
 
     number: int
@@ -1006,3 +1036,100 @@ class Round:
     claimed: Mapping[Client, int] = field(default_factory=dict)
     scaled: Mapping[Client, float] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
+    main: str = ""
+    nets: Callable[[Sequence[torch.Tensor], torch.Tensor | None], Any] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def groups(self) -> tuple[tuple[Client | str, ...], ...]:
+        """The groups, each as its clients' sorted names, or ids if they have no names."""
+        shown: Mapping[Client, Any] = labels(self.names)
+        return tuple(tuple(sorted(shown.get(client, client) for client in group)) for group in self.assignment.groups)
+
+    def mean(self, metric: str = "") -> float | None:
+        """Return the mean of a metric over the honest clients that have a value of it.
+
+        Args:
+            metric: The name of the metric, or ``loss``; empty for the main metric.
+
+        Returns:
+            The mean; None if this round was not tested, or no client has a value. The mean loss is NaN if one is.
+
+        Raises:
+            UserError: No client has such a metric.
+        """
+        if not self.scores:
+            return None
+        known = list(dict.fromkeys(name for values in self.scores.values() for name in values))
+        name = metric or self._metric
+        if metric and metric not in known:
+            raise UserError(f"there is no metric {metric!r}{nearest(metric, known)} (known: {', '.join(known)})")
+        values = [self.scores[client].get(name) for client in without(self.scores, self.adversaries)]
+        if name == "loss" and any(value is None or math.isnan(value) for value in values):
+            return math.nan  # a model has diverged
+        return mean(values)
+
+    def model(self, client: Client | str) -> Any:
+        """Return the net that serves a client after this round, with the layers of its own if it keeps some.
+
+        Args:
+            client: Its name or its id.
+
+        Returns:
+            A new ``torch.nn.Module`` in evaluation mode. If the method serves the client by several models, it is their
+            ensemble, a :class:`~coterie.engines.served.Ensemble`.
+
+        Raises:
+            UserError: The round has no such client, or is of Flower's server, which does not have the clients' nets.
+        """
+        if self.nets is None:
+            hint = "it is of Flower's server or was pickled; coterie.save writes the models of a recorded run"
+            raise UserError(f"round {self.number} cannot make the net of a client: {hint}")
+        id = self._id(client)
+        rows = [self.assignment.models[row] for row in self.assignment.serving(id)]
+        return self.nets(rows, self.position.kept.get(id))
+
+    def to_pandas(self) -> Any:
+        """Return a pandas data frame with one row per client: round, client, group, and the metrics if it was tested.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return frame(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        shown, group, scores = labels(self.names), row_of(self.assignment.groups), self.scores or {}
+        return [
+            {"round": self.number, "client": shown.get(client, client), "group": group[client], **scores.get(client, {})}
+            for client in sorted(group)
+        ]
+
+    def _id(self, client: Client | str) -> Client:
+        """The id of a client that the round serves. If names are numbers, a number is a name, and else an id."""
+        shown = labels(self.names) or {id: id for id in self.assignment.row}
+        known = {str(name): id for id, name in shown.items()}
+        named = any(isinstance(name, int) for name in shown.values())
+        id = known.get(str(client), -1 if named or not isinstance(client, int) else client)
+        if id in self.assignment.row:
+            return id
+        raise UserError(f"round {self.number} has no client {client!r}{nearest(client, known)} (clients: {some(known)})")
+
+    @property
+    def _metric(self) -> str:
+        """The main metric; if it is unknown, the first besides the loss."""
+        names = next(iter((self.scores or {}).values()), {})
+        return self.main or next((name for name in names if name != "loss"), "loss")
+
+    def __str__(self) -> str:
+        score = None if self.scores is None else self.mean()
+        parts = [partition(self.assignment.groups), *([] if score is None else [f"{self._metric} {score:.3f}"])]
+        return f"round {self.number}: {'; '.join(parts)}; {self.answered:,} of {self.asked:,} replies"
+
+    def __repr__(self) -> str:
+        return f"<R{str(self)[1:]}>"
+
+    def _repr_html_(self) -> str:
+        value = {row["client"]: row.get(self._metric) for row in self._rows()}.get
+        return table(str(self), by_group(self.groups, self._metric, value if self.scores else None))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "nets": None}  # a world's model is often a function that cannot be pickled

@@ -12,6 +12,9 @@ from typing import BinaryIO
 
 from coterie.settings import UserError
 
+Folder = str | os.PathLike[str]
+"""The path of a folder, or an object that has one, such as a :class:`~coterie.runs.run.Run`."""
+
 LARGEST = 1 << 30
 """The default maximum size, in bytes, of a file that is read into memory as a whole."""
 

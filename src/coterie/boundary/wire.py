@@ -21,7 +21,7 @@ OTHERS = "others"
 """Name of the array with the entries behind the parameters, which is sent with a compressed update."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Veiled(Federation):
     """A federation whose rows are mapped as a whole: layers have names, but no columns.
 

@@ -301,7 +301,7 @@ class Objective:
 
     Attributes:
         loss: Function of (outputs, targets) that returns the mean loss of the batch.
-        metrics: Names of :data:`~coterie.data.objective.METRICS`, or name -> :class:`~coterie.data.objective.Metric`,
+        metrics: Names of :data:`coterie.METRICS`, or name -> :class:`coterie.Metric`,
             torchmetrics object or function. A function takes the outputs and targets of a client's whole test set.
         main: The metric by which reports, comparisons and ``target`` judge. None takes the first.
         combine: Function of the outputs ``(m, b, ...)`` of m models that returns the outputs of their ensemble.

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from coterie.core import LONGEST_NAME, Client, Groups, Training, as_groups
-from coterie.data.batches import Batch, Items, rows, size
+from coterie.data.batches import Batch, Items, mapped, rows, size
 from coterie.data.objective import Objective
 from coterie.models.layout import averaging
 from coterie.models.nets import described
+from coterie.notebook.tables import count, some, table
+from coterie.printable import printable
 from coterie.randomness import Purpose, generator, numpy_generator
 from coterie.settings import SettingError, check, setting
 
@@ -227,6 +229,12 @@ class Split:
     def __len__(self) -> int:
         return len(self.index)
 
+    def __repr__(self) -> str:
+        if isinstance(self.inputs, Items):
+            return f"<Split: {count(len(self), 'example')} of {type(self.inputs.dataset).__name__}>"
+        shapes = [mapped(lambda one: tuple(one.shape[1:]), part) for part in (self.inputs, self.targets)]
+        return f"<Split: {count(len(self), 'example')}, inputs of shape {shapes[0]}, targets of shape {shapes[1]}>"
+
     def at(self, positions: torch.Tensor | slice) -> Split:
         """The split of the examples at some positions of this one."""
         targets = None if self.targets is None else rows(self.targets, positions)
@@ -259,6 +267,11 @@ class ClientData:
     validation: Split
     test: Split
     name: str = ""
+
+    def __repr__(self) -> str:
+        name = f" {printable(self.name)}" if self.name else ""
+        parts = (f"{len(getattr(self, part)):,} {part}" for part in ("train", "validation", "test"))
+        return f"<ClientData{name}: {', '.join(parts)} examples>"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -342,6 +355,25 @@ class World:
     def name(self, client: Client) -> str:
         """The client's name, or its id as text."""
         return self.clients[client].name or str(client)
+
+    def __repr__(self) -> str:
+        examples = [sum(len(getattr(data, part)) for data in self.clients.values()) for part in ("train", "validation", "test")]
+        sizes = "{:,} train, {:,} validation and {:,} test examples".format(*examples)
+        truth = "" if self.truth is None else f"; {count(len(self.truth), 'true group')}"
+        names = some([self.name(client) for client in self.clients])
+        return f"<World of {count(len(self.clients), 'client')}: {names}; {sizes}; metric {self.objective.main}{truth}>"
+
+    def _repr_html_(self) -> str:
+        group = {client: number for number, members in enumerate(self.truth or ()) for client in members}
+        shown = [
+            {
+                "client": self.name(client),
+                **{part: len(getattr(data, part)) for part in ("train", "validation", "test")},
+                **({"true group": group.get(client)} if group else {}),
+            }
+            for client, data in self.clients.items()
+        ]
+        return table(repr(self)[1:-1], shown)
 
 
 def check_name(name: str, where: str) -> None:

@@ -421,8 +421,8 @@ class ClientPool:
         """
         personal: list[Tensor] = []
         tests: dict[tuple[int, ...], dict[tuple[int, int], dict[int, list[Client]]]] = {}
-        for client, served in sorted(assignment.row.items()):
-            rows = assignment.path.get(client, (served,)) if assignment.ensemble else (served,)
+        for client in sorted(assignment.row):
+            rows = assignment.serving(client)
             if client in kept:
                 first = len(assignment.models) + len(personal)
                 personal += [own_layers(assignment.models[row], kept[client]) for row in rows]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -38,6 +38,7 @@ from coterie.core import (
 )
 from coterie.data.world import Attendance, World
 from coterie.engines.pool import Answer, ClientPool
+from coterie.engines.served import Nets
 from coterie.engines.workers import EngineError, Hardware
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, seeded
@@ -66,7 +67,7 @@ def rounds(
     start: Position | None = None,
     boundary: Boundary | None = None,
     robust: Robust | None = None,
-) -> Iterator[Round]:
+) -> Generator[Round, None, None]:
     """Run a method over a world, one communication round after the other.
 
     Leaving the loop early stops the workers.
@@ -96,6 +97,7 @@ def rounds(
     hardware.check(world)
     wire, federation = setup(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
+    nets = Nets(world.model, wire, world.objective.combine)
     with ClientPool(world, wire, hardware, robust) as pool:
         while position.round < rounds:
             clock = Clock()
@@ -106,7 +108,7 @@ def rounds(
                 with clock("evaluate"):
                     scores = pool.evaluate(done.assignment, position.kept)
                 done = replace(done, scores=scores)
-            yield done
+            yield replace(done, main=world.objective.main, nets=nets)
 
 
 def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> tuple[Wire, Federation]:

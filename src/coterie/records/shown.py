@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.notebook.tables import labels
 from coterie.printable import printable
 
 ClientId = int | str
@@ -43,10 +44,8 @@ class Shown:
     @classmethod
     def of(cls, world: Mapping[str, Any]) -> Shown:
         """What is needed to show the records of a run with this table ``world`` of ``run.toml``."""
-        names = [printable(name) for name in world.get("names", ())]  # a run may come from another person
-        whole = all(re.fullmatch("0|[1-9][0-9]{0,17}", name) for name in names)
-        labels = {str(c): int(name) if whole else name for c, name in zip(world["clients"], names, strict=False)}
-        return cls(labels, **world.get("metric", {}))
+        known = labels(dict(zip(world["clients"], map(printable, world.get("names", ())), strict=False)))
+        return cls({str(client): label for client, label in known.items()}, **world.get("metric", {}))
 
     def client(self, id: int | str) -> ClientId:
         """The client with this number, or with this number as a key of the records."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ import scipy
 
 from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
-from coterie.files import within
+from coterie.files import Folder, within
+from coterie.notebook.tables import frame, table
 from coterie.records.record import RUN, Line, Record, finite
 from coterie.records.shown import ClientId, ends, shown_as, spread
 from coterie.settings import UserError
@@ -21,7 +23,7 @@ Summary = dict[str, Any]
 """One run as ``--json`` prints it: see :func:`summary`."""
 
 
-def summary(run: Path | str) -> Summary:
+def summary(run: Folder) -> Summary:
     """Summarize the run in directory ``run``, after all rounds completed so far.
 
     If the run has adversaries, ``ari`` and the means, ``std`` and ``min`` cover the honest clients only. Numbers that are
@@ -51,8 +53,8 @@ def summary(run: Path | str) -> Summary:
     Raises:
         UserError: If no round is completed yet.
     """
-    record = Record(run)
-    return summarised(run, *record.shown())
+    run = Path(run)
+    return summarised(run, *Record(run).shown())
 
 
 def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]) -> Summary:
@@ -223,17 +225,17 @@ def scores(lines: Sequence[Line]) -> Summary:
     return {**found, "score": score, one.main: score}
 
 
-def expand(folders: Iterable[Path | str]) -> list[Path]:
+def expand(folders: Folder | Iterable[Folder]) -> list[Path]:
     """Return the run directories among ``folders`` and directly inside them, each once.
 
     Args:
-        folders: Run directories, or folders that contain some.
+        folders: Run directories, or folders that contain some; a single one need not be in a list.
 
     Raises:
         UserError: If one of ``folders`` is a file, or contains no run.
     """
     out: list[Path] = []
-    for folder in map(Path, folders):
+    for folder in map(Path, [folders] if isinstance(folders, str | os.PathLike) else folders):
         if folder.is_file():
             raise UserError(f"{folder} is a file; give the run directory that contains it")
         inside = [folder] if (folder / RUN).is_file() else sorted(p.parent for p in folder.glob(f"*/{RUN}"))
@@ -267,11 +269,41 @@ PARTS = {"score": "mean", "worst": "worst", "std": "std"}
 """Compared numbers that are parts of a summary's score."""
 
 
-def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
+class Comparison(list[dict[str, Any]]):
+    """The result of :func:`coterie.compare`: a list, which notebooks show as a table."""
+
+    def to_pandas(self) -> Any:
+        """Return a pandas data frame with one row per entry.
+
+        Returns:
+            Per entry: the method, the settings in which entries of one method differ, the scenario, the number of seeds, and
+            the mean of each number that is compared, with the ends ``low`` and ``high`` of its interval.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return frame(self._rows({"": "mean", " low": "low", " high": "high"}))
+
+    def _repr_html_(self) -> str:
+        return table("Means over seeds", self._rows({"": "mean"}))
+
+    def _rows(self, parts: Mapping[str, str]) -> list[dict[str, Any]]:
+        """The rows; ``parts`` maps the end of a column's name to a part of the interval."""
+        rows = []
+        for one, words in zip(self, differences(self), strict=True):
+            row = {"method": one["method"], "settings": words, "scenario": one["scenario"], "seeds": len(one["seeds"])}
+            for key in COMPARED:
+                name = one["metric"] if key == "score" else key
+                row |= {f"{name}{end}": one[key][part] for end, part in parts.items()}
+            rows.append(row)
+        return rows
+
+
+def compare(runs: Folder | Iterable[Folder]) -> Comparison:
     """Compare methods, each over its seeds: one entry for all runs that differ in their seed alone.
 
     Args:
-        runs: Run directories, or folders that contain some.
+        runs: Run directories, or folders that contain some; also a single one, or the runs of :func:`coterie.begin`.
 
     Returns:
         One dict per entry. Each of score (the main metric, mean over clients; also under the metric's own name), worst (its
@@ -282,7 +314,22 @@ def compare(runs: Iterable[Path | str]) -> list[dict[str, Any]]:
     Raises:
         UserError: If a folder has no runs.
     """
-    return side_by_side(map(summary, expand(runs)))
+    return Comparison(side_by_side(map(summary, expand(runs))))
+
+
+def differences(compared: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the settings, in words, in which entries of the same method and scenario differ; one text per entry."""
+    out = []
+    for one in compared:
+        alike = [c for c in compared if (c["method"], c["scenario"]) == (one["method"], one["scenario"])]
+        words = [
+            f"{key} {value}"
+            for table in ("settings", "scenario_settings", "training", "boundary", "limits")
+            for key, value in one.get(table, {}).items()
+            if any(other.get(table, {}).get(key) != value for other in alike)
+        ]
+        out.append(", ".join(words))
+    return out
 
 
 def side_by_side(summaries: Iterable[Summary]) -> list[dict[str, Any]]:

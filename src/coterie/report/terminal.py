@@ -18,7 +18,7 @@ from rich.tree import Tree
 from coterie.printable import printable
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
-from coterie.report.summary import Summary, mean_of
+from coterie.report.summary import Summary, differences, mean_of
 
 
 class _Console(Console):
@@ -234,21 +234,6 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
             number(one["evaluations"]["mean"], 0),
             *([number(one["isolated"]["mean"], 2)] if attacked else []),
         )
-    return out
-
-
-def differences(compared: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings, in words, in which entries of the same method and scenario differ; one text per entry."""
-    out = []
-    for one in compared:
-        alike = [c for c in compared if (c["method"], c["scenario"]) == (one["method"], one["scenario"])]
-        words = [
-            f"{key} {value}"
-            for table in ("settings", "scenario_settings", "training", "boundary", "limits")
-            for key, value in one.get(table, {}).items()
-            if any(other.get(table, {}).get(key) != value for other in alike)
-        ]
-        out.append(", ".join(words))
     return out
 
 

@@ -49,6 +49,7 @@ from coterie.engines.workers import Hardware
 from coterie.files import expanded
 from coterie.methods import METHODS, method_class
 from coterie.models import nets
+from coterie.notebook.tables import count, some
 from coterie.records.record import ROUNDS, RUN, read_any
 from coterie.records.store import KEPT
 from coterie.robust import Robust
@@ -137,6 +138,10 @@ class Experiment:
     )
     data: str | None = setting(None, "folder of the data set's files, or your table")
     origin: Origin | None = dataclasses.field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        methods, seeds = some([method.name for method in self.methods]), some(self.seeds)
+        return f"<Experiment: {methods} over {self.scenario}; seeds {seeds}; {count(self.rounds, 'round')}>"
 
     def __post_init__(self) -> None:
         check(self)

@@ -12,7 +12,7 @@ import math
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,8 @@ from coterie.boundary import Boundary, Wire
 from coterie.core import Assignment, Client, Cohort, Position
 from coterie.data.objective import COMBINED, mean_probability
 from coterie.data.scenario import OwnWorld
-from coterie.files import read_within
+from coterie.engines.served import Ensemble
+from coterie.files import Folder, read_within
 from coterie.models import nets
 from coterie.models import nets as models
 from coterie.models.layout import Layout, own_layers
@@ -240,7 +241,7 @@ Key = tuple[int, Client | None]
 
 
 def save(
-    run: Path | str,
+    run: Folder,
     to: Path | str,
     progress: Callable[[], None] | None = None,
     *,
@@ -387,24 +388,6 @@ def _files(
 
 # ----------------------------------------------------------------------------------------------------
 # Loading: nets from the models that :mod:`coterie.runs.export` has written.
-
-
-class Ensemble(nn.Module):
-    """Several nets as one.
-
-    Args:
-        nets: The nets.
-        combine: Function of their outputs ``(m, b, ...)``. For class labels, it gives the logarithm of the mean class
-            probabilities, and a softmax of this the mean probabilities.
-    """
-
-    def __init__(self, nets: Sequence[nn.Module], combine: Callable[[Tensor], Tensor] = mean_probability) -> None:
-        super().__init__()
-        self.nets, self.combine = nn.ModuleList(nets), combine
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The combined outputs of the nets for the inputs ``x``."""
-        return self.combine(torch.stack([net(x) for net in self.nets]))
 
 
 def load(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,14 +26,17 @@ from coterie.data.scenario import OwnWorld, Scenario, find
 from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.workers import EngineError
-from coterie.files import within
+from coterie.files import Folder, within
 from coterie.methods import method_class
 from coterie.models import nets
+from coterie.notebook.progress import followed
+from coterie.notebook.tables import by_group, count, frame, some, table
+from coterie.printable import printable
 from coterie.records.checksum import sealed_toml
 from coterie.records.codec import DamagedError, from_stored
 from coterie.records.record import RUN, Line, Record, read_recorded, to_toml
 from coterie.records.record import versions as versions
-from coterie.records.shown import Shown, ends
+from coterie.records.shown import Shown, ends, id_of, shown_as, spread
 from coterie.records.store import LOCK, PART, SCHEMA, held, write_whole
 from coterie.robust import Robust
 from coterie.runs.experiment import Experiment, data_folder, make, own, read
@@ -69,6 +72,7 @@ def run(
     start: Position | None = None,
     boundary: Boundary | None = None,
     robust: Robust | None = None,
+    progress: bool = False,
 ) -> Iterator[Round]:
     """Run a method over a scenario.
 
@@ -90,6 +94,7 @@ def run(
         start: The ``position`` of an earlier round, from which the run continues.
         boundary: Changes that are made to updates on their way to the server.
         robust: Bounds on the influence of one client on the others.
+        progress: Whether to show the progress: a bar if tqdm is installed, otherwise a line per round on stderr.
 
     Yields:
         Each communication round when it ends.
@@ -108,7 +113,7 @@ def run(
         world = replace(world, training=training)
     if start is None:
         trial(world, seed)
-    return inprocess.rounds(
+    made = inprocess.rounds(
         chosen,
         world,
         rounds=rounds,
@@ -122,6 +127,7 @@ def run(
         boundary=boundary,
         robust=robust,
     )
+    return followed(made, chosen.name, rounds) if progress else made
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,31 @@ class Run:
 
     folder: Path
     experiment: Experiment
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name}, {count(self.experiment.rounds, 'round')}, in {printable(str(self.folder))}>"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.name}, {self.folder}"
+        try:
+            lines = self.record.shown()[1] if self.record.begun else []
+        except UserError as error:  # a notebook shows the run all the same
+            return table(f"{title}: {error}", [])
+        if not lines:
+            return table(f"{title}: no round has been made yet", [])
+        last, tested = lines[-1], next((line for line in reversed(lines) if line["tested"]), None)
+        metric, of = shown_as(last).main, {} if tested is None else tested["clients"]
+        rows = by_group(last["groups"], metric, lambda client: of.get(str(client), {}).get(metric))
+        score = "" if tested is None else f", {metric} {spread(tested)['mean']:.3f}"
+        return table(f"{title}: round {last['round']} of {self.experiment.rounds}{score}", rows)
+
+    @property
+    def name(self) -> str:
+        """Its method and its seed, in words."""
+        return f"{self.method.name} seed {self.seed}"
 
     @property
     def record(self) -> Record:
@@ -162,11 +193,30 @@ class Run:
             return False
         return True
 
-    def rounds(self, workers: int | None = None) -> Iterator[Round]:
+    def to_pandas(self) -> Any:
+        """Return the recorded rounds as a pandas data frame.
+
+        Returns:
+            One row per round and client: round, client, group, and loss and metrics, which only tested rounds have. If
+            there are hostile clients, ``adversary`` marks them.
+
+        Raises:
+            UserError: pandas is not installed, no round has begun, or the records are damaged.
+        """
+        return frame(self._rows())
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for line in self.record.shown()[1]:
+            id = id_of(line)
+            for client, entry in line["clients"].items():
+                yield {"round": line["round"], "client": id(client), **entry}
+
+    def rounds(self, workers: int | None = None, progress: bool = False) -> Iterator[Round]:
         """Start or resume the run.
 
         Args:
             workers: Processes that train; None for the experiment's number.
+            progress: Whether to show the progress, see :func:`coterie.run`.
 
         Yields:
             Each round that was missing, after it is recorded.
@@ -176,6 +226,10 @@ class Run:
             UserError: The run cannot be resumed: a file is damaged or of a newer Coterie, the data have changed, or code or
                 a secret is needed and was not given.
         """
+        made = self._rounds(workers)
+        return followed(made, self.name, self.experiment.rounds) if progress else made
+
+    def _rounds(self, workers: int | None) -> Generator[Round, None, None]:
         if self.finished():
             self.record.checkpoints.prune(self.experiment.checkpoints_kept)  # the process may have been killed before this
             return
@@ -246,6 +300,44 @@ class Run:
         if self.experiment.target is not None:
             recorded = Shown.of(self.record.description()["world"]).line(recorded)
         return ends(recorded, self.experiment.rounds, self.experiment.target)
+
+
+class Runs(tuple[Run, ...]):
+    """The runs of a folder."""
+
+    __slots__ = ()
+
+    def finish(self, workers: int | None = None, progress: bool = False) -> Runs:
+        """Make all rounds that are missing, one run after the other.
+
+        Args:
+            workers: Processes that train; None for the experiment's number.
+            progress: Whether to show the progress, see :func:`coterie.run`.
+
+        Returns:
+            These runs.
+
+        Raises:
+            UserError: As :meth:`coterie.Run.rounds`.
+        """
+        for one in self:
+            for _ in one.rounds(workers, progress):
+                pass
+        return self
+
+    def to_pandas(self) -> Any:
+        """Return the data frames of all runs as one, with the name of the run's folder in the first column, ``run``.
+
+        Raises:
+            UserError: As :meth:`coterie.Run.to_pandas`.
+        """
+        return frame({"run": one.folder.name, **row} for one in self for row in one._rows())
+
+    def __repr__(self) -> str:
+        return f"<{count(len(self), 'run')}: {some([one.name for one in self])}>"
+
+    def _repr_html_(self) -> str:
+        return "".join(one._repr_html_() for one in self)
 
 
 def _secret_of(experiment: Experiment) -> dict[str, str]:
@@ -353,7 +445,7 @@ def begin(
     folder: Path | str,
     methods: Sequence[str | Method[Any]] | str | Method[Any] = ("fedavg", "split-half"),
     **settings: Any,
-) -> tuple[Run, ...]:
+) -> Runs:
     """Create the runs of an experiment, or of methods over your own world, in a new folder.
 
     Before any file is written, the world of the first seed is built and each method makes its first plan. So a mistake
@@ -369,7 +461,7 @@ def begin(
             ``seeds`` and ``training``.
 
     Returns:
-        The runs, in which no round has been made yet.
+        The runs, in which no round has been made yet. ``finish()`` makes all rounds; each run has ``rounds()`` for a loop.
 
     Raises:
         UserError: The folder is not empty, or a setting is wrong.
@@ -378,10 +470,7 @@ def begin(
         Record FedAvg and split-half over your own world, then show the report:
 
         >>> runs = coterie.begin(my_world, "runs/mine", ["fedavg", "split-half"], rounds=20)  # doctest: +SKIP
-        >>> for one in runs:  # doctest: +SKIP
-        ...     for round in one.rounds():
-        ...         pass
-        >>> coterie.write_report("runs/mine")  # doctest: +SKIP
+        >>> coterie.write_report(runs.finish(progress=True), "mine.html")  # doctest: +SKIP
     """
     folder = Path(folder)
     if not isinstance(experiment, Experiment):
@@ -409,10 +498,10 @@ def begin(
     return runs_
 
 
-def _runs(experiment: Experiment, folder: Path) -> tuple[Run, ...]:
+def _runs(experiment: Experiment, folder: Path) -> Runs:
     """The runs: a single one is in the folder itself, several have a subfolder each."""
     if len(experiment.methods) == len(experiment.seeds) == 1:
-        return (Run(folder, experiment),)
+        return Runs((Run(folder, experiment),))
     names = [method.name for method in experiment.methods]
     seen: Counter[str] = Counter()
     runs = []
@@ -421,16 +510,16 @@ def _runs(experiment: Experiment, folder: Path) -> tuple[Run, ...]:
         label = method.name if names.count(method.name) == 1 else f"{method.name}-{seen[method.name]}"
         for seed in experiment.seeds:
             runs.append(Run(folder / f"{label}-seed{seed}", replace(experiment, methods=(method,), seeds=(seed,))))
-    return tuple(runs)
+    return Runs(runs)
 
 
 def reopen(
-    folder: Path | str,
+    folder: Folder,
     *,
     trust_code: bool = False,
     secret: int | None = None,
     world: World | Callable[[int], World] | None = None,
-) -> tuple[Run, ...]:
+) -> Runs:
     """The runs of a run directory or an experiment's folder, finished or not.
 
     Args:

@@ -37,6 +37,8 @@ from coterie.methods.acfl import Rule, layers_compared
 from coterie.methods.cfl import GroupUpdates
 from coterie.methods.split_half import Evidence, SplitHalfState, confirmed, evidence_of, members_of, several, together
 from coterie.models.layout import own_layers
+from coterie.notebook.tables import partition, some
+from coterie.printable import printable
 from coterie.records.codec import from_stored
 from coterie.records.record import Line
 from coterie.runs.experiment import data_folder
@@ -206,6 +208,10 @@ class Suggestion:
     caveats: tuple[str, ...]
     left_out: Mapping[Client, str]
     exchanges: int
+
+    def __repr__(self) -> str:
+        advice = some([f"{one.method} {one.sure}" for one in self.advice])
+        return f"<Suggestion for {printable(self.run)}: {partition(self.finding.groups)} clients; advice: {advice}>"
 
     def best(self, method: str) -> Advice:
         """The advice to follow for a method.

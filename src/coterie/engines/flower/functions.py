@@ -18,6 +18,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from coterie import training
 from coterie.core import Training
 from coterie.data.world import ClientData, Objective, Split
+from coterie.engines.served import Ensemble
 
 Train = Callable[[nn.Module, Dataset[Any], dict[str, Any]], Any]
 """Function of (net, data set, config) that trains the net in place."""
@@ -124,20 +125,3 @@ class FunctionLearner(training.Learner):
 
     def _examples(self, index: Tensor) -> Dataset[Any]:
         return Subset(self.functions.pool, index.tolist())
-
-
-class Ensemble(nn.Module):
-    """Several nets that are tested as one.
-
-    Args:
-        voices: The nets.
-        combine: Function of their outputs, see :class:`~coterie.data.world.Objective`.
-    """
-
-    def __init__(self, voices: Sequence[nn.Module], combine: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.voices, self.combine = nn.ModuleList(voices), combine
-
-    def forward(self, *inputs: Any) -> Tensor:
-        """Combine the nets' outputs."""
-        return self.combine(torch.stack([voice(*inputs) for voice in self.voices]))

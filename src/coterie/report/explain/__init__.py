@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from coterie.files import Folder
 from coterie.records.record import finite
 from coterie.report.explain import client_history, run_history
 from coterie.report.explain.view import read
@@ -18,7 +19,7 @@ WIDTH = 100
 """Columns of a line of text."""
 
 
-def explain(run: Path | str, client: int | str | None = None, round: int | None = None) -> dict[str, Any]:
+def explain(run: Folder, client: int | str | None = None, round: int | None = None) -> dict[str, Any]:
     """Return what ``coterie explain RUN --json`` prints: the run's decisions, or those that concern one client.
 
     docs/explain.md has the fields.
@@ -31,7 +32,7 @@ def explain(run: Path | str, client: int | str | None = None, round: int | None 
     Raises:
         UserError: If there is no such run, round or client.
     """
-    history = read(run, round)
+    history = read(Path(run), round)
     found = run_history.run_history(history) if client is None else client_history.client_history(history, client)
     result: dict[str, Any] = finite(found)
     return result

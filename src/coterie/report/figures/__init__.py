@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coterie.files import Folder
 from coterie.report.figures import style
 from coterie.report.gathered import gather
 from coterie.report.summary import expand
@@ -13,7 +14,7 @@ KINDS = ("groups", "score", "accuracy", "loss", "similarity", "criteria", "traff
 SUFFIXES = (".pdf", ".png", ".svg")
 
 
-def plot(run: Path | str, kind: str, out: Path | str, round: int | None = None) -> Path:
+def plot(run: Folder, kind: str, out: Path | str, round: int | None = None) -> Path:
     """Draw one figure of the run in directory ``run``; the same records make the same file. Needs Matplotlib.
 
     Args:

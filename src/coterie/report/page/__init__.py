@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from coterie.files import Folder
 from coterie.records.store import write_whole
 from coterie.report.page.document import document, page
 from coterie.settings import UserError
@@ -17,11 +18,11 @@ from coterie.settings import UserError
 SUFFIXES = (".html", ".htm")
 
 
-def write_report(runs: Iterable[Path | str], to: Path | str, *, warn: Callable[[str], None] = warnings.warn) -> Path:
+def write_report(runs: Folder | Iterable[Folder], to: Path | str, *, warn: Callable[[str], None] = warnings.warn) -> Path:
     """Write the page of some runs to the file ``to``, completely or not at all.
 
     Args:
-        runs: Run directories, or folders that contain some.
+        runs: Run directories, or folders that contain some; also a single one, or the runs of :func:`coterie.begin`.
         to: The file to write, which ends in .html or .htm.
         warn: Receives a sentence on matrices that are missing or damaged, and so not on the page; by default it issues a
             warning.

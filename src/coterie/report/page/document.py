@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from coterie.files import Folder
 from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Line, Record, finite
@@ -48,7 +49,7 @@ WALKS = ("arrive", "walk", "join", "move", "wait", "leave", "node")
 """Kinds of notes about single clients that look for their group."""
 
 
-def document(runs: Iterable[Path | str]) -> dict[str, Any]:
+def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
     """Return the document that the page of these runs shows.
 
     Args:

@@ -1,0 +1,71 @@
+"""The progress of a run in a notebook or a script: a bar if tqdm is installed, otherwise one line per round on stderr."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any, Protocol, TypeVar
+
+from coterie.printable import say
+
+
+class Numbered(Protocol):
+    """A round: it has a number from 1, and a text that says what happened in it."""
+
+    @property
+    def number(self) -> int:
+        """The number, from 1."""
+        ...
+
+
+R = TypeVar("R", bound=Numbered)
+
+
+def followed(rounds: Generator[R, None, None], name: str, total: int) -> Iterator[R]:
+    """Show the progress of some rounds while they are made.
+
+    Args:
+        rounds: The rounds. They are closed if the caller stops early.
+        name: The name of the run.
+        total: Number of its last round.
+
+    Yields:
+        The rounds.
+    """
+    with closing(rounds):
+        bar = _bar()
+        yield from _lines(rounds, name, total) if bar is None else _drawn(bar, rounds, name, total)
+
+
+def _drawn(bar: Any, rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
+    with bar(desc=name, total=total, unit="round") as shown:
+        for done in rounds:
+            if not shown.n:  # a run that goes on begins where it stopped
+                shown.initial = shown.n = done.number - 1
+            shown.set_postfix_str(_event(done), refresh=False)
+            shown.update()
+            yield done
+        shown.leave = bool(shown.n)  # no bar is left of a run that was finished before
+
+
+def _lines(rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
+    for done in rounds:
+        say(f"{name}: round {done.number} of {total}: {_event(done)}", sys.stderr)
+        yield done
+
+
+def _event(done: Numbered) -> str:
+    return str(done).partition(": ")[2]
+
+
+def _bar() -> Any:
+    """The class of tqdm's bars for this notebook or terminal, without its thread; None if tqdm is not installed."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # without ipywidgets a notebook gets the bar of a terminal
+            from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    # tqdm's thread looks after slow bars. An engine forks its workers, and a process that forks must have no other threads.
+    return type("Bar", (tqdm,), {"monitor_interval": 0})

@@ -1,0 +1,138 @@
+"""Short texts, HTML tables and data frames of what an object holds.
+
+Names come from clients, so they are untrusted: texts are made printable, and tables are escaped.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from coterie.printable import printable
+from coterie.settings import UserError
+
+ROWS = 20
+"""Most rows of an HTML table."""
+
+LISTED = 6
+"""Most entries of a list in a text."""
+
+
+def labels(names: Mapping[int, str]) -> dict[int, int | str]:
+    """Client -> its name as people read it. Names that are all whole numbers become numbers.
+
+    Example:
+        >>> labels({0: "10", 1: "7"}), labels({0: "10", 1: "north"})
+        ({0: 10, 1: 7}, {0: '10', 1: 'north'})
+    """
+    whole = all(re.fullmatch("0|[1-9][0-9]{0,17}", name) for name in names.values())
+    return {client: int(name) if whole else name for client, name in names.items()}
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> count(1, "group"), count(1440, "example")
+        ('1 group', '1,440 examples')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def some(values: Collection[Any], most: int = LISTED) -> str:
+    """Return the first values in words, each printable and cut to 40 characters.
+
+    Example:
+        >>> some([0, 1, 2]), some(range(9), most=3)
+        ('0, 1, 2', '0, 1, 2, ...')
+    """
+    texts = [printable(str(value)) for value, _ in zip(values, range(most), strict=False)]
+    cut = [text if len(text) <= 40 else f"{text[:37]}..." for text in texts]
+    return ", ".join(cut) + (", ..." if len(values) > most else "")
+
+
+def partition(groups: Collection[Sequence[Any]]) -> str:
+    """Return the number of groups in words, and their sizes.
+
+    Example:
+        >>> partition([[0, 1], [2]]), partition([[0, 1]])
+        ('2 groups of 2, 1', '1 group of 2')
+    """
+    return f"{count(len(groups), 'group')} of {some([len(group) for group in groups])}"
+
+
+def by_group(
+    groups: Iterable[Sequence[Any]], metric: str = "", value: Callable[[Any], float | None] | None = None
+) -> list[dict[str, Any]]:
+    """Return one row per group.
+
+    Args:
+        groups: The clients of each group.
+        metric: The name of a metric.
+        value: Client -> its value of the metric, or None.
+
+    Returns:
+        The rows: the group's number, its size, its clients and the mean of the metric over those that have it.
+    """
+    rows = []
+    for number, group in enumerate(groups):
+        row: dict[str, Any] = {"group": number, "size": len(group), "clients": some(group, most=2 * LISTED)}
+        if value is not None:
+            row[metric] = mean(value(client) for client in group)
+        rows.append(row)
+    return rows
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known, which are neither None nor NaN; None if none is.
+
+    Example:
+        >>> mean([1.0, None, 2.0]), mean([])
+        (1.5, None)
+    """
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return sum(known) / len(known) if known else None
+
+
+def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return an HTML table of at most :data:`ROWS` rows, below a title; all text is escaped.
+
+    Args:
+        title: The title.
+        rows: The rows, all with the same columns.
+
+    Returns:
+        The HTML.
+    """
+    head = "".join(f"<th>{_cell(name)}</th>" for name in (rows[0] if rows else ()))
+    body = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row.values())}</tr>" for row in rows[:ROWS])
+    more = f"<p>… and {len(rows) - ROWS:,} more</p>" if len(rows) > ROWS else ""
+    return f"<p>{_cell(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        value = f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "–" if value is None else escape(printable(str(value)))
+
+
+def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """Return a pandas data frame.
+
+    Args:
+        rows: Its rows; a value that is None or missing is NaN.
+
+    Returns:
+        The data frame.
+
+    Raises:
+        UserError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise UserError("to_pandas needs pandas: pip install 'coterie[notebook]'") from error
+    return pandas.DataFrame([{name: math.nan if value is None else value for name, value in row.items()} for row in rows])
