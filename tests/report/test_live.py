@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from coterie.report import live
-from coterie.report.live import EDGE, Live, Pace, Steps, watched
+from coterie.report.live import EDGE, Live, Pace, Steps, divergence, watched
 
 
 def line(round: int, groups: list[list[int]], tested: bool = True, parts: list[list[int]] | None = None) -> dict[str, Any]:
@@ -30,6 +30,7 @@ def line(round: int, groups: list[list[int]], tested: bool = True, parts: list[l
         "notes": notes,
         "asked": 9,
         "answered": 7,
+        "refused": {},
     }
 
 
@@ -168,3 +169,22 @@ def test_the_first_round_of_a_run_does_not_count_for_long(clock: Clock) -> None:
     pace.begin(1, 10)
     assert pace.left_of_all() == ", 24 s left"
     assert pace.left() == ""
+
+
+def test_divergence_is_said_when_it_happens_and_once(capsys: pytest.CaptureFixture[str]) -> None:
+    diverged = line(2, [[0, 1], [2]])
+    diverged["clients"]["1"]["loss"] = None
+    refused = {**line(3, [[0, 1], [2]]), "refused": {"2": "its update has a NaN", "0": "the same"}, "asked": 3}
+    untested = line(1, [[0, 1], [2]])
+    untested["clients"]["0"]["loss"] = None  # it has no test examples
+    assert divergence(untested, None) == divergence(untested, untested) == ""
+    assert divergence({**refused, "asked": 5}, None) == ""
+    with Live(None, ["cfl"], 9) as live:
+        live.begin(0, 0)
+        for one in (line(1, [[0, 1], [2]]), diverged, refused):
+            live.show(0, one)
+        live.begin(0, 0)
+        live.show(0, refused)
+    first, second = capsys.readouterr().err.splitlines()
+    assert "cfl: in round 2, training has diverged for 1 client, for example client 1: a smaller training.lr" in first
+    assert "cfl: in round 3, 2 clients were refused, for example client 2: its update has a NaN" in second

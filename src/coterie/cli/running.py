@@ -130,6 +130,7 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
     """Finish the unfinished runs, then print the result."""
     from coterie.engines.workers import EngineError
     from coterie.records.record import line
+    from coterie.records.shown import Shown
     from coterie.report.live import Live, watched
     from coterie.tracking import Tracking
 
@@ -141,8 +142,10 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
         ):
             for number, one in enumerate(runs):
                 live.begin(number, len(one.record.lines()))
+                shown = None
                 for done in one.rounds(arguments.workers):
-                    live.show(number, line(done))
+                    shown = shown or Shown.of(one.record.description()["world"])
+                    live.show(number, shown.line(line(done)))
                     tracking.follow(one.folder)
                 live.end(number)
                 tracking.follow(one.folder)

@@ -232,6 +232,8 @@ class Metric:
         Returns:
             Suffix -> number: one with the empty suffix, or one for each name that the function gives.
         """
+        if isinstance(outputs, torch.Tensor) and not outputs.isfinite().all():
+            return {"": math.nan}  # the model has diverged
         found = self.function(outputs, targets)
         if isinstance(found, Mapping):
             return {f"/{name}": float(value) for name, value in found.items()}

@@ -331,8 +331,8 @@ class World:
     def _take_names(self) -> None:
         """Give clients with names ids, and check the names."""
         if any(isinstance(client, str) for client in self.clients):
-            for name in self.clients:
-                check_name(str(name), "clients")
+            for key in self.clients:
+                check_name(str(key), "clients")
             ids = {name: id for id, name in enumerate(self.clients)}
             named = {ids[name]: replace(data, name=str(name)) for name, data in self.clients.items()}
             object.__setattr__(self, "clients", named)

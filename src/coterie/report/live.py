@@ -117,7 +117,8 @@ class Live:
         self.pace = Pace([name.partition("-seed")[0] for name in self.names], rounds)
         self.number = self.finished = 0
         self.last: Line | None = None
-        self.tested = ""
+        self.scored: Line | None = None
+        self.tested, self.warned = "", False
 
     def __enter__(self) -> Live:
         self.screen.__enter__()
@@ -128,7 +129,7 @@ class Live:
 
     def begin(self, number: int, done: int) -> None:
         """Show that the run with this ``number`` starts, or continues after ``done`` rounds."""
-        self.number, self.last, self.tested = number, None, ""
+        self.number, self.last, self.scored, self.tested, self.warned = number, None, None, "", False
         self.pace.begin(number, done)
         self.screen.write(self._lines, at_once=True)
 
@@ -136,7 +137,11 @@ class Live:
         """Show that a round of the run with this ``number`` has been recorded as ``line``."""
         self.pace.ended(line["round"])
         self.last = line
+        if not self.warned and (problem := divergence(line, self.scored)):
+            self.warned = True
+            self.tell(f"{self.names[number]}: {problem}")
         if line["tested"]:
+            self.scored = line
             mean = spread(line)["mean"]  # not a number if it was not measured or the models diverged
             self.tested = f"{shown_as(line).main} {terminal.number(mean if math.isfinite(mean) else None)}"
         for note in line["notes"]:
@@ -174,6 +179,25 @@ class Live:
             yield line_of(", ".join(filter(None, (replies, self.tested, groups(self.last["groups"])))))
         if len(self.names) > 1:
             yield bar("all runs", self.pace.share(), 1, f"{self.finished} of {len(self.names)} done{self.pace.left_of_all()}")
+
+
+def divergence(line: Line, before: Line | None) -> str:
+    """Return a sentence if training diverges in a round, else an empty text.
+
+    Args:
+        line: The record of the round.
+        before: The record of the last tested round before it, or None.
+    """
+    refused = line["refused"]
+    if refused and 2 * len(refused) >= line["asked"]:
+        client, why = next(iter(refused.items()))
+        return f"in round {line['round']}, {count(len(refused), 'client')} were refused, for example client {client}: {why}"
+    known = [c for c, entry in before["clients"].items() if entry["loss"] is not None] if before and line["tested"] else []
+    lost = [c for c in known if c in line["clients"] and line["clients"][c]["loss"] is None]
+    if not lost:
+        return ""
+    many = f"in round {line['round']}, training has diverged for {count(len(lost), 'client')}, for example client {lost[0]}"
+    return f"{many}: a smaller training.lr, or training.clip, may help"
 
 
 def groups(found: Sequence[Sequence[int]]) -> str:
