@@ -24,6 +24,7 @@ from typing import Any
 import choosing_tables
 import example_source
 import experiment_tables
+import problem_tables
 import published_tables
 import study_tables
 import suggest_table
@@ -182,6 +183,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "experiment": experiment_tables.experiment,
     **study_tables.PARTS,
     **suggest_table.PARTS,
+    **problem_tables.PARTS,
     **example_source.PARTS,
     **published_tables.PARTS,
     **choosing_tables.PARTS,

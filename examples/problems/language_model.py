@@ -36,5 +36,8 @@ def world(seed):
     training = coterie.Training(optimizer="adam", lr=0.01, batch=16, epochs=2)
     return coterie.from_lists(
         {name: (text[:, :-1], text[:, 1:]) for name, text in lines.items()},
-        model=Writer, objective=objective, training=training, seed=seed,
+        model=Writer,
+        objective=objective,
+        training=training,
+        seed=seed,
     )

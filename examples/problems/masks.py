@@ -6,8 +6,15 @@ from transformers import BertConfig, BertForSequenceClassification
 import coterie
 
 CONFIG = BertConfig(
-    vocab_size=30, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
-    max_position_embeddings=16, num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    vocab_size=30,
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=16,
+    num_labels=2,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
 )
 
 
@@ -24,6 +31,4 @@ def reviews(seed, shop):
 def world(seed):
     shops = {f"shop {i}": reviews(seed, i) for i in range(6)}
     training = coterie.Training(optimizer="adam", lr=0.003, batch=32, epochs=2)
-    return coterie.from_lists(
-        shops, model=lambda: BertForSequenceClassification(CONFIG), training=training, seed=seed
-    )
+    return coterie.from_lists(shops, model=lambda: BertForSequenceClassification(CONFIG), training=training, seed=seed)

@@ -44,6 +44,10 @@ def world(seed):
     objective = coterie.Objective(metrics=["ExactMatch", "accuracy"])
     training = coterie.Training(optimizer="adam", lr=0.01, batch=20, epochs=3)
     return coterie.from_lists(
-        schools, model=lambda: T5ForConditionalGeneration(CONFIG), objective=objective, training=training,
-        collate=padded, seed=seed,
+        schools,
+        model=lambda: T5ForConditionalGeneration(CONFIG),
+        objective=objective,
+        training=training,
+        collate=padded,
+        seed=seed,
     )
