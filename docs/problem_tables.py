@@ -33,10 +33,11 @@ def problems() -> str:
 def adapters() -> str:
     """What the adapters of a large transformer cost."""
     one = json.loads((RESULTS / "adapters.json").read_text())
+    size, sent, memory = one["parameters"] / 1e6, one["bytes"] / 1e6, one["memory"] / 1e9
     return (
-        f"With adapters of a BERT of {one['parameters'] / 1e6:.0f} million parameters, a client sends {one['bytes'] / 1e6:.1f} MB "
-        f"in a round, {one['share']:.2%} of\nthe model. 20 clients and two worker processes take {one['memory'] / 1e9:.1f} GB of "
-        "memory in all (`python benchmarks/adapters.py`).\n"
+        f"With adapters of a BERT of {size:.0f} million parameters, a client sends {sent:.1f} MB in a round, {one['share']:.2%} "
+        f"of\nthe model. 20 clients and two worker processes take {memory:.1f} GB of memory in all\n"
+        "(`python benchmarks/adapters.py`).\n"
     )
 
 
