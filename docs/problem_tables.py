@@ -35,8 +35,8 @@ def adapters() -> str:
     one = json.loads((RESULTS / "adapters.json").read_text())
     size, sent, memory = one["parameters"] / 1e6, one["bytes"] / 1e6, one["memory"] / 1e9
     return (
-        f"With adapters of a BERT of {size:.0f} million parameters, a client sends {sent:.1f} MB in a round, {one['share']:.2%} "
-        f"of\nthe model. 20 clients and two worker processes take {memory:.1f} GB of memory in all\n"
+        f"With adapters of a BERT of {size:.0f} million parameters, a client sends {sent:.1f} MB in a round, "
+        f"{one['share']:.2%} of\nthe model. 20 clients and two worker processes take {memory:.1f} GB of memory in all\n"
         "(`python benchmarks/adapters.py`).\n"
     )
 
