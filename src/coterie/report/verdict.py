@@ -342,6 +342,26 @@ def _simpler(one: Entry) -> tuple[float, bool]:
     return one.groups, one.method != "fedavg"
 
 
+def gains(contest: Contest) -> dict[str, dict[str, Any]]:
+    """Return how much better each run is than FedAvg's run of the same seed, in the last round that both have tested.
+
+    Args:
+        contest: The comparison.
+
+    Returns:
+        Run directory -> the round, and of: ``(client, by, sign)`` of each client, see :class:`Gain`. Empty without a run of
+        FedAvg.
+    """
+    base, out = contest.find("fedavg"), {}
+    for one in contest.entries if base else ():
+        for seed in sorted(one.trials.keys() & base.trials.keys()) if base and one is not base else ():
+            pair = _shared([Entry(each.label, {seed: each.trials[seed]}) for each in (one, base)])
+            found = {client: pair.gain(*pair.entries, client) for client in pair.clients if len(pair.entries) == 2}
+            of = [(client, gain.by, gain.sign) for client, gain in found.items() if gain]
+            out[one.trials[seed].said["run_dir"]] = {"round": pair.round, "of": of}
+    return out
+
+
 # ----------------------------------------------------------------------------------------------------
 # The verdict in words.
 
@@ -530,5 +550,5 @@ def paragraphs(said: Mapping[str, Any], listed: Callable[[Sequence[ClientId]], s
     """
     groups = [listed(group) for group in said["groups"][:GROUPS]]
     more = [f"and {len(said['groups']) - GROUPS} more"] if len(said["groups"]) > GROUPS else []
-    names = f" {' | '.join([*groups, *more])}." if len(said["groups"]) > 1 else ""
-    return [text for text in (f"{said['found']}{names}", *said["better"], said["use"]) if text]
+    names = f": {' | '.join([*groups, *more])}." if len(said["groups"]) > 1 else "."
+    return [text for text in (f"{said['found'].removesuffix('.')}{names}", *said["better"], said["use"]) if text]

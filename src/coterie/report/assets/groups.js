@@ -1,10 +1,23 @@
 "use strict";
 // Groups over the rounds: a row per client, a block per group; and the same as a list, with the reasons.
 
-/** Colours of a run: groups of now in their order, true groups like the group that has most of their members, others grey. */
+/** The colour of each group of a page, by its members: the same group has the same colour in all sections. */
+const coloured = new Map();
+
+/** Colours of a run: groups of now, true groups like the group that has most of their members, others grey. */
 function colours(run) {
   const shown = new Map();
-  for (const client of run.clients) if (client.node >= 0 && !shown.has(client.node)) shown.set(client.node, palette(shown.size));
+  const now = new Map();
+  for (const client of run.clients) if (client.node >= 0) now.set(client.node, [...(now.get(client.node) || []), client.id]);
+  for (const ids of now.values()) ids.sort();
+  const keys = new Map([...now].map(([node, ids]) => [node, JSON.stringify(ids)]));
+  for (const [node, key_] of keys) if (coloured.has(key_)) shown.set(node, coloured.get(key_));
+  for (const [node, key_] of keys) {
+    if (shown.has(node)) continue;
+    const free = (used) => Array.from({ length: 8 }, (_, j) => palette(j)).find((value) => !used.includes(value));
+    shown.set(node, free([...coloured.values()]) || free([...shown.values()]) || palette(shown.size));
+    coloured.set(key_, shown.get(node));
+  }
   const taken = new Map();
   for (let i = 0; i < (run.true_groups || []).length; i += 1) {
     const inside = run.clients.filter((client) => client.truth === i);
@@ -36,7 +49,7 @@ function groupsMap(run, ui) {
   const label = `Groups of ${plural(n, "client")} over ${plural(rounds, "round")}.`;
   const box = drawn((width) => {
     const left = run.true_groups ? 34 : 12;
-    const right = 150;
+    const right = width < 480 ? 92 : 150;
     const wide = (width - left - right) / rounds;
     const high = height / n;
     const [element, pen] = canvas(width, height + 24);
@@ -68,7 +81,7 @@ function groupsMap(run, ui) {
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
     if (run.true_groups) trueLetters(run, pen, high);
-    names(run, pen, high, width - right + 6);
+    names(run, pen, high, width - right + 6, width < 480);
     pen.fillStyle = colour("--quiet");
     pen.textAlign = "center";
     for (const tick of ticks(1, rounds, Math.min(12, width / 70)).filter((t) => Number.isInteger(t) && t >= 1)) {
@@ -114,7 +127,7 @@ function trueLetters(run, pen, high) {
 }
 
 /** The groups of now, to the right of their blocks. */
-function names(run, pen, high, x) {
+function names(run, pen, high, x, narrow) {
   pen.textAlign = "left";
   for (let i = 0; i < run.clients.length;) {
     const id = run.clients[i].node;
@@ -123,7 +136,7 @@ function names(run, pen, high, x) {
     if (id >= 0 && (to - i) * high >= 12) {
       const node = run.nodes[id];
       pen.fillStyle = colour("--text");
-      pen.fillText(`${named(id)}  ${plural(to - i, "client")}  ${known(node.score) ? node.score.toFixed(2) : ""}`, x, ((i + to) / 2) * high);
+      pen.fillText(`${named(id)}  ${narrow ? to - i : plural(to - i, "client")}  ${known(node.score) ? node.score.toFixed(2) : ""}`, x, ((i + to) / 2) * high);
     }
     i = to;
   }
