@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from coterie.data.scenario import FEDERATION, OWN
+from coterie.files import within
 from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, id_of, shown_as
 from coterie.report.summary import ALIKE, Summary, interval, summarised
 from coterie.report.terminal import numbered
 from coterie.report.words import count, sentence, short, who
+from coterie.settings import UserError
 
 BASELINES: Mapping[str, str] = {"fedavg": "one model for all", "independent": "training alone"}
 """Methods with which others are compared, and what they are."""
@@ -366,19 +369,20 @@ def gains(contest: Contest) -> dict[str, dict[str, Any]]:
 # The verdict in words.
 
 
-def verdict(contest: Contest) -> dict[str, Any]:
+def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
     """Return a verdict.
 
     Args:
         contest: The comparison.
+        of: The method whose groups are told; None for the best one that is no baseline.
 
     Returns:
         Sentences, each empty if there is nothing to say: found (how many groups), why (the last decision), better (a list:
         the comparison with each baseline), use (the recommended method and for whom), noise (what is within noise), missing
         (the baselines that are not there) and command (which adds them), left_out; and scenario, method (whose groups these
-        are), groups, and table, see :func:`table`.
+        are), run (its directory), groups, and table, see :func:`table`, or None for a single method.
     """
-    one, tested = contest.focus, contest.round is not None
+    one, tested = of or contest.focus, contest.round is not None
     others = [other for name in BASELINES if (other := contest.find(name)) is not None and other is not one]
     missing, command = _missing(contest)
     left = f"Not compared, for lack of a seed, tested round or data in common: {', '.join(contest.left_out)}."
@@ -395,7 +399,7 @@ def verdict(contest: Contest) -> dict[str, Any]:
         "missing": missing,
         "command": command,
         "left_out": left if contest.left_out else "",
-        "table": table(contest),
+        "table": table(contest) if len(contest.entries) > 1 else None,
     }
 
 
@@ -481,10 +485,12 @@ def _for_whom(contest: Contest, one: Entry, other: Entry) -> str:
         better, worse = (sum(sign * gain.by > 0 for gain in gains.values()) for sign in (1, -1))
         return f"it is better for {better} of {count(len(gains), 'client')} and worse for {worse}, but noise is not known"
     up, down = ([client for client, gain in gains.items() if gain.sign == sign] for sign in (1, -1))
-    gain = f"{len(up) or 'none'} of {count(len(gains), 'client')} {'gains' if len(up) < 2 else 'gain'}"
-    if not down:
-        return f"{gain}, none loses beyond noise"
-    return f"{gain} and {len(down)} {'loses' if len(down) == 1 else 'lose'} beyond noise: {who(down)}"
+    clients = count(len(gains), "client")
+    if not up and not down:
+        return f"none of {clients} gains or loses beyond noise"
+    gain = f"{len(up) or 'none'} of {clients} {'gains' if len(up) < 2 else 'gain'}"
+    lose = f"{len(down)} {'loses' if len(down) == 1 else 'lose'} beyond noise: {who(down)}"
+    return f"{gain} and {lose}" if down else f"{gain}, none loses beyond noise"
 
 
 def _use(contest: Contest) -> str:
@@ -534,21 +540,54 @@ def _missing(contest: Contest) -> tuple[str, str]:
     methods = [word for name in names for word in ("--method", name)]
     more = ["--set", f"seeds={seeds}".replace(" ", "")] if len(seeds) > 1 else []
     words = ["coterie", "run", str(run / RUN), *methods, *more, "--out", str(to)]
-    return f"{said} The command below adds it; then report both folders together.", shlex.join(words)
+    it = "it" if len(names) == 1 else "them"
+    return f"{said} The command below adds {it}; then report both folders together.", shlex.join(words)
 
 
 def _number(value: float) -> str:
     return f"{value:.3f}" if 0.001 <= abs(value) < 100 or value == 0 else short(value)
 
 
-def paragraphs(said: Mapping[str, Any], listed: Callable[[Sequence[ClientId]], str] = who) -> list[str]:
-    """Return a verdict as paragraphs of text.
+def sentences(said: Mapping[str, Any]) -> list[str]:
+    """Return a verdict without its reasons: the groups, and the comparison with each baseline.
 
     Args:
         said: The verdict.
-        listed: Returns a group in words.
     """
-    groups = [listed(group) for group in said["groups"][:GROUPS]]
+    groups = [who(group) for group in said["groups"][:GROUPS]]
     more = [f"and {len(said['groups']) - GROUPS} more"] if len(said["groups"]) > GROUPS else []
     names = f": {' | '.join([*groups, *more])}." if len(said["groups"]) > 1 else "."
-    return [text for text in (f"{said['found'].removesuffix('.')}{names}", *said["better"], said["use"]) if text]
+    return [text for text in (f"{said['found'].removesuffix('.')}{names}", *said["better"]) if text]
+
+
+def for_client(contest: Contest, one: Entry, client: ClientId) -> str:
+    """Return a client's main metric with a method and with the others, as a sentence, or empty if it was not tested."""
+    if not (mine := contest.values(one, client)) or len(contest.entries) < 2:
+        return ""
+    said = [f"{_number(_mean(mine.values()))} with {one.label}"]
+    for other in contest.entries:
+        if other is not one and (gain := contest.gain(one, other, client)):
+            words = {None: "noise is not known", 0: "within noise", 1: "worse beyond noise", -1: "better beyond noise"}
+            said.append(f"{_number(gain.over)} with {other.label} ({words[gain.sign]})")
+    tests = f" on {contest.tests(client):g} test examples" if contest.tests(client) else ""
+    return f"Its {contest.metric} in round {contest.round}{tests}: {', '.join(said)}."
+
+
+def beside(run: Path, own: Trial) -> tuple[Contest, Entry]:
+    """Return the comparison of a run with FedAvg and Independent, as far as its experiment has them with the same seed.
+
+    Args:
+        run: The run directory.
+        own: What a comparison needs of this run, up to some round; the others are read up to the same round.
+
+    Returns:
+        The comparison, and the run's entry in it.
+    """
+    trials, seed = [own], own.said["seed"]
+    for method in BASELINES:
+        for path in sorted(run.absolute().parent.glob(f"{method}*-seed{seed}/{RUN}")) if own.said["method"] != method else ():
+            with suppress(UserError):  # one that has not begun, or is damaged, is not compared
+                trials.append(read(within(path.parents[1], path.parent.name), own.said["rounds"]))
+    pairs = ((contest, one) for contest in contests(trials) for one in contest.entries)
+    alone = Entry(own.said["method"], {seed: own})
+    return next((pair for pair in pairs if pair[1].first is own), (_shared([alone]), alone))

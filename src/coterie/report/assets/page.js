@@ -47,14 +47,14 @@ function comparison(doc) {
   const metric = names.length === 1 ? names[0] : "score";
   const columns = [
     { name: "method", left: true, value: (r) => r.method, show: (r) => r.method },
-    { name: "scenario", left: true, value: (r) => r.scenario, show: (r) => r.scenario },
-    { name: "seeds", value: (r) => r.seeds.length, show: (r) => String(r.seeds.length) },
-    { name: "rounds", value: (r) => r.rounds[0], show: (r) => r.rounds.join(", ") },
+    { name: "scenario", left: true, less: doc.verdicts.length === 1, value: (r) => r.scenario, show: (r) => r.scenario },
+    { name: "seeds", less: true, value: (r) => r.seeds.length, show: (r) => String(r.seeds.length) },
+    { name: "rounds", less: true, value: (r) => r.rounds[0], show: (r) => r.rounds.join(", ") },
     ...[[metric, "score", 3], ["worst client", "worst", 3], ["std", "std", 3], ["adjusted Rand", "ari", 2], ["groups", "groups", 1]].map(([name, key_, digits]) => (
       { name, value: (r) => r[key_].mean, show: (r) => interval(r[key_], digits) })),
-    { name: "up", value: (r) => r.bytes_up.mean, show: (r) => size(Math.round(r.bytes_up.mean)) },
-    { name: "down", value: (r) => r.bytes_down.mean, show: (r) => size(Math.round(r.bytes_down.mean)) },
-    { name: "time", value: (r) => r.seconds.mean, show: (r) => time(r.seconds.mean) },
+    { name: "up", less: true, value: (r) => r.bytes_up.mean, show: (r) => size(Math.round(r.bytes_up.mean)) },
+    { name: "down", less: true, value: (r) => r.bytes_down.mean, show: (r) => size(Math.round(r.bytes_down.mean)) },
+    { name: "time", less: true, value: (r) => r.seconds.mean, show: (r) => time(r.seconds.mean) },
   ];
   const last = Math.max(2, ...doc.runs.map((run) => run.rounds.groups.length));
   const smaller = doc.runs.every((run) => run.better === "smaller");

@@ -56,7 +56,7 @@ function clientsByMethod(said, run) {
   const means = h("tr", {}, h("td", {}, "mean"), h("td", {}, ""), table.methods.map((_, i) => h("td", {}, score(table, mean(table.rows.map((row) => row.values[i]))))));
   const seeds = table.seeds.length > 1 ? `, means over ${table.seeds.length} seeds` : "";
   const marks_ = table.over && table.methods.length > 1 ? `Differences are from ${table.over}: ▲ better and ▼ worse beyond noise, ≈ within noise${said.noise.startsWith("Noise is not known") ? ", ? not known" : ""}. ` : "";
-  return [h("h3", {}, `${table.metric} of each client in round ${table.round}${seeds}`), h("p", { class: "about" }, marks_, said.noise),
+  return [h("h3", {}, `${table.metric[0].toUpperCase()}${table.metric.slice(1)} of each client in round ${table.round}${seeds}`), h("p", { class: "about" }, marks_, said.noise),
     h("div", { class: "tall", tabindex: 0, role: "region", "aria-label": "Clients by method" },
       sortable(columns, table.rows, order, { caption: "Clients by method", foot: means }))];
 }
