@@ -209,7 +209,7 @@ def test_several_runs_side_by_side(browser: Any, tmp_path: Path) -> None:
     opened.tab.get_by_role("button", name="method", exact=True).click()
     methods = opened.tab.locator("#compared tbody td:first-child").all_text_contents()
     assert methods == sorted(methods)
-    assert opened.tab.locator("nav a").count() == len(folders) + 1
+    assert opened.tab.locator("nav a").count() == len(folders) + 2
     assert opened.wrong == []
     opened.tab.close()
 

@@ -25,7 +25,7 @@ from coterie.files import within
 from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, id_of, shown_as
 from coterie.report.summary import ALIKE, Summary, interval, summarised
-from coterie.report.terminal import numbered
+from coterie.report.terminal import numbered, unequal
 from coterie.report.words import count, sentence, short, who
 from coterie.settings import UserError
 
@@ -379,12 +379,14 @@ def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
     Returns:
         Sentences, each empty if there is nothing to say: found (how many groups), why (the last decision), better (a list:
         the comparison with each baseline), use (the recommended method and for whom), noise (what is within noise), missing
-        (the baselines that are not there) and command (which adds them), left_out; and scenario, method (whose groups these
-        are), run (its directory), groups, and table, see :func:`table`, or None for a single method.
+        (the baselines that are not there), command (which adds them), left_out (methods that are not compared) and unequal
+        (other settings that differ). Also scenario, method (whose groups these are), run (its directory), groups, and table:
+        see :func:`table`, or None for a single method.
     """
     one, tested = of or contest.focus, contest.round is not None
     others = [other for name in BASELINES if (other := contest.find(name)) is not None and other is not one]
     missing, command = _missing(contest)
+    differ = unequal([each.first.said for each in contest.entries], [each.label for each in contest.entries])
     left = f"Not compared, for lack of a seed, tested round or data in common: {', '.join(contest.left_out)}."
     return {
         "scenario": contest.said["scenario"],
@@ -399,6 +401,7 @@ def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
         "missing": missing,
         "command": command,
         "left_out": left if contest.left_out else "",
+        "unequal": f"They differ in more than the method: {'; '.join(differ)}." if differ else "",
         "table": table(contest) if len(contest.entries) > 1 else None,
     }
 
@@ -476,7 +479,8 @@ def against(contest: Contest, one: Entry, other: Entry) -> str:
     within = ", which is within noise" if mean.by and mean.sign == 0 else ""
     values = f"({_number(mean.over)} to {_number(mean.of)}{within})"
     who_ = _for_whom(contest, one, other)
-    return f"Compared with {what} in round {contest.round}{seeds}, {contest.metric} is {by} {values}; {who_}."
+    mine = f"the {contest.metric} of {one.label}"
+    return f"Compared with {what} in round {contest.round}{seeds}, {mine} is {by} {values}; {who_}."
 
 
 def _for_whom(contest: Contest, one: Entry, other: Entry) -> str:

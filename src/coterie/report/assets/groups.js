@@ -4,39 +4,39 @@
 /** The colour of each group of a page, by its members: the same group has the same colour in all sections. */
 const coloured = new Map();
 
-/** Colours of a run: groups of now, true groups like the group that has most of their members, others grey. */
+/** Colours of a run's present groups and of its true groups; a true group is coloured like the group that it mostly is. */
 function colours(run) {
-  const shown = new Map();
-  const now = new Map();
-  for (const client of run.clients) if (client.node >= 0) now.set(client.node, [...(now.get(client.node) || []), client.id]);
-  for (const ids of now.values()) ids.sort();
-  const keys = new Map([...now].map(([node, ids]) => [node, JSON.stringify(ids)]));
-  for (const [node, key_] of keys) if (coloured.has(key_)) shown.set(node, coloured.get(key_));
-  for (const [node, key_] of keys) {
-    if (shown.has(node)) continue;
-    const free = (used) => Array.from({ length: 8 }, (_, j) => palette(j)).find((value) => !used.includes(value));
-    shown.set(node, free([...coloured.values()]) || free([...shown.values()]) || palette(shown.size));
-    coloured.set(key_, shown.get(node));
+  const [now, true_] = [new Map(), new Map()];
+  const put = (map, key_, client) => { if (!map.has(key_)) map.set(key_, []); map.get(key_).push(client.id); };
+  for (const client of run.clients) {
+    if (client.node >= 0) put(now, client.node, client);
+    if (run.true_groups && known(client.truth)) put(true_, client.truth, client);
   }
-  const taken = new Map();
-  for (let i = 0; i < (run.true_groups || []).length; i += 1) {
-    const inside = run.clients.filter((client) => client.truth === i);
-    const most = [...new Set(inside.map((client) => client.node))].map((node) => [inside.filter((c) => c.node === node).length, node]);
-    most.sort((a, b) => b[0] - a[0]);
-    taken.set(i, most);
+  const shown = allotted(now);
+  const most = new Map();
+  for (const [i, ids] of true_) {
+    const there = new Set(ids);
+    const same = [...now].find(([, group]) => 2 * group.filter((id) => there.has(id)).length > Math.max(group.length, ids.length));
+    if (same) most.set(i, shown.get(same[0]));
   }
-  const truth = new Map();
-  const used = new Set();
-  for (const [i, most] of [...taken].sort((a, b) => ((b[1][0] || [0])[0]) - ((a[1][0] || [0])[0]))) {
-    const own = most.map(([, node]) => shown.get(node)).find((value) => value && !used.has(value));
-    const free = Array.from({ length: 8 }, (_, j) => palette(j)).find((value) => !used.has(value));
-    truth.set(i, own || free || palette(i));
-    used.add(truth.get(i));
-  }
+  const truth = allotted(new Map([...true_].filter(([i]) => !most.has(i))), [...shown.values()]);
   return {
     node: (id) => shown.get(id) || (manyGroups(run) && id >= 0 ? palette(id) : "var(--ended)"),
-    truth: (i) => (known(i) ? truth.get(i) : "var(--ended)"),
+    truth: (i) => most.get(i) || truth.get(i) || "var(--ended)",
   };
+}
+
+/** Group -> colour, of groups with these clients: the one that they have on the page, else one that is free there, or here. */
+function allotted(groups, taken = []) {
+  const keys = [...groups].map(([group, ids]) => [group, JSON.stringify([...ids].sort())]);
+  const found = new Map(keys.filter(([, key_]) => coloured.has(key_)).map(([group, key_]) => [group, coloured.get(key_)]));
+  const free = (used) => Array.from({ length: 8 }, (_, j) => palette(j)).find((value) => !used.includes(value));
+  for (const [group, key_] of keys) {
+    if (found.has(group)) continue;
+    found.set(group, free([...coloured.values()]) || free([...found.values(), ...taken]) || palette(found.size));
+    coloured.set(key_, found.get(group));
+  }
+  return found;
 }
 const named = (id) => `G${id}`;
 const css = (value) => (value.startsWith("var(") ? colour(value.slice(4, -1)) : value);

@@ -21,8 +21,8 @@ function verdictOf(doc, said, i) {
     said.why && [h("h3", {}, "Why?"), h("p", {}, said.why)],
     h("h3", {}, "Is it better than one model for all, and than training alone?"),
     said.better.map((text) => h("p", {}, text)),
-    said.missing && [h("p", {}, said.missing), said.command && h("pre", { class: "scroll", tabindex: 0 }, said.command)],
-    said.left_out && h("p", { class: "quiet" }, said.left_out),
+    said.missing && [h("p", {}, said.missing), said.command && h("pre", {}, said.command)],
+    [said.left_out, said.unequal].map((text) => text && h("p", { class: "quiet" }, text)),
     said.table && clientsByMethod(said, run));
 }
 
