@@ -12,7 +12,6 @@ import pytest
 import scipy.stats
 
 from coterie.cli import main
-from coterie.records.record import Record
 from coterie.report.explain import explain, words
 from coterie.report.page import document
 from coterie.report.verdict import Z, Contest, contests, read, two_shares, verdict
@@ -27,6 +26,7 @@ def run(
     *rounds: Values | None,
     groups: Sequence[Sequence[int]] | None = None,
     metric: str = "accuracy",
+    better: str = "greater",
     tests: int | None = 24,
     adversary: int | None = None,
     **more: Any,
@@ -41,7 +41,8 @@ def run(
             entry |= {metric: values[int(client)]} | ({"adversary": True} if int(client) == adversary else {})
         lines.append(made)
     sizes = {} if tests is None else {"tests": [tests] * len(clients)}
-    return write(folder, lines, method, **sizes, **more)
+    other = {} if metric == "accuracy" else {"metric": {"main": metric, "better": better}}
+    return write(folder, lines, method, **sizes, **other, **more)
 
 
 def contest(*folders: Path) -> Contest:
@@ -93,10 +94,9 @@ def test_the_mean_is_less_noisy_than_its_clients(tmp_path: Path) -> None:
 
 
 def test_without_a_standard_error_seeds_are_the_noise(tmp_path: Path) -> None:
-    about = {"metric": "R2Score", "world": {"main": "R2Score", "better": "greater"}}
     rows = {"fedavg": [0.50, 0.40, 0.45], "cfl": [0.62, 0.50, 0.55]}
     folders = [
-        run_of_r2(tmp_path / f"{method}{seed}", method, value, seed, about)
+        run(tmp_path / f"{method}{seed}", method, dict.fromkeys((0, 1), value), metric="R2Score", seed=seed)
         for method, values in rows.items()
         for seed, value in enumerate(values)
     ]
@@ -111,15 +111,6 @@ def test_without_a_standard_error_seeds_are_the_noise(tmp_path: Path) -> None:
     alone = contest(folders[0], folders[3])
     assert "R2Score has no standard error for one client, and there is one seed" in verdict(alone)["noise"]
     assert "noise is not known" in verdict(alone)["better"][0]
-
-
-def run_of_r2(folder: Path, method: str, value: float, seed: int, about: Mapping[str, Any]) -> Path:
-    lines = [line(1, [[0, 1]])]
-    for entry in lines[0]["clients"].values():
-        entry.pop("accuracy")
-        entry["R2Score"] = value
-    made = write(folder, lines, method, seed=seed, metric=about["world"])
-    return made
 
 
 def test_methods_are_compared_in_the_last_round_that_all_have_tested(tmp_path: Path) -> None:
@@ -152,14 +143,9 @@ def test_of_methods_within_noise_the_simplest_is_recommended_and_exceptions_are_
 
 
 def test_smaller_is_better_where_it_is(tmp_path: Path) -> None:
-    def errors(method: str, value: float) -> Path:
-        made = line(1, [[0, 1]])
-        for entry in made["clients"].values():
-            entry.pop("accuracy")
-            entry["MeanSquaredError"] = value
-        return write(tmp_path / method, [made], method, metric={"main": "MeanSquaredError", "better": "smaller"})
-
-    found = verdict(contest(errors("fedavg", 2.0), errors("cfl", 1.5)))
+    errors = {"fedavg": 2.0, "cfl": 1.5}
+    options = {"metric": "MeanSquaredError", "better": "smaller"}
+    found = verdict(contest(*(run(tmp_path / name, name, {0: by, 1: by}, **options) for name, by in errors.items())))
     assert found["table"]["methods"] == ["cfl", "fedavg"]
     assert "is lower by 0.500 on average (2.000 to 1.500); it is better for 2 of 2 clients" in found["better"][0]
     assert found["use"] == "The best mean MeanSquaredError is that of cfl; whether it is best beyond noise is not known."
@@ -201,11 +187,11 @@ def test_why_is_the_last_decision(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_the_command_adds_what_is_missing(seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--scenario=synthetic/groups", "--method=cfl", "--rounds=2", "--workers=1", f"--seeds={seeds}"]
-    assert main(["run", *options, f"--out={tmp_path / 'own run'}", "--quiet"]) == 0
+    assert main(["run", *options, f"--out={tmp_path / 'own run'}", "--json"]) == 0
     (said,) = document([tmp_path / "own run"])["verdicts"]
     assert said["missing"].startswith("There is no run to compare with one model for all (fedavg) and with training alone (ind")
     _, *arguments = shlex.split(said["command"])
-    assert main([*arguments, "--workers=1", "--quiet"]) == 0
+    assert main([*arguments, "--workers=1", "--json"]) == 0
     capsys.readouterr()
     shown = document([tmp_path / "own run", Path(arguments[arguments.index("--out") + 1])])
     (said,) = shown["verdicts"]
@@ -231,4 +217,3 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
     ]
     (base / "rounds.jsonl").write_text("damaged\n")
     assert explain(own)["verdict"] == found[:1]
-    assert len(Record(own).lines()) == 2
