@@ -14,7 +14,7 @@ import scipy.stats
 from coterie.cli import main
 from coterie.report.explain import explain, words
 from coterie.report.page import document
-from coterie.report.verdict import Z, Contest, contests, read, two_shares, verdict
+from coterie.report.verdict import Contest, Z, contests, read, two_shares, verdict
 from page_runs import OLD, line, note, write
 
 Values = Mapping[int, float]

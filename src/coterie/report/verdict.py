@@ -308,12 +308,12 @@ def _entries(trials: Sequence[Trial]) -> list[Entry]:
 def _shared(entries: Sequence[Entry]) -> Contest:
     """Return the comparison in what the methods share: methods over most seeds first, each joins if it shares something."""
     order = sorted(entries, key=lambda one: (not any(each.tested for each in one.trials.values()), -len(one.trials)))
-    joined, out = order[:1], []
+    joined = order[:1]
     for one in order[1:]:
         same = all(_same_data(each.trials, one.trials) for each in joined)
-        (joined if same and _common([*joined, one])[1] else out).append(one)
+        joined += [one] if same and _common([*joined, one])[1] else []
     seeds, rounds = _common(joined)
-    return Contest(joined, seeds, max(rounds, default=None), [one.label for one in out])
+    return Contest(joined, seeds, max(rounds, default=None), [one.label for one in order if one not in joined])
 
 
 def _same_data(some: Mapping[int, Trial], others: Mapping[int, Trial]) -> bool:
@@ -355,13 +355,18 @@ def gains(contest: Contest) -> dict[str, dict[str, Any]]:
         Run directory -> the round, and of: ``(client, by, sign)`` of each client, see :class:`Gain`. Empty without a run of
         FedAvg.
     """
-    base, out = contest.find("fedavg"), {}
-    for one in contest.entries if base else ():
-        for seed in sorted(one.trials.keys() & base.trials.keys()) if base and one is not base else ():
-            pair = _shared([Entry(each.label, {seed: each.trials[seed]}) for each in (one, base)])
-            found = {client: pair.gain(*pair.entries, client) for client in pair.clients if len(pair.entries) == 2}
-            of = [(client, gain.by, gain.sign) for client, gain in found.items() if gain]
-            out[one.trials[seed].said["run_dir"]] = {"round": pair.round, "of": of}
+    base = contest.find("fedavg")
+    out: dict[str, dict[str, Any]] = {}
+    if base is None:
+        return out
+    for one in (one for one in contest.entries if one is not base):
+        for seed in sorted(one.trials.keys() & base.trials.keys()):
+            mine, theirs = (Entry(each.label, {seed: each.trials[seed]}) for each in (one, base))
+            pair = _shared([mine, theirs])
+            if len(pair.entries) == 2:
+                found = [(client, pair.gain(mine, theirs, client)) for client in pair.clients]
+                of = [(client, gain.by, gain.sign) for client, gain in found if gain]
+                out[mine.first.said["run_dir"]] = {"round": pair.round, "of": of}
     return out
 
 
@@ -486,15 +491,15 @@ def against(contest: Contest, one: Entry, other: Entry) -> str:
 def _for_whom(contest: Contest, one: Entry, other: Entry) -> str:
     gains = {client: gain for client in contest.clients if (gain := contest.gain(one, other, client))}
     if any(gain.sign is None for gain in gains.values()):
-        better, worse = (sum(sign * gain.by > 0 for gain in gains.values()) for sign in (1, -1))
-        return f"it is better for {better} of {count(len(gains), 'client')} and worse for {worse}, but noise is not known"
+        higher, lower = (sum(sign * gain.by > 0 for gain in gains.values()) for sign in (1, -1))
+        return f"it is better for {higher} of {count(len(gains), 'client')} and worse for {lower}, but noise is not known"
     up, down = ([client for client, gain in gains.items() if gain.sign == sign] for sign in (1, -1))
     clients = count(len(gains), "client")
     if not up and not down:
         return f"none of {clients} gains or loses beyond noise"
-    gain = f"{len(up) or 'none'} of {clients} {'gains' if len(up) < 2 else 'gain'}"
-    lose = f"{len(down)} {'loses' if len(down) == 1 else 'lose'} beyond noise: {who(down)}"
-    return f"{gain} and {lose}" if down else f"{gain}, none loses beyond noise"
+    better = f"{len(up) or 'none'} of {clients} {'gains' if len(up) < 2 else 'gain'}"
+    worse = f"{len(down)} {'loses' if len(down) == 1 else 'lose'} beyond noise: {who(down)}"
+    return f"{better} and {worse}" if down else f"{better}, none loses beyond noise"
 
 
 def _use(contest: Contest) -> str:
@@ -519,8 +524,8 @@ def _use(contest: Contest) -> str:
 def _noise(contest: Contest) -> str:
     if contest.by_tests:
         return (
-            f"A difference is within noise below 1.96·sqrt(2·p·(1 − p)/n), for n test examples and p the mean of both "
-            f"values: what chance alone would exceed in 5 % of such tests."
+            "A difference is within noise below 1.96·sqrt(2·p·(1 − p)/n), for n test examples and p the mean of both "
+            "values: what chance alone would exceed in 5 % of such tests."
         )
     if len(contest.seeds) > 1:
         return f"A difference is within noise if its 95 % interval over the {len(contest.seeds)} seeds contains 0."

@@ -145,7 +145,7 @@ def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 def title(found: dict[str, Any], start: str = "") -> list[tuple[int, str]]:
-    """Return the verdict, then a sentence with the run's method, scenario, seed, round and number of groups, and how the method decides.
+    """Return the verdict, the run's method, scenario, seed, round and number of groups, and how the method decides.
 
     Args:
         found: The explanation of the run or of a client.

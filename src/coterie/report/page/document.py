@@ -115,25 +115,29 @@ def one(folder: Path) -> Part:
     clients, members, truth = run.clients, run.members, run.facts.get("true_groups")
     pictures, count, lost = squares(folder, lines, clients)
     left_out = ("groups", "true_groups", "score", said["metric"], "settings", "scenario_settings", "training", "boundary")
-    return said, trial(said, description, lines), {
-        **{key: value for key, value in said.items() if key not in left_out},
-        "score": said["score"] and {key: said["score"][key] for key in ("mean", "std", "worst")},
-        "about": first_line(METHODS[said["method"]]) if said["method"] in METHODS else "",
-        "clients": rows(run),
-        "true_groups": truth,
-        **groups(run),
-        "members": whole(members),
-        "scores": scores(lines, clients),
-        "rounds": rounds(lines),
-        "squares": pictures,
-        "squares_in_all": count,
-        "squares_lost": lost,
-        "charts": charts(run.description["methods"][0], folder, lines, run.notes),
-        "events": events(run.notes),
-        "events_in_all": len(run.notes),
-        "settings": settings(run.description),
-        "versions": run.description["versions"],
-    }
+    return (
+        said,
+        trial(said, description, lines),
+        {
+            **{key: value for key, value in said.items() if key not in left_out},
+            "score": said["score"] and {key: said["score"][key] for key in ("mean", "std", "worst")},
+            "about": first_line(METHODS[said["method"]]) if said["method"] in METHODS else "",
+            "clients": rows(run),
+            "true_groups": truth,
+            **groups(run),
+            "members": whole(members),
+            "scores": scores(lines, clients),
+            "rounds": rounds(lines),
+            "squares": pictures,
+            "squares_in_all": count,
+            "squares_lost": lost,
+            "charts": charts(run.description["methods"][0], folder, lines, run.notes),
+            "events": events(run.notes),
+            "events_in_all": len(run.notes),
+            "settings": settings(run.description),
+            "versions": run.description["versions"],
+        },
+    )
 
 
 def scores(lines: Sequence[Line], clients: Sequence[ClientId]) -> dict[str, Any]:
