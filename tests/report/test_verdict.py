@@ -217,3 +217,13 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
     ]
     (base / "rounds.jsonl").write_text("damaged\n")
     assert explain(own)["verdict"] == found[:1]
+
+
+def test_without_tests_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    lines = [line(1, [[0], [1]], tested=False)]
+    folders = [write(tmp_path / f"{name}-seed0", lines, name) for name in ("fedavg", "cfl")]
+    shown = document(folders)["verdicts"]
+    assert [(one["better"], one["use"], one["table"]) for one in shown] == [([], "", None)]
+    assert shown[0]["left_out"].endswith("in common: cfl.") or shown[0]["left_out"].endswith("in common: fedavg.")
+    assert explain(folders[1])["verdict"] == ["cfl found 2 groups: client 0 | client 1."]
+    assert explain(folders[1], client=0)["verdict"] == []

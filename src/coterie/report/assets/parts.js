@@ -4,12 +4,13 @@
 function tiles(run) {
   const found = run.score || {};
   const bad = run.clients.filter((client) => client.adversary).length;
-  const worst = known(found.worst) && run.clients.find((client) => !client.adversary && client.score === found.worst);
+  const worst = run.clients.filter((client) => known(found.worst) && !client.adversary && client.score === found.worst).map((client) => client.id);
+  const named_ = worst.length ? `: ${worst[0]}${worst.length > 1 ? ` and ${worst.length - 1} more` : ""}` : "";
   const who = bad ? " (honest clients)" : "";
   const one = (value, label, about) => h("li", { title: about }, h("b", {}, value), h("span", {}, label));
   return h("ul", { class: "tiles" },
     one(score(run, found.mean), `mean ${run.metric}${who}`, "Mean over clients, each on its own test data, as last tested"),
-    one(score(run, found.worst), `worst client${worst ? `: ${worst.id}` : who}`, `The worst ${run.metric} of a client${who}`),
+    one(score(run, found.worst), `worst client${named_ || who}`, `The worst ${run.metric} of a client${who}`),
     one(score(run, found.std), `spread${who}`, `Standard deviation of the ${run.metric} over clients`),
     one(String(run.groups_count), run.groups_count === 1 ? "group" : "groups", "Groups after the last round"),
     known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand", "Agreement with the true groups: 1 if they are the same, about 0 by chance"),

@@ -51,7 +51,7 @@ function clientTable(run, ui) {
   const columns = [
     { name: "client", left: true, about: "Its id", value: (c) => c.id, show: (c) => h("button", { type: "button", title: "Show in the charts", onclick: (event) => { event.stopPropagation(); ui.select(c.id); } }, String(c.id)) },
     { name: "group", left: true, about: "Its group after the last round", value: (c) => c.node, show: (c) => (c.node < 0 ? "absent" : [h("span", { class: "swatch", style: `background:${run.colour.node(c.node)}` }), named(c.node)]) },
-    run.true_groups && { name: "true group", left: true, about: "From the data; hidden from all methods", value: (c) => c.truth, show: (c) => [h("span", { class: "swatch", style: `background:${run.colour.truth(c.truth)}` }), letter(c.truth), c.adversary ? " (adversary)" : ""] },
+    run.true_groups && { name: "true group", left: true, less: true, about: "From the data; hidden from all methods", value: (c) => c.truth, show: (c) => [h("span", { class: "swatch", style: `background:${run.colour.truth(c.truth)}` }), letter(c.truth), c.adversary ? " (adversary)" : ""] },
     { name: "examples", less: true, about: "Training examples", value: (c) => c.examples, show: (c) => number(c.examples) },
     { name: run.metric, about: "On its own test data, as last tested", value: (c) => c.score, show: (c) => score(run, c.score) },
     run.gains && { name: "over fedavg", about: `How much better its ${run.metric} is than with FedAvg, both in round ${run.gains.round}`,
