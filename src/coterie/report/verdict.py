@@ -24,8 +24,8 @@ from coterie.data.scenario import FEDERATION, OWN
 from coterie.files import within
 from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, id_of, shown_as
-from coterie.report.summary import ALIKE, Summary, interval, summarised
-from coterie.report.terminal import numbered, unequal
+from coterie.report.summary import ALIKE, Summary, interval, summarised, unequal
+from coterie.report.terminal import numbered
 from coterie.report.words import count, sentence, short, who
 from coterie.settings import UserError
 
