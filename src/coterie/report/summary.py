@@ -352,11 +352,11 @@ def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> lis
         For each such setting, its values and the rows that have them, such as ``lr 0.1 (cfl), 0.05 (fedavg, ifca)``.
     """
     out = []
-    for table in AROUND:
-        for key in dict.fromkeys(key for one in compared for key in one.get(table, {})):
+    for around in AROUND:
+        for key in dict.fromkeys(key for one in compared for key in one.get(around, {})):
             rows: dict[str, list[str]] = {}
             for one, label in zip(compared, labels, strict=True):
-                rows.setdefault(str(one.get(table, {}).get(key, "not set")), []).append(label)
+                rows.setdefault(str(one.get(around, {}).get(key, "not set")), []).append(label)
             if len(rows) > 1:
                 out.append(f"{key} " + ", ".join(f"{value} ({', '.join(names)})" for value, names in rows.items()))
     return out
