@@ -63,11 +63,14 @@ def line(
     }
 
 
-def write(folder: Path, lines: Sequence[Mapping[str, Any]], method: str = "cfl", truth: Any = None) -> Path:
-    """A run directory of ``method`` with these rounds."""
+def write(
+    folder: Path, lines: Sequence[Mapping[str, Any]], method: str = "cfl", truth: Any = None, seed: int = 0, **world_: Any
+) -> Path:
+    """A run directory of ``method`` with these rounds; ``world_`` are further entries about the world."""
     clients = sorted({client for one in lines for group in one["groups"] for client in group})
-    spec = make({"scenario": "synthetic/groups", "methods": [method], "rounds": max(len(lines), 1), "workers": 1}).spec()
-    world: dict[str, Any] = {"clients": clients, "examples": [10 + c for c in clients], "data": "0"}
+    settings = {"scenario": "synthetic/groups", "methods": [method], "rounds": max(len(lines), 1), "workers": 1}
+    spec = make({**settings, "seeds": [seed]}).spec()
+    world: dict[str, Any] = {"clients": clients, "examples": [10 + c for c in clients], "data": "0", **world_}
     if truth is not None:
         world["true_groups"] = truth
     folder.mkdir(parents=True)

@@ -209,7 +209,7 @@ def test_several_runs_side_by_side(browser: Any, tmp_path: Path) -> None:
     opened.tab.get_by_role("button", name="method", exact=True).click()
     methods = opened.tab.locator("#compared tbody td:first-child").all_text_contents()
     assert methods == sorted(methods)
-    assert opened.tab.locator("nav a").count() == len(folders) + 1
+    assert opened.tab.locator("nav a").count() == len(folders) + 2
     assert opened.wrong == []
     opened.tab.close()
 
@@ -224,3 +224,52 @@ def test_text_of_a_record_stays_text(browser: Any, tmp_path: Path) -> None:
     assert opened.tab.locator("img").count() == 0
     assert opened.wrong == []
     opened.tab.close()
+
+
+@pytest.fixture
+def hospitals(browser: Any, tmp_path: Path) -> Iterator[Opened]:
+    """A page on a phone: FedAvg, and two methods that find the same groups of clients with names, in another order."""
+    names = ["north", "<b>south</b>", "east", "west"]
+    for method, groups in (("fedavg", [[0, 1, 2, 3]]), ("cfl", [[0, 1], [2, 3]]), ("hcct", [[2, 3], [0, 1]])):
+        lines = [line(number, groups) for number in (1, 2)]
+        for client, entry in lines[1]["clients"].items():
+            entry["accuracy"] = 0.1 if method == "fedavg" else 0.6 + int(client) / 10
+        write(tmp_path / "runs" / method, lines, method, names=names, tests=[100] * 4)
+    path = tmp_path / "all.html"
+    path.write_text(page(document([tmp_path / "runs"])), encoding="utf-8")
+    opened = Opened(browser, path)
+    opened.tab.set_viewport_size({"width": 360, "height": 740})
+    yield opened
+    opened.tab.close()
+    assert opened.wrong == []
+
+
+def test_the_page_begins_with_the_verdict(hospitals: Opened) -> None:
+    text = hospitals.tab.locator("main > section").first.inner_text()
+    for words in ("Use cfl for all clients", "<b>south</b>, north (2 clients", "4 of 4 clients gain", "alone (independent)"):
+        assert words in text
+
+
+def test_the_worst_client_is_on_the_screen_of_a_phone(hospitals: Opened) -> None:
+    assert hospitals.tab.evaluate("document.documentElement.scrollWidth") == 360
+    row = hospitals.tab.get_by_role("region", name="Clients by method").locator("tbody tr").first
+    assert row.locator("td").first.inner_text() == "north"
+    box = row.locator("td").nth(2).bounding_box()
+    assert box["x"] + box["width"] <= 360
+    assert row.locator("td").nth(2).inner_text().split() == ["0.600", "▲", "+0.500"]
+    tile = hospitals.tab.locator(".tiles li", has_text="worst client").first
+    assert tile.inner_text().split() == ["0.600", "worst", "client:", "north"]
+
+
+def test_a_group_has_one_colour_in_all_sections(hospitals: Opened) -> None:
+    swatch = "section.run tr:has(td button:text-is('{}')) td:nth-child(2) .swatch"
+    colours = {
+        name: [one.evaluate("(box) => box.style.background") for one in hospitals.tab.locator(swatch.format(name)).all()]
+        for name in ("north", "<b>south</b>", "east", "west")
+    }
+    assert colours["north"] == colours["<b>south</b>"]
+    assert colours["east"] == colours["west"]
+    for name in ("north", "east"):
+        assert len(colours[name]) == 3
+        assert len(set(colours[name])) == 2
+    assert not set(colours["north"][:2]) & set(colours["east"])

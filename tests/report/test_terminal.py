@@ -134,6 +134,17 @@ def test_a_comparison_says_what_sets_entries_apart() -> None:
     assert "eps1" not in shown(terminal.comparison([one]))
 
 
+def test_settings_in_which_rows_of_different_methods_differ_are_said_once() -> None:
+    blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
+    about: dict[str, Any] = {"scenario_settings": {}, "boundary": {}, "settings": {}, "limits": {"rounds": 9}, "metric": "loss"}
+    entry = {**about, "scenario": "digits/iid", "seeds": [0], "rounds": [9], **blank}
+    rates = {"fedavg": 0.1, "cfl": 0.2, "ifca": 0.1}
+    rows = [{**entry, "method": name, "training": {"lr": lr, "batch": 32}} for name, lr in rates.items()]
+    text = shown(terminal.comparison(rows))
+    assert text.splitlines()[-1] == "The rows differ in more than the method: lr 0.1 (fedavg, ifca), 0.2 (cfl)"
+    assert "differ" not in shown(terminal.comparison(rows[:1]))
+
+
 def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
     def entry(scenario: str, method: str, **values: float) -> dict[str, Any]:
         known = {name: {"mean": value, "low": value - 0.1, "high": value + 0.1} for name, value in values.items()}

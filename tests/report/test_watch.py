@@ -139,7 +139,7 @@ def test_a_run_without_a_round_becomes_the_report_by_itself(tmp_path: Path, serv
     assert b"No round is completed yet" not in ask(server)[2]
     assert json.loads(ask(server, "/document.json")[2])["runs"][0]["rounds"]["groups"] == [1]
     write(tmp_path / "fedavg-seed0", [line(1, GROUPS)], method="fedavg")
-    assert [one["method"] for one in json.loads(ask(server, "/document.json")[2])["runs"]] == ["cfl", "fedavg"]
+    assert [one["method"] for one in json.loads(ask(server, "/document.json")[2])["runs"]] == ["fedavg", "cfl"]
 
 
 def test_without_the_token_there_is_a_sentence_and_no_data(

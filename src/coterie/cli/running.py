@@ -185,6 +185,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
 
     from coterie.report import terminal
     from coterie.report.summary import side_by_side, summary
+    from coterie.report.verdict import contests, read, verdict
 
     summaries = [summary(one.folder) for one in runs]
     console = terminal.console(sys.stdout)
@@ -198,6 +199,10 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         console.print(terminal.comparison(side_by_side(summaries)))
     else:
         console.print(terminal.table(summaries))
+    for contest in contests(read(one.folder) for one in runs) if len(runs) > 1 else ():
+        judged = verdict(contest)
+        said = [Text(text) for text in (*judged["better"], judged["use"]) if text]
+        console.print(*([Text(""), *said] if said else []), sep="\n", end="\n" if said else "")
     for one, result in zip(runs, summaries, strict=True):
         refused = [(client, why) for done in one.record.shown()[1] for client, why in done["refused"].items()]
         if refused:

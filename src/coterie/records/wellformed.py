@@ -119,6 +119,7 @@ WORLD: Mapping[str, Test] = {
     "names": _names,
     "metric": lambda value: isinstance(value, Mapping) and set(value) == {"main", "better"} and all(map(_text, value.values())),
     "examples": _ids,
+    "tests": _ids,
     "data": _text,
     "combine": _text,
     "true_groups": _groups,

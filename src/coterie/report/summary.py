@@ -317,18 +317,48 @@ def compare(runs: Folder | Iterable[Folder]) -> Comparison:
     return Comparison(side_by_side(map(summary, expand(runs))))
 
 
-def differences(compared: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings, in words, in which entries of the same method and scenario differ; one text per entry."""
+AROUND = ("scenario_settings", "training", "boundary", "limits")
+"""Tables of settings that are not the method's own."""
+
+
+def differences(compared: Sequence[Mapping[str, Any]], tables: Sequence[str] = ("settings", *AROUND)) -> list[str]:
+    """Return the settings, in words, in which entries of the same method and scenario differ; one text per entry.
+
+    Args:
+        compared: The entries.
+        tables: The tables of settings to compare.
+    """
     out = []
     for one in compared:
         alike = [c for c in compared if (c["method"], c["scenario"]) == (one["method"], one["scenario"])]
         words = [
             f"{key} {value}"
-            for table in ("settings", "scenario_settings", "training", "boundary", "limits")
+            for table in tables
             for key, value in one.get(table, {}).items()
             if any(other.get(table, {}).get(key) != value for other in alike)
         ]
         out.append(", ".join(words))
+    return out
+
+
+def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Return the settings of scenario, training, boundary and limits in which rows differ, whatever their methods.
+
+    Args:
+        compared: The entries of one scenario.
+        labels: Their labels.
+
+    Returns:
+        For each such setting, its values and the rows that have them, such as ``lr 0.1 (cfl), 0.05 (fedavg, ifca)``.
+    """
+    out = []
+    for around in AROUND:
+        for key in dict.fromkeys(key for one in compared for key in one.get(around, {})):
+            rows: dict[str, list[str]] = {}
+            for one, label in zip(compared, labels, strict=True):
+                rows.setdefault(str(one.get(around, {}).get(key, "not set")), []).append(label)
+            if len(rows) > 1:
+                out.append(f"{key} " + ", ".join(f"{value} ({', '.join(names)})" for value, names in rows.items()))
     return out
 
 

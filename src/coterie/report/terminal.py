@@ -18,7 +18,7 @@ from rich.tree import Tree
 from coterie.printable import printable
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
-from coterie.report.summary import Summary, differences, mean_of
+from coterie.report.summary import Summary, differences, mean_of, unequal
 
 
 class _Console(Console):
@@ -170,7 +170,8 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
     """Return a table per scenario, with one row per method.
 
     A row shows means over seeds and, with more than one seed, half the 95% interval of the score. Several entries of one
-    method are numbered, and the settings in which they differ are listed below the table.
+    method are numbered. Below the table are the settings of methods in which these differ, and once all other settings that
+    are not the same in all rows.
 
     Args:
         compared: The entries of :func:`coterie.compare`.
@@ -182,8 +183,10 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
         labels = numbered([one["method"] for one in here])
         parts += [Text("")] if parts else []
         parts += [Text(name, style="bold"), _comparison(here, labels)]
-        labelled = zip(labels, differences(here), strict=True)
+        labelled = zip(labels, differences(here, ("settings",)), strict=True)
         parts += [Text(f"{label}: {words}", style="dim") for label, words in labelled if words]
+        unlike = "; ".join(unequal(here, labels))
+        parts += [Text(f"The rows differ in more than the method: {unlike}", style="yellow")] if unlike else []
     return Together(*parts)
 
 

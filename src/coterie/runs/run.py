@@ -366,8 +366,8 @@ def world_facts(world: World) -> dict[str, Any]:
         world: The clients and their data.
 
     Returns:
-        The client ids, the sizes of their training sets in that order, a digest of all data, and where they apply: the names
-        of the clients in that order, a main metric other than the accuracy, the true groups, the hostile clients, a
+        The client ids, the sizes of their training and test sets in that order, a digest of all data, and where they apply:
+        the names of the clients in that order, a main metric other than the accuracy, the true groups, the hostile clients, a
         description from which a net like the clients' can be made, and facts about the data (the names of features and
         classes, the constants of a standardization).
     """
@@ -375,6 +375,7 @@ def world_facts(world: World) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "clients": clients,
         "examples": [len(world.clients[c].train) for c in clients],
+        "tests": [len(world.clients[c].test) for c in clients],
         "data": digest(world),
     }
     if names := world.client_names:
@@ -395,8 +396,8 @@ def world_facts(world: World) -> dict[str, Any]:
 
 
 def same_world(facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
-    """Whether these facts are those that a run has recorded; older runs have no names."""
-    return {name: value for name, value in facts.items() if name != "names" or name in recorded} == recorded
+    """Whether these facts are those that a run has recorded; older runs have no names and no sizes of test sets."""
+    return {name: value for name, value in facts.items() if name not in ("names", "tests") or name in recorded} == recorded
 
 
 def digest(world: World) -> str:

@@ -82,6 +82,8 @@ function quantile(sorted, q) {
 /** The value of a colour of the style sheet, for canvases. */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const palette = (i) => `var(--c${i % 8})`;
+/** Colours of lines that are no groups. */
+const ink = (i) => `var(--i${i % 6})`;
 
 // -- what is under the pointer, or the cursor of the keyboard --
 

@@ -1,29 +1,42 @@
 "use strict";
 // Groups over the rounds: a row per client, a block per group; and the same as a list, with the reasons.
 
-/** Colours of a run: groups of now in their order, true groups like the group that has most of their members, others grey. */
+/** The colour of each group of a page, by its members: the same group has the same colour in all sections. */
+const coloured = new Map();
+
+/** Colours of a run's present groups and of its true groups; a true group is coloured like the group that it mostly is. */
 function colours(run) {
-  const shown = new Map();
-  for (const client of run.clients) if (client.node >= 0 && !shown.has(client.node)) shown.set(client.node, palette(shown.size));
-  const taken = new Map();
-  for (let i = 0; i < (run.true_groups || []).length; i += 1) {
-    const inside = run.clients.filter((client) => client.truth === i);
-    const most = [...new Set(inside.map((client) => client.node))].map((node) => [inside.filter((c) => c.node === node).length, node]);
-    most.sort((a, b) => b[0] - a[0]);
-    taken.set(i, most);
+  const [now, true_] = [new Map(), new Map()];
+  const put = (map, key_, client) => { if (!map.has(key_)) map.set(key_, []); map.get(key_).push(client.id); };
+  for (const client of run.clients) {
+    if (client.node >= 0) put(now, client.node, client);
+    if (run.true_groups && known(client.truth)) put(true_, client.truth, client);
   }
-  const truth = new Map();
-  const used = new Set();
-  for (const [i, most] of [...taken].sort((a, b) => ((b[1][0] || [0])[0]) - ((a[1][0] || [0])[0]))) {
-    const own = most.map(([, node]) => shown.get(node)).find((value) => value && !used.has(value));
-    const free = Array.from({ length: 8 }, (_, j) => palette(j)).find((value) => !used.has(value));
-    truth.set(i, own || free || palette(i));
-    used.add(truth.get(i));
+  const shown = allotted(now);
+  const most = new Map();
+  for (const [i, ids] of true_) {
+    const there = new Set(ids);
+    const same = [...now].find(([, group]) => 2 * group.filter((id) => there.has(id)).length > Math.max(group.length, ids.length));
+    if (same) most.set(i, shown.get(same[0]));
   }
+  const truth = allotted(new Map([...true_].filter(([i]) => !most.has(i))), [...shown.values()]);
   return {
     node: (id) => shown.get(id) || (manyGroups(run) && id >= 0 ? palette(id) : "var(--ended)"),
-    truth: (i) => (known(i) ? truth.get(i) : "var(--ended)"),
+    truth: (i) => most.get(i) || truth.get(i) || "var(--ended)",
   };
+}
+
+/** Group -> colour, of groups with these clients: the one that they have on the page, else one that is free there, or here. */
+function allotted(groups, taken = []) {
+  const keys = [...groups].map(([group, ids]) => [group, JSON.stringify([...ids].sort())]);
+  const found = new Map(keys.filter(([, key_]) => coloured.has(key_)).map(([group, key_]) => [group, coloured.get(key_)]));
+  const free = (used) => Array.from({ length: 8 }, (_, j) => palette(j)).find((value) => !used.includes(value));
+  for (const [group, key_] of keys) {
+    if (found.has(group)) continue;
+    found.set(group, free([...coloured.values()]) || free([...found.values(), ...taken]) || palette(found.size));
+    coloured.set(key_, found.get(group));
+  }
+  return found;
 }
 const named = (id) => `G${id}`;
 const css = (value) => (value.startsWith("var(") ? colour(value.slice(4, -1)) : value);
@@ -36,7 +49,7 @@ function groupsMap(run, ui) {
   const label = `Groups of ${plural(n, "client")} over ${plural(rounds, "round")}.`;
   const box = drawn((width) => {
     const left = run.true_groups ? 34 : 12;
-    const right = 150;
+    const right = width < 480 ? 92 : 150;
     const wide = (width - left - right) / rounds;
     const high = height / n;
     const [element, pen] = canvas(width, height + 24);
@@ -68,7 +81,7 @@ function groupsMap(run, ui) {
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
     if (run.true_groups) trueLetters(run, pen, high);
-    names(run, pen, high, width - right + 6);
+    names(run, pen, high, width - right + 6, width < 480);
     pen.fillStyle = colour("--quiet");
     pen.textAlign = "center";
     for (const tick of ticks(1, rounds, Math.min(12, width / 70)).filter((t) => Number.isInteger(t) && t >= 1)) {
@@ -114,7 +127,7 @@ function trueLetters(run, pen, high) {
 }
 
 /** The groups of now, to the right of their blocks. */
-function names(run, pen, high, x) {
+function names(run, pen, high, x, narrow) {
   pen.textAlign = "left";
   for (let i = 0; i < run.clients.length;) {
     const id = run.clients[i].node;
@@ -123,7 +136,7 @@ function names(run, pen, high, x) {
     if (id >= 0 && (to - i) * high >= 12) {
       const node = run.nodes[id];
       pen.fillStyle = colour("--text");
-      pen.fillText(`${named(id)}  ${plural(to - i, "client")}  ${known(node.score) ? node.score.toFixed(2) : ""}`, x, ((i + to) / 2) * high);
+      pen.fillText(`${named(id)}  ${narrow ? to - i : plural(to - i, "client")}  ${known(node.score) ? node.score.toFixed(2) : ""}`, x, ((i + to) / 2) * high);
     }
     i = to;
   }

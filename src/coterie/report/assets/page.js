@@ -15,7 +15,6 @@ function section(run, i) {
   const ui = stateOf(run.name);
   ui.follow = [];
   ui.select = (id) => { ui.client = ui.client === id ? null : id; ui.follow.forEach((draw) => draw()); };
-  run.colour = colours(run);
   const map = h("div", {}, groupsMap(run, ui));
   const byTruth = run.true_groups && choices("Colours", [[false, "colours: groups found"], [true, "colours: true groups"]], ui.byTruth,
     (value) => { ui.byTruth = value; redraw(); });
@@ -48,33 +47,32 @@ function comparison(doc) {
   const metric = names.length === 1 ? names[0] : "score";
   const columns = [
     { name: "method", left: true, value: (r) => r.method, show: (r) => r.method },
-    { name: "scenario", left: true, value: (r) => r.scenario, show: (r) => r.scenario },
-    { name: "seeds", value: (r) => r.seeds.length, show: (r) => String(r.seeds.length) },
-    { name: "rounds", value: (r) => r.rounds[0], show: (r) => r.rounds.join(", ") },
+    { name: "scenario", left: true, less: doc.verdicts.length === 1, value: (r) => r.scenario, show: (r) => r.scenario },
+    { name: "seeds", less: true, value: (r) => r.seeds.length, show: (r) => String(r.seeds.length) },
+    { name: "rounds", less: true, value: (r) => r.rounds[0], show: (r) => r.rounds.join(", ") },
     ...[[metric, "score", 3], ["worst client", "worst", 3], ["std", "std", 3], ["adjusted Rand", "ari", 2], ["groups", "groups", 1]].map(([name, key_, digits]) => (
       { name, value: (r) => r[key_].mean, show: (r) => interval(r[key_], digits) })),
-    { name: "up", value: (r) => r.bytes_up.mean, show: (r) => size(Math.round(r.bytes_up.mean)) },
-    { name: "down", value: (r) => r.bytes_down.mean, show: (r) => size(Math.round(r.bytes_down.mean)) },
-    { name: "time", value: (r) => r.seconds.mean, show: (r) => time(r.seconds.mean) },
+    { name: "up", less: true, value: (r) => r.bytes_up.mean, show: (r) => size(Math.round(r.bytes_up.mean)) },
+    { name: "down", less: true, value: (r) => r.bytes_down.mean, show: (r) => size(Math.round(r.bytes_down.mean)) },
+    { name: "time", less: true, value: (r) => r.seconds.mean, show: (r) => time(r.seconds.mean) },
   ];
   const last = Math.max(2, ...doc.runs.map((run) => run.rounds.groups.length));
   const smaller = doc.runs.every((run) => run.better === "smaller");
   const over = (of) => doc.runs.slice(0, 24).filter((run) => run.scores.metrics[run.metric]).map((run, i) => {
     const table = unpack(run.scores.metrics[run.metric]);
     const honest = run.clients.map((client, j) => [client, j]).filter(([client]) => !client.adversary).map(([, j]) => j);
-    return { name: run.name, colour: palette(i), dash: Math.floor(i / 8) % 4, points: run.scores.rounds.map((round, j) => [round, of(honest.map((row) => table.at(row, j)))]) };
+    return { name: run.name, colour: ink(i), dash: i % 4, points: run.scores.rounds.map((round, j) => [round, of(honest.map((row) => table.at(row, j)))]) };
   });
-  const order = states.get("") || { column: 4, down: true };
+  const order = states.get("") || { column: -1, down: false };
   states.set("", order);
   return h("section", { class: "run", id: "compared" }, h("h1", {}, `${plural(doc.runs.length, "run")} compared`),
-    h("p", { class: "about" }, "Means over the seeds of each method; ± half the 95 % interval (Student's t) where there are several."),
+    h("p", { class: "about" }, "The recommended method first. Means over the seeds of each method; ± half the 95 % interval (Student's t) where there are several."),
     h("div", { class: "scroll" }, sortable(columns, doc.compared, order, { caption: "Comparison" })),
     doc.runs.length > 24 && h("p", { class: "quiet" }, "The charts show the first 24 runs."),
     h("div", { class: "columns" },
       chart({ title: `Mean ${metric}`, y: metric, rounds: [1, last], series: over(mean) }),
       chart({ title: "Worst client", y: metric, rounds: [1, last], series: over((values) => { const there = values.filter(known); return there.length ? (smaller ? Math.max : Math.min)(...there) : NaN; }) })),
     h("div", { class: "columns" }, doc.runs.slice(0, 8).map((run) => {
-      run.colour = colours(run);
       return h("div", {}, h("h3", {}, `${run.name}: groups over rounds`), groupsMap(run, { byTruth: false, select: () => {} }));
     })),
     doc.runs.length > 8 && h("p", { class: "quiet" }, "The groups of the first 8 runs; those of the others are in their own sections."));
@@ -85,9 +83,11 @@ function render(doc) {
   drawings.clear();
   hideTip();
   for (const run of doc.runs) Object.assign(run, { groups_count: run.rounds.groups[run.rounds.groups.length - 1], rounds_done: run.rounds.groups.length });
-  main.replaceChildren(...[doc.runs.length > 1 && comparison(doc), ...doc.runs.map(section),
+  coloured.clear();
+  for (const run of [...doc.runs].sort((a, b) => a.groups_count - b.groups_count)) run.colour = colours(run);
+  main.replaceChildren(...[...doc.verdicts.map((said, i) => verdictOf(doc, said, i)), doc.runs.length > 1 && comparison(doc), ...doc.runs.map(section),
     h("p", { class: "quiet" }, `Made by Coterie ${doc.coterie} from the records of ${plural(doc.runs.length, "run")}.`)].filter(Boolean));
-  const several = [h("a", { href: "#compared" }, "comparison"), ...doc.runs.map((run, i) => h("a", { href: `#run-${i}` }, run.name))];
+  const several = [h("a", { href: "#verdict-0" }, "verdict"), h("a", { href: "#compared" }, "comparison"), ...doc.runs.map((run, i) => h("a", { href: `#run-${i}` }, run.name))];
   const parts = [...main.querySelectorAll("h2")].map((head) => h("a", { href: `#${head.id}` }, head.textContent));
   document.getElementById("nav").replaceChildren(...(doc.runs.length > 1 ? several : parts));
 }

@@ -4,11 +4,13 @@
 function tiles(run) {
   const found = run.score || {};
   const bad = run.clients.filter((client) => client.adversary).length;
+  const worst = run.clients.filter((client) => known(found.worst) && !client.adversary && client.score === found.worst).map((client) => client.id);
+  const named_ = worst.length ? `: ${worst[0]}${worst.length > 1 ? ` and ${worst.length - 1} more` : ""}` : "";
   const who = bad ? " (honest clients)" : "";
   const one = (value, label, about) => h("li", { title: about }, h("b", {}, value), h("span", {}, label));
   return h("ul", { class: "tiles" },
     one(score(run, found.mean), `mean ${run.metric}${who}`, "Mean over clients, each on its own test data, as last tested"),
-    one(score(run, found.worst), `worst client${who}`, `The worst ${run.metric} of a client`),
+    one(score(run, found.worst), `worst client${named_ || who}`, `The worst ${run.metric} of a client${who}`),
     one(score(run, found.std), `spread${who}`, `Standard deviation of the ${run.metric} over clients`),
     one(String(run.groups_count), run.groups_count === 1 ? "group" : "groups", "Groups after the last round"),
     known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand", "Agreement with the true groups: 1 if they are the same, about 0 by chance"),
@@ -65,11 +67,11 @@ function curves(run, metric, ui) {
   const last = run.rounds.groups.length;
   const groups = run.nodes.filter((node) => values.has(node.id)).map((node) => line(
     node.id, `${named(node.id)} (${plural(node.count, "client")})`, run.colour.node(node.id), node.last < last ? 1 : 0, !single && run.nodes.length <= 12));
-  const series = manyGroups(run) ? [line("all", "all clients", palette(0), 0, true)] : groups;
+  const series = manyGroups(run) ? [line("all", "all clients", ink(0), 0, true)] : groups;
   const own = (i) => rounds.map((round, j) => [round, table.at(i, j)]);
   const clients = single ? run.clients.map((client, i) => ({ name: `client ${client.id}`, faint: true, colour: run.colour.node(client.node), points: own(i) })) : [];
   const at = run.clients.findIndex((client) => client.id === ui.client);
-  const picked = at < 0 ? [] : [{ name: `client ${ui.client}`, colour: "var(--text)", dash: 2, points: own(at) }];
+  const picked = at < 0 ? [] : [{ name: `client ${ui.client}`, colour: run.colour.node(run.clients[at].node), dash: 2, points: own(at) }];
   return chart({ title: "", y: metric, key: `${run.name} ${metric}`, rounds: [1, Math.max(2, last)], marks: marks(run), height: 300, series: [...clients, ...series, ...picked] });
 }
 
@@ -96,7 +98,7 @@ function decisions(run) {
     if (spec.links) return dendrogram(spec, (client) => run.colour.node((byId.get(client) || { node: -1 }).node));
     const series = spec.series.map((one, i) => ({
       ...one, name: known(one.node) ? `${named(one.node)}: ${one.name}` : one.name,
-      colour: known(one.node) ? run.colour.node(one.node) : palette(i),
+      colour: known(one.node) ? run.colour.node(one.node) : ink(i),
     }));
     return chart({ ...spec, key: `${run.name} ${spec.title}`, series, rounds, marks: marks(run), height: 240 });
   });
@@ -110,13 +112,13 @@ function costs(run) {
   const line = (name, colour_, dash, values) => ({ name, colour: colour_, dash, points: values });
   return h("div", { class: "columns" },
     chart({ title: "Sent so far", y: "MB", rounds, height: 220, series: [
-      line("by clients (up)", palette(0), 0, summed(run.rounds.bytes_up)), line("to clients (down)", palette(1), 1, summed(run.rounds.bytes_down))] }),
-    chart({ title: "Time of each round", y: "seconds", rounds, height: 220, series: kinds.map((name, i) => line(name.slice(8), palette(i), i % 4, points(run.rounds[name]))) }),
+      line("by clients (up)", ink(0), 0, summed(run.rounds.bytes_up)), line("to clients (down)", ink(1), 1, summed(run.rounds.bytes_down))] }),
+    chart({ title: "Time of each round", y: "seconds", rounds, height: 220, series: kinds.map((name, i) => line(name.slice(8), ink(i), i % 4, points(run.rounds[name]))) }),
     chart({ title: "Tasks and replies", about: "A client may have several tasks in a round.", y: "tasks", counts: true, rounds, height: 220, series: [
-      line("tasks sent", palette(0), 0, points(run.rounds.asked)), line("replies taken", palette(2), 1, points(run.rounds.answered)),
-      line("replies refused", palette(4), 2, points(run.rounds.refused))] }),
+      line("tasks sent", ink(0), 0, points(run.rounds.asked)), line("replies taken", ink(1), 1, points(run.rounds.answered)),
+      line("replies refused", ink(2), 2, points(run.rounds.refused))] }),
     chart({ title: "Number of groups", y: "groups", counts: true, rounds, height: 220, series: [
-      line("groups", palette(0), 0, points(run.rounds.groups))] }));
+      line("groups", ink(0), 0, points(run.rounds.groups))] }));
 }
 
 function events(run, ui) {

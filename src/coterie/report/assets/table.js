@@ -4,10 +4,11 @@
 const ROWS = 150; // rows shown at first: a browser is slow with thousands
 
 /**
- * columns: [{name, about, left, value(row), show(row)}]; rows of anything. order: {column, down}, kept by whoever made it.
- * chosen(row): whether it is marked; pick(row): what a click on it does.
+ * columns: [{name, about, left, less, value(row), show(row)}]; rows of anything; narrow screens leave out a column with less.
+ * order: {column, down}, kept by whoever made it; a column of -1 leaves the rows as they are.
+ * chosen(row): whether it is marked; pick(row): what a click on it does; foot: a last row that is not sorted.
  */
-function sortable(columns, rows, order, { chosen, pick, caption, odd } = {}) {
+function sortable(columns, rows, order, { chosen, pick, caption, odd, foot } = {}) {
   const body = h("tbody");
   order.most = order.most || ROWS;
   const heads = columns.map((column, i) => {
@@ -15,12 +16,12 @@ function sortable(columns, rows, order, { chosen, pick, caption, odd } = {}) {
       type: "button", title: column.about,
       onclick: () => { order.down = order.column === i ? !order.down : !column.left; order.column = i; fill(); },
     }, column.name);
-    return h("th", { scope: "col", class: column.left ? "left" : null }, button);
+    return h("th", { scope: "col", class: classOf(column) }, button);
   });
-  const table = h("table", {}, caption && h("caption", { class: "spoken" }, caption), h("thead", {}, h("tr", {}, heads)), body);
+  const table = h("table", {}, caption && h("caption", { class: "spoken" }, caption), h("thead", {}, h("tr", {}, heads)), body, foot && h("tfoot", {}, foot));
   let shown = rows;
   function fill() {
-    const { value } = columns[order.column];
+    const { value } = columns[order.column] || { value: () => 0 };
     const sorted = [...shown].sort((a, b) => compared(value(a), value(b), order.down));
     heads.forEach((head, i) => {
       head.setAttribute("aria-sort", i !== order.column ? "none" : order.down ? "descending" : "ascending");
@@ -31,12 +32,13 @@ function sortable(columns, rows, order, { chosen, pick, caption, odd } = {}) {
     body.replaceChildren(...sorted.slice(0, order.most).map((row) => h("tr", {
       "aria-selected": chosen ? String(chosen(row)) : null, class: odd && odd(row) ? "odd" : null,
       onclick: pick && (() => pick(row)),
-    }, columns.map((column) => h("td", { class: column.left ? "left" : null }, column.show(row))))), ...(more ? [more] : []));
+    }, columns.map((column) => h("td", { class: classOf(column) }, column.show(row))))), ...(more ? [more] : []));
   }
   table.fill = (only) => { if (only) shown = only; fill(); };
   fill();
   return table;
 }
+const classOf = (column) => [column.left && "left", column.less && "less"].filter(Boolean).join(" ") || null;
 /** What is missing comes last, whichever way. */
 function compared(a, b, down) {
   if (!known(a) || !known(b)) return known(b) - known(a);
@@ -44,18 +46,21 @@ function compared(a, b, down) {
 }
 
 function clientTable(run, ui) {
+  const gains = new Map(run.gains ? run.gains.of.map(([client, ...rest]) => [client, rest]) : []);
+  const gain = (client) => gains.get(client.id) || [];
   const columns = [
     { name: "client", left: true, about: "Its id", value: (c) => c.id, show: (c) => h("button", { type: "button", title: "Show in the charts", onclick: (event) => { event.stopPropagation(); ui.select(c.id); } }, String(c.id)) },
     { name: "group", left: true, about: "Its group after the last round", value: (c) => c.node, show: (c) => (c.node < 0 ? "absent" : [h("span", { class: "swatch", style: `background:${run.colour.node(c.node)}` }), named(c.node)]) },
-    run.true_groups && { name: "true group", left: true, about: "From the data; hidden from all methods", value: (c) => c.truth, show: (c) => [h("span", { class: "swatch", style: `background:${run.colour.truth(c.truth)}` }), letter(c.truth), c.adversary ? " (adversary)" : ""] },
-    { name: "examples", about: "Training examples", value: (c) => c.examples, show: (c) => number(c.examples) },
+    run.true_groups && { name: "true group", left: true, less: true, about: "From the data; hidden from all methods", value: (c) => c.truth, show: (c) => [h("span", { class: "swatch", style: `background:${run.colour.truth(c.truth)}` }), letter(c.truth), c.adversary ? " (adversary)" : ""] },
+    { name: "examples", less: true, about: "Training examples", value: (c) => c.examples, show: (c) => number(c.examples) },
     { name: run.metric, about: "On its own test data, as last tested", value: (c) => c.score, show: (c) => score(run, c.score) },
-    { name: "loss", about: "On its own test data, as last tested", value: (c) => c.loss, show: (c) => number(c.loss) },
-    { name: "gain", about: `${run.metric} now, minus that in the first group in which it was tested`, value: gain, show: (c) => signed(gain(c)) },
-    { name: "with the model of each group on its path", left: true, about: "As last tested in each group; the best is underlined", value: (c) => c.path.length, show: (c) => way(c) },
-    { name: "best", left: true, about: "The group on its path whose model was best for it", value: (c) => c.best, show: (c) => (known(c.best) ? named(c.best) : "–") },
-    { name: "silent", about: "Rounds in which it did not answer", value: (c) => c.silent, show: (c) => number(c.silent) },
-    run.clients.some((c) => c.refused) && { name: "refused", about: "Replies that were refused", value: (c) => c.refused, show: (c) => number(c.refused) },
+    run.gains && { name: "over fedavg", about: `How much better its ${run.metric} is than with FedAvg, both in round ${run.gains.round}`,
+      value: (c) => gain(c)[0], show: (c) => (gain(c).length ? gained(...gain(c), `fedavg in round ${run.gains.round}`) : "–") },
+    { name: "loss", less: true, about: "On its own test data, as last tested", value: (c) => c.loss, show: (c) => number(c.loss) },
+    { name: "with the model of each group on its path", left: true, less: true, about: "As last tested in each group; the best is underlined", value: (c) => c.path.length, show: (c) => way(c) },
+    { name: "best", left: true, less: true, about: "The group on its path whose model was best for it", value: (c) => c.best, show: (c) => (known(c.best) ? named(c.best) : "–") },
+    { name: "silent", less: true, about: "Rounds in which it did not answer", value: (c) => c.silent, show: (c) => number(c.silent) },
+    run.clients.some((c) => c.refused) && { name: "refused", less: true, about: "Replies that were refused", value: (c) => c.refused, show: (c) => number(c.refused) },
   ].filter(Boolean);
   const table = sortable(columns, run.clients, ui.order, {
     chosen: (client) => client.id === ui.client, pick: (client) => ui.select(client.id), caption: "Clients",
@@ -73,10 +78,6 @@ function clientTable(run, ui) {
   only(ui.filter || "");
   ui.follow.push(() => table.fill());
   return h("div", {}, h("div", { class: "controls" }, h("label", {}, "only ", filter), count), h("div", { class: "tall", tabindex: 0, role: "region", "aria-label": "Table of clients" }, table));
-}
-function gain(client) {
-  const first = client.path.find((step) => known(step[2]));
-  return first && known(client.score) && client.path.length > 1 ? client.score - first[2] : null;
 }
 const signed = (value) => (known(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}` : "–");
 function way(client) {

@@ -14,6 +14,7 @@ from coterie.report.explain.decision import decision, member
 from coterie.report.explain.view import Clients, NoteView, RunHistory, of_client
 from coterie.report.gathered import follow
 from coterie.report.summary import silent
+from coterie.report.verdict import for_client
 from coterie.report.words import count, rounds, who
 
 SHOWN = 10
@@ -31,6 +32,8 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
         UserError: If the client is not present.
     """
     (client, group), notes = of_client(history, asked), list(history.views())
+    contest, one = run_history.rivals(history)
+    compared = for_client(contest, one, client)
     steps, skipped = _steps(notes, client)
     last = [
         note
@@ -39,6 +42,7 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
     ]
     return {
         **run_history.heading(history),
+        "verdict": [compared] if compared else [],
         "groups": [list(members) for members in history.groups],
         "client": client,
         "group": list(group),

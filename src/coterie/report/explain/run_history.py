@@ -11,7 +11,8 @@ from coterie.records.shown import ClientId, shown_as
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory
 from coterie.report.listing import first_line
-from coterie.report.summary import agreement, mean_of, without
+from coterie.report.summary import agreement, mean_of, summarised, without
+from coterie.report.verdict import Contest, Entry, beside, sentences, trial, verdict
 from coterie.report.words import count, who
 
 SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
@@ -23,8 +24,10 @@ def run_history(history: RunHistory) -> dict[str, Any]:
     notes = list(history.views())
     changed = [note for note in notes if note.changes]
     truth, together = history.truth, last_of_all(history, notes)
+    contest, one = rivals(history)
     return {
         **heading(history),
+        "verdict": sentences(verdict(contest, one)),
         "groups": [list(group) for group in history.groups],
         "true_groups": truth and [list(group) for group in truth],
         "agreement": agreement(without(history.groups, history.adversaries), truth and without(truth, history.adversaries)),
@@ -36,6 +39,12 @@ def run_history(history: RunHistory) -> dict[str, Any]:
             "groups": [_standing(history, notes, group) for group in history.groups],
         },
     }
+
+
+def rivals(history: RunHistory) -> tuple[Contest, Entry]:
+    """Return the run's comparison with FedAvg and Independent of its experiment, and its entry in it."""
+    folder, description, lines = history.folder, history.description, history.lines
+    return beside(folder, trial(summarised(folder, description, lines), description, lines))
 
 
 def heading(history: RunHistory) -> dict[str, Any]:
@@ -136,7 +145,7 @@ def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 def title(found: dict[str, Any], start: str = "") -> list[tuple[int, str]]:
-    """Return a sentence with the run's method, scenario, seed, round and number of groups, and how the method decides.
+    """Return the verdict, the run's method, scenario, seed, round and number of groups, and how the method decides.
 
     Args:
         found: The explanation of the run or of a client.
@@ -146,7 +155,7 @@ def title(found: dict[str, Any], start: str = "") -> list[tuple[int, str]]:
         f"{start}{found['method']} in {found['scenario']}, seed {found['seed']}, after round {found['round']} "
         f"of {found['rounds']}: {count(len(found['groups']), 'group')}."
     )
-    return [(0, text) for text in (said, found["about"]) if text] + [(0, "")]
+    return [(0, text) for text in (" ".join(found["verdict"]), said, found["about"]) if text] + [(0, "")]
 
 
 def first_and_last(

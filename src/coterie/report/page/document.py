@@ -23,6 +23,7 @@ from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
 from coterie.report.summary import ABOUT, Summary, expand, mean_of, side_by_side, silent, summarised
+from coterie.report.verdict import Trial, contests, gains, trial, verdict
 from coterie.settings import documented
 
 EVENTS = 2000
@@ -56,7 +57,8 @@ def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
         runs: Run directories, or folders that contain some.
 
     Returns:
-        ``coterie`` (its version), ``runs``, and ``compared``: with several runs, see :func:`coterie.compare`.
+        ``coterie`` (its version), ``verdicts`` (one per scenario, see :func:`~coterie.report.verdict.verdict`), ``runs``, and
+        ``compared``: with several runs, see :func:`coterie.compare`.
 
     Raises:
         UserError: If one of ``runs`` is not a run directory or has no completed round.
@@ -65,16 +67,28 @@ def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
     return together(folders, [one(folder) for folder in folders])
 
 
-def together(folders: Sequence[Path], parts: Sequence[tuple[Summary, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the document of runs from the results of :func:`one`.
+Part = tuple[Summary, Trial, Mapping[str, Any]]
+"""What a page needs of a run: its summary, what a comparison needs, and the part of the document about it."""
+
+
+def together(folders: Sequence[Path], parts: Sequence[Part]) -> dict[str, Any]:
+    """Return the document of runs from the results of :func:`one`; runs of the recommended method come first.
 
     Args:
         folders: The run directories.
         parts: The results of :func:`one`, in the same order.
     """
-    described = [{"name": name, **about} for name, (_, about) in zip(labels(folders), parts, strict=True)]
-    compared = side_by_side([said for said, _ in parts]) if len(described) > 1 else []
-    return {"coterie": version("coterie"), "runs": described, "compared": compared}
+    found = contests(one for _, one, _ in parts)
+    best = [each.said["run_dir"] for contest in found for one in contest.entries for _, each in sorted(one.trials.items())]
+    better = {run: gain for contest in found for run, gain in gains(contest).items()}
+    named = list(zip(labels(folders), parts, strict=True))
+    named.sort(key=lambda one: best.index(run) if (run := one[1][0]["run_dir"]) in best else len(best))
+    return {
+        "coterie": version("coterie"),
+        "verdicts": [verdict(contest) for contest in found],
+        "runs": [{"name": name, **about, "gains": better.get(said["run_dir"])} for name, (said, _, about) in named],
+        "compared": side_by_side([said for _, (said, _, _) in named]) if len(named) > 1 else [],
+    }
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
@@ -87,8 +101,8 @@ def labels(folders: Sequence[Path]) -> list[str]:
     return [str(folder) for folder in whole_]
 
 
-def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
-    """Return the summary of a run, and the part of the document about it, except for its name.
+def one(folder: Path) -> Part:
+    """Return what the page needs of one run; its name depends on the others.
 
     Clients have the same order everywhere.
 
@@ -101,25 +115,29 @@ def one(folder: Path) -> tuple[Summary, dict[str, Any]]:
     clients, members, truth = run.clients, run.members, run.facts.get("true_groups")
     pictures, count, lost = squares(folder, lines, clients)
     left_out = ("groups", "true_groups", "score", said["metric"], "settings", "scenario_settings", "training", "boundary")
-    return said, {
-        **{key: value for key, value in said.items() if key not in left_out},
-        "score": said["score"] and {key: said["score"][key] for key in ("mean", "std", "worst")},
-        "about": first_line(METHODS[said["method"]]) if said["method"] in METHODS else "",
-        "clients": rows(run),
-        "true_groups": truth,
-        **groups(run),
-        "members": whole(members),
-        "scores": scores(lines, clients),
-        "rounds": rounds(lines),
-        "squares": pictures,
-        "squares_in_all": count,
-        "squares_lost": lost,
-        "charts": charts(run.description["methods"][0], folder, lines, run.notes),
-        "events": events(run.notes),
-        "events_in_all": len(run.notes),
-        "settings": settings(run.description),
-        "versions": run.description["versions"],
-    }
+    return (
+        said,
+        trial(said, description, lines),
+        {
+            **{key: value for key, value in said.items() if key not in left_out},
+            "score": said["score"] and {key: said["score"][key] for key in ("mean", "std", "worst")},
+            "about": first_line(METHODS[said["method"]]) if said["method"] in METHODS else "",
+            "clients": rows(run),
+            "true_groups": truth,
+            **groups(run),
+            "members": whole(members),
+            "scores": scores(lines, clients),
+            "rounds": rounds(lines),
+            "squares": pictures,
+            "squares_in_all": count,
+            "squares_lost": lost,
+            "charts": charts(run.description["methods"][0], folder, lines, run.notes),
+            "events": events(run.notes),
+            "events_in_all": len(run.notes),
+            "settings": settings(run.description),
+            "versions": run.description["versions"],
+        },
+    )
 
 
 def scores(lines: Sequence[Line], clients: Sequence[ClientId]) -> dict[str, Any]:
@@ -373,7 +391,7 @@ def scored(node: TreeNode, run: Gathered) -> dict[str, Any]:
 # The page itself: markup, style, script and the document of numbers in one file, which loads nothing from the network.
 
 
-SCRIPTS = ("base.js", "chart.js", "groups.js", "square.js", "table.js", "parts.js", "page.js")
+SCRIPTS = ("base.js", "chart.js", "groups.js", "square.js", "table.js", "parts.js", "verdict.js", "page.js")
 """The script files, in the order in which they run."""
 
 

@@ -1,0 +1,602 @@
+"""Which method to use and for whom: runs of several methods compared client by client, from their records alone.
+
+Methods are compared in the same round of the same seeds, with one model for all (FedAvg) and with training alone
+(Independent). A difference counts if it is beyond noise:
+
+- If the main metric is a share of right answers, noise is that of a test set: the difference of two shares of n examples is
+  within noise below 1.96 * sqrt(2 * p * (1 - p) / n), with p their mean. Both models are tested on the same examples, which
+  makes the difference less noisy than this, so the bound is on the safe side.
+- Otherwise it is half the 95% interval of the difference over the seeds (Student's t). With one seed it is not known.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from coterie.data.scenario import FEDERATION, OWN
+from coterie.files import within
+from coterie.records.record import RUN, Line, Record
+from coterie.records.shown import ClientId, id_of, shown_as
+from coterie.report.summary import ALIKE, Summary, interval, summarised, unequal
+from coterie.report.terminal import numbered
+from coterie.report.words import count, sentence, short, who
+from coterie.settings import UserError
+
+BASELINES: Mapping[str, str] = {"fedavg": "one model for all", "independent": "training alone"}
+"""Methods with which others are compared, and what they are."""
+
+SHARES = ("accuracy", "ExactMatch")
+"""Metrics that are a share of right answers."""
+
+Z = 1.96
+"""Half the 95% interval of a normal distribution, in standard deviations."""
+
+GROUPS = 12
+"""The greatest number of groups that are listed in words."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Runs, and the methods over their seeds.
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run as a comparison needs it.
+
+    Attributes:
+        said: The summary of the run.
+        tested: Round -> honest client -> its value of the main metric, of the tested rounds.
+        sizes: Client -> its number of test examples, where the record has it.
+        data: The digest of the data, or empty.
+        reason: The last decision on the groups, as a sentence with its round, or empty.
+    """
+
+    said: Summary
+    tested: Mapping[int, Mapping[ClientId, float]]
+    sizes: Mapping[ClientId, int]
+    data: str
+    reason: str
+
+
+def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) -> Trial:
+    """Return what a comparison needs of a run.
+
+    Args:
+        said: Its summary.
+        description: The content of ``run.toml``, as shown.
+        lines: The completed rounds, as shown.
+    """
+    facts, tested = description["world"], {}
+    for line in lines:
+        id, main = id_of(line), shown_as(line).main
+        honest = {id(key): entry for key, entry in line["clients"].items() if not entry.get("adversary")}
+        values = {client: float(entry[main]) for client, entry in honest.items() if entry.get(main) is not None}
+        if line["tested"] and values:
+            tested[line["round"]] = values
+    sizes = dict(zip(facts["clients"], facts.get("tests", ()), strict=False))
+    return Trial(said, tested, sizes, facts.get("data", ""), reason(lines))
+
+
+def read(run: Path | str, upto: int | None = None) -> Trial:
+    """Read the run in directory ``run``, up to round ``upto`` or to its last one.
+
+    Raises:
+        UserError: If there is no run, or it has no completed round.
+    """
+    description, lines = Record(run).shown()
+    lines = lines[:upto]
+    return trial(summarised(run, description, lines), description, lines)
+
+
+def reason(lines: Sequence[Line]) -> str:
+    """Return the last decision that divided the clients, or for one group the last one that did not, as a sentence."""
+    wanted = 2 if len(lines[-1]["groups"]) > 1 else 0
+    for line in reversed(lines):
+        for note in reversed(line["notes"]):
+            if len(note["parts"]) >= wanted and len(note["clients"]) > 1 and note["text"]:
+                return f"Round {line['round']}: {sentence(note['text'])}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method with its settings, over seeds.
+
+    Attributes:
+        label: Its name, with a number if several entries have the same method.
+        trials: Seed -> run.
+    """
+
+    label: str
+    trials: Mapping[int, Trial]
+
+    @property
+    def first(self) -> Trial:
+        """The run of the least seed."""
+        return self.trials[min(self.trials)]
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.first.said["method"])
+
+    @property
+    def groups(self) -> float:
+        """The mean number of groups over the seeds."""
+        return _mean([len(one.said["groups"]) for one in self.trials.values()])
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much better one method is than another.
+
+    Attributes:
+        of: Its value of the main metric.
+        over: The other's value.
+        by: The difference, positive if it is better, whether greater or smaller values are.
+        noise: Differences up to this are within noise; None if it is not known.
+    """
+
+    of: float
+    over: float
+    by: float
+    noise: float | None
+
+    @property
+    def sign(self) -> int | None:
+        """1 if it is better beyond noise, -1 if it is worse, 0 if the difference is within noise; None if not known."""
+        if self.noise is None:
+            return None
+        return 0 if abs(self.by) <= self.noise else 1 if self.by > 0 else -1
+
+
+# ----------------------------------------------------------------------------------------------------
+# Methods over the same clients.
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Methods over the same clients, in one round of the same seeds.
+
+    Attributes:
+        entries: The methods; those of :func:`contests` have the recommended one first.
+        seeds: The seeds that all of them have.
+        round: The last round that all of them have tested, or None.
+        left_out: Labels of methods that have no seed, tested round or data in common with the others.
+    """
+
+    entries: Sequence[Entry]
+    seeds: Sequence[int]
+    round: int | None
+    left_out: Sequence[str] = ()
+
+    @property
+    def said(self) -> Summary:
+        """The summary of one of the runs, for what they have in common."""
+        return self.entries[0].first.said
+
+    @property
+    def metric(self) -> str:
+        """The name of the main metric."""
+        return str(self.said["metric"])
+
+    def find(self, method: str) -> Entry | None:
+        """Return the first entry of a method, or None."""
+        return next((one for one in self.entries if one.method == method), None)
+
+    @cached_property
+    def focus(self) -> Entry:
+        """The first entry that is no baseline, or the first one: its groups and reasons are told."""
+        return next((one for one in self.entries if one.method not in BASELINES), self.entries[0])
+
+    @cached_property
+    def clients(self) -> list[ClientId]:
+        """The honest clients that were tested with some method in this round."""
+        found = {c for one in self.entries for seed in self.seeds for c in one.trials[seed].tested.get(self.round or 0, ())}
+        return sorted(found, key=lambda one: (isinstance(one, str), one))
+
+    def tests(self, client: ClientId) -> float | None:
+        """Return a client's number of test examples, in the mean over the seeds, or None if not recorded."""
+        known = [self.entries[0].trials[seed].sizes.get(client) for seed in self.seeds]
+        return _mean([size for size in known if size]) if known and all(known) else None
+
+    def values(self, one: Entry, client: ClientId) -> dict[int, float]:
+        """Return seed -> a client's value of the main metric with a method."""
+        found = {seed: one.trials[seed].tested.get(self.round or 0, {}).get(client) for seed in self.seeds}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def mean(self, one: Entry) -> float | None:
+        """Return the mean of the main metric over clients, of each the mean over the seeds; None without a test."""
+        known = [_mean(values.values()) for client in self.clients if (values := self.values(one, client))]
+        return _mean(known) if known else None
+
+    def gain(self, one: Entry, other: Entry, client: ClientId) -> Gain | None:
+        """Return how much better a method is than another for one client; None if it was not tested with both."""
+        return self._gain(one, other, [client])
+
+    def mean_gain(self, one: Entry, other: Entry) -> Gain | None:
+        """Return how much better a method is than another in the mean over clients; None if none was tested with both."""
+        return self._gain(one, other, self.clients)
+
+    def _gain(self, one: Entry, other: Entry, clients: Sequence[ClientId]) -> Gain | None:
+        pairs = {}
+        for client in clients:
+            mine, theirs = self.values(one, client), self.values(other, client)
+            if both := [(mine[seed], theirs[seed]) for seed in self.seeds if seed in mine and seed in theirs]:
+                pairs[client] = both
+        if not pairs:
+            return None
+        rows = {client: (_mean(a for a, _ in both), _mean(b for _, b in both)) for client, both in pairs.items()}
+        of, over = _mean(a for a, _ in rows.values()), _mean(b for _, b in rows.values())
+        by = of - over if self.said["better"] == "greater" else over - of
+        return Gain(of, over, by, self._noise_of_tests(rows) if self.by_tests else self._noise_of_seeds(pairs))
+
+    @cached_property
+    def by_tests(self) -> bool:
+        """Whether noise follows from the numbers of test examples."""
+        return self.metric in SHARES and all(self.tests(client) for client in self.clients)
+
+    def _noise_of_tests(self, rows: Mapping[ClientId, tuple[float, float]]) -> float:
+        """Several seeds do not make this noise smaller, because their test sets may overlap."""
+        variances = [two_shares((a + b) / 2, self.tests(client) or 1) for client, (a, b) in rows.items()]
+        return Z * math.sqrt(sum(variances)) / len(rows)
+
+    def _noise_of_seeds(self, pairs: Mapping[ClientId, Sequence[tuple[float, float]]]) -> float | None:
+        if len({len(both) for both in pairs.values()}) != 1:
+            return None  # a client was not tested with some seed
+        found = interval([_mean(a - b for a, b in seed) for seed in zip(*pairs.values(), strict=True)])
+        return None if found["high"] is None or found["mean"] is None else found["high"] - found["mean"]
+
+
+def two_shares(p: float, n: float) -> float:
+    """Return the variance of the difference of two shares of n examples with the mean p.
+
+    Example:
+        >>> 1.96 * two_shares(0.5, 24) ** 0.5  # one of 24 examples is 0.042
+        0.2829016319149264
+    """
+    p = min(max(p, 0.0), 1.0)
+    return 2 * p * (1 - p) / n
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return math.fsum(known) / len(known)
+
+
+def contests(trials: Iterable[Trial]) -> list[Contest]:
+    """Return the comparisons of some runs: one for all runs over the same scenario, with the recommended method first.
+
+    Methods are ordered by their mean main metric. Of those that are within noise of the best, the one with the fewest groups
+    comes first, and FedAvg before others with as many.
+
+    Args:
+        trials: The runs.
+    """
+    alike: list[tuple[Any, list[Trial]]] = []
+    for one in trials:
+        key = [one.said[name] for name in ("scenario", "scenario_settings", "metric", "better")]
+        same = next((members for known, members in alike if known == key), None)
+        if same is None:
+            alike.append((key, [one]))
+        else:
+            same.append(one)
+    return [ranked(_shared(_entries(members))) for _, members in alike]
+
+
+def _entries(trials: Sequence[Trial]) -> list[Entry]:
+    """Return the methods of some runs: those that differ in their seed alone are one."""
+    found: list[tuple[Any, dict[int, Trial]]] = []
+    for one in trials:
+        key, seed = [one.said[name] for name in ALIKE], one.said["seed"]
+        known = next((members for other, members in found if other == key and seed not in members), None)
+        if known is None:
+            found.append((key, {seed: one}))
+        else:
+            known[seed] = one
+    labels = numbered([next(iter(members.values())).said["method"] for _, members in found])
+    return [Entry(label, members) for label, (_, members) in zip(labels, found, strict=True)]
+
+
+def _shared(entries: Sequence[Entry]) -> Contest:
+    """Return the comparison in what the methods share: methods over most seeds first, each joins if it shares something."""
+    order = sorted(entries, key=lambda one: (not any(each.tested for each in one.trials.values()), -len(one.trials)))
+    joined = order[:1]
+    for one in order[1:]:
+        same = all(_same_data(each.trials, one.trials) for each in joined)
+        joined += [one] if same and _common([*joined, one])[1] else []
+    seeds, rounds = _common(joined)
+    return Contest(joined, seeds, max(rounds, default=None), [one.label for one in order if one not in joined])
+
+
+def _same_data(some: Mapping[int, Trial], others: Mapping[int, Trial]) -> bool:
+    known = [(some[seed].data, others[seed].data) for seed in some.keys() & others.keys()]
+    return all(not a or not b or a == b for a, b in known)
+
+
+def _common(entries: Sequence[Entry]) -> tuple[list[int], set[int]]:
+    """Return the seeds that all methods have, and the rounds that all of them have tested with each."""
+    seeds = sorted(set.intersection(*(set(one.trials) for one in entries)))
+    tested = [set(one.trials[seed].tested) for one in entries for seed in seeds]
+    return seeds, set.intersection(*tested) if tested else set()
+
+
+def ranked(contest: Contest) -> Contest:
+    """Return a comparison with its methods in the order of :func:`contests`."""
+    sign = -1 if contest.said["better"] == "greater" else 1
+    means = {one.label: contest.mean(one) for one in contest.entries}
+    tested = [one for one in contest.entries if means[one.label] is not None]
+    left, order = sorted(tested, key=lambda one: (sign * (means[one.label] or 0), _simpler(one))), []
+    while left:
+        tied = [one for one in left if (gain := contest.mean_gain(left[0], one)) and (gain.sign == 0 or gain.by == 0)]
+        order.append(min([left[0], *tied], key=_simpler))
+        left.remove(order[-1])
+    return replace(contest, entries=[*order, *(one for one in contest.entries if means[one.label] is None)])
+
+
+def _simpler(one: Entry) -> tuple[float, bool]:
+    return one.groups, one.method != "fedavg"
+
+
+def gains(contest: Contest) -> dict[str, dict[str, Any]]:
+    """Return how much better each run is than FedAvg's run of the same seed, in the last round that both have tested.
+
+    Args:
+        contest: The comparison.
+
+    Returns:
+        Run directory -> the round, and of: ``(client, by, sign)`` of each client, see :class:`Gain`. Empty without a run of
+        FedAvg.
+    """
+    base = contest.find("fedavg")
+    out: dict[str, dict[str, Any]] = {}
+    if base is None:
+        return out
+    for one in (one for one in contest.entries if one is not base):
+        for seed in sorted(one.trials.keys() & base.trials.keys()):
+            mine, theirs = (Entry(each.label, {seed: each.trials[seed]}) for each in (one, base))
+            pair = _shared([mine, theirs])
+            if len(pair.entries) == 2:
+                found = [(client, pair.gain(mine, theirs, client)) for client in pair.clients]
+                of = [(client, gain.by, gain.sign) for client, gain in found if gain]
+                out[mine.first.said["run_dir"]] = {"round": pair.round, "of": of}
+    return out
+
+
+# ----------------------------------------------------------------------------------------------------
+# The verdict in words.
+
+
+def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
+    """Return a verdict.
+
+    Args:
+        contest: The comparison.
+        of: The method whose groups are told; None for the best one that is no baseline.
+
+    Returns:
+        Sentences, each empty if there is nothing to say: found (how many groups), why (the last decision), better (a list:
+        the comparison with each baseline), use (the recommended method and for whom), noise (what is within noise), missing
+        (the baselines that are not there), command (which adds them), left_out (methods that are not compared) and unequal
+        (other settings that differ). Also scenario, method (whose groups these are), run (its directory), groups, and table:
+        see :func:`table`, or None for a single method.
+    """
+    one, tested = of or contest.focus, contest.round is not None
+    others = [other for name in BASELINES if (other := contest.find(name)) is not None and other is not one]
+    missing, command = _missing(contest)
+    differ = unequal([each.first.said for each in contest.entries], [each.label for each in contest.entries])
+    left = f"Not compared, for lack of a seed, tested round or data in common: {', '.join(contest.left_out)}."
+    return {
+        "scenario": contest.said["scenario"],
+        "method": one.label,
+        "run": one.first.said["run_dir"],
+        "found": found(one),
+        "groups": one.first.said["groups"],
+        "why": _why(one),
+        "better": [against(contest, one, other) for other in others] if tested else [],
+        "use": _use(contest) if tested and len(contest.entries) > 1 else "",
+        "noise": _noise(contest) if tested and len(contest.entries) > 1 else "",
+        "missing": missing,
+        "command": command,
+        "left_out": left if contest.left_out else "",
+        "unequal": f"They differ in more than the method: {'; '.join(differ)}." if differ else "",
+        "table": table(contest) if len(contest.entries) > 1 else None,
+    }
+
+
+def table(contest: Contest) -> dict[str, Any] | None:
+    """Return the main metric of each client with each method, in the same round.
+
+    Args:
+        contest: The comparison.
+
+    Returns:
+        round, seeds, metric, better, methods (the labels, best first), over (the label of FedAvg's column, or None), and
+        rows: client, tests (number of test examples or None), values (of each method, or None), and gains (of each method
+        over FedAvg: ``[by, noise, sign]`` or None). None if no round was tested.
+    """
+    if contest.round is None:
+        return None
+    base = contest.find("fedavg")
+    return {
+        "round": contest.round,
+        "seeds": list(contest.seeds),
+        "metric": contest.metric,
+        "better": contest.said["better"],
+        "methods": [one.label for one in contest.entries],
+        "over": base and base.label,
+        "rows": [_row(contest, client, base) for client in contest.clients],
+    }
+
+
+def _row(contest: Contest, client: ClientId, base: Entry | None) -> dict[str, Any]:
+    values = [contest.values(one, client) for one in contest.entries]
+    gains = [base and one is not base and contest.gain(one, base, client) for one in contest.entries]
+    return {
+        "client": client,
+        "tests": contest.tests(client),
+        "values": [_mean(each.values()) if each else None for each in values],
+        "gains": [[gain.by, gain.noise, gain.sign] if gain else None for gain in gains],
+    }
+
+
+def found(one: Entry) -> str:
+    """Return how many groups a method found, and whether they are the true ones, as a sentence."""
+    runs = one.trials.values()
+    counts = sorted({len(each.said["groups"]) for each in runs})
+    number = count(counts[0], "group") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups"
+    seeds = f" with each of {len(runs)} seeds" if len(runs) > 1 and len(counts) == 1 else ""
+    seeds = f" over {len(runs)} seeds" if len(counts) > 1 else seeds
+    known = [each.said["ari"] for each in runs]
+    if one.method in BASELINES:
+        return f"{one.label} is {BASELINES[one.method]}: it has {number} by definition."
+    true = ""
+    if known and None not in known:
+        rand = f"adjusted Rand index {_mean(known):.2f}"
+        true = ", the same as the true groups" if min(known) == 1 else f", not the same as the true groups ({rand})"
+    return f"{one.label} found {number}{seeds}{true}."
+
+
+def _why(one: Entry) -> str:
+    if one.method in BASELINES:
+        return ""
+    split = "The last decision that divided clients" if len(one.first.said["groups"]) > 1 else "Why it did not split"
+    seed = f" with seed {min(one.trials)}" if len(one.trials) > 1 else ""
+    return f"{split}{seed}. {one.first.reason}" if one.first.reason else "No reason was recorded."
+
+
+def against(contest: Contest, one: Entry, other: Entry) -> str:
+    """Return how a method compares with another in the mean and client by client, in one sentence."""
+    mean = contest.mean_gain(one, other)
+    if mean is None:
+        return f"No client was tested with both {one.label} and {other.label} in round {contest.round}."
+    seeds = f", in the mean over {len(contest.seeds)} seeds" if len(contest.seeds) > 1 else ""
+    what = f"{BASELINES[other.method]} ({other.label})" if other.method in BASELINES else other.label
+    side = "higher" if mean.of > mean.over else "lower"
+    by = f"{side} by {_number(abs(mean.by))} on average" if mean.by else "the same on average"
+    within = ", which is within noise" if mean.by and mean.sign == 0 else ""
+    values = f"({_number(mean.over)} to {_number(mean.of)}{within})"
+    who_ = _for_whom(contest, one, other)
+    mine = f"the {contest.metric} of {one.label}"
+    return f"Compared with {what} in round {contest.round}{seeds}, {mine} is {by} {values}; {who_}."
+
+
+def _for_whom(contest: Contest, one: Entry, other: Entry) -> str:
+    gains = {client: gain for client in contest.clients if (gain := contest.gain(one, other, client))}
+    if any(gain.sign is None for gain in gains.values()):
+        higher, lower = (sum(sign * gain.by > 0 for gain in gains.values()) for sign in (1, -1))
+        return f"it is better for {higher} of {count(len(gains), 'client')} and worse for {lower}, but noise is not known"
+    up, down = ([client for client, gain in gains.items() if gain.sign == sign] for sign in (1, -1))
+    clients = count(len(gains), "client")
+    if not up and not down:
+        return f"none of {clients} gains or loses beyond noise"
+    better = f"{len(up) or 'none'} of {clients} {'gains' if len(up) < 2 else 'gain'}"
+    worse = f"{len(down)} {'loses' if len(down) == 1 else 'lose'} beyond noise: {who(down)}"
+    return f"{better} and {worse}" if down else f"{better}, none loses beyond noise"
+
+
+def _use(contest: Contest) -> str:
+    """Return which method to use, why, and for which clients another one is better."""
+    best, *others = contest.entries
+    gains = {one.label: gain for one in others if (gain := contest.mean_gain(best, one))}
+    if any(gain.sign is None for gain in gains.values()):
+        return f"The best mean {contest.metric} is that of {best.label}; whether it is best beyond noise is not known."
+    tied = [label for label, gain in gains.items() if gain.sign == 0]
+    if any(gain.by < 0 for gain in gains.values()):
+        why = f"no method has a better mean {contest.metric} beyond noise, and none of those within noise has fewer groups"
+    elif tied:
+        why = f"it has the best mean {contest.metric}; within noise of it: {', '.join(tied)}"
+    else:
+        why = f"its mean {contest.metric} is the best, beyond noise"
+    rivals = [one for one in others if one.method in BASELINES or one is contest.focus]
+    better = {one.label: [c for c in contest.clients if (g := contest.gain(one, best, c)) and g.sign == 1] for one in rivals}
+    but = "; ".join(f"{label} is better beyond noise for {who(ids)}" for label, ids in better.items() if ids)
+    return f"Use {best.label}: {why}. But {but}." if but else f"Use {best.label} for all clients: {why}."
+
+
+def _noise(contest: Contest) -> str:
+    if contest.by_tests:
+        return (
+            "A difference is within noise below 1.96·sqrt(2·p·(1 − p)/n), for n test examples and p the mean of both "
+            "values: what chance alone would exceed in 5 % of such tests."
+        )
+    if len(contest.seeds) > 1:
+        return f"A difference is within noise if its 95 % interval over the {len(contest.seeds)} seeds contains 0."
+    if contest.metric in SHARES:
+        return "Noise is not known: these runs have no record of the sizes of test sets, and there is one seed."
+    return f"Noise is not known: {contest.metric} has no standard error for one client, and there is one seed."
+
+
+def _missing(contest: Contest) -> tuple[str, str]:
+    """Return which baselines are not there, as a sentence, and the command that records them."""
+    there = {one.method for one in contest.entries} | {label.partition(" ")[0] for label in contest.left_out}
+    names = [name for name in BASELINES if name not in there]
+    if not names:
+        return "", ""
+    what = " and with ".join(f"{BASELINES[name]} ({name})" for name in names)
+    said = f"There is no run to compare with {what}."
+    if contest.said["scenario"] in (FEDERATION, OWN):
+        return f"{said} Record one over the same clients.", ""
+    run, seeds = Path(contest.focus.first.said["run_dir"]), sorted(contest.focus.trials)
+    to = run.with_name(f"{run.name}-baselines") if run.name else Path("../baselines")
+    methods = [word for name in names for word in ("--method", name)]
+    more = ["--set", f"seeds={seeds}".replace(" ", "")] if len(seeds) > 1 else []
+    words = ["coterie", "run", str(run / RUN), *methods, *more, "--out", str(to)]
+    it = "it" if len(names) == 1 else "them"
+    return f"{said} The command below adds {it}; then report both folders together.", shlex.join(words)
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if 0.001 <= abs(value) < 100 or value == 0 else short(value)
+
+
+def sentences(said: Mapping[str, Any]) -> list[str]:
+    """Return a verdict without its reasons: the groups, and the comparison with each baseline.
+
+    Args:
+        said: The verdict.
+    """
+    groups = [who(group) for group in said["groups"][:GROUPS]]
+    more = [f"and {len(said['groups']) - GROUPS} more"] if len(said["groups"]) > GROUPS else []
+    names = f": {' | '.join([*groups, *more])}." if len(said["groups"]) > 1 else "."
+    return [text for text in (f"{said['found'].removesuffix('.')}{names}", *said["better"]) if text]
+
+
+def for_client(contest: Contest, one: Entry, client: ClientId) -> str:
+    """Return a client's main metric with a method and with the others, as a sentence, or empty if it was not tested."""
+    if not (mine := contest.values(one, client)) or len(contest.entries) < 2:
+        return ""
+    said = [f"{_number(_mean(mine.values()))} with {one.label}"]
+    for other in contest.entries:
+        if other is not one and (gain := contest.gain(one, other, client)):
+            words = {None: "noise is not known", 0: "within noise", 1: "worse beyond noise", -1: "better beyond noise"}
+            said.append(f"{_number(gain.over)} with {other.label} ({words[gain.sign]})")
+    tests = f" on {contest.tests(client):g} test examples" if contest.tests(client) else ""
+    return f"Its {contest.metric} in round {contest.round}{tests}: {', '.join(said)}."
+
+
+def beside(run: Path, own: Trial) -> tuple[Contest, Entry]:
+    """Return the comparison of a run with FedAvg and Independent, as far as its experiment has them with the same seed.
+
+    Args:
+        run: The run directory.
+        own: What a comparison needs of this run, up to some round; the others are read up to the same round.
+
+    Returns:
+        The comparison, and the run's entry in it.
+    """
+    trials, seed = [own], own.said["seed"]
+    for method in BASELINES:
+        for path in sorted(run.absolute().parent.glob(f"{method}*-seed{seed}/{RUN}")) if own.said["method"] != method else ():
+            with suppress(UserError):  # one that has not begun, or is damaged, is not compared
+                trials.append(read(within(path.parents[1], path.parent.name), own.said["rounds"]))
+    pairs = ((contest, one) for contest in contests(trials) for one in contest.entries)
+    alone = Entry(own.said["method"], {seed: own})
+    return next((pair for pair in pairs if pair[1].first is own), (_shared([alone]), alone))

@@ -1,0 +1,229 @@
+"""The verdict over methods: noise by its definition, the same round for all, the recommended method, and what it says."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.stats
+
+from coterie.cli import main
+from coterie.report.explain import explain, words
+from coterie.report.page import document
+from coterie.report.verdict import Contest, Z, contests, read, two_shares, verdict
+from page_runs import OLD, line, note, write
+
+Values = Mapping[int, float]
+
+
+def run(
+    folder: Path,
+    method: str,
+    *rounds: Values | None,
+    groups: Sequence[Sequence[int]] | None = None,
+    metric: str = "accuracy",
+    better: str = "greater",
+    tests: int | None = 24,
+    adversary: int | None = None,
+    **more: Any,
+) -> Path:
+    """A run with these values of the main metric in each round; None is a round without tests."""
+    clients = sorted(next(values for values in rounds if values))
+    lines = []
+    for number, values in enumerate(rounds, start=1):
+        made = line(number, groups or [clients], tested=values is not None)
+        for client, entry in made["clients"].items() if values else ():
+            entry.pop("accuracy")
+            entry |= {metric: values[int(client)]} | ({"adversary": True} if int(client) == adversary else {})
+        lines.append(made)
+    sizes = {} if tests is None else {"tests": [tests] * len(clients)}
+    other = {} if metric == "accuracy" else {"metric": {"main": metric, "better": better}}
+    return write(folder, lines, method, **sizes, **other, **more)
+
+
+def contest(*folders: Path) -> Contest:
+    (found,) = contests(map(read, folders))
+    return found
+
+
+@pytest.mark.parametrize("n", [9, 24, 100])
+@pytest.mark.parametrize("p", [0.5, 0.8, 0.95])
+def test_two_models_that_are_alike_rarely_differ_beyond_noise(n: int, p: float) -> None:
+    """The exact probability, over all outcomes of two tests with n examples each."""
+    chances = scipy.stats.binom.pmf(range(n + 1), n, p)
+    beyond = sum(
+        chances[a] * chances[b]
+        for a in range(n + 1)
+        for b in range(n + 1)
+        if abs(a - b) / n > Z * math.sqrt(two_shares((a + b) / 2 / n, n))
+    )
+    assert beyond < 0.07
+
+
+@pytest.mark.parametrize(("right", "sign"), [(1, 0), (5, 0), (6, 1), (7, 1), (-1, 0), (-7, -1)])
+def test_one_of_24_test_images_is_no_gain(right: int, sign: int, tmp_path: Path) -> None:
+    base = run(tmp_path / "a", "fedavg", {0: 12 / 24})
+    found = contest(run(tmp_path / "b", "cfl", {0: (12 + right) / 24}), base)
+    mine, other = found.find("cfl"), found.find("fedavg")
+    assert mine
+    assert other
+    gain = found.gain(mine, other, 0)
+    assert gain
+    p = (24 + right) / 48
+    assert gain.by == pytest.approx(right / 24)
+    assert gain.noise == pytest.approx(1.96 * math.sqrt(2 * p * (1 - p) / 24))
+    assert gain.sign == (0 if abs(right / 24) <= 1.96 * math.sqrt(2 * p * (1 - p) / 24) else sign)
+
+
+def test_the_mean_is_less_noisy_than_its_clients(tmp_path: Path) -> None:
+    clients = range(16)
+    found = contest(
+        run(tmp_path / "b", "cfl", dict.fromkeys(clients, 0.6)), run(tmp_path / "a", "fedavg", dict.fromkeys(clients, 0.5))
+    )
+    mine, other = found.entries
+    assert (mine.method, other.method) == ("cfl", "fedavg")
+    gain, one = found.mean_gain(mine, other), found.gain(mine, other, 3)
+    assert gain
+    assert one
+    assert gain.noise == pytest.approx(one.noise / 4)
+    assert (one.sign, gain.sign) == (0, 1)
+
+
+def test_without_a_standard_error_seeds_are_the_noise(tmp_path: Path) -> None:
+    rows = {"fedavg": [0.50, 0.40, 0.45], "cfl": [0.62, 0.50, 0.55]}
+    folders = [
+        run(tmp_path / f"{method}{seed}", method, dict.fromkeys((0, 1), value), metric="R2Score", seed=seed)
+        for method, values in rows.items()
+        for seed, value in enumerate(values)
+    ]
+    found = contest(*folders)
+    gain = found.gain(found.entries[0], found.entries[1], 1)
+    assert found.entries[0].method == "cfl"
+    assert gain
+    low, high = scipy.stats.t.interval(0.95, 2, loc=0.32 / 3, scale=scipy.stats.sem([0.12, 0.10, 0.10]))
+    assert gain.by == pytest.approx(0.32 / 3)
+    assert gain.noise == pytest.approx((high - low) / 2)
+    assert gain.sign == 1
+    alone = contest(folders[0], folders[3])
+    assert "R2Score has no standard error for one client, and there is one seed" in verdict(alone)["noise"]
+    assert "noise is not known" in verdict(alone)["better"][0]
+
+
+def test_methods_are_compared_in_the_last_round_that_all_have_tested(tmp_path: Path) -> None:
+    base = run(tmp_path / "a", "fedavg", {0: 0.1, 1: 0.2}, None, {0: 0.5, 1: 0.3})
+    more = run(tmp_path / "b", "cfl", {0: 0.2, 1: 0.3}, {0: 0.4, 1: 0.4}, {0: 0.9, 1: 0.9}, {0: 1.0, 1: 1.0})
+    found = verdict(contest(base, more))
+    assert found["table"]["round"] == 3
+    assert found["table"]["methods"] == ["cfl", "fedavg"]
+    assert [row["values"] for row in found["table"]["rows"]] == [[0.9, 0.5], [0.9, 0.3]]
+    assert found["better"] == [
+        "Compared with one model for all (fedavg) in round 3, the accuracy of cfl is higher by 0.500 on average "
+        "(0.400 to 0.900); 2 of 2 clients gain, none loses beyond noise."
+    ]
+    assert found["use"] == "Use cfl for all clients: its mean accuracy is the best, beyond noise."
+    (gains,) = [one["gains"] for one in document([base, more])["runs"] if one["method"] == "cfl"]
+    assert gains == {"round": 3, "of": [(0, pytest.approx(0.4), 1), (1, pytest.approx(0.6), 1)]}
+
+
+def test_of_methods_within_noise_the_simplest_is_recommended_and_exceptions_are_named(tmp_path: Path) -> None:
+    base = run(tmp_path / "a", "fedavg", {0: 0.5, 1: 0.5, 2: 0.6})
+    split = run(tmp_path / "b", "cfl", {0: 0.55, 1: 0.52, 2: 0.6}, groups=[[0, 1], [2]])
+    found = verdict(contest(split, base))
+    assert found["table"]["methods"] == ["fedavg", "cfl"]
+    assert found["use"].startswith("Use fedavg for all clients: no method has a better mean accuracy beyond noise")
+    assert (found["method"], found["groups"]) == ("cfl", [[0, 1], [2]])
+    alone = run(tmp_path / "c", "independent", {0: 0.1, 1: 0.1, 2: 1.0}, groups=[[0], [1], [2]])
+    found = verdict(contest(split, base, alone))
+    assert found["use"].endswith("But independent is better beyond noise for client 2.")
+    assert found["better"][1].endswith("2 of 3 clients gain and 1 loses beyond noise: client 2.")
+
+
+def test_smaller_is_better_where_it_is(tmp_path: Path) -> None:
+    errors = {"fedavg": 2.0, "cfl": 1.5}
+    options = {"metric": "MeanSquaredError", "better": "smaller"}
+    found = verdict(contest(*(run(tmp_path / name, name, {0: by, 1: by}, **options) for name, by in errors.items())))
+    assert found["table"]["methods"] == ["cfl", "fedavg"]
+    assert "is lower by 0.500 on average (2.000 to 1.500); it is better for 2 of 2 clients" in found["better"][0]
+    assert found["use"] == "The best mean MeanSquaredError is that of cfl; whether it is best beyond noise is not known."
+
+
+def test_adversaries_are_not_judged(tmp_path: Path) -> None:
+    values = {0: 0.5, 1: 0.5, 2: 0.0}
+    found = contest(*(run(tmp_path / name, name, values, adversary=2) for name in ("fedavg", "cfl")))
+    assert found.clients == [0, 1]
+
+
+def test_runs_over_other_data_are_not_compared(tmp_path: Path) -> None:
+    base = run(tmp_path / "a", "fedavg", {0: 0.5}, data="other")
+    found = verdict(contest(run(tmp_path / "b", "cfl", {0: 0.9}), base))
+    assert found["left_out"] == "Not compared, for lack of a seed, tested round or data in common: fedavg."
+    assert "(independent)" in found["missing"]
+    assert "fedavg" not in found["missing"]
+    assert found["better"] == []
+
+
+def test_a_run_without_sizes_of_test_sets_has_no_noise_known(tmp_path: Path) -> None:
+    found = verdict(contest(*(run(tmp_path / name, name, {0: 0.5}, tests=None) for name in ("fedavg", "cfl"))))
+    assert found["noise"] == "Noise is not known: these runs have no record of the sizes of test sets, and there is one seed."
+    assert [verdict(one)["found"] for one in contests([read(OLD / "cfl")])] == [
+        "cfl found 2 groups, the same as the true groups."
+    ]
+
+
+def test_why_is_the_last_decision(tmp_path: Path) -> None:
+    split = note("split", [0, 1, 2], [[0], [1, 2]], text="differ [0.9 > 0.5]")
+    keep = note("keep", [1, 2], text="no longer")
+    lines = [line(1, [[0, 1, 2]], note("keep", [0, 1, 2], text="not yet")), line(2, [[0], [1, 2]], split)]
+    lines.append(line(3, [[0], [1, 2]], keep))
+    run = write(tmp_path / "split", lines)
+    assert verdict(contest(run))["why"] == "The last decision that divided clients. Round 2: Differ [0.9 > 0.5]."
+    assert verdict(contest(write(tmp_path / "one", lines[:1])))["why"] == "Why it did not split. Round 1: Not yet."
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_command_adds_what_is_missing(seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--scenario=synthetic/groups", "--method=cfl", "--rounds=2", "--workers=1", f"--seeds={seeds}"]
+    assert main(["run", *options, f"--out={tmp_path / 'own run'}", "--json"]) == 0
+    (said,) = document([tmp_path / "own run"])["verdicts"]
+    assert said["missing"].startswith("There is no run to compare with one model for all (fedavg) and with training alone (ind")
+    _, *arguments = shlex.split(said["command"])
+    assert main([*arguments, "--workers=1", "--json"]) == 0
+    capsys.readouterr()
+    shown = document([tmp_path / "own run", Path(arguments[arguments.index("--out") + 1])])
+    (said,) = shown["verdicts"]
+    assert said["missing"] == said["left_out"] == said["command"] == ""
+    assert (len(said["better"]), said["table"]["seeds"]) == (2, list(range(seeds)))
+    assert [one["method"] for one in shown["runs"][::seeds]] == said["table"]["methods"]
+
+
+def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) -> None:
+    own = run(tmp_path / "cfl-seed1", "cfl", {0: 0.9, 1: 0.5}, {0: 1.0, 1: 0.5}, seed=1)
+    run(tmp_path / "fedavg-seed0", "fedavg", {0: 0.0, 1: 0.0}, seed=0)
+    base = run(tmp_path / "fedavg-seed1", "fedavg", {0: 0.2, 1: 0.5}, {0: 0.1, 1: 0.5}, seed=1)
+    found = explain(own)["verdict"]
+    assert found == [
+        "cfl found 1 group.",
+        "Compared with one model for all (fedavg) in round 2, the accuracy of cfl is higher by 0.450 on average "
+        "(0.300 to 0.750); 1 of 2 clients gains, none loses beyond noise.",
+    ]
+    assert words(own, width=1000).startswith(" ".join(found))
+    assert "in round 1, the accuracy of cfl is higher by 0.350" in explain(own, round=1)["verdict"][1]
+    assert explain(own, client=0)["verdict"] == [
+        "Its accuracy in round 2 on 24 test examples: 1.000 with cfl, 0.100 with fedavg (worse beyond noise)."
+    ]
+    (base / "rounds.jsonl").write_text("damaged\n")
+    assert explain(own)["verdict"] == found[:1]
+
+
+def test_without_tests_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    lines = [line(1, [[0], [1]], tested=False)]
+    folders = [write(tmp_path / f"{name}-seed0", lines, name) for name in ("fedavg", "cfl")]
+    shown = document(folders)["verdicts"]
+    assert [(one["better"], one["use"], one["table"]) for one in shown] == [([], "", None)]
+    assert shown[0]["left_out"].endswith("in common: cfl.") or shown[0]["left_out"].endswith("in common: fedavg.")
+    assert explain(folders[1])["verdict"] == ["cfl found 2 groups: client 0 | client 1."]
+    assert explain(folders[1], client=0)["verdict"] == []
