@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.stats
 
@@ -104,13 +105,34 @@ def test_without_a_standard_error_seeds_are_the_noise(tmp_path: Path) -> None:
     gain = found.gain(found.entries[0], found.entries[1], 1)
     assert found.entries[0].method == "cfl"
     assert gain
-    low, high = scipy.stats.t.interval(0.95, 2, loc=0.32 / 3, scale=scipy.stats.sem([0.12, 0.10, 0.10]))
     assert gain.by == pytest.approx(0.32 / 3)
-    assert gain.noise == pytest.approx((high - low) / 2)
+    both = scipy.stats.sem([0.12, 0.10, 0.10])  # of two clients with the same values: two degrees of freedom each
+    assert gain.noise == pytest.approx(scipy.stats.t.ppf(0.975, 4) * both)
     assert gain.sign == 1
     alone = contest(folders[0], folders[3])
-    assert "R2Score has no standard error for one client, and there is one seed" in verdict(alone)["noise"]
-    assert "noise is not known" in verdict(alone)["better"][0]
+    assert "noise is not known: R2Score has no standard error, and there is one seed" in verdict(alone)["noise"]
+    assert "noise of single clients is not known" in verdict(alone)["better"][0]
+
+
+def test_without_a_standard_error_clients_are_the_noise_of_a_mean(tmp_path: Path) -> None:
+    """One seed is enough for the mean over clients; two give the noise of one client, pooled over all."""
+    rng = np.random.default_rng(0)
+    base, more = rng.random((2, 5)) * 0.1, 0.5 + rng.random((2, 5)) * 0.1
+    folders = {
+        (name, seed): run(tmp_path / f"{name}{seed}", name, dict(enumerate(rows[seed])), metric="R2Score", seed=seed)
+        for name, rows in (("fedavg", base), ("cfl", more))
+        for seed in (0, 1)
+    }
+    single = contest(folders["fedavg", 0], folders["cfl", 0])
+    gain = single.mean_gain(single.entries[0], single.entries[1])
+    low, high = scipy.stats.t.interval(0.95, 4, loc=0, scale=scipy.stats.sem(more[0] - base[0]))
+    assert gain
+    assert (gain.noise, gain.sign) == (pytest.approx((high - low) / 2), 1)
+    both = contest(*folders.values())
+    one = both.gain(both.entries[0], both.entries[1], 3)
+    pooled = np.var(more - base, axis=0, ddof=1).mean()  # five clients with one degree of freedom each
+    assert one
+    assert one.noise == pytest.approx(scipy.stats.t.ppf(0.975, 5) * np.sqrt(pooled / 2))
 
 
 def test_methods_are_compared_in_the_last_round_that_all_have_tested(tmp_path: Path) -> None:
@@ -168,7 +190,7 @@ def test_runs_over_other_data_are_not_compared(tmp_path: Path) -> None:
 
 def test_a_run_without_sizes_of_test_sets_has_no_noise_known(tmp_path: Path) -> None:
     found = verdict(contest(*(run(tmp_path / name, name, {0: 0.5}, tests=None) for name in ("fedavg", "cfl"))))
-    assert found["noise"] == "Noise is not known: these runs have no record of the sizes of test sets, and there is one seed."
+    assert "noise is not known: the sizes of test sets are not recorded, and there is one seed." in found["noise"]
     assert [verdict(one)["found"] for one in contests([read(OLD / "cfl")])] == [
         "cfl found 2 groups, the same as the true groups."
     ]

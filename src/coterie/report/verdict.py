@@ -6,7 +6,9 @@ Methods are compared in the same round of the same seeds, with one model for all
 - If the main metric is a share of right answers, noise is that of a test set: the difference of two shares of n examples is
   within noise below 1.96 * sqrt(2 * p * (1 - p) / n), with p their mean. Both models are tested on the same examples, which
   makes the difference less noisy than this, so the bound is on the safe side.
-- Otherwise it is half the 95% interval of the difference over the seeds (Student's t). With one seed it is not known.
+- Otherwise, noise of the mean over clients is half the 95% interval of their differences (Student's t), which are also
+  different because clients are: again on the safe side. Noise of a single client is half the 95% interval over the seeds,
+  with the variance over seeds pooled over all clients. With fewer than three clients, or one seed, it is not known.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import scipy
 
 from coterie.data.scenario import FEDERATION, OWN
 from coterie.files import within
@@ -37,6 +41,9 @@ SHARES = ("accuracy", "ExactMatch")
 
 Z = 1.96
 """Half the 95% interval of a normal distribution, in standard deviations."""
+
+FEW = 3
+"""The smallest number of clients over which the noise of a mean is estimated."""
 
 GROUPS = 12
 """The greatest number of groups that are listed in words."""
@@ -226,17 +233,24 @@ class Contest:
         return self._gain(one, other, self.clients)
 
     def _gain(self, one: Entry, other: Entry, clients: Sequence[ClientId]) -> Gain | None:
-        pairs = {}
-        for client in clients:
-            mine, theirs = self.values(one, client), self.values(other, client)
-            if both := [(mine[seed], theirs[seed]) for seed in self.seeds if seed in mine and seed in theirs]:
-                pairs[client] = both
+        pairs = {client: both for client in clients if (both := self._pairs(one, other, client))}
         if not pairs:
             return None
         rows = {client: (_mean(a for a, _ in both), _mean(b for _, b in both)) for client, both in pairs.items()}
         of, over = _mean(a for a, _ in rows.values()), _mean(b for _, b in rows.values())
         by = of - over if self.said["better"] == "greater" else over - of
-        return Gain(of, over, by, self._noise_of_tests(rows) if self.by_tests else self._noise_of_seeds(pairs))
+        if self.by_tests:
+            return Gain(of, over, by, self._noise_of_tests(rows))
+        if len(clients) > 1:
+            found = interval([a - b for a, b in rows.values()] if len(rows) >= FEW else [])
+            known = found["high"] is not None and found["mean"] is not None
+            return Gain(of, over, by, (found["high"] or 0.0) - (found["mean"] or 0.0) if known else None)
+        return Gain(of, over, by, self._noise_of_seeds(one, other, len(next(iter(pairs.values())))))
+
+    def _pairs(self, one: Entry, other: Entry, client: ClientId) -> list[tuple[float, float]]:
+        """A client's values with two methods, of each seed with which it was tested with both."""
+        mine, theirs = self.values(one, client), self.values(other, client)
+        return [(mine[seed], theirs[seed]) for seed in self.seeds if seed in mine and seed in theirs]
 
     @cached_property
     def by_tests(self) -> bool:
@@ -248,11 +262,14 @@ class Contest:
         variances = [two_shares((a + b) / 2, self.tests(client) or 1) for client, (a, b) in rows.items()]
         return Z * math.sqrt(sum(variances)) / len(rows)
 
-    def _noise_of_seeds(self, pairs: Mapping[ClientId, Sequence[tuple[float, float]]]) -> float | None:
-        if len({len(both) for both in pairs.values()}) != 1:
-            return None  # a client was not tested with some seed
-        found = interval([_mean(a - b for a, b in seed) for seed in zip(*pairs.values(), strict=True)])
-        return None if found["high"] is None or found["mean"] is None else found["high"] - found["mean"]
+    def _noise_of_seeds(self, one: Entry, other: Entry, seeds: int) -> float | None:
+        """Half the 95% interval of a client's mean difference over ``seeds`` seeds, its variance pooled over all clients."""
+        each = [[a - b for a, b in self._pairs(one, other, client)] for client in self.clients]
+        freedom = sum(len(some) - 1 for some in each if some)
+        if not freedom:
+            return None
+        squares = math.fsum((value - _mean(some)) ** 2 for some in each for value in some)
+        return float(scipy.special.stdtrit(freedom, 0.975)) * math.sqrt(squares / freedom / seeds)
 
 
 def two_shares(p: float, n: float) -> float:
@@ -335,7 +352,7 @@ def ranked(contest: Contest) -> Contest:
     tested = [one for one in contest.entries if means[one.label] is not None]
     left, order = sorted(tested, key=lambda one: (sign * (means[one.label] or 0), _simpler(one))), []
     while left:
-        tied = [one for one in left if (gain := contest.mean_gain(left[0], one)) and (gain.sign == 0 or gain.by == 0)]
+        tied = [one for one in left[1:] if (gain := contest.mean_gain(left[0], one)) and (gain.sign == 0 or gain.by == 0)]
         order.append(min([left[0], *tied], key=_simpler))
         left.remove(order[-1])
     return replace(contest, entries=[*order, *(one for one in contest.entries if means[one.label] is None)])
@@ -492,7 +509,8 @@ def _for_whom(contest: Contest, one: Entry, other: Entry) -> str:
     gains = {client: gain for client in contest.clients if (gain := contest.gain(one, other, client))}
     if any(gain.sign is None for gain in gains.values()):
         higher, lower = (sum(sign * gain.by > 0 for gain in gains.values()) for sign in (1, -1))
-        return f"it is better for {higher} of {count(len(gains), 'client')} and worse for {lower}, but noise is not known"
+        clients = count(len(gains), "client")
+        return f"it is better for {higher} of {clients} and worse for {lower}, but noise of single clients is not known"
     up, down = ([client for client, gain in gains.items() if gain.sign == sign] for sign in (1, -1))
     clients = count(len(gains), "client")
     if not up and not down:
@@ -527,11 +545,13 @@ def _noise(contest: Contest) -> str:
             "A difference is within noise below 1.96·sqrt(2·p·(1 − p)/n), for n test examples and p the mean of both "
             "values: what chance alone would exceed in 5 % of such tests."
         )
+    mean = "A difference of means is within noise if its 95 % interval over the clients contains 0"
+    if len(contest.clients) < FEW:
+        mean = f"Noise of means is not known for fewer than {FEW} clients"
     if len(contest.seeds) > 1:
-        return f"A difference is within noise if its 95 % interval over the {len(contest.seeds)} seeds contains 0."
-    if contest.metric in SHARES:
-        return "Noise is not known: these runs have no record of the sizes of test sets, and there is one seed."
-    return f"Noise is not known: {contest.metric} has no standard error for one client, and there is one seed."
+        return f"{mean}; that of one client, if its 95 % interval over the {len(contest.seeds)} seeds does."
+    why = "the sizes of test sets are not recorded" if contest.metric in SHARES else f"{contest.metric} has no standard error"
+    return f"{mean}. For single clients noise is not known: {why}, and there is one seed."
 
 
 def _missing(contest: Contest) -> tuple[str, str]:
