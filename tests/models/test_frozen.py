@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import coterie
 from coterie.core import Training
 from coterie.methods.fedavg import FedAvg
+from coterie.models import nets
 from coterie.models.layout import Layout, averaging
 from coterie.randomness import seeded
 from coterie.runs import export
@@ -116,3 +117,19 @@ def test_buffers_that_do_not_travel_keep_their_first_values() -> None:
     Layout(module).load(module, done.assignment.models[0])
     assert all(torch.equal(value, first[name]) for name, value in module.named_buffers())
     assert done.assignment.models.shape[1] == Layout(normed()).trainable
+
+
+def test_the_setting_of_a_scenario_is_recorded_and_exported(tmp_path: Path) -> None:
+    from coterie.data.scenario import SCENARIOS
+    from coterie.runs.experiment import make
+
+    tried = replace(SCENARIOS["digits/iid"], model="hcct-cnn", clients=3, samples=40)
+    assert "buffers" not in (nets.described(tried.build(0).model) or {})
+    few = replace(tried, buffers=())
+    assert nets.described(few.build(0).model) == {**(nets.described(tried.build(0).model) or {}), "buffers": []}
+    spec = {"scenario": {"name": "synthetic/iid", "clients": 3, "buffers": ["none"]}, "methods": ["fedavg"], "rounds": 1}
+    (one,) = coterie.begin(make(spec), tmp_path / "run")
+    list(one.rounds(workers=1))
+    assert one.record.description()["world"]["model"]["buffers"] == ["none"]
+    coterie.save(tmp_path / "run", tmp_path / "models")
+    assert coterie.load(tmp_path / "models", 0)

@@ -292,6 +292,7 @@ class Scenario:
     test: str = setting("share", f"test data of a client. {_TEST}", choices=TESTS)
     model: str = setting("mlp", "name of the model, or package.module:Name")
     training: Training = setting(Training(), "local training")
+    buffers: tuple[str, ...] = setting(("*",), "float buffers of the model that are averaged, such as norm.*; empty: none")
     augment: bool = setting(False, "shift and mirror training images at random")
     silent: float = setting(0.0, "probability that a client does not answer, in each exchange", ge=0, lt=1)
     patience: int = setting(10, "consecutive rounds without an answer after which a client counts as away", ge=1)
@@ -379,7 +380,8 @@ class Scenario:
         """
         world = among(self._honest(seed, folder), seed, self.adversaries, self.attack, self.attack_scale)
         comings = {name: getattr(self, name) for name in ("silent", "patience", "newcomers", "join_round", "leavers", "leave")}
-        return replace(world, attendance=attendance.drawn(sorted(world.clients), seed, **comings))
+        attending = attendance.drawn(sorted(world.clients), seed, **comings)
+        return replace(world, attendance=attending, buffers=self.buffers)
 
     def _honest(self, seed: int, folder: Path | str | None) -> World:
         """The world without adversaries, in which all clients are always present and answer."""

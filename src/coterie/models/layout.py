@@ -189,10 +189,11 @@ def averaging(model: Callable[[], torch.nn.Module], buffers: Iterable[str]) -> C
         The function; ``model`` itself if ``buffers`` has ``*``.
     """
     names = tuple(buffers)
-    return model if "*" in names else partial(_averaging, model, names)
+    return model if "*" in names else partial(averaged, model, names)
 
 
-def _averaging(model: Callable[[], torch.nn.Module], names: tuple[str, ...]) -> torch.nn.Module:
+def averaged(model: Callable[[], torch.nn.Module], names: tuple[str, ...]) -> torch.nn.Module:
+    """Make a module of which only the float buffers with these names are sent and averaged."""
     module = model()
     setattr(module, AVERAGED, names)
     return module

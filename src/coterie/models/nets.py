@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from coterie.models.layout import averaged
 from coterie.randomness import seeded
 from coterie.settings import UserError, nearest
 
@@ -254,7 +255,17 @@ def factory(name: str, shape: Shape, classes: int) -> Callable[[], torch.nn.Modu
 
 
 def described(maker: Callable[[], torch.nn.Module]) -> dict[str, Any] | None:
-    """The name, shape and classes of a function that :func:`factory` returned; None for any other function."""
+    """The name, shape and classes of a function that :func:`factory` returned, and the averaged buffers if they are not all.
+
+    Args:
+        maker: A function that makes a module.
+
+    Returns:
+        The description; None for any other function.
+    """
+    if isinstance(maker, partial) and maker.func is averaged:
+        inner = described(maker.args[0])
+        return inner and {**inner, "buffers": list(maker.args[1])}
     if not isinstance(maker, partial) or maker.func is not make:
         return None
     return dict(zip(("name", "shape", "classes"), (maker.args[0], list(maker.args[1]), maker.args[2]), strict=True))

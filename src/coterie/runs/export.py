@@ -14,6 +14,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from coterie.engines.served import Ensemble
 from coterie.files import Folder, read_within
 from coterie.models import nets
 from coterie.models import nets as models
-from coterie.models.layout import Layout, own_layers
+from coterie.models.layout import Layout, averaging, own_layers
 from coterie.randomness import seeded
 from coterie.records import checksum
 from coterie.records.checksum import digest, sealed_json
@@ -172,8 +173,9 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
                 needed = sum(one.numel() for one in nets.make(str(about["name"]), shape, classes).parameters())
             if needed > numbers:
                 raise ValueError(f"a net of {needed:,} numbers, but its models have {numbers:,}")
+        buffers = [str(name) for name in about.get("buffers", ["*"])]
         with seeded(0):
-            return nets.make(str(about["name"]), shape, classes)
+            return averaging(partial(nets.make, str(about["name"]), shape, classes), buffers)()
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise UserError(f"the net that {file} describes cannot be made: {error}") from error
 
