@@ -276,8 +276,8 @@ def two_shares(p: float, n: float) -> float:
     """Return the variance of the difference of two shares of n examples with the mean p.
 
     Example:
-        >>> 1.96 * two_shares(0.5, 24) ** 0.5  # one of 24 examples is 0.042
-        0.2829016319149264
+        >>> round(1.96 * two_shares(0.5, 24) ** 0.5, 3)  # one of 24 examples is 0.042
+        0.283
     """
     p = min(max(p, 0.0), 1.0)
     return 2 * p * (1 - p) / n
