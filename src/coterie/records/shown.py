@@ -1,7 +1,8 @@
 """A run's records as people read them: clients have their names, and the main metric says how good a model is.
 
-The records themselves name a client by its number. ``run.toml``, or a federation's ``nodes.json``, has the names. :func:`shown` puts them everywhere, so a
-reader of its result treats a client's id as a whole number or a text and never looks a name up.
+The records themselves name a client by its number. ``run.toml``, or a federation's ``nodes.json``, has the names.
+:func:`shown` puts them everywhere, so a reader of its result treats a client's id as a whole number or a text and never looks
+a name up.
 """
 
 from __future__ import annotations

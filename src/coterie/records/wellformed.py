@@ -182,10 +182,9 @@ def _flaw_of_groups(line: Mapping[str, Any]) -> str | None:
 
 def flaw_of_nodes(document: Any) -> str | None:
     """The reason why a value is not the content of a ``nodes.json`` with names that differ when shown, or None."""
-    names = document.get("names", {}) if isinstance(document, Mapping) else None
-    if not _table(_text, _id)(names):
+    if not isinstance(document, Mapping) or not _table(_text, _id)(document.get("names", {})):
         return "'names' has the wrong type"
-    shown = [printable(name) for name in names.values()]
+    shown = [printable(name) for name in document.get("names", {}).values()]
     if not _names(shown) or any(name.isdecimal() for name in shown):
         return "'names' has a name twice, or one that is empty, too long or a number"
     return None

@@ -47,14 +47,16 @@ class GroupedResult(Result):
         """The groups of clients, by their names or else their ids, the largest first; empty before the first round."""
         if self.served is None:
             return ()
-        shown: Mapping[Client, Any] = self._shown
+        shown: Mapping[Client, Any] = labels(self.names, self.served.row)
         groups = sorted(self.served.groups, key=len, reverse=True)
         return tuple(tuple(sorted(shown[client] for client in group)) for group in groups)
 
     @property
-    def _shown(self) -> Mapping[Client, Client | str]:
-        """Client -> its name, or else its id."""
-        return labels(self.names, self.served.row) if self.served else {}
+    def _rows(self) -> dict[str, int]:
+        """Client, by its name or else its id -> the row of its model."""
+        rows = {} if self.served is None else self.served.row
+        shown = labels(self.names, rows)
+        return {str(shown[client]): row for client, row in sorted(rows.items())}
 
     def serve(self, served: Assignment, names: Mapping[Client, str] | None = None) -> None:
         """Take over the models after a round, and the names of clients."""
@@ -73,13 +75,12 @@ class GroupedResult(Result):
         Raises:
             UserError: The run has no such client, or no round was run.
         """
-        known = {str(name): id for id, name in self._shown.items() if self.served and id in self.served.row}
-        id = known.get(str(client), client)
-        if self.served is None or id not in self.served.row:
-            raise UserError(
-                f"the result has no client {client!r}; its clients are {_listed(sorted(known, key=known.__getitem__))}"
-            )
-        row = self.served.row[id]
+        rows = self._rows
+        row = rows.get(str(client))
+        if row is None and self.served and isinstance(client, int):
+            row = self.served.row.get(client)  # the id of a client with a name
+        if self.served is None or row is None:
+            raise UserError(f"the result has no client {client!r}; its clients are {_listed(tuple(rows))}")
         if row not in self._packed:
             self._packed[row] = messages.packed(self.served.models[row], self.layout, self.rest)
         return self._packed[row]
