@@ -15,7 +15,7 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import coterie
