@@ -1042,8 +1042,8 @@ class Round:
     @property
     def groups(self) -> tuple[tuple[Client | str, ...], ...]:
         """The groups, each as its clients' sorted names, or ids if they have no names."""
-        shown: Mapping[Client, Any] = labels(self.names)
-        return tuple(tuple(sorted(shown.get(client, client) for client in group)) for group in self.assignment.groups)
+        shown: Mapping[Client, Any] = labels(self.names, self.assignment.row)
+        return tuple(tuple(sorted(shown[client] for client in group)) for group in self.assignment.groups)
 
     def mean(self, metric: str = "") -> float | None:
         """Return the mean of a metric over the honest clients that have a value of it.
@@ -1097,15 +1097,16 @@ class Round:
         return frame(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
-        shown, group, scores = labels(self.names), row_of(self.assignment.groups), self.scores or {}
+        group, scores = row_of(self.assignment.groups), self.scores or {}
+        shown = labels(self.names, group)
         return [
-            {"round": self.number, "client": shown.get(client, client), "group": group[client], **scores.get(client, {})}
+            {"round": self.number, "client": shown[client], "group": group[client], **scores.get(client, {})}
             for client in sorted(group)
         ]
 
     def _id(self, client: Client | str) -> Client:
         """The id of a client that the round serves. If names are numbers, a number is a name, and else an id."""
-        shown = labels(self.names) or {id: id for id in self.assignment.row}
+        shown = labels(self.names, self.assignment.row)
         known = {str(name): id for id, name in shown.items()}
         named = any(isinstance(name, int) for name in shown.values())
         id = known.get(str(client), -1 if named or not isinstance(client, int) else client)

@@ -16,6 +16,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed")
 pytest.importorskip("ray", reason="Ray is not installed")
 
+import coterie
 from alone import alone
 from coterie.boundary import Boundary
 from coterie.cli import main
@@ -54,6 +55,19 @@ def test_a_simulation_is_the_run_of_one_process_and_goes_on_from_any_round() -> 
         assert (one.asked, one.answered, one.bytes_up) == (other.asked, other.answered, other.bytes_up)
         assert one.assignment.groups == other.assignment.groups
         torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+
+
+def named(seed: int) -> World:
+    made = small(4, 0.1)
+    return replace(made, clients={id: replace(data, name=f"hospital {9 - id}") for id, data in made.clients.items()})
+
+
+def test_clients_of_a_simulation_have_the_names_of_the_world(tmp_path: Path) -> None:
+    (run,) = coterie.begin(named, tmp_path / "run", "fedavg", rounds=2, engine="flower")
+    found = list(run.rounds())
+    assert [done.names for done in found] == [{id: f"hospital {9 - id}" for id in range(4)}] * 2
+    assert found[-1].groups == (("hospital 6", "hospital 7", "hospital 8", "hospital 9"),)
+    assert coterie.summary(tmp_path / "run")["groups"] == [list(found[-1].groups[0])]
 
 
 @pytest.mark.parametrize("name", ["ifca", "fedper", "maxfl", "acfl", "split-half"])

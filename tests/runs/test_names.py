@@ -67,7 +67,7 @@ def test_records_keep_numbers_and_run_toml_the_names(run: Path) -> None:
     description, lines = record.description(), record.lines()
     assert description["world"]["names"] == list(NAMES)
     assert lines[-1]["groups"] == [[0, 2, 4], [1, 3, 5]]
-    told, seen = shown(description, lines)
+    told, seen = shown(record.naming(description), description, lines)
     assert told["world"]["clients"] == list(NAMES)
     assert {c for group in seen[-1]["groups"] for c in group} == set(NAMES) == set(seen[-1]["clients"])
     split = next(note for line in seen for note in line["notes"] if note["kind"] == "split")

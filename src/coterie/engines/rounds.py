@@ -203,7 +203,7 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
     ends = False
     while not ends:
         if position.exchange - first == EXCHANGES:
-            raise EngineError(_endless(position.round + 1, asked, answered, refused))
+            raise EngineError(_endless(position.round + 1, asked, answered, refused, roster.client_names))
         cohort = Cohort(present=there, exchange=position.exchange, seed=seed)
         with clock("server"):
             plan = method.plan(position.state, cohort)
@@ -269,11 +269,11 @@ def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) ->
             return done
 
 
-def _endless(number: int, asked: int, answered: int, refused: Mapping[Client, str]) -> str:
+def _endless(number: int, asked: int, answered: int, refused: Mapping[Client, str], names: Mapping[Client, str]) -> str:
     text = f"round {number} has not ended after {EXCHANGES} exchanges, in which {answered} of {asked} tasks were answered"
     if refused:
         client, why = next(iter(refused.items()))
-        text += f"; {len(refused)} clients were refused, for example client {client}: {why}"
+        text += f"; {len(refused)} clients were refused, for example client {names.get(client, client)}: {why}"
     return text
 
 

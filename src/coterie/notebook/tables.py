@@ -21,15 +21,20 @@ LISTED = 6
 """Most entries of a list in a text."""
 
 
-def labels(names: Mapping[int, str]) -> dict[int, int | str]:
+def labels(names: Mapping[int, str], ids: Iterable[int] = ()) -> dict[int, int | str]:
     """Client -> its name as people read it. Names that are all whole numbers become numbers.
+
+    ``ids`` are clients that may have no name. They have their ids, as text if others have a name in words.
 
     Example:
         >>> labels({0: "10", 1: "7"}), labels({0: "10", 1: "north"})
         ({0: 10, 1: 7}, {0: '10', 1: 'north'})
+        >>> labels({}, [0, 1]), labels({0: "north"}, [0, 1])
+        ({0: 0, 1: 1}, {0: 'north', 1: '1'})
     """
     whole = all(re.fullmatch("0|[1-9][0-9]{0,17}", name) for name in names.values())
-    return {client: int(name) if whole else name for client, name in names.items()}
+    others = {client: client if whole else str(client) for client in ids}
+    return {**others, **{client: int(name) if whole else name for client, name in names.items()}}
 
 
 def count(number: int, noun: str) -> str:

@@ -36,10 +36,10 @@ from coterie.files import available_memory, descriptor, open_regular, read_regul
 from coterie.printable import printable
 from coterie.records import checksum
 from coterie.records.codec import DamagedError, safetensors_of
-from coterie.records.shown import ClientId, shown, shown_as
+from coterie.records.shown import ClientId, Shown, shown, shown_as
 from coterie.records.shown import Line as Line
 from coterie.records.store import KEPT, SCHEMA, BusyError, Checkpoints, Fits, check_schema, sync_folder, write_whole
-from coterie.records.wellformed import flaw_of_description, flaw_of_line
+from coterie.records.wellformed import flaw_of_description, flaw_of_line, flaw_of_nodes
 from coterie.settings import UserError, toml
 
 T = TypeVar("T")
@@ -135,9 +135,26 @@ class Record:
         """The content of ``run.toml`` and the recorded rounds as people read them, see :func:`coterie.records.shown.shown`.
 
         Raises:
-            UserError: As :meth:`description` and :meth:`lines`.
+            UserError: As :meth:`description`, :meth:`lines` and :meth:`naming`.
         """
-        return shown(self.description(), self.lines())
+        description, lines = self.description(), self.lines()
+        return shown(self.naming(description), description, lines)
+
+    def naming(self, description: Mapping[str, Any]) -> Shown:
+        """What is needed to show the records. The clients of a federation report their names later than it is described.
+
+        Args:
+            description: The content of ``run.toml``.
+
+        Returns:
+            The names in ``run.toml``; in a federation those in ``nodes.json``, and none if it has no such file.
+
+        Raises:
+            UserError: As :func:`read_nodes`.
+        """
+        world = description["world"]
+        nodes = None if "data" in world else read_nodes(self.folder)
+        return Shown.of(world, None if nodes is None else {int(client): name for client, name in nodes["names"].items()})
 
     def keep(self, done: Round) -> Line:
         """Record a round. Its matrices are written first, so that every file that a line names exists.
@@ -351,6 +368,35 @@ class Record:
 def _refuse(entry: Entry) -> None:
     if entry.problem is not None:
         raise DamagedError(entry.problem)
+
+
+def read_nodes(folder: Path) -> dict[str, Any] | None:
+    """Read what the server of a federation knows about its nodes.
+
+    Args:
+        folder: The run directory.
+
+    Returns:
+        The content of ``nodes.json``, with ``names`` also if the file is from before clients had names; None without a file.
+
+    Raises:
+        UserError: The file cannot be read, or is a link.
+        DamagedError: The file has been changed or damaged.
+    """
+    path = within(folder, NODES)
+    if not path.exists():
+        return None
+    try:
+        data = read_within(folder, NODES)
+        checksum.check_json(data, path)
+        found = json.loads(data)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged ({error})") from error
+    if why := flaw_of_nodes(found):
+        raise DamagedError(f"{path} is damaged: {why}")
+    return {"names": {}, **found}
 
 
 def versions() -> Mapping[str, str]:

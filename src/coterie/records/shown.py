@@ -1,7 +1,8 @@
 """A run's records as people read them: clients have their names, and the main metric says how good a model is.
 
-The records themselves name a client by its number, and ``run.toml`` has the names. :func:`shown` puts them everywhere, so a
-reader of its result treats a client's id as a whole number or a text and never looks a name up.
+The records themselves name a client by its number. ``run.toml``, or a federation's ``nodes.json``, has the names.
+:func:`shown` puts them everywhere, so a reader of its result treats a client's id as a whole number or a text and never looks
+a name up.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Shown:
 
     Attributes:
         labels: Client's number as text -> its name; empty if clients have no names. Names that are all whole numbers are
-            numbers here too.
+            numbers here too; if they are not, a client without a name is shown by its number as text.
         main: The main metric.
         better: Whether a ``"greater"`` or a ``"smaller"`` value of it is better.
     """
@@ -42,14 +43,25 @@ class Shown:
     better: str = "greater"
 
     @classmethod
-    def of(cls, world: Mapping[str, Any]) -> Shown:
-        """What is needed to show the records of a run with this table ``world`` of ``run.toml``."""
-        known = labels(dict(zip(world["clients"], map(printable, world.get("names", ())), strict=False)))
+    def of(cls, world: Mapping[str, Any], names: Mapping[int, str] | None = None) -> Shown:
+        """What is needed to show the records of a run with this table ``world`` of ``run.toml``.
+
+        Args:
+            world: The table.
+            names: Client -> its name. None takes the names in the table.
+        """
+        if names is None:
+            names = dict(zip(world["clients"], world.get("names", ()), strict=False))
+        known = labels({client: printable(name) for client, name in names.items()})
         return cls({str(client): label for client, label in known.items()}, **world.get("metric", {}))
 
     def client(self, id: int | str) -> ClientId:
         """The client with this number, or with this number as a key of the records."""
-        return self.labels.get(str(id), int(id)) if self.labels else int(id)
+        return self.labels[str(id)] if str(id) in self.labels else self.key(str(id))
+
+    def key(self, key: str) -> ClientId:
+        """The client's id as it is shown, from a key of a shown line's tables: text if any client has a name in words."""
+        return key if isinstance(next(iter(self.labels.values()), 0), str) else int(key)
 
     def clients(self, ids: Sequence[int]) -> list[ClientId]:
         """These clients, sorted as groups are."""
@@ -67,6 +79,7 @@ class Shown:
             **line,
             **{key: _table(self, line[key]) for key in _TABLES if key in line},
             "groups": [self.clients(group) for group in line["groups"]],
+            "refused": {key: self.text(why) for key, why in _table(self, line["refused"]).items()},
             "silent": self.clients(line["silent"]),
             "notes": [_note(self, note) for note in line["notes"]],
             SHOWN: self,
@@ -81,7 +94,7 @@ class Shown:
         return min(values) if self.better == "greater" else max(values)
 
 
-_TABLES = ("clients", "refused", "scaled", "claimed", "released")
+_TABLES = ("clients", "scaled", "claimed", "released")
 _CLIENT = re.compile(r"\bclient (\d{1,18})\b")
 
 
@@ -91,17 +104,17 @@ def shown_as(line: Line) -> Shown:
     return found
 
 
-def shown(description: Mapping[str, Any], lines: Sequence[Line]) -> tuple[dict[str, Any], list[Line]]:
+def shown(one: Shown, description: Mapping[str, Any], lines: Sequence[Line]) -> tuple[dict[str, Any], list[Line]]:
     """Return the content of ``run.toml`` and the lines of the records as they are shown.
 
     Args:
+        one: What is needed to show them.
         description: The content of ``run.toml``.
         lines: The recorded rounds.
 
     Returns:
         Both, with names in place of numbers wherever a client is named, also in the texts of notes.
     """
-    one = Shown.of(description["world"])
     return _described(one, description), [one.line(line) for line in lines]
 
 
@@ -134,8 +147,7 @@ def _note(one: Shown, note: Mapping[str, Any]) -> dict[str, Any]:
 
 def id_of(line: Line) -> Callable[[str], ClientId]:
     """The function from a key of a shown line's tables to the client's id as in its groups."""
-    named = {str(client): client for client in shown_as(line).labels.values()}
-    return lambda key: named[key] if key in named else int(key)
+    return shown_as(line).key
 
 
 def spread(line: Line, metric: str = "") -> dict[str, Any]:

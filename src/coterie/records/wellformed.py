@@ -9,6 +9,7 @@ from typing import Any, get_args
 from coterie.boundary import Boundary
 from coterie.core import LONGEST_NAME, Criterion, Sign, Training
 from coterie.methods import METHODS
+from coterie.printable import printable
 from coterie.robust import Robust
 from coterie.settings import UserError, build, fits
 
@@ -177,6 +178,16 @@ def _flaw_of_groups(line: Mapping[str, Any]) -> str | None:
         return "'groups' has a client in two groups"
     given = {client: entry["group"] for client, entry in line["clients"].items()}
     return None if given == there else "'clients' do not match 'groups'"
+
+
+def flaw_of_nodes(document: Any) -> str | None:
+    """The reason why a value is not the content of a ``nodes.json`` with names that differ when shown, or None."""
+    if not isinstance(document, Mapping) or not _table(_text, _id)(document.get("names", {})):
+        return "'names' has the wrong type"
+    shown = [printable(name) for name in document.get("names", {}).values()]
+    if not _names(shown) or any(name.isdecimal() for name in shown):
+        return "'names' has a name twice, or one that is empty, too long or a number"
+    return None
 
 
 def flaw_of_description(document: Mapping[str, Any]) -> str | None:

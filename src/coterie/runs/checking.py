@@ -15,6 +15,7 @@ from pathlib import Path
 
 from coterie.files import read_within, reason, within
 from coterie.records import checksum
+from coterie.records.codec import DamagedError
 from coterie.records.record import (
     EDITABLE,
     NODES,
@@ -25,6 +26,7 @@ from coterie.records.record import (
     Entry,
     Record,
     load_matrices,
+    read_nodes,
     read_recorded,
     read_toml,
 )
@@ -319,7 +321,8 @@ class _Checking:
         """Check the files that only the server of a federation writes; ``recorded``: whether it has completed a round."""
         folder, world = record.folder, record.description()["world"]
         if os.path.lexists(folder / NODES) or (recorded and "data" not in world):
-            checksum.check_json(read_within(folder, NODES), folder / NODES)
+            if read_nodes(folder) is None:
+                raise DamagedError(f"{folder} has lost its {NODES}")
             self.keep(folder / NODES)
         net = world.get("net", {})
         if "others" in net:

@@ -314,7 +314,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     with from_stored(path):
         assignment: Assignment = run.method.assignment(position.state)
         numbers = assignment.models.shape[1]
-        files, clients = _files(assignment, position, Shown.of(run.record.description()["world"]))
+        files, clients = _files(assignment, position, run.record.naming(run.record.description()))
     net = net_of(run, position, numbers)
     folder.mkdir(exist_ok=True)
     checksums = {}

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from coterie.files import check_links, descriptor, read_within, within
 from coterie.records.record import ROUNDS, Line, Record
-from coterie.records.shown import Shown, ends, shown
+from coterie.records.shown import ends, shown
 from coterie.records.store import SCHEMA, check_schema, write_whole
 from coterie.runs.run import EXPERIMENT
 from coterie.settings import UserError
@@ -61,8 +61,9 @@ class Tracker(ABC):
     def __init__(self, folder: Path, where: str = "") -> None:
         self.folder, self.where = folder.absolute(), where
         self.home = self.folder.parent if (self.folder.parent / EXPERIMENT).is_file() else self.folder
-        description = Record(folder).description()
-        self._shown, self._description = Shown.of(description["world"]), shown(description, ())[0]
+        self._record, self._recorded = Record(folder), Record(folder).description()
+        self._shown = self._record.naming(self._recorded)
+        self._description = shown(self._shown, self._recorded, ())[0]
         self.settings, self._metrics = settings(self._description), Metrics(self._description["world"])
         self._at, self.finished = 0, False
         self._path = within(self.folder, f"{TRACK}/{self.name}.json")
@@ -87,6 +88,8 @@ class Tracker(ABC):
         path = self.folder / ROUNDS
         if not path.exists():
             return
+        if path.stat().st_size > self._at:
+            self._shown = self._record.naming(self._recorded)  # a federation's clients may join later
         with open(descriptor(path, os.O_RDONLY), "rb") as file:
             file.seek(self._at)
             for raw in file:

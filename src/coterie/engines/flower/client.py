@@ -12,7 +12,7 @@ An app with functions of its own, as in Flower's quickstart; ``load(context)`` t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,7 +29,8 @@ from coterie.data.objective import Objective
 from coterie.data.world import ClientData
 from coterie.engines.flower import messages
 from coterie.engines.flower.functions import FunctionLearner, Functions, Test, Train, client_data
-from coterie.engines.flower.messages import FUNCTIONS, KEPT, METRICS, QUERY, UPDATES, WHO
+from coterie.engines.flower.messages import FUNCTIONS, KEPT, METRICS, QUERY, UPDATES
+from coterie.engines.flower.names import Claim, claim_of, named, said
 from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers
 from coterie.randomness import Purpose, seeded
@@ -75,7 +76,7 @@ def client_app(
     test: Test | None = None,
     objective: Objective | None = None,
     participant: Callable[[Context], Participant] | None = None,
-    client: Callable[[Context], int] | None = None,
+    client: Callable[[Context], int | str] | None = None,
     mods: Sequence[Any] = (),
 ) -> ClientApp:
     """Make a ClientApp for :class:`~coterie.engines.flower.MethodStrategy` and any method.
@@ -90,8 +91,8 @@ def client_app(
         test: Function of (net, data set) that returns the mean loss and the accuracy. The loss also serves to choose a model.
         objective: Loss and metrics. None means cross entropy and accuracy.
         participant: Function that returns all of this, in place of ``model``, ``data`` and ``objective``.
-        client: Function that returns the client's id, an integer that stays the same when a node returns. None takes
-            ``client-id`` or ``partition-id`` of the node's config; without these the server assigns an id.
+        client: Function that returns the client's name, or its id, an integer; it stays the same when a node returns. None
+            takes ``client-id`` or ``partition-id`` of the node's config; without these the server assigns an id.
         mods: Flower's client mods, such as :func:`~coterie.engines.flower.boundary_mod`.
 
     Returns:
@@ -127,8 +128,8 @@ def client_app(
 
     app = ClientApp(mods=list(mods))
 
-    def name(context: Context) -> int | None:
-        return client(context) if client is not None else named(context.node_config)
+    def name(context: Context) -> Claim | None:
+        return claim_of(client(context), "client") if client is not None else named(context.node_config)
 
     @app.train()
     def train_task(message: Message, context: Context) -> Message:
@@ -138,9 +139,7 @@ def client_app(
     @app.evaluate()
     def test_task(message: Message, context: Context) -> Message:
         if message.metadata.message_type == QUERY:
-            who = name(context)
-            said = {} if who is None else {"client": who}
-            return Message(RecordDict({WHO: MetricRecord({**said, FUNCTIONS: int(train is not None)})}), reply_to=message)
+            return Message(said(name(context), **{FUNCTIONS: int(train is not None)}), reply_to=message)
         me, learner = part(context)
         return Message(tested(me, learner, message.content, context), reply_to=message)
 
@@ -245,21 +244,6 @@ FOLDER = "keep-dir"
 
 Without it they are in the node's state. Flower deletes this state when the node stops or ``flwr run`` is called again.
 """
-
-
-def named(config: Mapping[str, Any]) -> int | None:
-    """Return the client id in a node's config.
-
-    Args:
-        config: The node's config.
-
-    Returns:
-        The id, or None if the config has none.
-
-    Raises:
-        ValueError: The entry is not a number.
-    """
-    return next((int(config[key]) for key in ("client-id", "partition-id") if key in config), None)
 
 
 VERSIONS = 8

@@ -39,7 +39,6 @@ class Carrier:
         method: Name of the method.
         online: The connected clients that can take part.
         attacks: Client -> attack. Empty, because a server does not know the adversaries.
-        client_names: Client -> its name.
         patience: Number of rounds in a row without an answer after which a client is retired.
         robust: Bounds on the influence of one client on the others.
         configs: Kind of message -> additional entries of its config.
@@ -63,7 +62,6 @@ class Carrier:
     method: str
     online: frozenset[Client] = frozenset()
     attacks: Mapping[Client, Any] = field(default_factory=dict)
-    client_names: Mapping[Client, str] = field(default_factory=dict)
     patience: int = 10
     robust: Robust = field(default_factory=Robust)
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -79,6 +77,11 @@ class Carrier:
     def clients(self) -> dict[Client, int]:
         """Client -> node."""
         return {client: node for node, client in self.nodes.client.items()}
+
+    @property
+    def client_names(self) -> dict[Client, str]:
+        """Client -> its name, for clients with names."""
+        return dict(self.nodes.names)
 
     @property
     def attendance(self) -> Present:
@@ -105,7 +108,7 @@ class Carrier:
         why = {c: messages.sentence(self.method, task, c, c in functions) for c, task in limited.items()}
         self.unasked = {client: text for client, text in why.items() if text}
         if self.unasked and len(self.unasked) == len(plan.tasks):
-            raise SettingError(next(iter(self.unasked.values())))
+            raise SettingError(self.nodes.shown.text(next(iter(self.unasked.values()))))
         records: dict[Any, ArrayRecord] = {}
         out = []
         for client, task in sorted(plan.tasks.items()):

@@ -45,6 +45,9 @@ traceback in its log.
 WHO = "coterie"
 """Record of the reply to a query by an app that knows Coterie: ``client``, its client id if it has one, and ``functions``."""
 
+NAME = "coterie-name"
+"""Record of that reply with the client's ``name``, if it has one."""
+
 NO_TEST = "No evaluate function registered with name 'default'"
 """Flower's error if an app has no function for tests."""
 
@@ -380,13 +383,13 @@ def ignored(task: Task) -> str | None:
     )
 
 
-def sentence(method: str, task: Task, client: Client, functions: bool = False) -> str | None:
+def sentence(method: str, task: Task, client: Client | str, functions: bool = False) -> str | None:
     """Explain why a client whose app does not know Coterie, or trains by a function of its own, cannot do a task.
 
     Args:
         method: Name of the method.
         task: The task.
-        client: The client's id.
+        client: The client's id or name.
         functions: Whether the app knows Coterie and trains by a function of its own.
 
     Returns:
@@ -403,7 +406,13 @@ def sentence(method: str, task: Task, client: Client, functions: bool = False) -
     )
 
 
-def check(method: Method[Any], first: Plan, aware: Collection[Client], functions: Collection[Client] = ()) -> None:
+def check(
+    method: Method[Any],
+    first: Plan,
+    aware: Collection[Client],
+    functions: Collection[Client] = (),
+    names: Mapping[Client, str] | None = None,
+) -> None:
     """Check before the first training that the clients' apps can do the method's tasks.
 
     If no client's app knows Coterie, or all that do train by functions of their own, the checked tasks are those of the first
@@ -415,6 +424,7 @@ def check(method: Method[Any], first: Plan, aware: Collection[Client], functions
         first: Its first plan.
         aware: Clients whose apps know Coterie.
         functions: Those of them whose apps train by a function of their own.
+        names: Client -> its name, for the message.
 
     Raises:
         SettingError: The clients' apps would ignore a part of a task.
@@ -424,6 +434,7 @@ def check(method: Method[Any], first: Plan, aware: Collection[Client], functions
     later: tuple[Task, ...] = getattr(method, "asks", ())
     if getattr(method, "measures", False):
         later = (*later, Task(offered=(0,), measure="train"))
+    client = min(first.tasks, default=0)
     for task in (*first.tasks.values(), *later):
-        if refusal := sentence(method.name, task, min(first.tasks, default=0), bool(aware)):
+        if refusal := sentence(method.name, task, (names or {}).get(client, client), bool(aware)):
             raise SettingError(refusal)

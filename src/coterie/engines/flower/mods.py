@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire, spent
 from coterie.engines.flower import boundary_check, messages
-from coterie.engines.flower.client import FOLDER, named
-from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, NO_TEST, QUERY, UPDATE, UPDATES, WHO
+from coterie.engines.flower.client import FOLDER
+from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, NAME, NO_TEST, QUERY, UPDATE, UPDATES, WHO
+from coterie.engines.flower.names import named
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.store import write_whole
@@ -97,13 +98,13 @@ def boundary_mod(
         return trained(here, order, offered, call_next, message, context)
 
     def named_only(message: Message, context: Context, call_next: Any) -> Message:
-        """The app's reply to the query for its client id, without the results of a test."""
+        """The app's reply to the query for its client id, with its name, without the results of a test."""
         try:
             reply: Message = call_next(message, context)
         except Exception as error:
             raise (RuntimeError(FAILED) if boundary.noise and str(error) != NO_TEST else error) from None
         if reply.has_content():
-            reply.content = RecordDict({name: record for name, record in reply.content.items() if name == WHO})
+            reply.content = RecordDict({name: record for name, record in reply.content.items() if name in (WHO, NAME)})
         elif boundary.noise:
             raise RuntimeError(FAILED)
         return reply
@@ -256,10 +257,10 @@ def _path(context: Context) -> Path:
             f"a privacy budget needs a folder in the node's config, {FOLDER}: nothing else persists between Flower's runs"
         )
     try:
-        client = named(config)
-    except ValueError:  # an entry of another app, which cannot be part of a file name
-        client = None
-    return Path(folder) / f"budget-{'node' if client is None else client}.json"
+        claim = named(config)
+    except ValueError:  # an entry of another app, which is neither an id nor a name
+        claim = None
+    return Path(folder) / f"budget-{'node' if claim is None else claim.client}.json"  # a name may not fit a file system
 
 
 @contextmanager

@@ -21,15 +21,17 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
     load_ssh_public_key,
 )
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from coterie.core import Client, Note
 from coterie.data.world import Attendance
-from coterie.engines.flower.messages import FUNCTIONS, NO_TEST, QUERY, WHO, brief, whole
+from coterie.engines.flower.messages import FUNCTIONS, NO_TEST, QUERY, WHO, Unfit, brief
+from coterie.engines.flower.names import Claim, claim_of, heard
 from coterie.engines.workers import EngineError
 from coterie.files import read_regular, reason
+from coterie.records.shown import Shown
 from coterie.settings import SettingError, UserError, check, nearest, setting
 
 # ----------------------------------------------------------------------------------------------------
@@ -83,25 +85,23 @@ def badges(node: int, key: bytes) -> tuple[str, ...]:
     return (fingerprint(key), f"node {node}") if key else (f"node {node}",)
 
 
-def listed(clients: Mapping[Any, Any], folder: Path, name: str) -> dict[Client, str]:
+def listed(clients: Mapping[Any, Any], folder: Path, name: str) -> Identity:
     """Read a list of clients with public key files, fingerprints or node ids.
 
     Args:
-        clients: Client -> the path of a public key in OpenSSH's format, ``"SHA256:..."``, or a node id.
+        clients: Client, by its name or id -> the path of a public key in OpenSSH's format, ``"SHA256:..."``, or a node id.
         folder: The folder to which the paths are relative.
         name: Name of the list, for errors.
 
     Returns:
-        Client -> the identifier of its node.
+        The identity rule.
 
     Raises:
-        SettingError: An entry has none of these forms, or a node is listed twice.
+        SettingError: A client is neither a name nor an id, an entry has none of these forms, or a node is listed twice.
     """
-    found: dict[Client, str] = {}
+    found: dict[Claim, str] = {}
     for key, value in clients.items():
-        client = int(key) if str(key).isascii() and str(key).isdigit() and len(str(key)) < 19 else None
-        if client is None:
-            raise SettingError(f"{name} must list clients by their ids, non-negative integers, got {str(key)[:40]!r}")
+        client = claim_of(str(key), f"{name}: a client")
         if type(value) is int and 0 <= value < 2**64:
             badge = f"node {value}"
         elif isinstance(value, str) and value.startswith("SHA256:"):
@@ -120,10 +120,11 @@ def listed(clients: Mapping[Any, Any], folder: Path, name: str) -> dict[Client, 
         found[client] = badge
     if not found:
         raise SettingError(f"{name} lists no clients")
-    return found
+    owners = {claim.client: badge for claim, badge in found.items()}
+    return Identity(LISTED, owners, {claim.client: claim.name for claim in found if claim.name})
 
 
-def _of_file(path: Path, client: Client, name: str) -> str:
+def _of_file(path: Path, client: Claim, name: str) -> str:
     try:
         key = load_ssh_public_key(read_regular(path, limit=_KEY_FILE))
         return fingerprint(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
@@ -135,7 +136,7 @@ def _of_file(path: Path, client: Client, name: str) -> str:
 
 
 def from_file(path: Path | str) -> Identity:
-    """Read the list of clients in a TOML file with lines such as ``0 = "client-0.key.pub"``.
+    """Read the list of clients in a TOML file with lines such as ``hospital-A = "a.key.pub"``, or ``0 = "client-0.key.pub"``.
 
     Args:
         path: Path of the file. Paths in the list are relative to its folder.
@@ -155,7 +156,7 @@ def from_file(path: Path | str) -> Identity:
         raise SettingError(f"the list of clients {error}") from None
     except (ValueError, RecursionError) as error:
         raise SettingError(f"the list of clients {path} is not a TOML file: {error}") from None
-    return Identity(LISTED, listed(found, path.parent, f"the list of clients {path}"))
+    return listed(found, path.parent, f"the list of clients {path}")
 
 
 @dataclass
@@ -165,13 +166,15 @@ class Identity:
     Attributes:
         rule: ``claimed``, ``first`` or ``listed``.
         owners: Client -> the identifier of its node.
+        names: Client -> its name in the list.
     """
 
     rule: str = CLAIMED
     owners: dict[Client, str] = field(default_factory=dict)
+    names: Mapping[Client, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: str | Mapping[Client, Any] | Identity) -> Identity:
+    def of(cls, given: str | Mapping[Client | str, Any] | Identity) -> Identity:
         """Make the rule from a strategy's setting.
 
         Args:
@@ -186,7 +189,7 @@ class Identity:
         if isinstance(given, Identity):
             return given
         if isinstance(given, Mapping):
-            return cls(LISTED, listed(given, Path(), "MethodStrategy.identity"))
+            return listed(given, Path(), "MethodStrategy.identity")
         if given not in (CLAIMED, FIRST):
             near = nearest(given, (CLAIMED, FIRST))
             raise SettingError(
@@ -205,7 +208,7 @@ class Identity:
             The rule.
         """
         known = dict(owners) or ({client: f"node {node}" for node, client in nodes.items()} if self.rule == FIRST else {})
-        return Identity(self.rule, {**known, **self.owners} if self.rule != LISTED else dict(self.owners))
+        return replace(self, owners={**known, **self.owners} if self.rule != LISTED else dict(self.owners))
 
     def owned(self, its: Iterable[str]) -> Client | None:
         """Return the client that belongs to the node with these identifiers; None if there is none."""
@@ -499,9 +502,10 @@ def _failure(reply: Message) -> str | None:
         if f"Invalid message type: {QUERY}" in reason:
             return "its app has Flower's earlier interface, client_fn; it needs functions for @app.train and @app.evaluate"
         return None if NO_TEST in reason else f"its app failed: {brief(reason or reply.error.code)}"
-    said = reply.content.get(WHO, MetricRecord())
-    if not isinstance(said, MetricRecord) or ("client" in said and whole(said["client"]) is None):
-        return "its client id must be a non-negative integer"
+    try:
+        heard(reply.content)
+    except Unfit as error:
+        return brief(error)
     return None
 
 
@@ -529,12 +533,14 @@ class NodeMemory:
         nodes: Node -> client.
         layers: Client -> the exchange after which it last stored own layers.
         owners: Client -> the identifier of its node, see :class:`Identity`.
+        names: Client -> its name, for clients with names.
     """
 
     run: str = field(default_factory=lambda: secrets.token_hex(16))
     nodes: Mapping[int, Client] = field(default_factory=dict)
     layers: Mapping[Client, int] = field(default_factory=dict)
     owners: Mapping[Client, str] = field(default_factory=dict)
+    names: Mapping[Client, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -554,6 +560,7 @@ class Nodes:
         identity: The rule for the client id of a node.
         before: Node -> client, before the server was stopped.
         client: Node -> client.
+        names: Client -> its name, for clients with names; also of nodes that were refused.
         greeting: Content of the message that asks a node for its id: a model and a config, for apps that do not know Coterie.
         aware: Clients whose apps know Coterie.
         functions: Those of them whose apps train by a function of their own.
@@ -574,6 +581,7 @@ class Nodes:
     identity: Identity = field(default_factory=Identity)
     before: Mapping[int, Client] = field(default_factory=dict)
     client: dict[int, Client] = field(default_factory=dict)
+    names: dict[Client, str] = field(default_factory=dict)
     greeting: RecordDict = field(default_factory=RecordDict)
     aware: set[Client] = field(default_factory=set)
     functions: set[Client] = field(default_factory=set)
@@ -591,6 +599,11 @@ class Nodes:
     def grid(self) -> Grid:
         """Flower's grid."""
         return self.post.grid
+
+    @property
+    def shown(self) -> Shown:
+        """What is needed to show texts with the clients' names."""
+        return Shown.of({}, self.names)
 
     def look(self) -> frozenset[Client]:
         """Return the clients that are connected now, and ask new nodes for their ids."""
@@ -640,10 +653,10 @@ class Nodes:
             if came >= count and len(there := self.look()) >= count:
                 return there
             for note in self.notes[said:]:
-                tell(note.text)
+                tell(self.shown.text(note.text))
             said = len(self.notes)
             if self.post.now() >= end:
-                hint = "; ".join(note.text for note in self.notes) or "are the SuperNodes running?"
+                hint = "; ".join(self.shown.text(note.text) for note in self.notes) or "are the SuperNodes running?"
                 raise EngineError(f"waited {seconds:g} s for {count} clients, and {came} nodes connected; {hint}")
             if came != last:
                 tell(f"{came} of {count} nodes connected")
@@ -721,8 +734,8 @@ class Nodes:
         said = {node: reply for node, reply in said.items() if node in keys and node not in {*self.client, *self.refused}}
         failures = {node: _failure(reply) for node, reply in said.items()}
         knowing = {n: r.content[WHO] for n, r in said.items() if failures[n] is None and r.has_content() and WHO in r.content}
-        named = {node: whole(record.get("client")) for node, record in knowing.items()}
-        claimed = [client for client in named.values() if client is not None]
+        named = {node: claim for node in knowing if (claim := heard(said[node].content)) is not None}
+        claimed = [claim.client for claim in named.values()]
         for node in sorted(said):
             why = failures[node]
             if why is not None:
@@ -734,12 +747,15 @@ class Nodes:
                     if knowing[node].get(FUNCTIONS) == 1:
                         self.functions.add(self.client[node])
 
-    def _admit(self, node: int, its: tuple[str, ...], claim: Client | None, claimed: Iterable[Client]) -> None:
+    def _admit(self, node: int, its: tuple[str, ...], claim: Claim | None, claimed: Iterable[Client]) -> None:
+        if claim and claim.name:
+            self.names.setdefault(claim.client, claim.name)  # the first one stays if two names have the same hash
+        who = None if claim is None else claim.client
         try:
-            own = self.identity.judge(node, its, claim)
+            own = self.identity.judge(node, its, who)
         except Refused as error:
             self.refused.add(node)
-            self._once(str(error), () if claim is None else (claim,))
+            self._once(str(error), () if who is None else (who,))
             return
         if own is None and self.identity.rule == CLAIMED:
             own = self.before.get(node)

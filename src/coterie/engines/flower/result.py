@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Result
 
-from coterie.core import Assignment, Client, Groups
+from coterie.core import Assignment, Client
 from coterie.engines.flower import messages
 from coterie.models.layout import Layout
+from coterie.notebook.tables import labels
 from coterie.settings import UserError
 
 SHOWN = 8
@@ -29,6 +31,7 @@ class GroupedResult(Result):
         served: The model of each client; None before the first round.
         stays: Names of the layers that stay at the clients: these models have the values of the first model there.
         sealed: Whether the models are sealed, because the boundary has a rotation.
+        names: Client -> its name, for clients with names.
     """
 
     layout: Layout
@@ -36,23 +39,35 @@ class GroupedResult(Result):
     served: Assignment | None = None
     stays: tuple[str, ...] = ()
     sealed: bool = False
+    names: Mapping[Client, str] = field(default_factory=dict)
     _packed: dict[int, ArrayRecord] = field(default_factory=dict)
 
     @property
-    def groups(self) -> Groups:
-        """The groups of clients, the largest first; empty before the first round."""
-        return tuple(sorted(self.served.groups, key=len, reverse=True)) if self.served else ()
+    def groups(self) -> tuple[tuple[Client | str, ...], ...]:
+        """The groups of clients, by their names or else their ids, the largest first; empty before the first round."""
+        if self.served is None:
+            return ()
+        shown: Mapping[Client, Any] = labels(self.names, self.served.row)
+        groups = sorted(self.served.groups, key=len, reverse=True)
+        return tuple(tuple(sorted(shown[client] for client in group)) for group in groups)
 
-    def serve(self, served: Assignment) -> None:
-        """Take over the models after a round."""
-        self.served, self._packed = served, {}
+    @property
+    def _rows(self) -> dict[str, int]:
+        """Client, by its name or else its id -> the row of its model."""
+        rows = {} if self.served is None else self.served.row
+        shown = labels(self.names, rows)
+        return {str(shown[client]): row for client, row in sorted(rows.items())}
+
+    def serve(self, served: Assignment, names: Mapping[Client, str] | None = None) -> None:
+        """Take over the models after a round, and the names of clients."""
+        self.served, self.names, self._packed = served, dict(names or {}), {}
         self.arrays = self.arrays_of(self.groups[0][0])
 
-    def arrays_of(self, client: Client) -> ArrayRecord:
+    def arrays_of(self, client: Client | str) -> ArrayRecord:
         """Return the model of a client; all clients of a group have the same one, unless the method states otherwise.
 
         Args:
-            client: The client's id.
+            client: The client's name or id.
 
         Returns:
             The arrays, with the names of the net's state dict.
@@ -60,10 +75,12 @@ class GroupedResult(Result):
         Raises:
             UserError: The run has no such client, or no round was run.
         """
-        if self.served is None or client not in self.served.row:
-            known = sorted(self.served.row) if self.served else []
-            raise UserError(f"the result has no client {client!r}; its clients are {_listed(known)}")
-        row = self.served.row[client]
+        rows = self._rows
+        row = rows.get(str(client))
+        if row is None and self.served and isinstance(client, int):
+            row = self.served.row.get(client)  # the id of a client with a name
+        if self.served is None or row is None:
+            raise UserError(f"the result has no client {client!r}; its clients are {_listed(tuple(rows))}")
         if row not in self._packed:
             self._packed[row] = messages.packed(self.served.models[row], self.layout, self.rest)
         return self._packed[row]
@@ -74,7 +91,7 @@ class GroupedResult(Result):
             return []
         found, group = [], self.groups[0]
         if len(models := set(self.served.row.values())) > 1:
-            own = {self.served.row[client] for client in group}
+            own = {self.served.row[id] for id in max(self.served.groups, key=len)}
             whose = f"{len(group)} clients ({_listed(group)})" if len(own) == 1 else f"client {group[0]} alone"
             some = f"{len(self.groups)} group{'s' if len(self.groups) > 1 else ''}"
             found.append(
@@ -95,6 +112,6 @@ class GroupedResult(Result):
         return "".join(f"Note: {text}.\n" for text in self.cautions()) + said
 
 
-def _listed(clients: tuple[Client, ...] | list[Client]) -> str:
+def _listed(clients: Sequence[Client | str]) -> str:
     more = f" and {len(clients) - SHOWN} more" if len(clients) > SHOWN else ""
     return ", ".join(map(str, clients[:SHOWN])) + more if clients else "none"

@@ -30,7 +30,6 @@ from coterie.engines.flower.nodes import CLAIMED, Identity, NodeMemory, Nodes, P
 from coterie.engines.flower.result import GroupedResult
 from coterie.engines.rounds import Clock, Roster, Steps, carry, round_steps
 from coterie.engines.workers import EngineError
-from coterie.files import read_within, within
 from coterie.methods import method_class
 from coterie.models import nets
 from coterie.models.layout import Layout
@@ -38,7 +37,8 @@ from coterie.printable import printable_record
 from coterie.randomness import seeded
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
-from coterie.records.record import NODES, OTHERS, RUN, Record, versions
+from coterie.records.record import NODES, OTHERS, RUN, Record, read_nodes, versions
+from coterie.records.shown import Shown
 from coterie.records.store import LOCK, PART, held, write_whole
 from coterie.robust import Robust
 from coterie.settings import SettingError, UserError, build, plain
@@ -84,8 +84,8 @@ class MethodStrategy(Strategy):
         min_replies: Share of the clients after whose answers the grace time of the others begins.
         grace: Grace time, as a multiple of the time that this share took. It is at least 60 seconds.
         identity: Rule for the client id of a node. ``"claimed"``: the id that the node reports. ``"first"``: an id belongs
-            permanently to the first node, by its key, that reports it. Or a mapping of clients to public key files,
-            fingerprints or node ids (see ``coterie.engines.flower.nodes``).
+            permanently to the first node, by its key, that reports it. Or a mapping of clients, by name or id, to public key
+            files, fingerprints or node ids (see ``coterie.engines.flower.nodes``).
         patience: Number of rounds in a row without an answer after which a client is retired.
         seed: Seed of all random draws.
         eval_every: Rounds between tests.
@@ -109,7 +109,7 @@ class MethodStrategy(Strategy):
         timeout: float = 3600.0,
         min_replies: float = 0.8,
         grace: float = 2.0,
-        identity: str | Mapping[int, Any] | Identity = CLAIMED,
+        identity: str | Mapping[int | str, Any] | Identity = CLAIMED,
         patience: int = 10,
         seed: int = 0,
         eval_every: int = 1,
@@ -268,13 +268,13 @@ class MethodStrategy(Strategy):
             if start is not None and start.round >= num_rounds:
                 log.info("%s already has its %d rounds", self.out, start.round)
                 self._stored = terms.method.assignment(start.state)
-                result.serve(self._stored)
+                result.serve(self._stored, memory.names if memory else {})
                 return self._cautioned(result, start)
             for done in self.rounds(grid, num_rounds, start=start, memory=memory, initial=initial_arrays):
                 if journal:
                     assert self._conductor is not None
                     journal.keep(done, self._conductor.memory)
-                result.serve(done.assignment)
+                result.serve(done.assignment, done.names)
                 self._tell(done, result)
                 if evaluate_fn and (found := evaluate_fn(done.number, result.arrays)) is not None:
                     result.evaluate_metrics_serverapp[done.number] = found
@@ -308,10 +308,11 @@ class MethodStrategy(Strategy):
                 found: dict[str, Any] = {"accuracy": sum(each) / len(each), "least-accuracy": min(each)}
                 result.evaluate_metrics_clientapp[done.number] = MetricRecord(found)
         log.info(said)
+        named = Shown.of({}, done.names)
         for client, why in sorted(done.refused.items()):
-            log.warning("client %s refused: %s", client, why)
+            log.warning("client %s refused: %s", named.client(client), named.text(why))
         for note in done.notes:
-            log.info("%s: %s", note.kind, note.text)
+            log.info("%s: %s", note.kind, named.text(note.text))
 
     def _largest(self, served: Assignment) -> ArrayRecord:
         group = max(served.groups, key=len)
@@ -510,7 +511,8 @@ class Conductor:
         self.post = Post(grid)
         identity = terms.identity.going_on(memory.owners, memory.nodes)
         greeting = self._greeting(configs.get("evaluate", {}))
-        self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes, greeting=greeting)
+        names = {**(roster.client_names if roster else {}), **memory.names, **identity.names}
+        self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes, names=names, greeting=greeting)
         online = self.nodes.wait(terms.nodes, terms.wait, log.info)
         self.carrier = Carrier(
             post=self.post,
@@ -537,7 +539,7 @@ class Conductor:
         method = self.terms.method
         state = method.init(self._federation(founders))
         cohort = Cohort(present=founders, exchange=0, seed=self.terms.seed)
-        messages.check(method, method.plan(state, cohort), self.nodes.aware, self.nodes.functions)
+        messages.check(method, method.plan(state, cohort), self.nodes.aware, self.nodes.functions, self.nodes.names)
         return Position(round=0, exchange=0, state=state, members=founders)
 
     def _greeting(self, config: Mapping[str, Any]) -> RecordDict:
@@ -635,7 +637,7 @@ class Conductor:
     def memory(self) -> NodeMemory:
         """The server's knowledge of the nodes, which a run needs to continue, besides the position."""
         nodes, owners = {**self.nodes.before, **self.nodes.client}, dict(self.nodes.identity.owners)
-        return NodeMemory(self.carrier.run, nodes, dict(self.carrier.layers), owners)
+        return NodeMemory(self.carrier.run, nodes, dict(self.carrier.layers), owners, dict(self.nodes.names))
 
     def ended(self, done: Round) -> Round:
         """Add the notes about nodes to a round and store it as the last one.
@@ -872,18 +874,16 @@ def read_memory(folder: Path) -> NodeMemory | None:
     Raises:
         DamagedError: The file is damaged.
     """
-    path = within(folder, NODES)
-    if not path.exists():
+    found = read_nodes(folder)
+    if found is None:
         return None
     try:
-        data = read_within(folder, NODES)
-        checksum.check_json(data, path)
-        found = json.loads(data)
         nodes, layers = ({int(key): int(value) for key, value in found[name].items()} for name in ("nodes", "layers"))
         owners = {int(key): str(badge) for key, badge in found["owners"].items()}
-        return NodeMemory(str(found["run"]), nodes, layers, owners)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{path} is damaged ({error})") from error
+        names = {int(key): name for key, name in found["names"].items()}
+        return NodeMemory(str(found["run"]), nodes, layers, owners, names)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{folder / NODES} is damaged ({error})") from error
 
 
 def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -1,0 +1,151 @@
+"""Names of clients: what a node's config says, the id of a name, and the name in a node's answer to the query for its id.
+
+A client has a whole number as its id. The id of a client with a name is a hash of the name, so that every server gives it the
+same one, also after a restart, and nothing needs to be agreed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+from coterie.core import Client
+from coterie.data.world import check_name
+from coterie.engines.flower.messages import NAME, WHO, Unfit, whole
+from coterie.printable import printable
+from coterie.settings import SettingError
+
+HASHED = 1 << 48
+"""The smallest id of a name.
+
+Ids of names have 49 bits: they are never those of clients that are counted from 0, and JavaScript holds them exactly.
+"""
+
+DIGITS = 18
+"""Most digits of an id that a node's config or a list gives: records hold no longer ones."""
+
+
+class Claim(NamedTuple):
+    """A client as its node or the operator calls it.
+
+    Attributes:
+        client: The client's id.
+        name: The client's name; empty if it has none.
+    """
+
+    client: Client
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or str(self.client)
+
+
+def id_of(name: str) -> Client:
+    """Return the id of the client with this name.
+
+    Args:
+        name: The name.
+
+    Returns:
+        An id from 2^48 to 2^49 - 1, the same everywhere.
+
+    Example:
+        >>> id_of("hospital-A") == id_of("hospital-A"), id_of("hospital-A") == id_of("hospital-B")
+        (True, False)
+    """
+    return HASHED + int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "big")
+
+
+def claim_of(value: Any, where: str) -> Claim:
+    """Return the client that a value denotes.
+
+    Args:
+        value: A whole number, also as text, or a name.
+        where: Where it stands, for the message.
+
+    Returns:
+        The client.
+
+    Raises:
+        SettingError: A text is neither a whole number >= 0 of at most 18 digits nor a name: a name has at most 100
+            characters, all of them printable.
+
+    Example:
+        >>> claim_of(3, "client-id"), claim_of("3", "client-id"), claim_of("north", "client-id").name
+        (Claim(client=3, name=''), Claim(client=3, name=''), 'north')
+    """
+    if not isinstance(value, str):
+        return Claim(int(value))
+    if re.fullmatch("[+-]?[0-9]+", value):
+        if len(value) > DIGITS or not value.isdecimal():
+            got = f"got {value[:40]!r}"
+            raise SettingError(f"{where} must be a name or a non-negative integer of at most {DIGITS} digits, {got}")
+        return Claim(int(value))
+    check_name(value, where)
+    if printable(value) != value:  # two names that differ must be shown differently
+        raise SettingError(f"{where}: a name must have only printable characters, got {value!r}")
+    return Claim(id_of(value), value)
+
+
+def named(config: Mapping[str, Any]) -> Claim | None:
+    """Return the client in a node's config.
+
+    Args:
+        config: The node's config.
+
+    Returns:
+        The client by ``client-id``, or else by ``partition-id``; None if the config has neither.
+
+    Raises:
+        SettingError: The entry is a text that can be neither an id nor a name.
+    """
+    return next((claim_of(config[key], key) for key in ("client-id", "partition-id") if key in config), None)
+
+
+def said(claim: Claim | None, **more: int) -> RecordDict:
+    """Return a node's answer to the query for its id.
+
+    Args:
+        claim: The client; None if it has neither an id nor a name.
+        **more: Entries of the record :data:`.messages.WHO` besides the id.
+
+    Returns:
+        The content of the reply.
+    """
+    known = {} if claim is None else {"client": claim.client}
+    record = {NAME: ConfigRecord({"name": claim.name})} if claim and claim.name else {}
+    return RecordDict({WHO: MetricRecord({**known, **more}), **record})
+
+
+def heard(content: RecordDict) -> Claim | None:
+    """Return the client in a node's answer to the query for its id. Nothing in it is trusted.
+
+    Args:
+        content: The content of the reply.
+
+    Returns:
+        The client; None if the node says none.
+
+    Raises:
+        Unfit: The id is not a non-negative integer, the name is not allowed, or the id is not that of the name.
+    """
+    about, record = content.get(WHO, MetricRecord()), content.get(NAME)
+    if not isinstance(about, MetricRecord) or ("client" in about and whole(about["client"]) is None):
+        raise Unfit("its client id must be a non-negative integer")
+    client = whole(about.get("client"))
+    if record is None:
+        return None if client is None else Claim(client)
+    name = record.get("name") if isinstance(record, ConfigRecord) else None
+    if not isinstance(name, str):
+        raise Unfit("its client name must be a text")
+    try:
+        found = claim_of(name, "its client name")
+    except SettingError as error:
+        raise Unfit(str(error)) from None
+    if found != (client, name):
+        raise Unfit(f"its client id {client} is not the id of its name {name!r}")
+    return found
