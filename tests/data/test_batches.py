@@ -131,7 +131,7 @@ def test_items_are_read_in_workers_and_a_batch_at_a_time() -> None:
     tried = from_lists(given, model=lambda: nn.Linear(FEATURES, CLASSES), training=TRAINING)
     before = [one.read for one in given]
     (one,) = coterie.run("independent", tried, rounds=1, workers=1, eval_every=5)
-    trial, test = 2 + 10 * 8, 4  # two items, and ten steps of the trial; the last round is tested
+    trial, test = 2 + 10 * 8 + 4, 4  # two items, ten steps and the tests of the trial; the last round is tested
     assert max(now.read - was for now, was in zip(given, before, strict=True)) <= 32 + trial + test
     (two,) = coterie.run("independent", tried, rounds=1, workers=2)
     assert torch.equal(one.assignment.models, two.assignment.models)

@@ -135,7 +135,10 @@ def test_torchmetrics_objects_and_functions_are_metrics() -> None:
     [
         ({"metrics": ["AUROCC"]}, "there is no metric 'AUROCC'; did you mean AUROC"),
         ({"metrics": []}, "at least one metric besides the loss"),
-        ({"metrics": {"loss": METRICS["AUROC"]}}, "at least one metric besides the loss"),
+        ({"metrics": {"loss": METRICS["AUROC"]}}, "a metric cannot have the name 'loss'"),
+        ({"metrics": {"client": METRICS["AUROC"]}}, "a metric cannot have the name 'client', which tables and records use"),
+        ({"metrics": ["auroc"]}, "there is no metric 'auroc'; did you mean AUROC"),
+        ({"metrics": {"mine": nn.Linear}}, "metric 'mine' must be an object or a function, got the class Linear: call it"),
         ({"metrics": {"mine": 3}}, "metric 'mine' must be a name, a function of .outputs, targets. or a coterie.Metric, got 3"),
         ({"main": "AUROC"}, "the main metric must be one of accuracy, got 'AUROC'"),
     ],
@@ -166,3 +169,9 @@ def test_objectives_of_numbers_and_labels() -> None:
     assert (REGRESSION.main, REGRESSION.better, MULTILABEL.main) == ("R2Score", "greater", "AveragePrecision")
     outputs, targets = torch.zeros(4, 1), torch.tensor([1.0, -1.0, 1.0, -1.0])
     assert float(squared_error(outputs, targets)) == 1.0
+
+
+def test_a_diverged_model_has_no_accuracy() -> None:
+    tally = Tally(Objective(metrics=["accuracy", "ExactMatch", "AUROC", "Recall"]))
+    tally.add(torch.full((6, 3), math.nan), torch.tensor([0, 0, 0, 1, 1, 2]))
+    assert all(math.isnan(value) for value in tally.objective.scores(tally.result()).values())

@@ -75,7 +75,7 @@ def test_who_tells_an_accuracy_that_is_none_is_left_out_and_the_others_go_on(acc
 
 
 def test_an_objective_whose_accuracy_is_none_is_a_mistake_that_is_told() -> None:
-    with pytest.raises(SettingError, match=r"needs an objective whose accuracy is 0 to 1, but client 5 measured 7$"):
+    with pytest.raises(SettingError, match=r"main metric is 0 to 1, as an accuracy, but client 5 measured 7$"):
         FedFA().step(state_of(2), told([7.0, -3.0]))
 
 

@@ -127,9 +127,9 @@ def test_errors_name_the_client() -> None:
     from coterie.engines.workers import EngineError
 
     tried = named_world()
-    broken = replace(tried.clients[3], test=replace(tried.clients[3].test, inputs=torch.zeros(30, 2)))
-    tried = replace(tried, clients={**tried.clients, 3: broken})
-    with pytest.raises(EngineError, match="client 42nd street failed in its test"):
+    broken = replace(tried.clients[1], test=replace(tried.clients[1].test, inputs=torch.zeros(30, 2)))
+    tried = replace(tried, clients={**tried.clients, 1: broken})
+    with pytest.raises(EngineError, match="client hospital <b>A</b> failed in its test"):
         list(coterie.run("fedavg", tried, rounds=1, workers=1))
 
 

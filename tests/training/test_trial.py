@@ -46,6 +46,12 @@ def broken(outputs: Tensor, targets: Tensor) -> float:
     raise KeyError("no such label")
 
 
+def late(outputs: Tensor, targets: Tensor) -> float:
+    if len(targets) > 4:
+        raise ValueError("too many")
+    return 1.0
+
+
 class Detached(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input).detach()
@@ -72,8 +78,14 @@ class Detached(nn.Linear):
         (lambda: changed(model=lambda: Detached(FEATURES, CLASSES)), r"the loss does not depend on a trainable parameter"),
         (lambda: changed(objective=Objective(metrics={"odd": broken})), r"a metric \(odd\) fails .*: KeyError: 'no such"),
         (lambda: changed(objective=Objective(metrics=["Recall", "accuracy"])), r"the main metric Recall gives several numbers"),
+        (lambda: changed(model=lambda: linear().requires_grad_(False)), r"the model cannot be trained: Linear has no"),
+        (lambda: changed(y=lambda y: y.float(), model=lambda: nn.Linear(FEATURES, 1), objective=Objective(
+            loss=nn.functional.mse_loss, metrics=["MeanAbsoluteError"])), r"outputs and targets of the loss have diff"),
+        (lambda: changed(y=lambda y: y.float(), model=lambda: nn.Linear(FEATURES, 1), objective=Objective(
+            loss=squared_error, metrics=["AUROC"])), r"the test with AUROC fails: ValueError"),
+        (lambda: changed(objective=Objective(metrics={"odd": late})), r"the test with odd fails: ValueError: too many"),
     ],
-    ids=range(15),
+    ids=range(19),
 )  # fmt: skip
 def test_a_mistake_is_one_sentence_before_any_folder_is_written(
     make: Callable[[], coterie.World], sentence: str, tmp_path: Path
@@ -113,3 +125,18 @@ def test_a_regression_and_a_metric_of_a_whole_test_set_fit() -> None:
     trial(
         replace(numbers, objective=Objective(loss=squared_error, metrics={"R2": coterie.METRICS["R2Score"], "spread": spread}))
     )
+
+
+def test_targets_must_be_finite_and_floats_are_numbers_to_predict() -> None:
+    x = np.random.default_rng(0).random((20, 3), "f")
+    with pytest.raises(UserError, match="client 0 holds targets that are not finite numbers in float32"):
+        from_lists([(x, np.where(np.arange(20) == 3, np.nan, 0.5))] * 2)
+    whole_numbers, labels = np.round(x[:, 0] * 9), np.round(x[:, 0])
+    assert from_lists([(x, labels), (x, whole_numbers)]).objective is REGRESSION
+    assert from_lists([(x, labels)] * 2).objective.main == "accuracy"
+
+
+def test_begin_takes_a_scenarios_name(tmp_path: Path) -> None:
+    (one,) = coterie.begin("synthetic/groups", tmp_path / "run", "fedavg", rounds=1, workers=1)
+    assert [done.number for done in one.rounds()] == [1]
+    assert one.experiment.scenario == "synthetic/groups"

@@ -111,10 +111,21 @@ class Items:
         if self.collate is not None:
             return pair(self.collate(items))
         try:
-            return pair(torch.utils.data.default_collate([_arrays(item) for item in items]))
+            found = pair(torch.utils.data.default_collate([_arrays(item) for item in items]))
+            return _numbers(found[0], "inputs"), _numbers(found[1], "targets")
         except (RuntimeError, TypeError) as error:
             hint = "; pass collate, a function from a list of items to (inputs, targets), which can pad them"
             raise UserError(f"the items of a data set cannot be stacked: {error}"[:300] + hint) from error
+
+
+def _numbers(batch: Batch, what: str) -> Batch:
+    """The batch; a column of text is refused."""
+    if isinstance(batch, Mapping):
+        return {name: _numbers(part, str(name)) for name, part in batch.items()}
+    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], str):
+        hint = "remove the column, or pass collate, which can make numbers of it"
+        raise UserError(f"the items of a data set have text in {what!r} ({batch[0]!r:.40}): {hint}")
+    return batch
 
 
 def _arrays(item: Any) -> Any:

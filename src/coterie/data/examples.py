@@ -126,9 +126,7 @@ def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):
             made = as_tensor(array)
-        for start in range(0, len(made), AT_ONCE):  # part by part: the test of a tensor needs as much memory as the tensor
-            if not bool(torch.isfinite(made[start : start + AT_ONCE]).all()):
-                raise UserError(f"{where} holds inputs that are not finite numbers in float32")
+        _check_finite(made, f"{where} holds inputs")
         return made
     if array.dtype == np.uint8 or array.ndim == 4:
         return as_tensor(array) if isinstance(array, np.memmap) else _tensor(array, np.float32).div_(255)
@@ -136,7 +134,13 @@ def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
 
 
 AT_ONCE = 1024
-"""Examples of which the inputs are tested at a time."""
+"""Examples of which the numbers are tested at a time: the test of a tensor needs as much memory as the tensor."""
+
+
+def _check_finite(made: torch.Tensor, what: str) -> None:
+    for start in range(0, len(made), AT_ONCE):
+        if not bool(torch.isfinite(made[start : start + AT_ONCE]).all()):
+            raise UserError(f"{what} that are not finite numbers in float32")
 
 
 def own_pool(inputs: Any, targets: Any, where: str) -> Pool:
@@ -160,4 +164,8 @@ def own_pool(inputs: Any, targets: Any, where: str) -> Pool:
     if len(lengths) > 1:
         found = " and ".join(map(str, sorted(lengths)))
         raise UserError(f"{where}: all inputs and targets must have the same number of examples, got {found}")
+    for what, part in (("inputs", x), ("targets", y)):
+        for one in tensors(part):
+            if one.is_floating_point():
+                _check_finite(one, f"{where} holds {what}")
     return Pool(x, y)

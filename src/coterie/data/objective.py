@@ -208,6 +208,7 @@ class Metric:
         whole: Whether the function needs a client's whole test set. If not, it is called with parts of it, and returns one
             value per prediction.
         final: Function of the mean over predictions, such as the root for a root mean squared error.
+        share: Whether its values are 0 to 1, as an accuracy; FedFA weighs clients by such a main metric alone.
 
     Raises:
         SettingError: ``better`` is another word.
@@ -217,6 +218,7 @@ class Metric:
     better: Better = "greater"
     whole: bool = True
     final: Callable[[float], float] = unchanged
+    share: bool = True
 
     def __post_init__(self) -> None:
         if self.better not in ("greater", "smaller"):
@@ -251,7 +253,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "MeanAbsoluteError": Metric(absolute_errors, "smaller", whole=False),
         "MeanSquaredError": Metric(squared_errors, "smaller", whole=False),
         "RootMeanSquaredError": Metric(squared_errors, "smaller", whole=False, final=math.sqrt),
-        "R2Score": Metric(r2),
+        "R2Score": Metric(r2, share=False),
         "Recall": Metric(recalls),
         "perplexity": Metric(log_loss, "smaller", whole=False, final=exponential),
     }
@@ -275,8 +277,10 @@ def metric(given: Any, name: str) -> Metric:
     """
     if isinstance(given, Metric):
         return given
+    if isinstance(given, type):
+        raise SettingError(f"metric {name!r} must be an object or a function, got the class {given.__name__}: call it")
     if all(hasattr(given, part) for part in ("update", "compute", "reset")):
-        better: Better = "smaller" if given.higher_is_better is False else "greater"
+        better: Better = "smaller" if getattr(given, "higher_is_better", None) is False else "greater"
         return Metric(_Torchmetric(given), better)
     if not callable(given):
         known = "a name, a function of (outputs, targets) or a coterie.Metric"
@@ -295,6 +299,10 @@ class _Torchmetric:
         self.metric.update(outputs, targets)
         found = self.metric.compute()
         return dict(enumerate(found.tolist())) if isinstance(found, torch.Tensor) and found.dim() else found
+
+
+RESERVED = ("loss", "client", "group", "round", "run", "method", "seed", "adversary", "score", "metric")
+"""Names that tables and records have for other numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,8 +332,10 @@ class Objective:
 
     def __post_init__(self) -> None:
         given = self.metrics if isinstance(self.metrics, Mapping) else {name: _known(name) for name in _names(self.metrics)}
-        if not given or "loss" in given:
+        if not given:
             raise SettingError("an objective needs at least one metric besides the loss; metrics are listed in coterie.METRICS")
+        if taken := [name for name in given if name in RESERVED]:
+            raise SettingError(f"a metric cannot have the name {taken[0]!r}, which tables and records use: choose another")
         object.__setattr__(self, "named", {name: metric(value, name) for name, value in given.items()})
         object.__setattr__(self, "main", self.main or next(iter(given)))
         if self.main not in given:
@@ -374,12 +384,14 @@ class Tally:
 
     def add(self, outputs: Batch, targets: Batch) -> None:
         """Add the outputs for some examples and their targets."""
-        objective = self.objective
+        objective, diverged = self.objective, isinstance(outputs, torch.Tensor) and bool(outputs.isnan().any())
         predictions = int(counted(targets).sum()) if isinstance(targets, torch.Tensor) else size(targets)
         self._add("loss", float(objective.loss(outputs, targets)) * predictions if predictions else 0.0, predictions)
         for name, one in objective.named.items():
             if not one.whole:
                 values = one.function(outputs, targets)
+                if diverged:  # the greatest output of several NaN would be a prediction
+                    values = torch.full_like(values, math.nan)
                 self._add(name, float(values.sum(dtype=torch.float64)), values.numel())
         if objective.whole:
             self.kept.append((mapped(torch.Tensor.cpu, outputs), mapped(torch.Tensor.cpu, targets)))
@@ -408,7 +420,9 @@ def _names(given: Any) -> Sequence[str]:
 
 def _known(name: Any) -> Metric:
     if name not in METRICS:
-        raise SettingError(f"there is no metric {name!r}{nearest(str(name), METRICS)} (known: {', '.join(METRICS)})")
+        alike = [known for known in METRICS if known.lower() == str(name).lower()]
+        hint = f"; did you mean {alike[0]}?" if alike else nearest(str(name), METRICS)
+        raise SettingError(f"there is no metric {name!r}{hint} (known: {', '.join(METRICS)})")
     return METRICS[name]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -301,7 +301,7 @@ def from_lists(
         model: Name of a model, or a function that makes a fresh module.
         classes: Number of classes, by default the greatest label + 1.
         objective: The loss and the metrics. By default that of the targets: class numbers or tokens, several labels
-            (booleans ``(N, m)``), or numbers to predict (floats).
+            (booleans ``(N, m)``), or numbers to predict (floats, unless all are 0 or 1).
         collate: Function from a list of a data set's items to a batch (inputs, targets), for items of different lengths.
         train: Share of x, y to train on.
         validation: Share of x, y for validation.
@@ -331,7 +331,7 @@ def from_lists(
     given = dict(clients) if isinstance(clients, Mapping) else {f"client {i}": one for i, one in enumerate(clients)}
     if not given:
         raise UserError("a world needs at least one client")
-    objective = objective or _objective(next(iter(given.values())))
+    objective = objective or _objective(given.values())
     as_classes = objective.loss is cross_entropy
     named = {
         str(name): own_pools(one, name if not known else f"client {name}", as_classes, collate) for name, one in given.items()
@@ -344,16 +344,19 @@ def from_lists(
     return data.world(model, (train, validation), seed, standardize=standardize, **world)
 
 
-def _objective(data: Any) -> Objective:
-    """The objective for the targets of a client: of classes, unless they are several labels, or numbers that are not whole."""
+def _objective(clients: Iterable[Any]) -> Objective:
+    """The objective for the clients' targets: of classes, unless they are several labels, or floats other than 0 and 1."""
+    found = [np.asarray(y) for data in clients if (y := _targets(data)) is not None]
+    if found and all(y.dtype == bool and y.ndim == 2 for y in found):
+        return MULTILABEL
+    return REGRESSION if any(y.dtype.kind == "f" and not np.isin(y, (0, 1)).all() for y in found) else CLASSIFICATION
+
+
+def _targets(data: Any) -> Any:
+    """The targets of a client in memory, if they are one array."""
     y: Any = None
     if isinstance(data, Mapping):
         y = data.get("y", data.get("y_train"))
     elif isinstance(data, Sequence) and len(data) > 1:
         y = data[1]
-    if y is None or isinstance(y, Mapping | tuple):
-        return CLASSIFICATION
-    y = np.asarray(y)
-    if y.dtype == bool and y.ndim == 2:
-        return MULTILABEL
-    return REGRESSION if y.dtype.kind == "f" and bool((y != np.floor(y)).any()) else CLASSIFICATION
+    return None if isinstance(y, Mapping | tuple) else y

@@ -97,9 +97,8 @@ class FedFA:
         if len(odd) == len(measured):
             if len(odd) > len(state.clients) / 2:
                 client = min(odd)
-                raise SettingError(
-                    f"fedfa needs an objective whose accuracy is 0 to 1, but client {client} measured {odd[client]:g}"
-                )
+                but = f", but client {client} measured {odd[client]:g}" if odd[client] == odd[client] else ""
+                raise SettingError(f"fedfa needs an objective whose main metric is 0 to 1, as an accuracy{but}")
             return replace(state, notes=notes)
         heard = replies.of(set(measured) - set(odd))
         fair = fair_weights(heard)

@@ -10,6 +10,8 @@ from functools import partial
 
 import torch
 
+from coterie.settings import SettingError
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -195,6 +197,11 @@ def averaging(model: Callable[[], torch.nn.Module], buffers: Iterable[str]) -> C
 def averaged(model: Callable[[], torch.nn.Module], names: tuple[str, ...]) -> torch.nn.Module:
     """Make a module of which only the float buffers with these names are sent and averaged."""
     module = model()
+    floats = [name for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+    unknown = [pattern for pattern in names if not any(fnmatchcase(name, pattern) for name in floats)]
+    if unknown:
+        known = ", ".join(floats) or "none"
+        raise SettingError(f"buffers: {unknown[0]!r} is no float buffer of the model (these are: {known})")
     setattr(module, AVERAGED, names)
     return module
 

@@ -36,7 +36,7 @@ import dataclasses
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -342,13 +342,11 @@ def _named(key: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def own(
-    made: World | Callable[[int], World], methods: Sequence[str | Method[Any]] | str | Method[Any], **settings: Any
-) -> Experiment:
+def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **settings: Any) -> Experiment:
     """Make an experiment over your own world.
 
     Args:
-        made: The world, or a function that makes the world of a seed.
+        made: The world, a function that makes the world of a seed, or a scenario's name.
         methods: Names of methods, or methods with their settings; one or several.
         **settings: Further fields of :class:`Experiment`: rounds, seeds, ...; training, boundary and robust as objects or as
             tables of their settings.
@@ -359,11 +357,11 @@ def own(
     Raises:
         UserError: A name is unknown, a setting is wrong, or the function fails.
     """
-    if not isinstance(made, World) and not callable(made):
-        raise SettingError(
-            f"begin takes an Experiment, a World, or a function that makes the world of a seed, got {made!r:.60}"
-        )
-    setup = OwnWorld.of(made)
+    if not isinstance(made, World | str) and not callable(made):
+        known = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
+        raise SettingError(f"begin takes {known}, got {made!r:.60}")
+    setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
+    scenario = made if isinstance(made, str) else OwnWorld.of(made).name
     known = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
     for key in settings:
         if key not in known:
@@ -376,8 +374,9 @@ def own(
     seeds = tuple(settings.pop("seeds", (0,)))
     training = settings.pop("training", {})
     if isinstance(training, Mapping):
-        training = changed(setup.build(seeds[0] if seeds else 0).training, training, "training")
-    return Experiment(scenario=setup.name, setup=setup, methods=chosen, training=training, seeds=seeds, **settings)
+        base = setup.training or setup.build(seeds[0] if seeds else 0).training
+        training = changed(base, training, "training")
+    return Experiment(scenario=scenario, setup=setup, methods=chosen, training=training, seeds=seeds, **settings)
 
 
 def make(spec: Mapping[str, Any]) -> Experiment:

@@ -442,7 +442,7 @@ def changed_versions(run: Run) -> list[str]:
 
 
 def begin(
-    experiment: Experiment | World | Callable[[int], World],
+    experiment: Experiment | str | World | Callable[[int], World],
     folder: Path | str,
     methods: Sequence[str | Method[Any]] | str | Method[Any] = ("fedavg", "split-half"),
     **settings: Any,
@@ -453,9 +453,9 @@ def begin(
     leaves no files.
 
     Args:
-        experiment: The experiment; or a world, or a function that is called with a seed and returns a world. A function that
-            can be imported by its name is recorded by this name, so that commands can continue the run. Other functions, and
-            worlds, must be passed again, to :func:`reopen`.
+        experiment: The experiment; or a scenario's name, a world, or a function that is called with a seed and returns a
+            world. A function that can be imported by its name is recorded by this name, so that commands can continue the
+            run. Other functions, and worlds, must be passed again, to :func:`reopen`.
         folder: The new folder.
         methods: For your own world: names of methods, or methods with their settings.
         **settings: For your own world: further fields of :class:`~coterie.runs.experiment.Experiment`, such as ``rounds``,
@@ -485,10 +485,10 @@ def begin(
         hint = f"; to continue its runs, use coterie resume {folder}" if runs else ""
         raise UserError(f"{folder} exists and is not an empty folder; choose another{hint}")
     world = experiment.world(experiment.seeds[0])
+    trial(world, experiment.seeds[0])
     experiment.check_calendar()
     for method in experiment.methods:
         inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary, experiment.hardware())
-    trial(world, experiment.seeds[0])
     runs_ = _runs(experiment, folder)
     folder.mkdir(parents=True, exist_ok=True)
     if len(runs_) == 1:

@@ -23,7 +23,7 @@ class Reply:
     Attributes:
         chosen: The offered models that the client chose.
         losses: Its loss under each offered model; empty if it did not measure.
-        accuracies: Its main metric under each offered model, NaN if smaller is better; empty if it did not measure.
+        accuracies: Its main metric under each offered model, NaN if this is no share; empty if it did not measure.
         row: The update ``(d,)``, or None if nothing was trained.
     """
 
@@ -158,11 +158,13 @@ def _start(learner: Learner, job: Job) -> tuple[Tensor, list[Scores], list[int]]
 
 
 def _reply(learner: Learner, job: Job, scores: Sequence[Scores], best: Sequence[int], row: Tensor | None) -> Reply:
-    main, better = learner.objective.main, learner.objective.better
+    objective = learner.objective
+    metric = objective.named[objective.main]
+    share = metric.share and metric.better == "greater"
     return Reply(
         chosen=tuple(job.task.offered[i] for i in best),
         losses=tuple(s["loss"] for s in scores),
-        accuracies=tuple(s.get(main, math.nan) if better == "greater" else math.nan for s in scores),
+        accuracies=tuple(s.get(objective.main, math.nan) if share else math.nan for s in scores),
         row=row,
     )
 

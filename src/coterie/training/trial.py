@@ -7,6 +7,7 @@ in the first round.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,7 +42,10 @@ def trial(world: World, seed: int = 0) -> None:
     """
     with seeded(seed, Purpose.INIT, 0):
         module = world.model()
-    learner = Learner(module, world.objective)
+    try:
+        learner = Learner(module, world.objective)
+    except ValueError as error:  # nothing to train, or parameters of another kind
+        raise UserError(f"the model cannot be trained: {error}") from error
     start, clients = learner.layout.row(module), sorted(world.clients)
     large = learner.at_once < BATCH_TO_MEASURE  # ten steps of such a model take as long as a round
     tried = clients[:1] if large else sorted({clients[0], clients[len(clients) // 2], clients[-1]})
@@ -73,7 +77,7 @@ class _Trial:
         with self.step(f"the model fails for inputs of {_form(x)}", "its first layer must take such inputs"):
             outputs = learner.outputs(learner.arranged(x))
         self.check_labels(outputs, y)
-        with self.step(f"the loss fails for outputs of {_form(outputs)} and targets of {_form(y)}"):
+        with self.step(f"the loss fails for outputs of {_form(outputs)} and targets of {_form(y)}"), self.no_broadcast():
             loss = learner.objective.loss(outputs, y)
         self.check_loss(loss, data)
         with self.step("the gradient of the loss fails"):
@@ -90,6 +94,17 @@ class _Trial:
         except Exception as error:  # the user's code can raise anything
             said = " ".join(str(error).split())[:200]
             raise UserError(f"{self.name}: {what}: {type(error).__name__}: {said}{f'; {hint}' if hint else ''}") from error
+
+    @contextmanager
+    def no_broadcast(self) -> Iterator[None]:
+        """Refuse outputs ``(b, 1)`` beside targets ``(b,)``, of which PyTorch would compare each with each."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Using a target size")
+            try:
+                yield
+            except UserWarning as warning:
+                hint = "give the targets the shape (N, 1), or use coterie.data.objective.squared_error"
+                raise UserError(f"{self.name}: outputs and targets of the loss have different shapes: {hint}") from warning
 
     def check_labels(self, outputs: Any, y: Batch) -> None:
         """Check that class labels fit the outputs, if the loss is that of classes."""
@@ -126,11 +141,15 @@ class _Trial:
 
     def check_metrics(self, outputs: Any, y: Batch) -> None:
         """Check that each metric can be computed, and that the main one is one number."""
-        objective, tally = self.learner.objective, Tally(self.learner.objective)
+        objective, test = self.learner.objective, self.data.test
         what = f"a metric ({', '.join(objective.named)}) fails"
         with self.step(f"{what} for outputs of {_form(outputs)} and targets of {_form(y)}"):
+            tally = Tally(objective)
             tally.add(outputs, y)
             scores = objective.scores(tally.result())
+        with self.step(f"the test with {', '.join(objective.named)} fails"):
+            if len(test):
+                scores = self.learner.measure(self.learner.master.row().clone(), test.at(slice(self.learner.at_once)))
         if objective.main not in scores:
             raise SettingError(
                 f"the main metric {objective.main} gives several numbers ({', '.join(list(scores)[:4])}): choose another "
