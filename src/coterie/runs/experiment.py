@@ -358,8 +358,8 @@ def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **s
         UserError: A name is unknown, a setting is wrong, or the function fails.
     """
     if not isinstance(made, World | str) and not callable(made):
-        known = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
-        raise SettingError(f"begin takes {known}, got {made!r:.60}")
+        taken = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
+        raise SettingError(f"begin takes {taken}, got {made!r:.60}")
     setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
     scenario = made if isinstance(made, str) else OwnWorld.of(made).name
     known = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
