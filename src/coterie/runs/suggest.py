@@ -194,6 +194,7 @@ class Suggestion:
         caveats: Reasons to trust the result less, one sentence each.
         left_out: Client -> why it could not be asked.
         exchanges: The number of exchanges in which the clients were asked.
+        names: Client -> its name, if clients have names.
     """
 
     run: str
@@ -208,6 +209,7 @@ class Suggestion:
     caveats: tuple[str, ...]
     left_out: Mapping[Client, str]
     exchanges: int
+    names: Mapping[Client, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         advice = some([f"{one.method} {one.sure}" for one in self.advice])
@@ -863,6 +865,7 @@ def suggest(
         caveats=tuple(_caveats(start, finding, assignment.groups)),
         left_out=asked.clients.left_out,
         exchanges=asked.clients.asked,
+        names=pool.world.client_names,
     )
 
 
