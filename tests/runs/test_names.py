@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -152,3 +153,14 @@ def test_worlds_without_names_are_as_before() -> None:
     tried = world()
     assert (tried.client_names, tried.name(7)) == ({}, "7")
     assert Shown.of({"clients": [2, 7]}).client("7") == 7
+
+
+def test_suggestions_show_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from coterie.report import suggested, terminal
+
+    (one,) = coterie.begin(six, tmp_path / "run", "fedavg", rounds=3, workers=1)
+    list(one.rounds())
+    said = coterie.suggest(tmp_path / "run", trust_code=True, workers=1)
+    assert said.names == dict(enumerate(NAMES))
+    terminal.console(sys.stdout).print(suggested.screen(said))
+    assert "north" in capsys.readouterr().out

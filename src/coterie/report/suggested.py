@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.methods import METHODS
+from coterie.notebook.tables import labels
+from coterie.records.shown import ClientId
 from coterie.report.terminal import members
 from coterie.runs.suggest import Advice, Finding, Range, Suggestion
 
@@ -24,24 +26,34 @@ def screen(said: Suggestion) -> Together:
     """Return all of a suggestion as a rich object."""
     head = Text(f"{said.scenario}, {said.method}, seed {said.seed}", style="bold")
     head.append(f": probed from {said.start}, after round {said.round}", style="not bold")
-    parts: list[RenderableType] = [head, *_finding(said.finding), Text(said.split_half.text), Text(""), _table(said), Text("")]
+    parts: list[RenderableType] = [
+        head,
+        *_finding(said.finding, labels(said.names, said.finding.clients)),
+        Text(said.split_half.text),
+        Text(""),
+        _table(said),
+        Text(""),
+    ]
     if said.split_half.rounds is not None:
         parts.append(_options("split-half", said.split_half.settings, said.split_half.rounds))
     for method in dict.fromkeys(one.method for one in said.advice):
         parts.append(_options(method, said.best(method).settings))
-    notes = [*said.caveats, *(f"client {client} was left out: {why}" for client, why in said.left_out.items())]
+    notes = [
+        *said.caveats,
+        *(f"client {said.names.get(client, client)} was left out: {why}" for client, why in said.left_out.items()),
+    ]
     notes += [f"{one.method}: {one.text}" for one in said.advice if one.sure == "none" or len(one.ranges) > 1]
     parts += [Text(""), *(Text(note, style="dim") for note in dict.fromkeys(notes))] if notes else []
     return Together(*parts)
 
 
-def _finding(found: Finding) -> Iterator[Text]:
+def _finding(found: Finding, shown: Mapping[int, ClientId]) -> Iterator[Text]:
     count, ranked = len(found.groups), sorted(found.reliability)
     again = "found by each of two probes" if found.same else "confirmed by two probes together, but not found by each"
     again = "of the run" if found.of_run else again
     yield Text(f"{len(found.clients)} clients, p = {found.p:.2g} for a single group: {count} group{'s' * (count > 1)}, {again}")
     for group in found.groups[:MOST]:
-        yield Text(f"  {members(group)}", style="cyan")
+        yield Text(f"  {members(shown[client] for client in group)}", style="cyan")
     if count > MOST:
         yield Text(f"  and {count - MOST} more", style="cyan")
     median = (ranked[(len(ranked) - 1) // 2] + ranked[len(ranked) // 2]) / 2
