@@ -61,9 +61,9 @@ nitpick_ignore_regex = [
     # Other projects' names: their inventories would have to be fetched from a network.
     (r"py:.*", r"(torch|numpy|collections|pathlib|os|flwr)\..*"),
     # Type variables, and types in brackets that Sphinx takes apart at their commas.
-    (r"py:class", r"coterie\.(core\.[ST]|records\.record\.T)|.*\[int"),
-    # What a strategy takes besides a text or a table, and nobody makes.
-    (r"py:class", r"coterie\.engines\.flower\.nodes\.Identity"),
+    (r"py:class", r"coterie\.(core\.[ST]|records\.record\.T)|.*\[(int|str)"),
+    # What a strategy and its result take besides a text or a table, and nobody makes.
+    (r"py:class", r"coterie\.engines\.flower\.(nodes\.Identity|messages\.Rest)"),
     # The states of methods, which are their own affair.
     (r"py:class", r"coterie\.methods\.\w+\.\w+"),
 ]

@@ -232,7 +232,7 @@ class Metric:
             targets: Their targets.
 
         Returns:
-            Suffix -> number: one with the empty suffix, or one for each name that the function gives.
+            Numbers by suffix: one with the empty suffix, or one for each name that the function gives.
         """
         if isinstance(outputs, torch.Tensor) and not outputs.isfinite().all():
             return {"": math.nan}  # the model has diverged

@@ -21,7 +21,7 @@ ClientId = int | str
 """A client as it is shown: its name, or the whole number that identifies it."""
 
 Line = dict[str, Any]
-"""One round as it is recorded: see :func:`line`."""
+"""One round as it is recorded: see :func:`coterie.records.record.line`."""
 
 SHOWN = "shown"
 """Key under which a shown line has its :class:`Shown`."""
