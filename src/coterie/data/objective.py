@@ -232,7 +232,7 @@ class Metric:
             targets: Their targets.
 
         Returns:
-            Numbers by suffix: one with the empty suffix, or one for each name that the function gives.
+            The number with the empty suffix, or one for each name that the function gives, by its suffix.
         """
         if isinstance(outputs, torch.Tensor) and not outputs.isfinite().all():
             return {"": math.nan}  # the model has diverged
