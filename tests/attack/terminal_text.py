@@ -127,7 +127,7 @@ def _hostile_settings(rng: random.Random, run: Path) -> None:
     text = lambda: "".join(c for c in hostile(rng) if not 0xD800 <= ord(c) < 0xE000)  # noqa: E731
     document["world"].update({"clients": [0, 1, 2, 3], "examples": [10, 10, 10, 10]})
     if rng.random() < 0.6:
-        document["world"]["names"] = [text() for _ in range(4)]
+        document["world"]["names"] = [f"{text()[:90]}{i}" for i in range(4)]
     if rng.random() < 0.5:
         document["scenario"]["name"] = text()
     if rng.random() < 0.4:

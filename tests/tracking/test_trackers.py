@@ -137,7 +137,7 @@ def test_mlflow_takes_every_name_of_a_criterion(run: Path) -> None:
     numbers = Metrics({}).of(page_runs.line(1, [[0]], note))
     tracker = MLflow(run)
     tracker.write(1, numbers, "", [])
-    assert tracker.client.get_run(tracker.run).data.metrics == numbers
+    assert tracker.client.get_run(tracker.identity).data.metrics == numbers
     tracker.close()
 
 
