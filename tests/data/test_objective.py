@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import coterie
 from coterie.data.objective import IGNORED, METRICS, MULTILABEL, REGRESSION, Metric, Objective, Tally, squared_error
 from coterie.randomness import seeded
+from coterie.records.shown import Shown, spread
 from coterie.settings import SettingError
 from small import CLASSES, FEATURES, linear, world
 
@@ -175,3 +176,12 @@ def test_a_diverged_model_has_no_accuracy() -> None:
     tally = Tally(Objective(metrics=["accuracy", "ExactMatch", "AUROC", "Recall"]))
     tally.add(torch.full((6, 3), math.nan), torch.tensor([0, 0, 0, 1, 1, 2]))
     assert all(math.isnan(value) for value in tally.objective.scores(tally.result()).values())
+
+
+@pytest.mark.parametrize(
+    ("metric", "worst"), [("AUROC", 0.2), ("accuracy", 0.2), ("loss", 0.9), ("perplexity", 0.9), ("mine", 0.2)]
+)
+def test_the_worst_client_is_that_of_each_metrics_own_direction(metric: str, worst: float) -> None:
+    clients = {str(i): {"group": 0, metric: value} for i, value in enumerate((0.2, 0.9, 0.5))}
+    line = Shown(main="AUROC").line({"clients": clients})
+    assert spread(line, metric)["worst"] == worst

@@ -8,12 +8,13 @@ a name up.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from coterie.data.objective import METRICS
 from coterie.notebook.tables import labels
 from coterie.printable import printable
 
@@ -89,9 +90,11 @@ class Shown:
         """The best of some values of the main metric."""
         return max(values) if self.better == "greater" else min(values)
 
-    def worst(self, values: Sequence[float]) -> float:
-        """The worst of some values of the main metric."""
-        return min(values) if self.better == "greater" else max(values)
+    def direction(self, metric: str) -> str:
+        """Whether a ``"greater"`` or a ``"smaller"`` value of a metric is better; greater if that is not known."""
+        if metric == self.main:
+            return self.better
+        return METRICS[metric].better if metric in METRICS else "smaller" if metric == "loss" else "greater"
 
 
 _TABLES = ("clients", "scaled", "claimed", "released")
@@ -145,11 +148,6 @@ def _note(one: Shown, note: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def id_of(line: Line) -> Callable[[str], ClientId]:
-    """The function from a key of a shown line's tables to the client's id as in its groups."""
-    return shown_as(line).key
-
-
 def spread(line: Line, metric: str = "") -> dict[str, Any]:
     """Statistics of a metric in a tested round.
 
@@ -168,7 +166,7 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
     honest = [values[client] for client, entry in line["clients"].items() if not entry.get("adversary")]
     known = [value for value in honest if value is not None or metric == "loss"] or [None]
     row = np.array([np.nan if value is None else value for value in known], dtype=np.float64)
-    worst = float(row.min() if one.better == "greater" and metric == one.main else row.max())
+    worst = float(row.min() if one.direction(metric) == "greater" else row.max())
     return {"mean": float(row.mean()), "std": float(row.std()), "worst": worst, "per_client": values}
 
 

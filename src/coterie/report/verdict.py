@@ -27,7 +27,7 @@ import scipy
 from coterie.data.scenario import FEDERATION, OWN
 from coterie.files import within
 from coterie.records.record import RUN, Line, Record
-from coterie.records.shown import ClientId, id_of, shown_as
+from coterie.records.shown import ClientId, shown_as
 from coterie.report.summary import ALIKE, Summary, interval, summarised, unequal
 from coterie.report.terminal import numbered
 from coterie.report.words import count, sentence, short, who
@@ -82,7 +82,7 @@ def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) 
     """
     facts, tested = description["world"], {}
     for line in lines:
-        id, main = id_of(line), shown_as(line).main
+        id, main = shown_as(line).key, shown_as(line).main
         honest = {id(key): entry for key, entry in line["clients"].items() if not entry.get("adversary")}
         values = {client: float(entry[main]) for client, entry in honest.items() if entry.get(main) is not None}
         if line["tested"] and values:

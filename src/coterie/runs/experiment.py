@@ -361,7 +361,7 @@ def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **s
         taken = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
         raise SettingError(f"begin takes {taken}, got {made!r:.60}")
     setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
-    scenario = made if isinstance(made, str) else OwnWorld.of(made).name
+    scenario = setup.name if isinstance(setup, OwnWorld) else made
     known = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
     for key in settings:
         if key not in known:

@@ -36,7 +36,7 @@ from coterie.records.checksum import sealed_toml
 from coterie.records.codec import DamagedError, from_stored
 from coterie.records.record import RUN, Line, Record, read_recorded, to_toml
 from coterie.records.record import versions as versions
-from coterie.records.shown import Shown, ends, id_of, shown_as, spread
+from coterie.records.shown import Shown, ends, shown_as, spread
 from coterie.records.store import LOCK, PART, SCHEMA, held, write_whole
 from coterie.robust import Robust
 from coterie.runs.experiment import Experiment, data_folder, make, own, read
@@ -207,7 +207,7 @@ class Run:
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for line in self.record.shown()[1]:
-            id = id_of(line)
+            id = shown_as(line).key
             for client, entry in line["clients"].items():
                 yield {"round": line["round"], "client": id(client), **entry}
 

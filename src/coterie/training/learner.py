@@ -52,7 +52,8 @@ class Learner:
         # Convolutions are faster with the channels last in memory.
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules())
         norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self.at_once = BATCH_TO_MEASURE // (8 if sum(p.numel() for p in module.parameters()) >= LARGE_MODEL else 1)
+        self.large = sum(p.numel() for p in module.parameters()) >= LARGE_MODEL
+        self.at_once = BATCH_TO_MEASURE // (8 if self.large else 1)
         self.has_batchnorm = bool(norms)
         self.mixes = any(norm.running_mean is None for norm in norms)  # the examples of a batch mix, also in tests
         self.master = Master(module, self.layout, self.device, precision)

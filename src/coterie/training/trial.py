@@ -21,7 +21,7 @@ from coterie.data.objective import Tally, counted, cross_entropy
 from coterie.data.world import Split, World
 from coterie.randomness import Purpose, generator, seeded
 from coterie.settings import SettingError, UserError
-from coterie.training.learner import BATCH_TO_MEASURE, Learner
+from coterie.training.learner import Learner
 
 EXAMPLES = 2
 """Examples of a client that are tried."""
@@ -47,12 +47,13 @@ def trial(world: World, seed: int = 0) -> None:
     except ValueError as error:  # nothing to train, or parameters of another kind
         raise UserError(f"the model cannot be trained: {error}") from error
     start, clients = learner.layout.row(module), sorted(world.clients)
-    large = learner.at_once < BATCH_TO_MEASURE  # ten steps of such a model take as long as a round
-    tried = clients[:1] if large else sorted({clients[0], clients[len(clients) // 2], clients[-1]})
+    tried = sorted({clients[0], clients[len(clients) // 2], clients[-1]})
+    if learner.large:  # its ten steps would take as long as a round
+        tried = clients[:1]
     with seeded(0):
         for client in tried:
             _Trial(world, learner, client).run()
-        diverged = [client for client in tried if not large and _diverges(world, learner, client, start.clone())]
+        diverged = [client for client in tried if not learner.large and _diverges(world, learner, client, start)]
     if diverged == tried:
         raise UserError(
             f"the model of client {world.name(tried[0])} has numbers that are not finite after {STEPS} steps of training: "

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.core import Criterion
 from coterie.records.record import RUN, Line, Record
-from coterie.records.shown import ClientId, id_of
+from coterie.records.shown import ClientId, shown_as
 from coterie.report.page.charts import load
 from coterie.report.terminal import members
 from coterie.settings import UserError, nearest
@@ -127,7 +127,7 @@ class NoteView:
 
     def values(self, name: str) -> dict[ClientId, float]:
         """Return client -> number for the numbers that are known; empty if the record has none of this name."""
-        id = id_of(self.line)
+        id = shown_as(self.line).key
         return {id(client): value for client, value in self.note["values"].get(name, {}).items() if value is not None}
 
     @cached_property

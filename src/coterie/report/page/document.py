@@ -18,7 +18,7 @@ from coterie.files import Folder
 from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Line, Record, finite
-from coterie.records.shown import ClientId, Shown, id_of, shown_as
+from coterie.records.shown import ClientId, Shown, shown_as
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
@@ -281,10 +281,10 @@ def tests(lines: Sequence[Line]) -> dict[ClientId, dict[int, Mapping[str, float 
     found: dict[ClientId, dict[int, Mapping[str, float | None]]] = {}
     for at, line in enumerate(lines):
         if line["tested"]:
-            one, id = shown_as(line), id_of(line)
+            one = shown_as(line)
             for client, entry in line["clients"].items():
                 if entry.get(one.main) is not None or entry.get("loss") is not None:
-                    found.setdefault(id(client), {})[at] = entry
+                    found.setdefault(one.key(client), {})[at] = entry
     return found
 
 
