@@ -78,7 +78,7 @@ def serving(last: Round, clients: list[Client]) -> Tensor:
     """``(n, d)``: the model that serves each client, with its own values of layers that stay with it."""
     rows = last.assignment.models[[last.assignment.row[client] for client in clients]].clone()
     for row, client in zip(rows, clients, strict=True):
-        own = last.position.kept.get(client)
+        own = last.position.own(last.assignment, client)
         if own is not None:
             row[:] = torch.where(own.isnan(), row, own)
     return rows

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
@@ -32,20 +32,25 @@ __all__ = [
     "Admits",
     "Assignment",
     "Averaging",
+    "Candidate",
     "Client",
     "Cohort",
     "Criterion",
     "Federation",
     "Groups",
+    "Held",
+    "Kept",
     "Means",
     "Method",
     "Need",
     "Note",
+    "Personal",
     "Plan",
     "Position",
     "Replies",
     "Round",
     "Sign",
+    "Stage",
     "Task",
     "Training",
     "Weighting",
@@ -339,6 +344,50 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of local training in which only some layers change.
+
+    Attributes:
+        layers: The layers that are trained; the others, and all buffers, keep their values.
+        epochs: Replaces the epochs or steps of the task's training settings, if given.
+    """
+
+    layers: tuple[str, ...]
+    epochs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Personal:
+    """A second model of a client, which it trains in the same task for itself. It stays at the client and costs no bytes.
+
+    Attributes:
+        start: The model from which its training starts. ``"trained"``: the one that the task has just trained. ``"offered"``:
+            the offered one. ``"own"``: the client's personal model, at first the offered one.
+        epochs: Replaces the epochs or steps of the task's training settings, if given; 0 only copies the start.
+        pull: Weight λ of the term ``λ/2 ||v - w||²`` that pulls the personal model v to the offered model w (Ditto).
+        mixture: If given, the personal model is a mixture ``α v + (1 - α) w`` of the client's values v with the model w that
+            serves it (APFL). v is trained so that the mixture with the task's trained model has a low loss. α starts at this
+            number, and is stored as the last entry of the client's values.
+        adapt: Whether training adapts α.
+
+    Raises:
+        ValueError: A field has another value.
+    """
+
+    start: Literal["trained", "offered", "own"] = "trained"
+    epochs: int | None = None
+    pull: float = 0.0
+    mixture: float | None = None
+    adapt: bool = False
+
+    def __post_init__(self) -> None:
+        if self.start not in ("trained", "offered", "own"):
+            raise ValueError(f"Personal.start must be trained, offered or own, got {self.start!r}")
+        if self.mixture is not None and (self.start != "own" or not 0 <= self.mixture <= 1):
+            raise ValueError("Personal.mixture must be 0 to 1, of the client's own model")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """The work of one client: it takes the ``choose`` offered models of lowest loss, trains from their mean, and replies.
 
@@ -352,6 +401,12 @@ class Task:
         measure: The part of its data on which the client computes losses and accuracies of the offered models before it
             trains. ``None`` skips this if ``m == choose``, and becomes ``"train"`` otherwise.
         gradient: Reply with the full-batch gradient of the mean training loss at the offered model instead of an update.
+            ``"held-out"`` is the validation part, or the share ``holdout`` of the training part at a client that has none;
+            the reply then has the sums of losses in :attr:`Replies.held` and no ``losses``.
+        holdout: The share of its training examples, always the same ones, that a client without validation examples keeps
+            out of training and measures ``"held-out"`` losses on. At least one, and at most half.
+        stages: Train in these stages, one after the other, instead of all layers at once.
+        personal: Train a model for the client itself as well.
         halves: Train twice from the same model, on two disjoint random halves of the data, and reply with both updates.
             Their mean serves as the update. Each half makes as many passes or steps as the task states. A client with too
             few examples for two halves trains once, on all of them.
@@ -373,18 +428,25 @@ class Task:
     training: Training | None = None
     epochs: int | None = None
     lr_round: int | None = None
-    measure: Literal["train", "validation"] | None = None
+    measure: Literal["train", "validation", "held-out"] | None = None
     gradient: bool = False
     halves: bool = False
     keep: tuple[str, ...] = ()
+    holdout: float = 0.0
+    stages: tuple[Stage, ...] = ()
+    personal: Personal | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.choose <= len(self.offered):
             raise ValueError(f"Task.choose must be 1 to the {len(self.offered)} models offered, got {self.choose}")
-        if self.measure not in (None, "train", "validation"):
+        if self.measure not in (None, "train", "validation", "held-out"):
             raise ValueError(
-                f"Task.measure must be train, validation or None, got {self.measure!r}; test data are for evaluation only"
+                f"Task.measure must be train, validation, held-out or None, got {self.measure!r}; test data are for evaluation"
             )
+        if self.measure == "held-out" and self.choose < len(self.offered):
+            raise ValueError("Task.measure held-out gives no losses to choose models by")
+        if self.personal is not None and (self.gradient or self.keep):
+            raise ValueError("Task.personal needs a task that trains the whole model")
         if self.halves and not (self.trains and not self.gradient):
             raise ValueError("Task.halves needs a task that trains on updates, not gradients")
         if self.halves and self.choose < len(self.offered):
@@ -430,6 +492,9 @@ class Plan:
             sketches, rows come together with the means.
         weighting: The weights of the means: training-set sizes (``"data"``) or equal weights (``"uniform"``).
         ends_round: ``False`` if another exchange of the same communication round follows.
+        parts: Name -> plan. Such a plan has no tasks itself: the plans of several methods are carried out together. A client
+            answers all of its tasks or none. It keeps its own values for each part separately.
+        ended: Names of parts of earlier plans whose clients' own values are no longer needed.
 
     Example:
         >>> plan = Plan(models=torch.zeros(1, 3), tasks={4: Task(offered=(0,)), 7: Task(offered=(0,))}, need="mean")
@@ -444,6 +509,79 @@ class Plan:
     sketch: int | None = None
     weighting: Weighting = "data"
     ends_round: bool = True
+    parts: Mapping[str, Plan] = field(default_factory=dict)
+    ended: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> tuple[Client, ...]:
+        """The clients that have a task, in the plan or in one of its parts, sorted."""
+        return tuple(sorted({*self.tasks, *(client for part in self.parts.values() for client in part.asked)}))
+
+    def leaves(self, name: str = "") -> Iterator[tuple[str, Plan]]:
+        """Yield (name, plan) of the plan itself, or of all parts that have none themselves.
+
+        The name of a part of a part is ``"outer/inner"``; that of a plan without parts is ``name``.
+        """
+        if not self.parts:
+            yield name, self
+        for part, plan in self.parts.items():
+            yield from plan.leaves(f"{name}/{part}".lstrip("/"))
+
+
+Candidate = tuple[str, int]
+"""The name of a plan's part, and the position of a model among those that it offers to a client; behind the last one is the
+client's personal model, if it trains one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Losses of m models on the same held-out examples of one client: no single loss, only sums.
+
+    Attributes:
+        models: The models, in the order of the sums.
+        count: Number of examples.
+        sums: Shape ``(m,)``: the sum of each model's losses.
+        products: Shape ``(m, m)``: sums of products of two models' losses of the same example.
+
+    Example:
+        >>> held = Held.of([("", 0), ("", 1)], np.array([[1.0, 2.0], [1.0, 4.0]]))  # losses of two models, two examples
+        >>> held.difference(("", 0), ("", 1))  # mean, and its variance
+        (-1.0, 0.5)
+    """
+
+    models: tuple[Candidate, ...]
+    count: int
+    sums: np.ndarray
+    products: np.ndarray
+
+    @classmethod
+    def of(cls, models: Iterable[Candidate], losses: np.ndarray) -> Held:
+        """Make the sums of losses ``(m, examples)``. Losses that are not finite, or enormous, count as :data:`WORST_LOSS`."""
+        bounded = np.nan_to_num(losses.astype(np.float64), nan=WORST_LOSS, posinf=WORST_LOSS).clip(-WORST_LOSS, WORST_LOSS)
+        return cls(models=tuple(models), count=losses.shape[1], sums=bounded.sum(axis=1), products=bounded @ bounded.T)
+
+    def difference(self, one: Candidate, other: Candidate) -> tuple[float, float] | None:
+        """Return the mean of ``loss(one) - loss(other)`` over the examples, and its estimated variance.
+
+        The variance is that of the mean, infinite for a single example. None if a model was not measured, or no example.
+        """
+        if one not in self.models or other not in self.models or not self.count:
+            return None
+        i, j = self.models.index(one), self.models.index(other)
+        mean = float(self.sums[i] - self.sums[j]) / self.count
+        squares = float(self.products[i, i] - 2 * self.products[i, j] + self.products[j, j])
+        spread = max(squares - self.count * mean**2, 0.0)
+        return mean, spread / (self.count - 1) / self.count if self.count > 1 else math.inf
+
+    def within(self, part: str) -> Held:
+        """Return the sums of one part's models, under its own names of them."""
+        at = [i for i, (name, _) in enumerate(self.models) if name == part or name.startswith(f"{part}/")]
+        names = tuple((self.models[i][0][len(part) :].lstrip("/"), self.models[i][1]) for i in at)
+        return replace(self, models=names, sums=self.sums[at], products=self.products[np.ix_(at, at)])
+
+
+WORST_LOSS = 1e4
+"""The greatest held-out loss of one example that counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -470,6 +608,8 @@ class Replies:
         averaging: The rule by which the run averages updates, see :meth:`mean`.
         claimed: Client -> the number of examples that it reports, if it counts for fewer.
         scaled: Client -> the factor by which its update was scaled down.
+        held: Client -> the sums of its held-out losses, if tasks asked for these.
+        parts: Name -> the replies to a part of the plan.
 
     Example:
         >>> replies = Replies(clients=(2, 5), examples=np.array([30, 10]), updates=torch.tensor([[4.0, 0.0], [0.0, 4.0]]))
@@ -494,6 +634,8 @@ class Replies:
     claimed: Mapping[Client, int] = field(default_factory=dict)
     scaled: Mapping[Client, float] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
+    held: Mapping[Client, Held] = field(default_factory=dict)
+    parts: Mapping[str, Replies] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         refused = f", {len(self.refused):,} refused" if self.refused else ""
@@ -563,6 +705,7 @@ class Replies:
             gram=None if self.gram is None else self.gram[np.ix_(at, at)],
             updates=None if self.updates is None else self.updates[at],
             halves=None if self.halves is None else self.halves[np.ix_(both, both)],
+            held={client: self.held[client] for i in at if (client := self.clients[i]) in self.held},
         )
 
 
@@ -683,6 +826,9 @@ class Assignment:
         path: Client -> positions of all models on its path through the parameter tree, starting at the root. Only for
             clients that have a path.
         ensemble: Serve the clients that have a path by the mean of the outputs of all models on it, instead of ``row``.
+        part: The part of the plans (:attr:`Plan.parts`) whose clients' own values are used; the name of a part of a part is
+            ``"outer/inner"``.
+        plain: Clients that are served without values of their own.
 
     Example:
         >>> served = Assignment(models=torch.zeros(2, 3), row={4: 0, 5: 1, 7: 0}, groups=((4, 7), (5,)))
@@ -695,6 +841,8 @@ class Assignment:
     groups: Groups
     path: Mapping[Client, tuple[int, ...]] = field(default_factory=dict)
     ensemble: bool = False
+    part: str = ""
+    plain: tuple[Client, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Assignment: {partition(self.groups)} clients, models of shape {tuple(self.models.shape)}>"
@@ -956,6 +1104,10 @@ def group_means(
 # The position of a run, and the events of a round.
 
 
+Kept = Mapping[str, Mapping[Client, torch.Tensor]]
+"""Name of a plan's part -> client -> its own values, see :class:`Position`."""
+
+
 @state("position")
 class Position:
     """The position of a run: with the method, the world and the seed, it is sufficient to continue the run.
@@ -964,7 +1116,8 @@ class Position:
         round: Number of completed rounds.
         exchange: Number of completed exchanges.
         state: The state of the method.
-        kept: Client -> its own values, shape ``(d,)``, of the layers that stay with it; NaN in the other columns.
+        kept: Name of a plan's part -> client -> its own values, shape ``(d,)``, of the layers that stay with it; NaN in the
+            other columns. A plan without parts has the empty name. Values of a mixture have one more entry, its weight.
         members: The clients that take part.
         missed: Client -> number of consecutive rounds without an answer.
 
@@ -975,7 +1128,7 @@ class Position:
     round: int
     exchange: int
     state: Any
-    kept: Mapping[Client, torch.Tensor] = field(default_factory=dict)
+    kept: Kept = field(default_factory=dict)
     members: tuple[Client, ...] = ()
     missed: Mapping[Client, int] = field(default_factory=dict)
 
@@ -986,6 +1139,17 @@ class Position:
     def __post_init__(self) -> None:
         if min(self.round, self.exchange) < 0:  # from a forged file
             raise ValueError(f"rounds and exchanges are counted from 0, got {self.round} and {self.exchange}")
+        if any(isinstance(values, torch.Tensor) for values in self.kept.values()):  # from a record without parts
+            object.__setattr__(self, "kept", {"": self.kept})
+
+    def own(self, assignment: Assignment, client: Client) -> torch.Tensor | None:
+        """Return the values of its own with which a client is served; None if it has none.
+
+        Args:
+            assignment: Which model serves which client.
+            client: The client.
+        """
+        return None if client in assignment.plain else self.kept.get(assignment.part, {}).get(client)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1086,7 +1250,7 @@ class Round:
             raise UserError(f"round {self.number} cannot make the net of a client: {hint}")
         id = self._id(client)
         rows = [self.assignment.models[row] for row in self.assignment.serving(id)]
-        return self.nets(rows, self.position.kept.get(id))
+        return self.nets(rows, self.position.own(self.assignment, id))
 
     def to_pandas(self) -> Any:
         """Return a pandas data frame with one row per client: round, client, group, and the metrics if it was tested.

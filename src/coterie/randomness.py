@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     CHOICE = 12
     ADVERSARY = 13
     ATTACK = 14
+    HOLDOUT = 15
 
 
 def numpy_generator(*key: int) -> np.random.Generator:

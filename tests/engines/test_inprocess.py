@@ -92,7 +92,7 @@ def test_scores_are_of_each_clients_model_on_its_own_test_data(method: Any) -> N
     assert done.scores is not None
     for c, data in tried.clients.items():
         module, row = tried.model(), done.assignment.models[done.assignment.row[c]]
-        own = done.position.kept.get(c)
+        own = done.position.own(done.assignment, c)
         layout.load(module, row if own is None else torch.where(own.isnan(), row, own))
         with torch.no_grad():
             outputs = module.eval()(data.test.inputs)

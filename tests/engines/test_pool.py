@@ -59,7 +59,7 @@ def test_independent_clients_train_as_if_alone_and_send_nothing(model: Any) -> N
         rows = {c: by_hand(tried, rows[c], c, done.number - 1) for c in rows}
         assert (done.bytes_up, done.bytes_down) == (0, 0)
         for c, expected in rows.items():
-            torch.testing.assert_close(done.position.kept[c], expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(done.position.kept[""][c], expected, rtol=1e-4, atol=1e-5)
 
 
 @seeded(0)
@@ -74,8 +74,8 @@ def test_a_head_that_stays_is_trained_kept_and_not_sent() -> None:
         for c, update in zip(seen.clients, seen.updates, strict=True):
             assert not update[head].any()
             torch.testing.assert_close(update[~head], (rows[c] - first)[~head], rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(after.position.kept[c][head], rows[c][head], rtol=1e-4, atol=1e-5)
-            assert after.position.kept[c][~head].isnan().all()
+            torch.testing.assert_close(after.position.kept[""][c][head], rows[c][head], rtol=1e-4, atol=1e-5)
+            assert after.position.kept[""][c][~head].isnan().all()
         # The next round starts from the offered body (Scripted never moves it) with the client's own head.
         rows = {c: by_hand(tried, torch.where(head, rows[c], first), c, 1) for c in rows}
 
@@ -88,7 +88,7 @@ def test_own_layers_count_only_in_tasks_that_keep_them() -> None:
     tasks = [Task(offered=(0,), keep=(HEAD,)), Task(offered=(0,)), Task(offered=(0,), keep=(BODY,))]
     method = Scripted(lambda e, clients: {"tasks": dict.fromkeys(clients, tasks[e])})
     done = play(method, tried, 3)
-    kept = [r.position.kept[7] for r in done]
+    kept = [r.position.kept[""][7] for r in done]
     updates = [seen.updates[2] for seen in method.seen if seen.updates is not None]
     torch.testing.assert_close(updates[1], by_hand(tried, first, 7, 1) - first, rtol=1e-4, atol=1e-5)
     assert bits(kept[1]) == bits(kept[0])  # a task that keeps nothing leaves what the client has

@@ -166,7 +166,7 @@ def test_layers_that_stay_move_by_the_mean_of_both_and_are_in_no_product() -> No
     model, mask = first_model(tried), layout.mask((last,))
     for client, place in zip(IDS, range(4), strict=True):
         first, second = by_hand(tried, model, client)
-        torch.testing.assert_close(done.position.kept[client][mask], (model + (first + second) / 2)[mask])
+        torch.testing.assert_close(done.position.kept[""][client][mask], (model + (first + second) / 2)[mask])
         own = float((first[~mask].double() ** 2).sum())
         assert done.position.state.halves[place, place] == pytest.approx(own, rel=1e-5)
 

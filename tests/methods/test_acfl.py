@@ -129,7 +129,7 @@ def test_without_clusters_mixing_one_has_exactly_the_models_of_independent_clien
     *_, ours = run(ACFL(cluster=False, mixing=1.0), world, 3)
     *_, alone = run(Independent(), world, 3)
     for client, row in ours.assignment.row.items():
-        assert torch.equal(ours.assignment.models[row], alone.position.kept[client])
+        assert torch.equal(ours.assignment.models[row], alone.position.kept[""][client])
     assert ours.scores == alone.scores
 
 

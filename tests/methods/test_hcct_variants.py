@@ -179,12 +179,12 @@ def test_heads_are_never_averaged_and_cost_nothing(method: Any) -> None:
     layout = Layout(mlp())
     done = run(method, world, 1)
     head = slice(*layout.columns["2"])
-    heads = {c: row[head] for c, row in done[0].position.kept.items()}
+    heads = {c: row[head] for c, row in done[0].position.kept[""].items()}
     assert len({tuple(h.tolist()) for h in heads.values()}) == len(SIZES)
     still = replace(world, training=replace(world.training, lr=1e-12))
     again = run(method, still, 3, start=replace(done[0].position, round=0))
     for client, before in heads.items():
-        torch.testing.assert_close(again[-1].position.kept[client][head], before, rtol=0, atol=1e-9)
+        torch.testing.assert_close(again[-1].position.kept[""][client][head], before, rtol=0, atol=1e-9)
     base = layout.size - (head.stop - head.start)
     assert done[0].bytes_down == len(SIZES) * base * 4
     assert base == FEATURES * 8 + 8

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from coterie.data.batches import Batch, joined, mapped, size
+from coterie.data.batches import Batch, joined, mapped, rows, size
 from coterie.settings import SettingError, nearest
 
 Sums = dict[str, tuple[float, int]]
@@ -350,6 +350,20 @@ class Objective:
     def whole(self) -> bool:
         """Whether a metric needs a client's whole test set."""
         return any(one.whole for one in self.named.values())
+
+    def each(self, outputs: Batch, targets: Batch) -> torch.Tensor:
+        """Return the loss of each example ``(b,)``.
+
+        Args:
+            outputs: The outputs for b examples.
+            targets: Their targets.
+        """
+        if self.loss is cross_entropy:
+            flat = torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+            several, counts = flat.view(len(targets), -1), counted(targets).view(len(targets), -1)
+            return (several * counts).sum(1) / counts.sum(1).clamp(min=1)
+        alone = [self.loss(rows(outputs, slice(i, i + 1)), rows(targets, slice(i, i + 1))) for i in range(size(targets))]
+        return torch.stack(alone).float() if alone else torch.zeros(0)
 
     def scores(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
         """Return the loss and each metric from the sums of a test; NaN for a missing one.

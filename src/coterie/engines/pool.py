@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie import training as local
 from coterie.boundary import Wire
 from coterie.clustering import sketch
-from coterie.core import Assignment, Client, Plan, Task
+from coterie.core import Assignment, Client, Plan, Position, Task
 from coterie.data.objective import cross_entropy
-from coterie.data.world import Split, World
+from coterie.data.world import ClientData, Split, World
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
 from coterie.models.layout import own_layers
 from coterie.randomness import Purpose, seeded
@@ -38,6 +40,10 @@ class ClientJob:
         columns: Columns for the sketch. None means all.
         sketch: Numbers of the sketch. None means no sketch.
         half: 0 or 1 if the client trains on one half of its data, which is a job of its own. None means all data.
+        own: Row of the model matrix with the client's personal model. None if it has none.
+        weight: Weight of the personal model in a mixture.
+        personal: Row of the reply matrix for the new personal model. None if the task trains none.
+        aside: Whether only the personal model and the held-out losses count, because the update is that of both halves.
     """
 
     slot: int
@@ -49,6 +55,10 @@ class ClientJob:
     columns: slice | None = None
     sketch: int | None = None
     half: int | None = None
+    own: int | None = None
+    weight: float | None = None
+    personal: int | None = None
+    aside: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,8 +78,27 @@ class Test:
     stop: int
 
 
-Done = tuple[int, tuple[int, ...], tuple[float, ...], tuple[float, ...], bool, str | None]
-"""Slot, chosen models, losses, accuracies, whether the client trained, and the reason if its reply is refused."""
+@dataclass(frozen=True)
+class Done:
+    """What a worker returns for a task; rows are in the shared matrix.
+
+    Attributes:
+        chosen: The chosen models, as rows of the plan's models.
+        losses: Measured losses, one per offered model, or empty.
+        accuracies: Measured accuracies, one per offered model, or empty.
+        trained: Whether the client trained.
+        refused: Why the reply is refused. None if it is not.
+        weight: Weight of the personal model in a mixture; None without a mixture.
+        held: Held-out losses ``(m, examples)``, or None.
+    """
+
+    chosen: tuple[int, ...]
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    trained: bool
+    refused: str | None
+    weight: float | None = None
+    held: np.ndarray | None = None
 
 
 class Worker:
@@ -101,14 +130,14 @@ class Worker:
 
     # -- training -----------------------------------------------------------------------------------------------------
 
-    def train(self, client_jobs: Sequence[ClientJob]) -> list[Done]:
+    def train(self, client_jobs: Sequence[ClientJob]) -> list[tuple[ClientJob, Done]]:
         """Carry out one task, or the tasks of several clients in one block.
 
         Args:
             client_jobs: The tasks of the block.
 
         Returns:
-            One result per task.
+            One (task, result) per task.
 
         Raises:
             EngineError: A task failed.
@@ -118,21 +147,30 @@ class Worker:
         try:
             jobs = [self._job(client_job) for client_job in client_jobs]
             replies = [local.answer(self.learner, jobs[0])] if len(jobs) == 1 else local.answer_together(self.learner, jobs)
-            return [self._send(client_job, reply) for client_job, reply in zip(client_jobs, replies, strict=True)]
+            return [(client_job, self._send(client_job, reply)) for client_job, reply in zip(client_jobs, replies, strict=True)]
         except Exception as error:
             hint = "; --width 1 trains each client alone" if len(client_jobs) > 1 else ""
             raise EngineError(f"{who} failed in its task: {sentence(error)}{hint}") from error
 
     def _job(self, client_job: ClientJob) -> local.Job:
         offered = [self.wire.open(self.models[row]) for row in client_job.rows]
-        data, training = self.world.clients[client_job.client], client_job.task.how(self.world.training)
-        job = local.Job(client_job.task, offered, data, training, client_job.lr, client_job.key)
+        task, own = client_job.task, None if client_job.own is None else self.wire.open(self.models[client_job.own])
+        data, training = self.data(client_job.client, task, client_job.key[0]), task.how(self.world.training)
+        job = local.Job(task, offered, data, training, client_job.lr, client_job.key, own, client_job.weight)
         return job if client_job.half is None else local.halved(job)[client_job.half]
+
+    def data(self, client: Client, task: Task, seed: int) -> ClientData:
+        """A client's data in a task, with validation examples if the task holds examples out."""
+        return local.held_out(self.world.clients[client], task.holdout, seed, Purpose.HOLDOUT, client)
 
     def _send(self, client_job: ClientJob, reply: local.Reply) -> Done:
         """Write the row of a reply to the reply matrix; refuse it if it is not finite."""
         refused, trained, exchange = None, reply.row is not None, client_job.key[2]
-        if reply.row is None:
+        if client_job.personal is not None and reply.own is not None:
+            self.replies[client_job.personal] = self.wire.seal(reply.own)
+        if client_job.aside:
+            pass
+        elif reply.row is None:
             self.replies[client_job.slot] = 0.0  # clears the row of an earlier exchange
             self.sketches[client_job.slot : client_job.slot + 1] = 0.0
         else:
@@ -149,7 +187,10 @@ class Worker:
                 self.sketches[client_job.slot] = rows[-1]
             if not all(torch.isfinite(row.dot(row)) for row in rows):
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
-        return client_job.slot, reply.chosen, reply.losses, reply.accuracies, trained, refused
+        if client_job.personal is not None and not torch.isfinite(self.replies[client_job.personal]).all():
+            refused = "its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)"
+        held = None if reply.held is None else reply.held.numpy()
+        return Done(reply.chosen, reply.losses, reply.accuracies, trained, refused, reply.weight, held)
 
     def _tampered(self, row: Tensor, client_job: ClientJob, keep: Tensor | None) -> Tensor:
         """Return the row that a client sends: its update, or the adversarial row if the client is an adversary."""
@@ -214,6 +255,8 @@ class Answer:
         accuracies: Measured accuracies, one per offered model, or empty.
         update: The update ``(d,)``, a view of the reply matrix. None if the client did not train.
         refused: Why the reply was refused. None if it was not.
+        own: The values that the client keeps as its personal model, with the weight of a mixture behind them, or None.
+        held: Held-out losses ``(m, examples)``, or None.
     """
 
     slot: int
@@ -223,6 +266,8 @@ class Answer:
     accuracies: tuple[float, ...]
     update: Tensor | None
     refused: str | None
+    own: Tensor | None = None
+    held: np.ndarray | None = None
 
 
 class ClientPool:
@@ -315,27 +360,52 @@ class ClientPool:
         Raises:
             EngineError: A task failed.
         """
-        seed, exchange, number = when
         personal: list[Tensor] = []
+        slots = itertools.count(len(clients))  # rows of the reply matrix behind the first one of each client
         client_jobs = []
         for slot, client in enumerate(sorted(clients)):
-            task = plan.tasks[client]
-            rows = task.offered
-            own = self._own(task, kept.get(client))
-            if own is not None:
-                rows = tuple(range(len(plan.models) + len(personal), len(plan.models) + len(personal) + len(rows)))
-                personal += [own_layers(plan.models[r], own) for r in task.offered]
-            training = task.how(self.world.training)
-            lr = training.lr * training.lr_decay ** (number if task.lr_round is None else task.lr_round)
-            key = seed, Purpose.TRAIN, exchange, client
-            half = 0 if task.halves and halvable(self.world.clients[client].train, self.least) else None
-            client_jobs.append(ClientJob(slot, client, task, rows, lr, key, plan.columns, plan.sketch, half))
-        halves = [client_job for client_job in client_jobs if client_job.half is not None]
-        seconds = [replace(client_job, slot=slot, half=1) for slot, client_job in enumerate(halves, len(client_jobs))]
-        workers = self._put(plan.models, personal, len(client_jobs) + len(seconds), self._sketch_size(plan))
-        done = {one[0]: one for job in workers.run(self._jobs([*client_jobs, *seconds])) for one in job}
-        second = {client_job.client: client_job.slot for client_job in seconds}
-        return {e.client: self._answer(done, e.slot, second.get(e.client)) for e in client_jobs}
+            data = self.hand.data(client, plan.tasks[client], when[0])
+            job = self._job(plan, client, kept.get(client), when, slot, personal)
+            client_jobs += self._in_parts(job, halvable(data.train, self.least), slots)
+        workers = self._put(plan.models, personal, next(slots), self._sketch_size(plan))
+        found: dict[Client, list[tuple[ClientJob, Done]]] = {}
+        for job, done in (one for block in workers.run(self._jobs(client_jobs)) for one in block):
+            found.setdefault(job.client, []).append((job, done))
+        return {client: self._answer(found[client]) for client in sorted(clients)}
+
+    def _job(
+        self,
+        plan: Plan,
+        client: Client,
+        before: Tensor | None,
+        when: tuple[int, int, int],
+        slot: int,
+        personal: list[Tensor],
+    ) -> ClientJob:
+        """The job of a client, whose reply goes to ``slot``; rows that are made for it alone are appended to ``personal``."""
+        task, first, d = plan.tasks[client], len(plan.models) + len(personal), self.layout.size
+        rows, own, weight = task.offered, self._own(task, before), None
+        if own is not None:
+            rows = tuple(range(first, first + len(rows)))
+            personal += [own_layers(plan.models[r], own) for r in task.offered]
+        mine = None
+        if task.personal is not None and task.personal.start == "own" and before is not None:
+            mine, weight = first, float(before[d]) if len(before) > d else None
+            personal.append(before[:d])
+        training = task.how(self.world.training)
+        lr = training.lr * training.lr_decay ** (when[2] if task.lr_round is None else task.lr_round)
+        key = when[0], Purpose.TRAIN, when[1], client
+        return ClientJob(slot, client, task, rows, lr, key, plan.columns, plan.sketch, own=mine, weight=weight)
+
+    def _in_parts(self, job: ClientJob, halvable: bool, slots: Iterator[int]) -> list[ClientJob]:
+        """The jobs of a client: one, or one for each half, and one more for what halves cannot tell."""
+        task = job.task
+        whole = job if task.personal is None else replace(job, personal=next(slots))
+        if not (task.halves and halvable):
+            return [whole]
+        halves = [replace(job, half=0), replace(job, half=1, slot=next(slots))]
+        more = task.personal is not None or task.measure == "held-out"
+        return [*halves, replace(whole, aside=True, task=replace(task, halves=False))] if more else halves
 
     def _jobs(self, client_jobs: Sequence[ClientJob]) -> list[list[ClientJob]]:
         """Form blocks of clients that can train together, and jobs of one client for the others.
@@ -350,32 +420,48 @@ class ClientPool:
 
     def _data(self, client_job: ClientJob) -> Split:
         """The training examples of a job; for a half, the right number of examples."""
-        data = self.world.clients[client_job.client].train
+        data = self.hand.data(client_job.client, client_job.task, client_job.key[0]).train
         size = len(data) // 2
         return data if client_job.half is None else data.at(slice(size))
 
     def _kind(self, client_job: ClientJob) -> Hashable:
         """The properties that all clients of a block share; for a client that trains alone, its id."""
-        if self.width == 1 or client_job.task.gradient or not client_job.task.trains:
-            return client_job.client, client_job.half
-        data, training = self._data(client_job), client_job.task.how(self.world.training)
+        task, alone = client_job.task, (client_job.client, client_job.half, client_job.aside)
+        mixes = task.personal is not None and task.personal.mixture is not None
+        if self.width == 1 or task.gradient or not task.trains or mixes:
+            return alone
+        data, training = self._data(client_job), task.how(self.world.training)
         try:
-            return training, client_job.lr, goes_with(data, training, self.least, self.exact)
+            return training, task.stages, task.personal, client_job.lr, goes_with(data, training, self.least, self.exact)
         except ValueError:  # it cannot make a step, and its task reports this error
-            return client_job.client, client_job.half
+            return alone
 
     def _blocks(self, group: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
         """Cut a group into as few blocks as possible; clients with similar numbers of examples share a block."""
         ordered = sorted(group, key=lambda e: len(self._data(e)))
-        count = math.ceil(len(group) / self.width)
-        for i in range(count):
-            yield ordered[i * len(group) // count : (i + 1) * len(group) // count]
+        blocks = math.ceil(len(group) / self.width)
+        for i in range(blocks):
+            yield ordered[i * len(group) // blocks : (i + 1) * len(group) // blocks]
 
-    def _answer(self, done: Mapping[int, Done], slot: int, second: int | None) -> Answer:
-        _, chosen, losses, accuracies, replied, refused = done[slot]
-        if second is not None:
-            refused = refused or done[second][-1]
-        return Answer(slot, second, chosen, losses, accuracies, self.hand.replies[slot] if replied else None, refused)
+    def _answer(self, found: Sequence[tuple[ClientJob, Done]]) -> Answer:
+        """The reply of a client from the results of its jobs."""
+        main = {job.half or 0: (job, done) for job, done in found if not job.aside}
+        aside, more = next(((job, done) for job, done in found if job.aside), main[0])
+        (job, done), rows = main[0], self.hand.replies
+        own = None if aside.personal is None else rows[aside.personal]
+        if own is not None and more.weight is not None:
+            own = torch.cat([own, torch.tensor([more.weight])])
+        return Answer(
+            slot=job.slot,
+            second=main[1][0].slot if 1 in main else None,
+            chosen=done.chosen,
+            losses=done.losses,
+            accuracies=done.accuracies,
+            update=rows[job.slot] if done.trained else None,
+            refused=next((each.refused for _, each in found if each.refused), None),
+            own=own,
+            held=more.held,
+        )
 
     def _sketch_size(self, plan: Plan) -> int:
         """Numbers of a sketch, at most the number of columns; then the columns themselves are the sketch."""
@@ -404,14 +490,14 @@ class ClientPool:
 
     # -- testing ------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, assignment: Assignment, kept: Mapping[Client, Tensor]) -> dict[Client, dict[str, float]]:
+    def evaluate(self, assignment: Assignment, position: Position) -> dict[Client, dict[str, float]]:
         """Test the model, or the ensemble, of each client on its own test data.
 
         Each distinct pair of models and test examples is computed once.
 
         Args:
             assignment: The model of each client.
-            kept: Client -> the values ``(d,)`` of the layers that stay at it, NaN in the other columns.
+            position: The position after the round, with the clients' own values.
 
         Returns:
             Client -> metric -> value.
@@ -423,9 +509,10 @@ class ClientPool:
         tests: dict[tuple[int, ...], dict[tuple[int, int], dict[int, list[Client]]]] = {}
         for client in sorted(assignment.row):
             rows = assignment.serving(client)
-            if client in kept:
+            own = position.own(assignment, client)
+            if own is not None:
                 first = len(assignment.models) + len(personal)
-                personal += [own_layers(assignment.models[row], kept[client]) for row in rows]
+                personal += [own_layers(assignment.models[row], own) for row in rows]
                 rows = tuple(range(first, first + len(rows)))
             test = self.world.clients[client].test
             same_examples = tests.setdefault(rows, {}).setdefault((id(test.inputs), id(test.index)), {})

@@ -22,9 +22,12 @@ from coterie.clustering import gram, sketch
 from coterie.core import (
     CHUNK,
     Admits,
+    Candidate,
     Client,
     Cohort,
     Federation,
+    Held,
+    Kept,
     Means,
     Method,
     Note,
@@ -106,7 +109,7 @@ def rounds(
             position = done.position
             if done.number % eval_every == 0 or done.number == rounds:
                 with clock("evaluate"):
-                    scores = pool.evaluate(done.assignment, position.kept)
+                    scores = pool.evaluate(done.assignment, position)
                 done = replace(done, scores=scores)
             yield replace(done, main=world.objective.main, nets=nets)
 
@@ -159,10 +162,11 @@ def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary, h
         hardware.check(world)
     wire, federation = setup(method, world, seed, boundary)
     cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
-    wire.check(method.plan(method.init(federation), cohort), method.name)
+    for _, part in method.plan(method.init(federation), cohort).leaves():
+        wire.check(part, method.name)
 
 
-ExchangeResult = tuple[Replies, Mapping[Client, Tensor]]
+ExchangeResult = tuple[Replies, Kept]
 """The replies to a plan, and the values that each client keeps afterwards."""
 
 Steps = Generator[tuple[Plan, Position], ExchangeResult, Round]
@@ -207,7 +211,8 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
         cohort = Cohort(present=there, exchange=position.exchange, seed=seed)
         with clock("server"):
             plan = method.plan(position.state, cohort)
-        wire.check(plan, method.name)
+        for _, part in plan.leaves():
+            wire.check(part, method.name)
         carried = answering(attendance, plan, position.exchange, seed)
         replies, kept = yield carried, position
         with clock("server"):
@@ -215,14 +220,15 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
             notes.extend(method.explain(new))
         ends = plan.ends_round
         position = replace(position, round=position.round + ends, exchange=position.exchange + 1, state=new, kept=kept)
-        asked, answered = asked + len(plan.tasks), answered + len(replies.clients)
-        spoken[0].update(plan.tasks)
+        asked, answered = asked + len(plan.asked), answered + len(replies.clients)
+        spoken[0].update(plan.asked)
         spoken[1].update(replies.clients)
         refused.update(replies.refused)
         claimed.update(replies.claimed)
         scaled.update(replies.scaled)
         sent = as_sent(carried, replies)
-        released.update({client: count for client, task in sent.tasks.items() if (count := wire.releases(task))})
+        for _, part in sent.leaves():
+            released.update({client: count for client, task in part.tasks.items() if (count := wire.releases(task))})
         up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
         measured += evaluations(plan)
     position, left = retire_silent(method, position, *spoken, there, attendance.patience)
@@ -285,9 +291,7 @@ WINDOW_BYTES = 1 << 28
 """Bytes of replies held in memory at a time if the plan needs only their means."""
 
 
-def exchange(
-    pool: ClientPool, plan: Plan, position: Position, seed: int, clock: Clock
-) -> tuple[Replies, Mapping[Client, Tensor]]:
+def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock: Clock) -> ExchangeResult:
     """Carry out a plan on the clients of this machine.
 
     Args:
@@ -300,9 +304,59 @@ def exchange(
     Returns:
         The replies in the form that ``step`` needs, and the values that each client keeps afterwards.
     """
+    when, kept = (seed, position.exchange, position.round), dict(position.kept)
+    replies: dict[str, Replies] = {}
+    losses: dict[str, Mapping[Client, np.ndarray]] = {}
+    for name, part in plan.leaves():
+        replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock)
+        if plan.parts and replies[name].updates is not None:  # the next part uses the same memory
+            replies[name] = replace(replies[name], updates=replies[name].all_updates.clone())
+    gone = tuple(f"{name}/" for name in plan.ended)
+    return together(plan, replies, losses), {n: v for n, v in kept.items() if v and not f"{n}/".startswith(gone)}
+
+
+def together(plan: Plan, replies: Mapping[str, Replies], losses: Mapping[str, Mapping[Client, np.ndarray]]) -> Replies:
+    """Return the replies to a plan from those to its parts.
+
+    Args:
+        plan: The plan.
+        replies: Name of a part -> the replies to it, for each of :meth:`~coterie.core.Plan.leaves`.
+        losses: Name of a part -> client -> held-out losses ``(m, examples)``.
+    """
+    seen: dict[Client, list[tuple[Candidate, np.ndarray]]] = {}
+    for name, of_part in losses.items():
+        for client, rows in of_part.items():
+            seen.setdefault(client, []).extend(((name, i), row) for i, row in enumerate(rows))
+    held = {client: Held.of([model for model, _ in each], np.stack([row for _, row in each])) for client, each in seen.items()}
+    return _nested(plan, "", replies, held)
+
+
+def _nested(plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping[Client, Held]) -> Replies:
+    """The replies to a plan that is part ``name`` of another one, or that one itself."""
+    own = {client: inner for client, each in sorted(held.items()) if (inner := each.within(name)).models}
+    if not plan.parts:
+        return replace(replies[name], held=own)
+    parts = {part: _nested(inner, f"{name}/{part}".lstrip("/"), replies, held) for part, inner in plan.parts.items()}
+    examples = {c: n for each in parts.values() for c, n in zip(each.clients, each.examples, strict=True)}
+    return Replies(
+        clients=tuple(sorted(examples)),
+        examples=np.array([examples[c] for c in sorted(examples)], dtype=np.int64),
+        refused={c: why for each in parts.values() for c, why in each.refused.items()},
+        averaging=next(iter(parts.values())).averaging,
+        claimed={c: n for each in parts.values() for c, n in each.claimed.items()},
+        scaled={c: factor for each in parts.values() for c, factor in each.scaled.items()},
+        held=own,
+        parts=parts,
+    )
+
+
+def _exchange_part(
+    pool: ClientPool, plan: Plan, before: Mapping[Client, Tensor], when: tuple[int, int, int], clock: Clock
+) -> tuple[Replies, Mapping[Client, Tensor], Mapping[Client, np.ndarray]]:
+    """Carry out a plan without parts: the replies, the values that each client keeps afterwards, and held-out losses."""
     clients, size = sorted(plan.tasks), window(plan, pool.layout.size, pool.robust.needs_all)
     halves = HalfUpdates(pool, plan)
-    claims, kept = {c: _claimed(pool, c) for c in clients}, dict(position.kept)
+    claims, kept = {c: _claimed(pool, c) for c in clients}, dict(before)
     counted = pool.robust.counted(claims)
     taken: dict[Client, Answer] = {}
     refused: dict[Client, str] = {}
@@ -314,7 +368,7 @@ def exchange(
     for start in range(0, len(clients), size):
         wave = clients[start : start + size]
         with clock("train"):
-            answers = pool.train(plan, wave, position.kept, (seed, position.exchange, position.round))
+            answers = pool.train(plan, wave, before, when)
         with clock("server"):
             _collude(pool, plan, answers)
             answers = _screened(pool, plan, answers, claims, usual, scaled)
@@ -341,15 +395,16 @@ def exchange(
         claimed={c: claims[c] for c in taken if claims[c] > counted[c]},
         scaled=scaled,
     )
+    losses = {c: a.held for c, a in taken.items() if a.held is not None}
     trained = not taken or any(a.update is not None for a in taken.values())
     with clock("server"):
         if means is None:
             updates = pool.updates([a.slot for a in taken.values()]) if trained else None
-            return needed(plan, replace(replies, updates=updates)), kept
+            return needed(plan, replace(replies, updates=updates)), kept, losses
         if not trained:
-            return replies, kept
+            return replies, kept, losses
         replies = replace(replies, means=means.means, heard=means.heard)
-        return (_short(plan, replies, torch.cat(sketches)) if sketches else replies), kept
+        return (_short(plan, replies, torch.cat(sketches)) if sketches else replies), kept, losses
 
 
 def window(plan: Plan, d: int, robust: bool = False) -> int:
@@ -434,8 +489,10 @@ def _collude(pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> 
 
 
 def _keep(pool: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
-    """Move the layers that stay at a client from its update into ``kept``."""
+    """Move the layers that stay at a client from its update into ``kept``, and its personal model."""
     task = plan.tasks[client]
+    if answer.own is not None:
+        kept[client] = answer.own.clone()
     if not task.keep or answer.update is None:
         return
     mask, before = pool.mask(task.keep), kept.get(client)
@@ -647,7 +704,8 @@ def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> P
     """The plan without the tasks of clients that will not answer."""
     if not attendance.silent:
         return plan
-    return replace(plan, tasks={c: t for c, t in plan.tasks.items() if attendance.answers(c, exchange, seed)})
+    parts = {name: answering(attendance, part, exchange, seed) for name, part in plan.parts.items()}
+    return replace(plan, tasks={c: t for c, t in plan.tasks.items() if attendance.answers(c, exchange, seed)}, parts=parts)
 
 
 def retire_silent(
@@ -716,7 +774,9 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     """
     up = down = 0
     sizes: dict[tuple[str, ...], tuple[int, int]] = {}
-    for task in plan.tasks.values():
+    for count in held_models(plan).values():  # the number of examples, sums, and products
+        up += (1 + count + count * (count + 1) // 2) * NUMBER
+    for task in (task for _, part in plan.leaves() for task in part.tasks.values()):
         if task.keep not in sizes:
             sizes[task.keep] = wire.columns(task)
         parameters, others = sizes[task.keep]
@@ -740,19 +800,31 @@ def as_sent(plan: Plan, replies: Replies) -> Plan:
     Returns:
         The plan in which only clients that sent two updates have ``halves``.
     """
+    parts = {name: as_sent(part, replies.parts[name]) for name, part in plan.parts.items()}
     whole = set(replies.clients) - set(replies.halved)
     tasks = {c: replace(task, halves=False) if task.halves and c in whole else task for c, task in plan.tasks.items()}
-    return replace(plan, tasks=tasks)
+    return replace(plan, tasks=tasks, parts=parts)
 
 
 def evaluations(plan: Plan) -> int:
     """Number of measurements that a plan asks for: one client, one model."""
-    return sum(len(task.offered) for task in plan.tasks.values() if task.measure)
+    tasks = [task for _, part in plan.leaves() for task in part.tasks.values()]
+    return sum(len(task.offered) + (task.personal is not None) for task in tasks if task.measure)
+
+
+def held_models(plan: Plan) -> Counter[Client]:
+    """The number of models of which each client reports held-out losses."""
+    count: Counter[Client] = Counter()
+    for _, part in plan.leaves():
+        for client, task in part.tasks.items():
+            if task.measure == "held-out":
+                count[client] += len(task.offered) + (task.personal is not None)
+    return count
 
 
 def _reply_numbers(task: Task, wire: Wire) -> int:
     """Numbers in a reply besides the update: the example count, choices, loss and accuracy per model."""
-    measured = 2 * len(task.offered) if task.measure else 0
+    measured = 2 * len(task.offered) if task.measure in ("train", "validation") else 0
     choice = task.choose if task.choose < len(task.offered) else 0
     return wire.counts + measured + choice
 

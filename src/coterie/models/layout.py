@@ -211,9 +211,14 @@ def own_layers(row: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
 
     Args:
         row: The model ``(d,)``.
-        kept: The client's own values ``(d,)``, with NaN where the model's value is used; None for no own values.
+        kept: The client's own values ``(d,)``, with NaN where the model's value is used; None for no own values. With one
+            entry more, its last is the weight of the values in a mixture with the model.
 
     Returns:
         The model of the client ``(d,)``.
     """
-    return row if kept is None else torch.where(kept.isnan(), row, kept)
+    if kept is None:
+        return row
+    if len(kept) > len(row):
+        return row + kept[-1] * (kept[:-1] - row)
+    return torch.where(kept.isnan(), row, kept)

@@ -20,10 +20,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from coterie.boundary import Wire
-from coterie.core import Assignment, Client, Method, Plan, Position, Replies, Round, Task
+from coterie.core import Assignment, Method, Plan, Position, Round, Task, Training
 from coterie.data.batches import tensors
 from coterie.data.world import ClientData, World
 from coterie.engines import rounds as inprocess
@@ -93,6 +92,14 @@ def together(estimates: Sequence[Estimate], seeds: int) -> Estimate:
     return Estimate(method="all", memory=max(one.memory for one in estimates), **sums)
 
 
+def _second(task: Task, how: Training) -> float:
+    """Passes over the training examples for a client's personal model, and for an update that halves do not give it."""
+    if task.personal is None:
+        return 0.0
+    passes = how.epochs if task.personal.epochs is None else task.personal.epochs
+    return passes + (how.epochs if task.halves or task.personal.mixture is not None else 0)
+
+
 class _Costs(NamedTuple):
     """The seconds of one process for a task besides its steps, for an example in training and in a test; clients in a block."""
 
@@ -111,6 +118,7 @@ def _probe(world: World, wire: Wire, hardware: Hardware) -> _Costs:
     data = {c: replace(world.clients[c], test=_short(world.clients[c], TESTED).test) for c in block}
     models, small = wire.first_model(0, world.model)[None], replace(world, clients=data, attacks={}, truth=None)
     served = Assignment(models=models, row=dict.fromkeys(block, 0), groups=(block,))
+    nobody = Position(round=0, exchange=0, state=None)
     with ClientPool(small, wire, replace(hardware, workers=1, width=width)) as pool:
 
         def train(steps: int) -> float:
@@ -123,7 +131,7 @@ def _probe(world: World, wire: Wire, hardware: Hardware) -> _Costs:
             once = min(train(1), train(1))
             steps = max(2, min(20, int(LONG / once)))
             step = max(train(steps) - once, 0.0) / (steps - 1)
-        test = min(_timed(lambda: pool.evaluate(served, {})) for _ in range(2))
+        test = min(_timed(lambda: pool.evaluate(served, nobody)) for _ in range(2))
     examples = sum(min(world.training.batch or len(one.train), len(one.train)) for one in data.values())
     tried = sum(len(one.test) for one in data.values())
     return _Costs(max(once - step, 0.0) / len(block), step / max(examples, 1), test / max(tried, 1), width)
@@ -181,27 +189,36 @@ class _FirstRounds:
 
     def _exchange(
         self, plan: Plan, position: Position, *, pool: ClientPool, seed: int, clock: inprocess.Clock, sums: dict[str, float]
-    ) -> tuple[Replies, Mapping[Client, Tensor]]:
+    ) -> inprocess.ExchangeResult:
         """Carry out a plan with one step per task, and add to ``sums`` the work of its real tasks."""
+        out = inprocess.exchange(pool, self._shortened(plan, sums), position, seed, clock)
+        for _, part in plan.leaves():
+            models = float(len(pool.hand.models))
+            replies = self.share * sum(1 + task.halves + (task.personal is not None) for task in part.tasks.values())
+            if models >= len(self.few.clients):  # one for each client
+                models *= self.share
+            window = inprocess.window(part, pool.layout.size, pool.robust.needs_all)
+            replies = replies if window == len(part.tasks) else min(window, replies)  # held all together, or some at a time
+            self.numbers = max(self.numbers, (models + replies) * pool.layout.size)
+        return out
+
+    def _shortened(self, plan: Plan, sums: dict[str, float]) -> Plan:
+        """The plan with one step per task; the work of its real tasks is added to ``sums``."""
         tasks = dict(plan.tasks)
         for client, task in plan.tasks.items():
             data, how, parts = self.world.clients[client], task.how(self.world.training), 1 + task.halves
-            measured = {None: 0, "train": len(data.train), "validation": len(data.validation)}[task.measure]
-            sums["measured"] += self.share * len(task.offered) * measured
+            held = len(data.validation) or task.holdout * len(data.train)
+            parts_of = {"train": len(data.train), "validation": len(data.validation), "held-out": held}
+            models = len(task.offered) + (task.personal is not None)
+            sums["measured"] += self.share * models * parts_of.get(task.measure or "", 0)
             if task.trains:
                 part = len(data.train) // parts
                 each = how.epochs * part if how.steps is None else how.steps * min(how.batch or part, part)
-                sums["tasks"] += self.share * parts
-                sums["passes"] += self.share * (part if task.gradient else parts * each)
+                more = _second(task, how) * len(data.train)
+                sums["tasks"] += self.share * (parts + (more > 0))
+                sums["passes"] += self.share * ((part if task.gradient else parts * each) + more)
                 tasks[client] = replace(task, training=replace(how, steps=1), epochs=None)
-        out = inprocess.exchange(pool, replace(plan, tasks=tasks), position, seed, clock)
-        models, replies = float(len(pool.hand.models)), self.share * sum(1 + task.halves for task in tasks.values())
-        if models >= len(self.few.clients):  # one for each client
-            models *= self.share
-        window = inprocess.window(plan, pool.layout.size, pool.robust.needs_all)
-        replies = replies if window == len(tasks) else min(window, replies)  # held all together, or some at a time
-        self.numbers = max(self.numbers, (models + replies) * pool.layout.size)
-        return out
+        return replace(plan, tasks=tasks, parts={name: self._shortened(part, sums) for name, part in plan.parts.items()})
 
     def _ended(self, done: Round) -> dict[str, float]:
         """The work of a round besides its tasks, and what it writes."""
@@ -223,7 +240,10 @@ class _FirstRounds:
         served, distinct = done.assignment, dict[Hashable, int]()
         for client, row in served.row.items():
             rows = served.path.get(client, (row,)) if served.ensemble else (row,)
-            test, own = self.world.clients[client].test, client if client in done.position.kept else None
+            test, own = (
+                self.world.clients[client].test,
+                client if done.position.own(done.assignment, client) is not None else None,
+            )
             distinct[rows, own, id(test.inputs), id(test.index)] = len(test) * len(rows)
         return sum(distinct.values()) * (self.share if len(distinct) == len(served.row) else 1)
 

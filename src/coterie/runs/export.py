@@ -320,7 +320,9 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     checksums = {}
     for (row, client), name in files.items():
         with from_stored(path):
-            tensors = net.tensors(own_layers(assignment.models[row], None if client is None else position.kept[client]))
+            tensors = net.tensors(
+                own_layers(assignment.models[row], None if client is None else position.own(assignment, client))
+            )
             shared = net.shared(tensors)
             data = safetensors.torch.save({key: value for key, value in tensors.items() if key not in shared})
         if not tensors:
@@ -364,7 +366,7 @@ def _files(
 
     A file has a group's name only if its model serves the whole group. A client that keeps layers has a separate model.
     """
-    keys = {c: (row, c if c in position.kept else None) for c, row in sorted(assignment.row.items())}
+    keys = {c: (row, None if position.own(assignment, c) is None else c) for c, row in sorted(assignment.row.items())}
     files: dict[Key, str] = {}
     for number, group in enumerate(assignment.groups):
         served = {keys[c] for c in group}

@@ -477,14 +477,14 @@ def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> S
     """
     paths = [assignment.path.get(client, (row,)) for client, row in assignment.row.items()]
     shared = [row for row in paths[0] if all(row in path for path in paths)]
-    if shared and not position.kept:
+    if shared and not any(position.own(assignment, client) is not None for client in assignment.row):
         model = assignment.models[shared[-1]]
         if all(row == shared[-1] for row in assignment.row.values()):
             return StartingPoint(model, position.round, "the model that serves all clients", True)
         apart = next((line["round"] for line in lines if len(line["groups"]) > 1), position.round + 1)
         return StartingPoint(model, apart - 1, "the last model shared by all clients", True)
-    each = {(row, client if client in position.kept else None) for client, row in assignment.row.items()}
-    total = sum(own_layers(assignment.models[row], None if c is None else position.kept[c]) for row, c in each)
+    each = {(row, None if position.own(assignment, client) is None else client) for client, row in assignment.row.items()}
+    total = sum(own_layers(assignment.models[row], None if c is None else position.own(assignment, c)) for row, c in each)
     assert isinstance(total, Tensor)
     return StartingPoint(total / len(each), position.round, f"the mean of the {len(each)} models that serve clients", False)
 

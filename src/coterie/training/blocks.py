@@ -12,10 +12,10 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
-from coterie.core import Training
+from coterie.core import Stage, Training
 from coterie.data.objective import counted, cross_entropy
 from coterie.data.world import Split
-from coterie.training.learner import Learner, batch_starts, passes, stepper
+from coterie.training.learner import Learner, Pull, batch_starts, passes, staged, stepper
 from coterie.training.precision import computing
 
 
@@ -67,7 +67,16 @@ class Block:
                 self.apart.append((values, self.tensors[piece.name]))
         self.leaves = [self.tensors[p.name].requires_grad_() for p in self.layout.pieces if p.name in trainable]
 
-    def train(self, splits: Sequence[Split], training: Training, lr: float, gens: Sequence[torch.Generator]) -> Tensor:
+    def train(
+        self,
+        splits: Sequence[Split],
+        training: Training,
+        lr: float,
+        gens: Sequence[torch.Generator],
+        *,
+        stages: Sequence[Stage] = (),
+        pull: Pull | None = None,
+    ) -> Tensor:
         """Train the model of each client on its own examples.
 
         Args:
@@ -75,6 +84,8 @@ class Block:
             training: Settings of local training.
             lr: Learning rate.
             gens: Generator of each client, which draws the order of its examples.
+            stages: Stages with the layers that they train; none to train all layers at once.
+            pull: A term that pulls each client's model to another one.
 
         Returns:
             The trained rows ``(w, d)``, which the learner's next block overwrites.
@@ -85,15 +96,18 @@ class Block:
         longest = max(splits, key=len)
         size = training.batch or len(longest)
         present = _present([len(split) for split in splits], len(longest)).to(learner.device)
-        step = stepper(self.values, training, lr, stacked=True)
-        for starts in passes(batch_starts(len(longest), training, learner.least), training):
-            x, y = self._shuffled(splits, len(longest), gens)
-            for start in starts:
-                part = slice(start, start + size)
-                step(self._gradients(x[:, part], y[:, part], present[:, part]))
-                self._round()
-        for values, tensor in self.apart:
-            values.copy_(tensor)
+        for at, how in staged(self.layout, training, stages):
+            leaves, values = ([every[i] for i in at] for every in (self.leaves, self.values))
+            pulled = None if pull is None else pull.of(self.layout, at, learner.device)
+            step = stepper(values, how, lr, stacked=True, pull=pulled)
+            for starts in passes(batch_starts(len(longest), how, learner.least), how):
+                x, y = self._shuffled(splits, len(longest), gens)
+                for start in starts:
+                    part = slice(start, start + size)
+                    step(self._gradients(x[:, part], y[:, part], present[:, part], leaves))
+                    self._round()
+        for buffer, tensor in self.apart:
+            buffer.copy_(tensor)
         return self.flat
 
     def _shuffled(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
@@ -109,8 +123,8 @@ class Block:
                 all_of_them[i, : len(split)], all_of_them[i, len(split) :] = t, t[:1]
         return whole[0], whole[1]
 
-    def _gradients(self, x: Tensor, y: Tensor, present: Tensor) -> tuple[Tensor, ...]:
-        """Gradients of each client's mean loss; ``present`` ``(w, b)`` is False for padding."""
+    def _gradients(self, x: Tensor, y: Tensor, present: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Gradients of each client's mean loss by ``leaves``; ``present`` ``(w, b)`` is False for padding."""
         with computing(self.learner.precision, self.learner.device):
             outputs = torch.func.vmap(self._module, randomness="error")(self.tensors, x)
         outputs = outputs.float()
@@ -121,7 +135,7 @@ class Block:
             total = ((losses.view_as(counts) * counts).sum(1) / counts.sum(1)).sum()
         else:
             total = torch.func.vmap(self.learner.objective.loss)(outputs, y).sum()
-        return torch.autograd.grad(total, self.leaves, materialize_grads=True)
+        return torch.autograd.grad(total, leaves, materialize_grads=True)
 
     def _module(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         found = torch.func.functional_call(self.learner.module, tensors, (x,))

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.core import Task, Training
+from coterie.core import Personal, Task, Training
 from coterie.data.world import ClientData, Split
 from coterie.randomness import generator, seeded
 from coterie.training.blocks import Block
-from coterie.training.learner import Learner, Scores
+from coterie.training.learner import Learner, Pull, Scores
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,19 @@ class Reply:
         losses: Its loss under each offered model; empty if it did not measure.
         accuracies: Its main metric under each offered model, NaN if this is no share; empty if it did not measure.
         row: The update ``(d,)``, or None if nothing was trained.
+        own: The client's personal model ``(d,)``, if the task trains one.
+        weight: The weight of ``own`` in a mixture with the offered model; None without a mixture.
+        held: Losses of each offered model, and of the personal one, on each held-out example, ``(m, examples)``; None if the
+            task does not ask for them.
     """
 
     chosen: tuple[int, ...]
     losses: tuple[float, ...]
     accuracies: tuple[float, ...]
     row: Tensor | None
+    own: Tensor | None = None
+    weight: float | None = None
+    held: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,8 @@ class Job:
         training: Settings of local training.
         lr: Learning rate.
         key: Seed of all draws of this task.
+        own: The client's personal model ``(d,)``, if it has one.
+        weight: The weight of ``own`` in a mixture, if it has one.
     """
 
     task: Task
@@ -52,6 +61,8 @@ class Job:
     training: Training
     lr: float
     key: tuple[int, ...]
+    own: Tensor | None = None
+    weight: float | None = None
 
 
 def answer(learner: Learner, job: Job) -> Reply:
@@ -66,12 +77,36 @@ def answer(learner: Learner, job: Job) -> Reply:
     """
     with seeded(*job.key, 1):  # a separate key: dropout and the order of batches are independent
         start, scores, best = _start(learner, job)
-        update = None
+        update, own, personal = None, None, job.task.personal
         if job.task.gradient:
             update = learner.gradient(start, job.data.train)
+        elif personal is not None and personal.mixture is not None:
+            return _mixed(learner, job, start, scores, best)
         elif job.task.trains:
-            update = learner.train(start, job.data.train, job.training, job.lr, generator(*job.key)) - start
-    return _reply(learner, job, scores, best, update)
+            gen = generator(*job.key)
+            update = learner.train(start, job.data.train, job.training, job.lr, gen, stages=job.task.stages) - start
+        if personal is not None:
+            begin, how, pull = _second(job, personal, start, update)
+            own = learner.train(begin, job.data.train, how, job.lr, generator(*job.key, 3), pull=pull)
+    return _reply(learner, job, scores, best, update, own)
+
+
+def _second(job: Job, personal: Personal, start: Tensor, update: Tensor | None) -> tuple[Tensor, Training, Pull | None]:
+    """The row from which a personal model is trained, its settings of local training, and the pull."""
+    own = start if job.own is None else job.own
+    begin = {"trained": start if update is None else start + update, "offered": start, "own": own}[personal.start]
+    how = job.training if personal.epochs is None else replace(job.training, epochs=personal.epochs, steps=None)
+    return begin, how, Pull(personal.pull, start) if personal.pull else None
+
+
+def _mixed(learner: Learner, job: Job, start: Tensor, scores: Sequence[Scores], best: Sequence[int]) -> Reply:
+    """Train the model and the client's part of a mixture together."""
+    personal, gen = job.task.personal, generator(*job.key)
+    assert personal is not None
+    assert personal.mixture is not None
+    own, weight = (start, personal.mixture) if job.own is None or job.weight is None else (job.own, job.weight)
+    trained, own, weight = learner.train_mixture(start, own, weight, job.data.train, job.training, job.lr, gen, personal.adapt)
+    return _reply(learner, job, scores, best, trained - start, own, weight)
 
 
 def parts(job: Job, least: int) -> tuple[Job, ...]:
@@ -122,12 +157,29 @@ def _half(job: Job, at: Tensor, half: int) -> Job:
     return replace(job, data=data, key=(*job.key, 2, half))
 
 
+def held_out(data: ClientData, share: float, *key: int) -> ClientData:
+    """Return a client's data with validation examples.
+
+    Args:
+        data: The client's data.
+        share: The share of its training examples that become validation examples if it has none, at least one and at most
+            half; always the same ones. 0 for none.
+        *key: Seed of the draw.
+    """
+    count = min(max(round(share * len(data.train)), 1), len(data.train) // 2)
+    if not share or len(data.validation) or not count:
+        return data
+    order = torch.randperm(len(data.train), generator=generator(*key))
+    kept, shown = order[:count].sort().values, order[count:].sort().values
+    return replace(data, train=data.train.at(shown), validation=data.train.at(kept))
+
+
 def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
     """Do the tasks of several clients in one block.
 
     Args:
         learner: Measures and trains.
-        jobs: Tasks that train, with equal keys of :func:`.blocks.goes_with`.
+        jobs: Tasks that train, with equal keys of :func:`.blocks.goes_with`, equal stages and personal models.
 
     Yields:
         The reply to each task, as of :func:`answer`.
@@ -139,16 +191,31 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
     starts = [start for start, _, _ in begun]
     block = Block(learner, starts)
     gens = [generator(*job.key) for job in jobs]
+    splits, personal = [job.data.train for job in jobs], jobs[0].task.personal
     with seeded(0):  # a block draws nothing; if a module does, no global state changes
-        trained = block.train([job.data.train for job in jobs], jobs[0].training, jobs[0].lr, gens)
-    for job, row, (start, scores, best) in zip(jobs, trained, begun, strict=True):
-        yield _reply(learner, job, scores, best, row.cpu() - start)
+        trained = block.train(splits, jobs[0].training, jobs[0].lr, gens, stages=jobs[0].task.stages)
+    updates = [row.cpu() - start for row, start in zip(trained, starts, strict=True)]
+    own = [None] * len(jobs) if personal is None else _personal_together(learner, jobs, personal, starts, updates)
+    for job, update, mine, (_, scores, best) in zip(jobs, updates, own, begun, strict=True):
+        yield _reply(learner, job, scores, best, update, mine)
+
+
+def _personal_together(
+    learner: Learner, jobs: Sequence[Job], personal: Personal, starts: list[Tensor], updates: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """Train the personal models ``(d,)`` of the clients of a block."""
+    second = [_second(job, personal, start, update) for job, start, update in zip(jobs, starts, updates, strict=True)]
+    block = Block(learner, [begin for begin, _, _ in second])
+    gens = [generator(*job.key, 3) for job in jobs]
+    pull = Pull(personal.pull, torch.stack(starts)) if personal.pull else None
+    with seeded(0):
+        return list(block.train([job.data.train for job in jobs], second[0][1], jobs[0].lr, gens, pull=pull).cpu().clone())
 
 
 def _start(learner: Learner, job: Job) -> tuple[Tensor, list[Scores], list[int]]:
     """The row from which a client trains, its measurements, and the positions of the models it chose."""
     scores = []
-    if job.task.measure is not None:
+    if job.task.measure in ("train", "validation"):
         part = job.data.train if job.task.measure == "train" else job.data.validation
         scores = [learner.measure(row, part) for row in job.offered]
     count = len(job.offered)
@@ -157,8 +224,19 @@ def _start(learner: Learner, job: Job) -> tuple[Tensor, list[Scores], list[int]]
     return start, scores, best
 
 
-def _reply(learner: Learner, job: Job, scores: Sequence[Scores], best: Sequence[int], row: Tensor | None) -> Reply:
-    objective = learner.objective
+def _reply(
+    learner: Learner,
+    job: Job,
+    scores: Sequence[Scores],
+    best: Sequence[int],
+    row: Tensor | None,
+    own: Tensor | None = None,
+    weight: float | None = None,
+) -> Reply:
+    objective, held = learner.objective, None
+    if job.task.measure == "held-out":
+        served = () if own is None else (own if weight is None else job.offered[0] + weight * (own - job.offered[0]),)
+        held = torch.stack([learner.losses(model, job.data.validation) for model in (*job.offered, *served)])
     metric = objective.named[objective.main]
     share = metric.share and metric.better == "greater"
     return Reply(
@@ -166,6 +244,9 @@ def _reply(learner: Learner, job: Job, scores: Sequence[Scores], best: Sequence[
         losses=tuple(s["loss"] for s in scores),
         accuracies=tuple(s.get(objective.main, math.nan) if share else math.nan for s in scores),
         row=row,
+        own=own,
+        weight=weight,
+        held=held,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coterie.core import Training
+from coterie.core import Stage, Training
 from coterie.data.batches import Batch, Items, call, mapped, rows, tensors
 from coterie.data.objective import Objective, Sums, Tally
 from coterie.data.world import Split
@@ -79,10 +80,10 @@ class Learner:
         for owner, name, first in self.others:
             owner._buffers[name] = first.clone()
 
-    def gradients(self, x: Batch, y: Batch) -> tuple[Tensor, ...]:
-        """Gradient of the batch's mean loss for each trainable parameter; zero if the loss does not depend on it."""
+    def gradients(self, x: Batch, y: Batch, parameters: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
+        """Gradient of the batch's mean loss for each parameter, or for some; zero if the loss does not depend on it."""
         loss = self.objective.loss(self.outputs(x), y)
-        return torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+        return torch.autograd.grad(loss, self.parameters if parameters is None else parameters, materialize_grads=True)
 
     def outputs(self, x: Batch) -> Any:
         """The module's outputs in float32."""
@@ -184,21 +185,107 @@ class Learner:
         """Mean loss and metrics of a model ``(d,)`` on a client's examples; NaN without examples."""
         return self.objective.scores(self.sums([row], [(data.inputs, data.index, [data.targets])])[0][0])
 
+    @torch.no_grad()
+    def losses(self, row: Tensor, data: Split) -> Tensor:
+        """Loss of a model ``(d,)`` for each of a client's examples ``(n,)``."""
+        self.load(row)
+        self.module.eval()
+        found = [torch.zeros(0)]
+        for start in range(0, len(data), self.at_once):
+            x, y = self.batch(data, torch.arange(start, min(start + self.at_once, len(data))))
+            found.append(self.objective.each(self.outputs(self.arranged(x)), y).float().cpu())
+        return torch.cat(found)
+
     # -- training -----------------------------------------------------------------------------------------------------
 
-    def train(self, row: Tensor, data: Split, training: Training, lr: float, gen: torch.Generator) -> Tensor:
-        """Train from ``row`` ``(d,)`` and return the trained row."""
+    def train(
+        self,
+        row: Tensor,
+        data: Split,
+        training: Training,
+        lr: float,
+        gen: torch.Generator,
+        *,
+        stages: Sequence[Stage] = (),
+        pull: Pull | None = None,
+    ) -> Tensor:
+        """Train a model.
+
+        Args:
+            row: The model ``(d,)`` from which training starts.
+            data: Training examples.
+            training: Settings of local training.
+            lr: Learning rate.
+            gen: Draws the order of the examples.
+            stages: Stages with the layers that they train; none to train all layers at once.
+            pull: A term that pulls the model to another one.
+
+        Returns:
+            The trained row ``(d,)``.
+        """
         self.load(row)
         self.module.train()
-        batches = self._batches(data, training, gen)
-        if self.dense.gain(training):
-            self._train_dense(batches, lr)
-        else:
-            step = stepper(self.master.trainable, training, lr)
-            for x, y in batches:
-                step(self.gradients(x, y))
+        if not stages and pull is None and self.dense.gain(training):
+            self._train_dense(self._batches(data, training, gen), lr)
+            return self.master.row().to("cpu", copy=True)
+        for part, how in staged(self.layout, training, stages):
+            parameters, values = ([every[i] for i in part] for every in (self.parameters, self.master.trainable))
+            step = stepper(values, how, lr, pull=None if pull is None else pull.of(self.layout, part, self.device))
+            for x, y in self._batches(data, how, gen):
+                step(self.gradients(x, y, parameters))
                 self.master.round()
         return self.master.row().to("cpu", copy=True)
+
+    def train_mixture(
+        self,
+        row: Tensor,
+        own: Tensor,
+        weight: float,
+        data: Split,
+        training: Training,
+        lr: float,
+        gen: torch.Generator,
+        adapt: bool,
+    ) -> tuple[Tensor, Tensor, float]:
+        """Train a model, and with the same batches the client's own part of a mixture with it (APFL, Algorithm 1).
+
+        After each step of the model w, the own part v makes a step along the gradient by v of the loss of ``α v + (1 - α) w``.
+        Buffers of v are those of the mixture.
+
+        Args:
+            row: The model w ``(d,)``.
+            own: The own part v ``(d,)``.
+            weight: The weight α of v.
+            data: Training examples.
+            training: Settings of local training.
+            lr: Learning rate.
+            gen: Draws the order of the examples.
+            adapt: Whether α makes a step of gradient descent before training (equation 10), on the first batch.
+
+        Returns:
+            The trained w and v, ``(d,)`` each, and α.
+        """
+        w, v = row.clone(), own.clone()
+        trainable = slice(0, self.layout.trainable)
+        step_w, step_v = (stepper([rows[trainable]], training, lr) for rows in (w, v))
+        for number, (x, y) in enumerate(self._batches(data, training, gen)):
+            if adapt and not number:
+                gradient, _ = self._gradient_at(weight * v + (1 - weight) * w, x, y)
+                weight = min(max(weight - lr * float(gradient @ (v - w)[trainable]), 0.0), 1.0)
+            gradient, after = self._gradient_at(w, x, y)
+            w[self.layout.trainable :] = after[self.layout.trainable :]
+            step_w([gradient])
+            gradient, after = self._gradient_at(weight * v + (1 - weight) * w, x, y)
+            v[self.layout.trainable :] = after[self.layout.trainable :]
+            step_v([weight * gradient])
+        return w, v, weight
+
+    def _gradient_at(self, row: Tensor, x: Batch, y: Batch) -> tuple[Tensor, Tensor]:
+        """Gradient of a batch's loss by the parameters at ``row``, and the row with the buffers after the batch."""
+        self.load(row)
+        self.module.train()
+        gradient = torch.cat([g.reshape(-1) for g in self.gradients(x, y)]).cpu()
+        return gradient, self.master.row().to("cpu", copy=True)
 
     def _train_dense(self, batches: Iterable[tuple[Tensor, Tensor]], lr: float) -> None:
         """Plain SGD in which large dense layers are updated separately."""
@@ -271,7 +358,55 @@ def _scaled(x: Tensor) -> Tensor:
 Step = Callable[[Sequence[Tensor]], None]
 
 
-def stepper(values: Sequence[Tensor], training: Training, lr: float, *, stacked: bool = False) -> Step:
+@dataclass(frozen=True)
+class Pull:
+    """The term ``weight/2 ||v - toward||²`` in the loss of a model v.
+
+    Attributes:
+        weight: Its weight.
+        toward: The model ``(d,)`` to which it pulls, or one for each client of a block ``(w, d)``.
+    """
+
+    weight: float
+    toward: Tensor
+
+    def of(self, layout: Layout, part: Sequence[int], device: torch.device) -> tuple[float, list[Tensor]]:
+        """The weight, and the tensors of ``toward`` for some of the trainable parameters."""
+        lead = self.toward.shape[:-1]
+        pieces = [layout.pieces[i] for i in part]
+        return self.weight, [self.toward[..., p.start : p.stop].view(*lead, *p.shape).to(device) for p in pieces]
+
+
+def staged(layout: Layout, training: Training, stages: Sequence[Stage]) -> Iterator[tuple[list[int], Training]]:
+    """Yield for each stage the positions of the trainable parameters that it trains, and its settings of local training.
+
+    Args:
+        layout: The layout of the model.
+        training: Settings of local training.
+        stages: The stages; none for a single one that trains all layers.
+
+    Raises:
+        ValueError: The model has no such layer.
+    """
+    count = len(layout.tensors)
+    if not stages:
+        yield list(range(count)), training
+    for stage in stages:
+        layout.mask(stage.layers)  # raises an error for an unknown layer
+        part = [i for i in range(count) if layout.pieces[i].name.rpartition(".")[0] in stage.layers]
+        how = training if stage.epochs is None else replace(training, epochs=stage.epochs, steps=None)
+        if part:
+            yield part, how
+
+
+def stepper(
+    values: Sequence[Tensor],
+    training: Training,
+    lr: float,
+    *,
+    stacked: bool = False,
+    pull: tuple[float, Sequence[Tensor]] | None = None,
+) -> Step:
     """Return a function that makes one step of local training, with a new optimiser.
 
     Args:
@@ -279,6 +414,7 @@ def stepper(values: Sequence[Tensor], training: Training, lr: float, *, stacked:
         training: Settings of local training.
         lr: Learning rate.
         stacked: Whether the first dimension of the tensors is that of clients; then each client is clipped separately.
+        pull: Weight of a term that pulls the tensors to other ones, and these.
 
     Returns:
         A function of the gradients of a batch, one for each of ``values``.
@@ -291,6 +427,8 @@ def stepper(values: Sequence[Tensor], training: Training, lr: float, *, stacked:
         if offered is not None:
             pulls = zip(gradients, values, offered, strict=True)
             gradients = [g.float().add(v - first, alpha=training.proximal) for g, v, first in pulls]
+        if pull is not None:
+            gradients = [g.float().add(v - to, alpha=pull[0]) for g, v, to in zip(gradients, values, pull[1], strict=True)]
         if training.clip is not None:
             gradients = _clipped([g.float() for g in gradients], training.clip, stacked)
         move(gradients)

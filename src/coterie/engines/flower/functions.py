@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from coterie import training
-from coterie.core import Training
+from coterie.core import Stage, Training
 from coterie.data.world import ClientData, Objective, Split
 from coterie.engines.served import Ensemble
+from coterie.training.learner import Pull
 
 Train = Callable[[nn.Module, Dataset[Any], dict[str, Any]], Any]
 """Function of (net, data set, config) that trains the net in place."""
@@ -94,8 +95,24 @@ class FunctionLearner(training.Learner):
         self.layout.load(self.module, row)
         self.reset()
 
-    def train(self, row: Tensor, data: Split, training: Training, lr: float, gen: torch.Generator) -> Tensor:
-        """Train from ``row`` ``(d,)`` and return the trained row; the global generator is seeded by the task."""
+    def train(
+        self,
+        row: Tensor,
+        data: Split,
+        training: Training,
+        lr: float,
+        gen: torch.Generator,
+        *,
+        stages: Sequence[Stage] = (),
+        pull: Pull | None = None,
+    ) -> Tensor:
+        """Train from ``row`` ``(d,)`` and return the trained row; the global generator is seeded by the task.
+
+        Raises:
+            ValueError: The task trains in stages or with a pull, which the app's function does not do.
+        """
+        if stages or pull is not None:
+            raise ValueError("this app trains by a function of its own, so it cannot train in stages or pull to another model")
         self.load(row)
         self.module.train()
         settings = {name: value for name, value in asdict(training).items() if value is not None}
