@@ -6,11 +6,13 @@ at each client; examples are paired, so what makes an example hard cancels. Afte
 
 - The *leader* serves the clients. An arm takes the lead from a simpler one if its pooled loss is lower by more than a
   standard error; methods are listed from simple to complex, and ties go to the simpler.
-- An arm is dropped if its pooled loss is above the leader's beyond noise, and it is not catching up: the difference is
-  extrapolated to twice as many rounds, linearly in the logarithm of the rounds. The test is sequential: look j uses the level
-  ``level / (m j (j + 1))`` for m arms, so that all looks together keep ``level``.
-- After ``patience`` rounds, an arm more complex than the leader is dropped unless it is ahead, or catching up.
-- Dropped arms start again, from the leader's model, if the leader's held-out loss rises beyond noise or many clients join.
+- Small groups learn fast at first and may lose later. So no arm is dropped in the first ``patience`` rounds of two arms side
+  by side. Later, the difference of their losses is extrapolated to twice as many rounds (:func:`expected`). If the more
+  complex arm is not expected to be ahead, it is dropped. If it is, and the difference now is beyond noise, the simpler arm is
+  dropped. This test is sequential: look j uses the level ``level / (m j (j + 1))`` for m arms, so that all looks together
+  keep ``level``.
+- A decision is looked at again if the leader's held-out loss rises far above its lowest value, or many clients have joined:
+  then all dropped arms start again, from the leader's models.
 
 Clients are weighted by their held-out examples. A client's difference beyond the outer fences of the others (three times the
 interquartile range) counts as the fence, so that one hostile client decides nothing.
@@ -186,7 +188,7 @@ class Race:
         new = replace(state, arms=arms, parts=parts, ended=tuple(ended), seen=seen, notes=tuple(notes))
         if set(ended) < set(arms):
             return new
-        return self._judged(replace(new, ended=(), round=state.round + 1), bool(replies.held))
+        return self._judged(replace(new, ended=(), round=state.round + 1), replies)
 
     def _seen(self, state: RaceState, replies: Replies) -> dict[str, Mapping[Client, tuple[float, float, int]]]:
         """The differences of arms at each client, with those of this exchange."""
@@ -207,59 +209,43 @@ class Race:
             seen[f"{one} {other}"] = found
         return seen
 
-    def _judged(self, state: RaceState, heard: bool) -> RaceState:
-        """End a round: choose the leader, and drop arms."""
-        if not heard or len(state.arms) < 2:
+    def _judged(self, state: RaceState, replies: Replies) -> RaceState:
+        """End a round: choose the leader, drop arms, and start dropped ones again."""
+        if not replies.held:
             return state
         past = dict(state.past)
         for one, other in pairs(state.arms, state.arms):
             key = f"{one} {other}"
             if state.seen.get(key):
                 past[key] = (*past.get(key, ()), pooled(state.round, state.seen[key]))
-        state = replace(state, past=past)
-        leader = next(iter(state.arms))
-        for name in state.arms:
-            now = latest(state, name, leader)
-            if now is not None and now.z < -1:
-                leader = name
-        notes = [] if leader == state.leader else [_lead(state, leader)]
-        state = replace(state, leader=leader)
-        for name in [name for name in state.arms if name != leader]:
-            why = self._behind(state, name)
-            if why is not None:
-                notes.append(why)
-                state = without_arm(state, name)
-        return replace(state, notes=(*state.notes, *notes))
+        state, notes = replace(state, past=past), []
+        for one, other in pairs(state.arms, state.arms):
+            if one in state.arms and other in state.arms:
+                found = self._compared(state, one, other)
+                if found is not None:
+                    notes.append(found[1])
+                    state = without_arm(state, found[0])
+        leader = ahead(state)
+        if leader != state.leader:
+            notes.append(_lead(state, leader))
+        return replace(state, leader=leader, notes=(*state.notes, *notes))
 
-    def _behind(self, state: RaceState, name: str) -> Note | None:
-        """The reason to drop an arm, or None."""
-        history = differences(state, name, state.leader)
-        if not history:
+    def _compared(self, state: RaceState, simple: str, other: str) -> tuple[str, Note] | None:
+        """The arm of two that is dropped, and why; ``simple`` is the simpler of them."""
+        history = state.past.get(f"{simple} {other}", ())
+        if len(history) < self.patience or not history[-1].error:  # without an error, their models are the same
             return None
-        now, m, looks = history[-1], len(self.methods), len(history)
-        bound = float(scipy.stats.norm.isf(self.level / (m * looks * (looks + 1))))
-        ahead_later = extrapolated(history) <= 0
-        order, age = list(state.arms), state.round - max(state.started[name], state.started[state.leader])
-        complex_ = order.index(name) > order.index(state.leader)
-        criterion = Criterion(
-            f"{name} less {state.leader}, in standard errors",
-            min(now.z, 1e6),
-            ">",
-            bound,
-            "level",
-            "it is behind",
-            "it is not behind beyond noise",
+        now, later, looks = history[-1], expected(history), len(history) - self.patience + 1
+        if later <= 0:
+            text = f"{other} is dropped: after {2 * state.round} rounds it is not expected to be ahead of {simple}, which is simpler"
+            return other, _drop(state, text, now, later, ())
+        bound = float(scipy.stats.norm.isf(self.level / (len(self.methods) * looks * (looks + 1))))
+        beyond = Criterion(
+            f"{simple} less {other}, in standard errors", now.z, ">", bound, "level", "beyond noise", "within noise"
         )
-        if criterion.held and not ahead_later:
-            return _drop(state, name, now, (criterion,), criterion.text)
-        if (
-            complex_
-            and age >= self.patience
-            and now.z > -1
-            and not (ahead_later and now.mean > 0 and looks < 2 * self.patience)
-        ):
-            return _drop(state, name, now, (), f"it is not ahead after {age} rounds, and {state.leader} is simpler")
-        return None
+        if not beyond.held:
+            return None
+        return simple, _drop(state, f"{simple} is dropped: {other} is ahead beyond noise", now, later, (beyond,))
 
     def assignment(self, state: RaceState) -> Assignment:
         base = self.named[state.leader].assignment(state.arms[state.leader])
@@ -310,30 +296,25 @@ def pooled(round: int, seen: Mapping[Client, tuple[float, float, int]]) -> Diffe
     return Difference(round=round, mean=float(share @ bounded), error=float(np.sqrt(share**2 @ variances)))
 
 
-def differences(state: RaceState, one: str, other: str) -> tuple[Difference, ...]:
-    """Return the pooled differences of two arms' losses, ``one`` less ``other``, by round."""
-    if f"{one} {other}" in state.past:
-        return state.past[f"{one} {other}"]
-    return tuple(replace(each, mean=-each.mean) for each in state.past.get(f"{other} {one}", ()))
-
-
-def latest(state: RaceState, one: str, other: str) -> Difference | None:
-    """Return the last pooled difference of two arms' losses; None without evidence."""
-    found = differences(state, one, other)
-    return found[-1] if found else None
-
-
-def extrapolated(history: tuple[Difference, ...]) -> float:
+def expected(history: tuple[Difference, ...]) -> float:
     """Return the difference to be expected after twice as many rounds, linear in the logarithm of the rounds.
 
     The slope is that of a least-squares line through the later half of the differences.
     """
     late = history[len(history) // 2 :]
-    if len(late) < 3:
-        return history[-1].mean
     x, y = np.log([each.round for each in late]), np.array([each.mean for each in late])
-    slope = float(((x - x.mean()) @ (y - y.mean())) / ((x - x.mean()) @ (x - x.mean())))
-    return history[-1].mean + slope * math.log(2)
+    x = x - x.mean()
+    return history[-1].mean + math.log(2) * float(x @ y / (x @ x)) if len(late) > 1 else history[-1].mean
+
+
+def ahead(state: RaceState) -> str:
+    """Return the arm with the lowest loss; an arm takes the lead from a simpler one by more than a standard error."""
+    leader = next(iter(state.arms))
+    for name in state.arms:
+        history = state.past.get(f"{leader} {name}")
+        if history and history[-1].z > 1:
+            leader = name
+    return leader
 
 
 def without_arm(state: RaceState, name: str) -> RaceState:
@@ -416,11 +397,15 @@ def _everyone(state: RaceState) -> tuple[Client, ...]:
 
 
 def _lead(state: RaceState, leader: str) -> Note:
-    now = latest(state, leader, state.leader)
-    by = "" if now is None else f": held-out loss {now.mean:+.3g} ± {now.error:.2g} beside {state.leader}"
-    return Note(kind="lead", clients=_everyone(state), text=f"{leader} serves the clients{by}", numbers=_numbers(state))
+    key = next((key for key in state.past if set(key.split(" ")) == {leader, state.leader}), None)
+    text = f"{leader} serves the clients"
+    if key is not None:
+        now = state.past[key][-1]
+        text += f": its held-out loss is lower by {abs(now.mean):.3g} ± {now.error:.2g} than that of {state.leader}"
+    return Note(kind="lead", clients=_everyone(state), text=text, numbers=_numbers(state))
 
 
-def _drop(state: RaceState, name: str, now: Difference, criteria: tuple[Criterion, ...], why: str) -> Note:
-    text = f"{name} is dropped: {why} (held-out loss {now.mean:+.3g} ± {now.error:.2g} beside {state.leader})"
-    return Note(kind="drop", clients=_everyone(state), text=text, criteria=criteria, numbers=_numbers(state))
+def _drop(state: RaceState, text: str, now: Difference, later: float, criteria: tuple[Criterion, ...]) -> Note:
+    numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **_numbers(state)}
+    text += f" (difference of held-out losses {now.mean:.3g} ± {now.error:.2g}, expected {later:.3g})"
+    return Note(kind="drop", clients=_everyone(state), text=text, criteria=criteria, numbers=numbers)
