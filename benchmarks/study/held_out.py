@@ -89,7 +89,7 @@ def _in_proportion(own: ClientData, rng: np.random.Generator) -> ClientData:
     A class of which there are too few gives each of its examples several times, so that it counts for its share.
     """
     assert isinstance(own.test.targets, torch.Tensor)
-    mine = torch.cat([own.train.targets, own.validation.targets]).numpy()  # type: ignore[list-item]
+    mine = torch.cat([own.train.targets, own.validation.targets]).numpy()
     there = own.test.targets.numpy()
     classes, counts = np.unique(mine, return_counts=True)
     size = min(TESTS, len(there))
@@ -130,4 +130,3 @@ def same_sizes(labels: np.ndarray, clients: int, each: int, alpha: float, rng: n
 def distinct_tests(clients: Mapping[Client, ClientData]) -> list[int]:
     """The number of different test examples of each client, by id."""
     return [len(torch.unique(clients[client].test.index)) for client in sorted(clients)]
-

@@ -1,8 +1,8 @@
 """The worlds of the study of regret: those of :mod:`study.worlds`, and more in which one model or personal models are right.
 
 In all of them a client holds out 15 % of its examples as validation data, whatever the method does with them. ``many`` is 80
-examples of digits and of writers, and 160 of the other data in files; ``few`` is 40, ``tiny`` 26 and ``large`` 600; of ``many``,
-68 or 136 are trained on. Tests are of other examples, see :mod:`study.held_out`.
+examples of digits and of writers, and 160 of the other data in files; ``few`` is 40, ``tiny`` 26 and ``large`` 600. Of 80
+examples 68 are trained on. Tests are of other examples, see :mod:`study.held_out`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def scenario(kind: str, size: str, participation: float = 1.0) -> HeldOut:
     if changes.get("test") == "share" and kind in MORE:  # what is left of a client's own
         share = each / how["least"]
         how |= {"samples": how["least"], "train": (1 - VALIDATION) * share, "validation": VALIDATION * share, "test": "share"}
-    elif how["partition"] == "quantity" or (name, how["partition"]) == ("digits/dirichlet", "dirichlet") and not how["alike"]:
+    elif how["partition"] == "quantity" or kind == "dirichlet":
         how |= _unequal(how, each)
     elif how["partition"] == "dirichlet":
         how["least"] = each
