@@ -63,27 +63,39 @@ class Regret:
         best: The method of the greatest mean accuracy; the judged one if it is not behind.
         regret: That accuracy less the judged one's, at least 0.
         error: The standard error of the regret, of differences paired by seed; None of one seed.
+        crossed: What it lacks in each seed to the method that is the best in the other seeds, on average; None of one seed.
+            The best of many methods is also the luckiest, which raises the regret and not this, which can be negative.
     """
 
     best: str
     regret: float
     error: float | None
+    crossed: float | None
 
 
 def regret(runs: Runs, of: str) -> Regret | None:
     """The regret of ``of`` in a world; None if it was not run there.
 
     Example:
-        >>> one, two = {"accuracy": 0.9}, {"accuracy": 0.75}
+        >>> one, two = {"accuracy": 1.0}, {"accuracy": 0.75}
         >>> regret({"auto": {0: two}, "hcct": {0: one}}, "auto")
-        Regret(best='hcct', regret=0.15000000000000002, error=None)
+        Regret(best='hcct', regret=0.25, error=None, crossed=None)
     """
-    each = comparable(runs, of)
+    each = {name: [row["accuracy"] for row in own] for name, own in comparable(runs, of).items()}
     if not each:
         return None
-    best = max(each, key=lambda name: (mean(row["accuracy"] for row in each[name]), name == of))
-    lacks = [one["accuracy"] - own["accuracy"] for one, own in zip(each[best], each[of], strict=True)]
-    return Regret(best, mean(lacks), stdev(lacks) / len(lacks) ** 0.5 if len(lacks) > 1 else None)
+    seeds = range(len(each[of]))
+    lacks = {name: [one - own for one, own in zip(values, each[of], strict=True)] for name, values in each.items()}
+    best = _best(lacks, of, seeds)
+    if len(seeds) == 1:
+        return Regret(best, lacks[best][0], None, None)
+    crossed = mean(lacks[_best(lacks, of, [other for other in seeds if other != seed])][seed] for seed in seeds)
+    return Regret(best, mean(lacks[best]), stdev(lacks[best]) / len(seeds) ** 0.5, crossed)
+
+
+def _best(lacks: Mapping[str, Sequence[float]], of: str, seeds: Sequence[int]) -> str:
+    """The method of the greatest mean over some seeds; among equals the judged one."""
+    return max(lacks, key=lambda name: (mean(lacks[name][seed] for seed in seeds), name == of))
 
 
 @dataclass(frozen=True)
@@ -161,7 +173,17 @@ def totals(rows: Iterable[Row]) -> str:
     if not whole:
         return "No world has runs of all methods with the same seeds.\n"
     lines = sorted((_total(whole, method) for method in methods), key=lambda line: line[0])
-    head = ("method", "mean regret", "greatest regret", "close", "accuracy", "worse than one model", "than alone", "bytes")
+    head = (
+        "method",
+        "mean regret",
+        "crossed",
+        "greatest regret",
+        "close",
+        "accuracy",
+        "worse than one model",
+        "than alone",
+        "bytes",
+    )
     seeds = len({seed for runs in whole.values() for own in runs.values() for seed in own})
     return f"{len(whole)} worlds, {seeds} seeds:\n\n{table(head, [line[1] for line in lines], 1)}"
 
@@ -174,11 +196,12 @@ def _total(found: Mapping[World, Runs], method: str) -> tuple[float, tuple[str, 
     cells = (
         f"`{method}`",
         f"{mean(lacks.values()):.4f}",
+        _mean([one.crossed for one in each.values() if one], 4),
         f"{lacks[most]:.3f} ({named(most)})",
         f"{sum(value <= CLOSE for value in lacks.values())} of {len(lacks)}",
         f"{mean(row['accuracy'] for runs in found.values() for row in runs[method].values()):.3f}",
         *(_share([worse(runs, method, than) for runs in found.values()]) for than in (ONE, ALONE)),
-        _ratio([_bytes(runs, method) for runs in found.values()]),
+        _mean([_bytes(runs, method) for runs in found.values()]),
     )
     return mean(lacks.values()), cells
 
@@ -194,10 +217,9 @@ def _share(each: Sequence[Worse | None]) -> str:
     return f"{mean(one.lower for one in known):.2f}, {mean(one.by_tests for one in known):.2f}" if known else NOTHING
 
 
-def _ratio(each: Sequence[float | None]) -> str:
-    """A mean of ratios; without any of bytes, nothing is sent."""
+def _mean(each: Sequence[float | None], digits: int = 2) -> str:
     known = [one for one in each if one is not None]
-    return f"{mean(known):.2f}" if known else NOTHING
+    return f"{mean(known):.{digits}f}" if known else NOTHING
 
 
 def _bytes(runs: Runs, method: str) -> float | None:
@@ -238,16 +260,17 @@ def judged(rows: Iterable[Row], of: str) -> str:
                     named(world),
                     f"`{found.best}`",
                     f"{found.regret:.4f}" + ("" if found.error is None else f" ± {found.error:.4f}"),
+                    _mean([found.crossed], 4),
                     _worse(worse(runs, of, ONE)),
                     _worse(worse(runs, of, ALONE)),
-                    _ratio([_bytes(runs, of)]),
+                    _mean([_bytes(runs, of)]),
                     *(_index(runs.get(one, {})) for one in (of, *also)),
                 )
             )
     if not lines:
         return f"There are no runs of {of} yet.\n"
     indices = ("adjusted Rand",) if of == "split-half" else ("adjusted Rand", "`split-half`'s")
-    return table(("world", "best", "regret", "worse than one model", "than alone", "bytes", *indices), lines, 2)
+    return table(("world", "best", "regret", "crossed", "worse than one model", "than alone", "bytes", *indices), lines, 2)
 
 
 def _worse(found: Worse | None) -> str:

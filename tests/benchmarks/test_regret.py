@@ -163,11 +163,21 @@ ROWS = [
 
 def test_regret_is_what_a_method_lacks_to_the_best_with_the_same_seeds() -> None:
     (runs,) = regret_summary.by_world(ROWS).values()
-    found = regret_summary.regret(runs, "auto")
-    assert found == regret_summary.Regret("fedavg", 0.0625, pytest.approx(0.0625))  # 0.125 and 0
-    assert regret_summary.regret(runs, "fedavg") == regret_summary.Regret("fedavg", 0.0, 0.0)
-    assert regret_summary.regret(runs, "hcct") == regret_summary.Regret("hcct", 0.0, None)
+    # It lacks 0.125 and 0 to fedavg, which is the best in both; and in the other seed than the first no one is better.
+    assert regret_summary.regret(runs, "auto") == regret_summary.Regret("fedavg", 0.0625, pytest.approx(0.0625), 0.0)
+    assert regret_summary.regret(runs, "fedavg") == regret_summary.Regret("fedavg", 0.0, 0.0, 0.0)
+    assert regret_summary.regret(runs, "hcct") == regret_summary.Regret("hcct", 0.0, None, None)
     assert regret_summary.regret(runs, "nonsense") is None
+
+
+def test_luck_does_not_raise_what_is_crossed() -> None:
+    runs = {
+        "auto": {seed: {"accuracy": 0.5} for seed in (0, 1)},
+        "lucky": {0: {"accuracy": 0.875}, 1: {"accuracy": 0.25}},
+        "better": {0: {"accuracy": 0.625}, 1: {"accuracy": 0.75}},
+    }
+    # Lacks: lucky 0.375 and -0.25, better 0.125 and 0.25. By seed 1 better is the best, by seed 0 lucky is.
+    assert regret_summary.regret(runs, "auto") == regret_summary.Regret("better", 0.1875, 0.0625, -0.0625)
 
 
 def test_who_is_worse_off() -> None:
@@ -191,11 +201,11 @@ def test_tables_say_what_was_measured() -> None:
     page = regret_summary.page(ROWS, "auto")
     assert "No world has runs of all methods with the same seeds." in page
     assert "| `swaps-4`, many | 0.688 | 0.750 | 0.562 | **1.000** |" in page
-    line = "| `swaps-4`, many | `fedavg` | 0.0625 ± 0.0625 | 0.50, 0.50, 0.50 | 0.00, 0.00, 0.00 | 3.00 | 0.50 | – |"
+    line = "| `swaps-4`, many | `fedavg` | 0.0625 ± 0.0625 | 0.0000 | 0.50, 0.50, 0.50 | 0.00, 0.00, 0.00 | 3.00 | 0.50 | – |"
     assert line in page
     totals = regret_summary.totals(ROWS[:-1])
     assert totals.startswith("1 worlds, 2 seeds:")
-    assert "| `auto` | 0.0625 | 0.062 (`swaps-4`, many) | 0 of 1 | 0.688 | 0.50, 0.50 | 0.00, 0.00 | 3.00 |" in totals
+    assert "| `auto` | 0.0625 | 0.0000 | 0.062 (`swaps-4`, many) | 0 of 1 | 0.688 | 0.50, 0.50 | 0.00, 0.00 | 3.00 |" in totals
     assert totals.index("`fedavg`") < totals.index("`auto`") < totals.index("`independent`")
 
 
