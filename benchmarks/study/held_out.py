@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from coterie.core import Client
 from coterie.data.examples import Dataset, Pool
+from coterie.data.objective import Objective
 from coterie.data.partition import Parts
 from coterie.data.scenario import Scenario
 from coterie.data.shift import Shift
-from coterie.data.world import ClientData, Split
+from coterie.data.world import ClientData, Split, World
+from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import setting
 
@@ -28,6 +31,9 @@ SKEWED = ("dirichlet", "classes", "shards")
 TESTS = 1000
 """Most test examples of a client."""
 
+TOPICS, NO_WORDS = 4, 2
+"""Topics of AG News, and tokens that are no words: the first ones, for unknown words and for the end of an article."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut(Scenario):
@@ -35,6 +41,14 @@ class HeldOut(Scenario):
 
     dealt: int | None = setting(None, "examples that all clients share to train on; none: all that upstream trains on", ge=1)
     alike: bool = setting(False, "all clients have the same number of examples, see same_sizes (dirichlet)")
+    bags: bool = setting(False, "tell the topic from how often each word occurs, instead of the next word (ag_news)")
+
+    def _honest(self, seed: int, folder: Path | str | None) -> World:
+        world = super()._honest(seed, folder)
+        if not self.bags:
+            return world
+        model = nets.factory(self.model, (self.vocabulary,), TOPICS)
+        return replace(world, model=model, objective=Objective(metrics=("accuracy",)))
 
     def _parts(self, pool: Pool, rng: np.random.Generator) -> tuple[Parts, np.ndarray | None]:
         rows = self._dealt(pool.labels, rng)
@@ -57,6 +71,9 @@ class HeldOut(Scenario):
     def _clients(
         self, data: Dataset, parts: Parts, kinds: np.ndarray | None, shifts: list[Shift], groups: np.ndarray, seed: int
     ) -> dict[Client, ClientData]:
+        if self.bags:
+            test = None if data.test is None else _bags(data.test, self.vocabulary)
+            data = replace(data, train=_bags(data.train, self.vocabulary), test=test, words=())
         if self.test == "share":
             return super()._clients(data, parts, kinds, shifts, groups, seed)
         rng = numpy_generator(seed, Purpose.DATA, 2)
@@ -74,6 +91,13 @@ class HeldOut(Scenario):
 def _taken(pool: Pool, rows: np.ndarray) -> Pool:
     index = torch.from_numpy(rows)
     return Pool(pool.inputs[index], pool.targets[index], {name: values[index] for name, values in pool.meta.items()})
+
+
+def _bags(pool: Pool, vocabulary: int) -> Pool:
+    """The counts ``(N, vocabulary)`` of each word in a sequence, and its topic as the target; what is no word counts 0."""
+    counts = torch.zeros(len(pool), vocabulary).scatter_add_(1, pool.inputs, torch.ones(pool.inputs.shape))
+    counts[:, :NO_WORDS] = 0
+    return Pool(counts, pool.meta["topic"], pool.meta)
 
 
 def _some(pool: Pool, kind: str, rng: np.random.Generator) -> np.ndarray:

@@ -19,12 +19,7 @@ from study.worlds import CLIENTS, in_files
 
 _ALIKE: Mapping[str, Any] = {"alike": True}
 _CNN: Mapping[str, Any] = {"model": "cfl-cnn", "training": Training(lr=0.1, batch=20, epochs=1)}
-_WORDS: Mapping[str, Any] = {
-    "vocabulary": 1000,
-    "length": 10,
-    "model": "study.nets:words",
-    "training": Training(lr=1.0, clip=0.25, batch=20, epochs=1),
-}
+_NEWS: Mapping[str, Any] = {"bags": True, "vocabulary": 1000, "model": "mlp", "training": Training(lr=0.3, batch=20, epochs=1)}
 
 MORE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "dirichlet-0.1": ("digits/dirichlet", {**_ALIKE, "alpha": 0.1}),
@@ -34,7 +29,8 @@ MORE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mnist-dirichlet-0.1": ("mnist/dirichlet", {**_CNN, **_ALIKE, "alpha": 0.1}),
     "mnist-shards": ("mnist/pathological", _CNN),
     "writers": ("mnist/writers", {**_CNN, "test": "share", "least": 110}),
-    "topics-4": ("ag_news/topics", _WORDS),
+    "news-dirichlet-0.5": ("ag_news/topics", {**_NEWS, **_ALIKE, "partition": "dirichlet", "alpha": 0.5}),
+    "news-classes-2": ("ag_news/topics", {**_NEWS, "partition": "classes", "groups": 2}),
     "cifar100-classes-4": ("cifar100/class-groups", {**_CNN, "sizes": ()}),
 }
 """Name -> scenario and what is changed of it. A number at the end is that of the groups, or of Dirichlet's concentration, where
@@ -91,7 +87,7 @@ def scenario(kind: str, size: str, participation: float = 1.0) -> HeldOut:
 
 
 def _settings_of(base: Scenario) -> dict[str, Any]:
-    return {"alike": False, **{field.name: getattr(base, field.name) for field in dataclasses.fields(base)}}
+    return {"alike": False, "bags": False, **{field.name: getattr(base, field.name) for field in dataclasses.fields(base)}}
 
 
 def _unequal(how: Mapping[str, Any], each: int) -> dict[str, Any]:

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from coterie.core import Note
+from coterie.data.examples import Pool
+from coterie.engines import rounds
 from coterie.methods import METHODS
 from coterie.settings import build
 
@@ -20,7 +23,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
 import regret_tables  # noqa: E402
 from study import regret, regret_summary  # noqa: E402
 from study.frozen import frozen  # noqa: E402
-from study.held_out import distinct_tests, same_sizes  # noqa: E402
+from study.held_out import _bags, distinct_tests, same_sizes  # noqa: E402
 from study.regret_summary import Worse  # noqa: E402
 from study.regret_worlds import KINDS, clients, examples, needs_files, scenario, sizes  # noqa: E402
 from study.run import lines  # noqa: E402
@@ -95,6 +98,21 @@ def test_less_concentration_means_fewer_classes() -> None:
 def test_all_examples_can_be_dealt() -> None:
     parts = same_sizes(np.arange(30) % 3, 5, 6, 0.01, np.random.default_rng(1))
     assert sorted(np.concatenate(parts).tolist()) == list(range(30))
+
+
+def test_bags_count_words_and_tell_topics() -> None:
+    pool = Pool(torch.tensor([[0, 2, 2], [3, 1, 4]]), torch.tensor([[2, 2, 3], [1, 4, 0]]), {"topic": torch.tensor([3, 1])})
+    found = _bags(pool, 5)
+    assert found.inputs.tolist() == [[0, 0, 2, 0, 0], [0, 0, 0, 1, 1]]
+    assert found.targets.tolist() == [3, 1]
+
+
+def test_topics_are_learnt_from_bags(data_folder: Path) -> None:
+    world = scenario("news-classes-2", "few").build(0, data_folder)
+    assert world.truth is not None
+    assert len(world.truth) == 2
+    *_, last = rounds.rounds(METHODS["independent"](), world, rounds=10, workers=1, eval_every=10)
+    assert (last.mean("accuracy") or 0.0) > 0.6  # two topics are 0.5 by chance
 
 
 # -- runs -----------------------------------------------------------------------------------------------------------------
