@@ -559,16 +559,18 @@ class Held:
         bounded = np.nan_to_num(losses.astype(np.float64), nan=WORST_LOSS, posinf=WORST_LOSS).clip(-WORST_LOSS, WORST_LOSS)
         return cls(models=tuple(models), count=losses.shape[1], sums=bounded.sum(axis=1), products=bounded @ bounded.T)
 
-    def difference(self, one: Candidate, other: Candidate) -> tuple[float, float] | None:
+    def difference(self, one: Candidate, other: Candidate | None) -> tuple[float, float] | None:
         """Return the mean of ``loss(one) - loss(other)`` over the examples, and its estimated variance.
 
         The variance is that of the mean, infinite for a single example. None if a model was not measured, or no example.
+        Without ``other``, the mean is that of ``loss(one)``.
         """
-        if one not in self.models or other not in self.models or not self.count:
+        known = one in self.models and (other is None or other in self.models)
+        if not known or not self.count:
             return None
-        i, j = self.models.index(one), self.models.index(other)
-        mean = float(self.sums[i] - self.sums[j]) / self.count
-        squares = float(self.products[i, i] - 2 * self.products[i, j] + self.products[j, j])
+        weights = np.array([float(model == one) - float(model == other) for model in self.models])
+        mean = float(weights @ self.sums) / self.count
+        squares = float(weights @ self.products @ weights)
         spread = max(squares - self.count * mean**2, 0.0)
         return mean, spread / (self.count - 1) / self.count if self.count > 1 else math.inf
 

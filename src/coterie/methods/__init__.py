@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.core import Method
 from coterie.methods.acfl import ACFL as ACFL
+from coterie.methods.auto import Auto as Auto
 from coterie.methods.cfl import CFL as CFL
 from coterie.methods.fedavg import FedAvg as FedAvg
 from coterie.methods.fedfa import FedFA as FedFA
@@ -27,22 +28,8 @@ from coterie.settings import SettingError, UserError, build, nearest
 METHODS: dict[str, type[Any]] = {
     method.name: method
     for method in (
-        FedAvg,
-        Independent,
-        CFL,
-        FLHC,
-        HCCT,
-        HCCTE,
-        HCCTP,
-        FedPer,
-        ACFL,
-        MAXFL,
-        FedFA,
-        IFCA,
-        FLSC,
-        SplitHalf,
-        Tuned,
-        Race,
+        *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer),
+        *(ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf, Tuned, Race),
     )
 }
 """Name -> class, in the order used in lists and tables."""

@@ -6,13 +6,13 @@ at each client; examples are paired, so what makes an example hard cancels. Afte
 
 - The *leader* serves the clients. An arm takes the lead from a simpler one if its pooled loss is lower by more than a
   standard error; methods are listed from simple to complex, and ties go to the simpler.
-- Small groups learn fast at first and may lose later. So no arm is dropped in the first ``patience`` rounds of two arms side
-  by side. Later, the difference of their losses is extrapolated to twice as many rounds (:func:`expected`). If the more
-  complex arm is not expected to be ahead, it is dropped. If it is, and the difference now is beyond noise, the simpler arm is
-  dropped. This test is sequential: look j uses the level ``level / (m j (j + 1))`` for m arms, so that all looks together
-  keep ``level``.
-- A decision is looked at again if the leader's held-out loss rises far above its lowest value, or many clients have joined:
-  then all dropped arms start again, from the leader's models.
+- Small groups learn fast at first and may lose later. So no arm is dropped before all clients have reported ``patience``
+  times on average. Later, the difference of two arms' losses is extrapolated to twice as many rounds (:func:`expected`). If
+  the more complex arm is not expected to be ahead by two standard errors, it is dropped. If it is, and the difference now is
+  beyond noise, the simpler arm is dropped. This test is sequential: look j uses the level ``level / (m j (j + 1))`` for m
+  arms, so that all looks together keep ``level``.
+- A decision is looked at again if the leader's held-out loss rises far above its lowest value (:data:`RISE`), or if many
+  clients have joined (:data:`JOINED`): then all dropped arms start again, from the mean of the leader's models.
 
 Clients are weighted by their held-out examples. A client's difference beyond the outer fences of the others (three times the
 interquartile range) counts as the fence, so that one hostile client decides nothing.
@@ -35,19 +35,28 @@ import torch
 from coterie.core import (
     Admits,
     Assignment,
+    Candidate,
     Client,
     Cohort,
     Criterion,
     Federation,
+    Held,
     Note,
     Plan,
     Replies,
     Task,
+    Training,
     group_means,
     state,
 )
 from coterie.methods.tuned import method_of
 from coterie.settings import SettingError, check, setting
+
+RISE = 1.5, 5.0
+"""A decision is looked at again if the leader's loss is this many times its lowest one, and this many standard errors more."""
+
+JOINED = 0.2
+"""A decision is looked at again if this share of the clients has joined since."""
 
 SHARED = "+"
 """Between the names of arms that use the same replies."""
@@ -61,16 +70,28 @@ class Difference:
         round: The round.
         mean: The difference.
         error: Its standard error.
+        share: Share of the clients that reported in this round.
     """
 
     round: int
     mean: float
     error: float
+    share: float = 1.0
 
     @property
     def z(self) -> float:
         """The difference in standard errors; 0 for equal models."""
         return self.mean / self.error if self.error > 0 else math.copysign(math.inf, self.mean) if self.mean else 0.0
+
+
+@state("race.facts")
+class Facts:
+    """The facts of a federation that a method needs to start, as in :class:`~coterie.core.Federation`."""
+
+    columns: Mapping[str, tuple[int, int]]
+    tensors: Mapping[str, tuple[int, int]]
+    dense: tuple[str, ...]
+    training: Training
 
 
 @state("race")
@@ -82,12 +103,17 @@ class RaceState:
         parts: Name -> the part of the last plan in which the arm's clients worked.
         ended: Arms that have ended the current round.
         round: Number of completed rounds.
-        started: Name -> the round before the arm's first round.
         seen: Two names, joined by a space -> client -> (mean of the first arm's loss less that of the second, the variance of
             this mean, number of examples), by the client's last report.
         past: Two names -> pooled differences, one per round with evidence.
         leader: The arm that serves the clients.
+        spent: Name -> number of models that clients have trained for the arm, alone or together with another arm.
         dropped: Name -> the round in which an arm was dropped.
+        decided: Clients at the time of the last decision.
+        losses: Client -> (mean held-out loss of the model that serves it, the variance of this mean, number of examples), by
+            its last report.
+        lowest: The lowest pooled loss since the last decision.
+        facts: What arms need to start again; None if a boundary hides it.
         notes: Notes of the last exchange.
     """
 
@@ -95,11 +121,15 @@ class RaceState:
     parts: Mapping[str, str] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
     round: int = 0
-    started: Mapping[str, int] = field(default_factory=dict)
-    seen: Mapping[str, Mapping[Client, tuple[float, float, int]]] = field(default_factory=dict)
+    seen: Mapping[str, Reports] = field(default_factory=dict)
     past: Mapping[str, tuple[Difference, ...]] = field(default_factory=dict)
     leader: str = ""
+    spent: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
+    decided: tuple[Client, ...] = ()
+    losses: Reports = field(default_factory=dict)
+    lowest: Difference | None = None
+    facts: Facts | None = None
     notes: tuple[Note, ...] = ()
 
 
@@ -112,7 +142,7 @@ class Race:
 
     methods: tuple[Any, ...] = setting(("fedavg", "split-half", "hcct"), "the methods, from simple to complex", method=True)
     level: float = setting(0.01, "probability of dropping an arm that is as good as the leader (α)", gt=0, lt=1)
-    patience: int = setting(12, "rounds after which an arm more complex than the leader must be ahead", ge=1)
+    patience: int = setting(12, "reports of each client, on average, before an arm is dropped", ge=1)
     holdout: float = setting(
         0.15, "share of the training examples that clients without a validation part hold out", gt=0, le=0.5
     )
@@ -147,7 +177,7 @@ class Race:
 
     def init(self, federation: Federation) -> RaceState:
         arms = {name: method.init(federation) for name, method in self.named.items()}
-        return RaceState(arms=arms, parts={n: n for n in arms}, started=dict.fromkeys(arms, 0), leader=next(iter(arms)))
+        return RaceState(arms=arms, parts={n: n for n in arms}, leader=next(iter(arms)), facts=facts(federation))
 
     def plan(self, state: RaceState, cohort: Cohort) -> Plan:
         named, plans = self.named, {}
@@ -174,40 +204,40 @@ class Race:
         return replace(task, holdout=task.holdout or self.holdout, held_out=task.held_out or report)
 
     def step(self, state: RaceState, replies: Replies) -> RaceState:
-        named, arms, parts = self.named, dict(state.arms), dict(state.parts)
+        named, arms, parts, spent = self.named, dict(state.arms), dict(state.parts), dict(state.spent)
         notes: list[Note] = []
         ended = list(state.ended)
         for part, own in replies.parts.items():
             first, *others = part.split(SHARED)
+            spent[first] = spent.get(first, 0) + len(own.clients)
             for name in (first, *others):
                 arms[name] = named[name].step(arms[name], own if name == first else as_means(own))
                 parts[name] = part
                 notes += [_of_arm(note, name) for note in named[name].explain(arms[name])]
                 ended += [name] if own.ends_round else []
-        seen = self._seen(state, replies)
-        new = replace(state, arms=arms, parts=parts, ended=tuple(ended), seen=seen, notes=tuple(notes))
+        seen, losses = self._seen(state, replies)
+        new = replace(
+            state, arms=arms, parts=parts, ended=tuple(ended), seen=seen, losses=losses, spent=spent, notes=tuple(notes)
+        )
         if set(ended) < set(arms):
             return new
         return self._judged(replace(new, ended=(), round=state.round + 1), replies)
 
-    def _seen(self, state: RaceState, replies: Replies) -> dict[str, Mapping[Client, tuple[float, float, int]]]:
-        """The differences of arms at each client, with those of this exchange."""
-        named, seen = self.named, dict(state.seen)
+    def _seen(self, state: RaceState, replies: Replies) -> tuple[dict[str, Reports], dict[Client, Report]]:
+        """The differences of arms at each client, and the losses of the leader's models, with those of this exchange."""
         at = {name: part for part in replies.parts for name in part.split(SHARED)}
-        served = {name: named[name].assignment(state.arms[name]) for name in at}
-        for one, other in pairs(at, state.arms):
-            found = dict(seen.get(f"{one} {other}", {}))
-            for client, held in replies.held.items():
-                models = []
-                for name in (one, other):
-                    part = f"{at[name]}/{served[name].part}".rstrip("/")
-                    own = client not in served[name].plain and (part, 1) in held.models
-                    models.append((part, int(own)))
-                difference = held.difference(*models)
+        served = {name: self.named[name].assignment(state.arms[name]) for name in at}
+        seen, losses = {key: dict(reports) for key, reports in state.seen.items()}, dict(state.losses)
+        for client, held in replies.held.items():
+            models = {name: serving(client, at[name], served[name], held) for name in at}
+            for one, other in pairs(at, state.arms):
+                difference = held.difference(models[one], models[other])
                 if difference is not None and math.isfinite(difference[1]):
-                    found[client] = (*difference, held.count)
-            seen[f"{one} {other}"] = found
-        return seen
+                    seen.setdefault(f"{one} {other}", {})[client] = (*difference, held.count)
+            loss = held.difference(models[state.leader], None) if state.leader in models else None
+            if loss is not None and math.isfinite(loss[1]):
+                losses[client] = (*loss, held.count)
+        return seen, losses
 
     def _judged(self, state: RaceState, replies: Replies) -> RaceState:
         """End a round: choose the leader, drop arms, and start dropped ones again."""
@@ -217,27 +247,62 @@ class Race:
         for one, other in pairs(state.arms, state.arms):
             key = f"{one} {other}"
             if state.seen.get(key):
-                past[key] = (*past.get(key, ()), pooled(state.round, state.seen[key]))
+                share = len(replies.held) / len(state.seen[key])
+                past[key] = (*past.get(key, ()), pooled(state.round, state.seen[key], min(share, 1.0)))
         state, notes = replace(state, past=past), []
         for one, other in pairs(state.arms, state.arms):
             if one in state.arms and other in state.arms:
                 found = self._compared(state, one, other)
                 if found is not None:
                     notes.append(found[1])
-                    state = without_arm(state, found[0])
+                    state = replace(without_arm(state, found[0]), decided=tuple(sorted(self.assignment(state).row)))
         leader = ahead(state)
         if leader != state.leader:
             notes.append(_lead(state, leader))
-        return replace(state, leader=leader, notes=(*state.notes, *notes))
+        return self._again(replace(state, leader=leader, notes=(*state.notes, *notes)))
+
+    def _again(self, state: RaceState) -> RaceState:
+        """Start dropped arms again if the leader's loss has risen, or many clients have joined."""
+        clients = tuple(sorted(self.assignment(state).row))
+        now = pooled(state.round, state.losses) if state.losses else None
+        low = state.lowest if now is None or (state.lowest is not None and state.lowest.mean <= now.mean) else now
+        state = replace(state, lowest=low)
+        if not state.dropped or state.facts is None or now is None or low is None:
+            return state
+        joined = len(set(clients) - set(state.decided)) >= JOINED * len(clients)
+        rose = now.mean > RISE[0] * low.mean and now.mean - low.mean > RISE[1] * math.hypot(now.error, low.error)
+        if not joined and not rose:
+            return state
+        served = self.assignment(state)
+        model = served.models[[served.row[client] for client in clients]].mean(0)
+        federation = Federation(
+            clients=clients,
+            draw=lambda i: model,
+            columns=state.facts.columns,
+            tensors=state.facts.tensors,
+            dense=state.facts.dense,
+            training=state.facts.training,
+        )
+        arms = {
+            n: m.init(federation) if n in state.dropped else state.arms[n]
+            for n, m in self.named.items()
+            if n in {*state.arms, *state.dropped}
+        }
+        why = "many clients have joined" if joined else f"the held-out loss rose from {low.mean:.3g} to {now.mean:.3g}"
+        note = Note(kind="arms", clients=clients, text=f"{why}: {', '.join(state.dropped)} starts again")
+        parts = {**{name: name for name in arms}, **state.parts}
+        return replace(
+            state, arms=arms, parts=parts, past={}, dropped={}, lowest=None, decided=clients, notes=(*state.notes, note)
+        )
 
     def _compared(self, state: RaceState, simple: str, other: str) -> tuple[str, Note] | None:
         """The arm of two that is dropped, and why; ``simple`` is the simpler of them."""
         history = state.past.get(f"{simple} {other}", ())
-        if len(history) < self.patience or not history[-1].error:  # without an error, their models are the same
+        if sum(each.share for each in history) < self.patience - 1e-6 or not history[-1].error:  # 0: the same models
             return None
-        now, later, looks = history[-1], expected(history), len(history) - self.patience + 1
-        if later <= 0:
-            text = f"{other} is dropped: after {2 * state.round} rounds it is not expected to be ahead of {simple}, which is simpler"
+        now, later, looks = history[-1], expected(history), len(history)
+        if later < 2 * now.error:
+            text = f"{other} is dropped: after {2 * state.round} rounds it is not expected to be ahead of {simple}"
             return other, _drop(state, text, now, later, ())
         bound = float(scipy.stats.norm.isf(self.level / (len(self.methods) * looks * (looks + 1))))
         beyond = Criterion(
@@ -266,12 +331,33 @@ class Race:
     def retire(self, state: RaceState, clients: tuple[Client, ...]) -> RaceState:
         gone, named = set(clients), self.named
         seen = {key: {c: v for c, v in each.items() if c not in gone} for key, each in state.seen.items()}
+        losses = {c: v for c, v in state.losses.items() if c not in gone}
         arms = {name: named[name].retire(arm, clients) for name, arm in state.arms.items()}
-        return replace(state, arms=arms, seen=seen, notes=())
+        return replace(state, arms=arms, seen=seen, losses=losses, notes=())
 
 
 # ----------------------------------------------------------------------------------------------------
 # Evidence.
+
+
+Report = tuple[float, float, int]
+"""Mean of a client's losses or differences of losses, the variance of this mean, and the number of examples."""
+
+Reports = Mapping[Client, Report]
+
+
+def facts(federation: Federation) -> Facts | None:
+    """Return what a method needs to start later; None if a boundary hides the layers."""
+    if type(federation) is not Federation:
+        return None
+    known = {name: getattr(federation, name) for name in ("columns", "tensors", "dense", "training")}
+    return Facts(**known)
+
+
+def serving(client: Client, part: str, assignment: Assignment, held: Held) -> Candidate:
+    """Return the measured model that serves a client: its personal one, or the one that it was offered."""
+    name = f"{part}/{assignment.part}".rstrip("/")
+    return name, int(client not in assignment.plain and (name, 1) in held.models)
 
 
 def pairs(names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
@@ -280,7 +366,7 @@ def pairs(names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
     return [(one, other) for i, one in enumerate(known) for other in known[i + 1 :]]
 
 
-def pooled(round: int, seen: Mapping[Client, tuple[float, float, int]]) -> Difference:
+def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
     """Return the mean difference over all held-out examples of all clients.
 
     Clients are the ones that are served, not a sample of others: the variance is that within clients.
@@ -288,12 +374,13 @@ def pooled(round: int, seen: Mapping[Client, tuple[float, float, int]]) -> Diffe
     Args:
         round: The round.
         seen: Client -> (mean difference, variance of this mean, number of examples).
+        heard: Share of these clients that reported in this round.
     """
     means, variances, counts = (np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True))
     low, high = np.quantile(means, [0.25, 0.75])
     bounded = means.clip(low - 3 * (high - low), high + 3 * (high - low))
     share = counts / counts.sum()
-    return Difference(round=round, mean=float(share @ bounded), error=float(np.sqrt(share**2 @ variances)))
+    return Difference(round=round, mean=float(share @ bounded), error=float(np.sqrt(share**2 @ variances)), share=heard)
 
 
 def expected(history: tuple[Difference, ...]) -> float:
@@ -320,14 +407,15 @@ def ahead(state: RaceState) -> str:
 def without_arm(state: RaceState, name: str) -> RaceState:
     """Return the state without an arm."""
     rest = lambda values: {key: value for key, value in values.items() if name not in key.split(" ")}  # noqa: E731
-    return replace(
+    new = replace(
         state,
         arms=rest(state.arms),
-        parts=rest(state.parts) | {f"- {name}": state.parts[name]},
+        parts={**rest(state.parts), f"({name})": state.parts[name]},  # until a plan has said that the part has ended
         seen=rest(state.seen),
         past=rest(state.past),
         dropped={**state.dropped, name: state.round},
     )
+    return new if state.leader != name else replace(new, leader=ahead(new))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -142,7 +142,9 @@ def method_of(given: Any) -> Any:
     Raises:
         SettingError: There is no such method, or a setting is not allowed.
     """
-    from coterie.methods import made
+    if not isinstance(given, str | Mapping):
+        return given
+    from coterie.methods import made  # this module is part of the list of methods
 
     return made(given)
 
