@@ -69,7 +69,7 @@ def test_what_trains() -> None:
 
 
 def test_no_task_offers_the_test_data() -> None:
-    with pytest.raises(ValueError, match="measure must be train, validation or None, got 'test'"):
+    with pytest.raises(ValueError, match="measure must be train, validation, held-out or None, got 'test'"):
         Task(offered=(0,), measure="test")  # type: ignore[arg-type]
     assert Task(offered=(0, 1), training=Training(epochs=0)).measure == "train"
 

@@ -348,12 +348,20 @@ class Stage:
     """A part of local training in which only some layers change.
 
     Attributes:
-        layers: The layers that are trained; the others, and all buffers, keep their values.
+        layers: The layers that are trained; the parameters of the others keep their values. Running statistics (BatchNorm)
+            follow the examples in every stage.
         epochs: Replaces the epochs or steps of the task's training settings, if given.
+
+    Raises:
+        ValueError: ``epochs`` is negative.
     """
 
     layers: tuple[str, ...]
     epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 0:
+            raise ValueError(f"Stage.epochs must be >= 0, got {self.epochs}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,6 +372,7 @@ class Personal:
         start: The model from which its training starts. ``"trained"``: the one that the task has just trained. ``"offered"``:
             the offered one. ``"own"``: the client's personal model, at first the offered one.
         epochs: Replaces the epochs or steps of the task's training settings, if given; 0 only copies the start.
+        layers: The layers that are trained; none for all.
         pull: Weight λ of the term ``λ/2 ||v - w||²`` that pulls the personal model v to the offered model w (Ditto).
         mixture: If given, the personal model is a mixture ``α v + (1 - α) w`` of the client's values v with the model w that
             serves it (APFL). v is trained so that the mixture with the task's trained model has a low loss. α starts at this
@@ -371,11 +380,12 @@ class Personal:
         adapt: Whether training adapts α.
 
     Raises:
-        ValueError: A field has another value.
+        ValueError: A field has another value, or the fields contradict each other.
     """
 
     start: Literal["trained", "offered", "own"] = "trained"
     epochs: int | None = None
+    layers: tuple[str, ...] = ()
     pull: float = 0.0
     mixture: float | None = None
     adapt: bool = False
@@ -383,8 +393,14 @@ class Personal:
     def __post_init__(self) -> None:
         if self.start not in ("trained", "offered", "own"):
             raise ValueError(f"Personal.start must be trained, offered or own, got {self.start!r}")
+        if not self.pull >= 0 or (self.epochs is not None and self.epochs < 0):
+            raise ValueError(f"Personal.pull and Personal.epochs must be >= 0, got {self.pull} and {self.epochs}")
         if self.mixture is not None and (self.start != "own" or not 0 <= self.mixture <= 1):
             raise ValueError("Personal.mixture must be 0 to 1, of the client's own model")
+        if self.mixture is not None and (self.pull or self.layers or self.epochs is not None):
+            raise ValueError("Personal.mixture trains both models together, without epochs, layers or a pull of its own")
+        if self.adapt and self.mixture is None:
+            raise ValueError("Personal.adapt needs Personal.mixture, got None")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,10 +415,10 @@ class Task:
         lr_round: The round (from 0) up to which the learning rate has decayed; ``None`` for the current one. With it, an
             update can be compared with those of an earlier round.
         measure: The part of its data on which the client computes losses and accuracies of the offered models before it
-            trains. ``None`` skips this if ``m == choose``, and becomes ``"train"`` otherwise.
+            trains. ``None`` skips this if ``m == choose``, and becomes ``"train"`` otherwise. ``"held-out"`` is the validation
+            part, or the share ``holdout`` of the training part at a client that has none; the reply then has the sums of
+            losses in :attr:`Replies.held` and no ``losses``.
         gradient: Reply with the full-batch gradient of the mean training loss at the offered model instead of an update.
-            ``"held-out"`` is the validation part, or the share ``holdout`` of the training part at a client that has none;
-            the reply then has the sums of losses in :attr:`Replies.held` and no ``losses``.
         holdout: The share of its training examples, always the same ones, that a client without validation examples keeps
             out of training and measures ``"held-out"`` losses on. At least one, and at most half.
         stages: Train in these stages, one after the other, instead of all layers at once.
@@ -447,6 +463,8 @@ class Task:
             raise ValueError("Task.measure held-out gives no losses to choose models by")
         if self.personal is not None and (self.gradient or self.keep):
             raise ValueError("Task.personal needs a task that trains the whole model")
+        if self.stages and (self.gradient or (self.personal is not None and self.personal.mixture is not None)):
+            raise ValueError("Task.stages needs a task that trains one model, without gradients or a mixture")
         if self.halves and not (self.trains and not self.gradient):
             raise ValueError("Task.halves needs a task that trains on updates, not gradients")
         if self.halves and self.choose < len(self.offered):
