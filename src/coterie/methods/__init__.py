@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.methods.acfl import ACFL as ACFL
+from coterie.methods.apfl import APFL as APFL
 from coterie.methods.cfl import CFL as CFL
+from coterie.methods.ditto import Ditto as Ditto
 from coterie.methods.fedavg import FedAvg as FedAvg
+from coterie.methods.fedbabu import FedBABU as FedBABU
 from coterie.methods.fedfa import FedFA as FedFA
 from coterie.methods.fedper import FedPer as FedPer
+from coterie.methods.fedrep import FedRep as FedRep
 from coterie.methods.flhc import FLHC as FLHC
 from coterie.methods.flsc import FLSC as FLSC
 from coterie.methods.hcct import HCCT as HCCT
@@ -22,7 +26,26 @@ from coterie.settings import UserError, nearest
 
 METHODS: dict[str, type[Any]] = {
     method.name: method
-    for method in (FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf)
+    for method in (
+        FedAvg,
+        Independent,
+        CFL,
+        FLHC,
+        HCCT,
+        HCCTE,
+        HCCTP,
+        FedPer,
+        FedRep,
+        FedBABU,
+        Ditto,
+        APFL,
+        ACFL,
+        MAXFL,
+        FedFA,
+        IFCA,
+        FLSC,
+        SplitHalf,
+    )
 }
 """Name -> class, in the order used in lists and tables."""
 
