@@ -392,6 +392,13 @@ def test_fedbabu_without_a_head_and_fine_tuning_is_fedavg() -> None:
         assert not kept(one)
 
 
+def test_fedbabu_with_all_layers_in_the_head_fine_tunes_the_first_model() -> None:
+    once, twice = play(FedBABU(head=2, tune_epochs=1), tried_world(), 2)
+    assert torch.equal(once.assignment.models, twice.assignment.models)
+    for c in IDS:
+        assert not torch.equal(kept(once)[c], once.assignment.models[0])
+
+
 @seeded(0)
 def test_running_statistics_follow_the_examples_in_stages() -> None:
     tried = tried_world(model=normed)
@@ -507,7 +514,8 @@ def test_a_personal_model_that_diverges_is_refused_and_under_noise_not_kept() ->
     ("method", "sentence"),
     [
         (FedRep(personal=3), "FedRep.personal must be at most the 2 layers of the model, got 3"),
-        (FedBABU(head=2), "FedBABU.head must be less than the 2 layers of the model, got 2"),
+        (FedBABU(head=3), "FedBABU.head must be at most the 2 layers of the model, got 3"),
+        (FedBABU(head=2, tune="body"), "FedBABU.tune must be full or head if FedBABU.head is all 2 layers, got body"),
     ],
 )
 def test_more_layers_than_there_are_are_refused(method: Any, sentence: str) -> None:

@@ -80,8 +80,10 @@ class FedBABU:
 
     def init(self, federation: Federation) -> FedBABUState:
         layers = tuple(federation.columns)
-        if self.head >= len(layers):
-            raise SettingError(f"FedBABU.head must be less than the {len(layers)} layers of the model, got {self.head}")
+        if self.head > len(layers):
+            raise SettingError(f"FedBABU.head must be at most the {len(layers)} layers of the model, got {self.head}")
+        if self.tune == "body" and self.head == len(layers):
+            raise SettingError(f"FedBABU.tune must be full or head if FedBABU.head is all {self.head} layers, got body")
         body, head = layers[: len(layers) - self.head], layers[len(layers) - self.head :]
         still = tuple(federation.columns[layer] for layer in head)
         return FedBABUState(clients=federation.clients, model=federation.draw(0), body=body, head=head, still=still)
