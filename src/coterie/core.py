@@ -1122,7 +1122,7 @@ def group_means(
 # The position of a run, and the events of a round.
 
 
-Kept = Mapping[str, Mapping[Client, torch.Tensor]]
+Kept = Mapping[str, Mapping[Client, "torch.Tensor"]]  # a string: reading commands start without torch
 """Name of a plan's part -> client -> its own values, see :class:`Position`."""
 
 
