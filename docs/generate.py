@@ -26,6 +26,7 @@ import example_source
 import experiment_tables
 import problem_tables
 import published_tables
+import regret_tables
 import study_tables
 import suggest_table
 from measured import (
@@ -182,6 +183,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "experiments": experiment_tables.experiments,
     "experiment": experiment_tables.experiment,
     **study_tables.PARTS,
+    **regret_tables.PARTS,
     **suggest_table.PARTS,
     **problem_tables.PARTS,
     **example_source.PARTS,

@@ -11,5 +11,5 @@ def frozen(settings: Mapping[str, Any], kind: str, method: str) -> dict[str, Any
 
     settings: what ``settings.toml`` holds.
     """
-    own = settings["frozen-by-world"].get(kind, {}).get(method, {})
+    own = settings.get("frozen-by-world", {}).get(kind, {}).get(method, {})
     return {**settings["frozen"][method], **own}

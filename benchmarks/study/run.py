@@ -27,7 +27,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coterie.core import Groups, as_groups
+from coterie.core import Groups, Method, Note, Round, as_groups
+from coterie.data.world import World
 from coterie.engines import rounds
 from coterie.methods import METHODS
 from coterie.report.summary import agreement
@@ -67,26 +68,26 @@ def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
     """One run, as :data:`KEY` says it."""
     kind, size, participation, method, how, seed = run
     world = scenario(kind, size, participation).build(seed, folder)
+    row, _, _ = followed(build(METHODS[method], how), world, seed, SETTINGS["rounds"])
+    return {**dict(zip(KEY, run, strict=True)), **row}
+
+
+def followed(method: Method[Any], world: World, seed: int, last: int) -> tuple[dict[str, Any], Round, list[Note]]:
+    """Run a method in a world for ``last`` rounds: what is written of any run, its last round, and the notes of all."""
     clients, began = sorted(set(world.clients) - set(world.attacks)), time.perf_counter()
     truth = None if world.truth is None else among(world.truth, clients)
-    made = build(METHODS[method], how)
-    right, false, total = None, False, 0
-    options = {"rounds": SETTINGS["rounds"], "seed": seed, "workers": 1, "eval_every": 1000, "robust": AS_PUBLISHED}
-    for done in rounds.rounds(made, world, **options):
+    right, false, total, notes = None, False, 0, list[Note]()
+    options = {"rounds": last, "seed": seed, "workers": 1, "eval_every": 1000, "robust": AS_PUBLISHED}
+    for done in rounds.rounds(method, world, **options):
         total += done.bytes_up + done.bytes_down
+        notes += done.notes
         if truth is None:
             continue
         groups = among(done.assignment.groups, clients)
         right = (right or done.number) if groups == truth else None
         false = false or cut(groups, truth)
     honest = [score["accuracy"] for client, score in (done.scores or {}).items() if client not in done.adversaries]
-    return {
-        "kind": kind,
-        "size": size,
-        "participation": participation,
-        "method": method,
-        "settings": how,
-        "seed": seed,
+    row = {
         "ari": agreement(among(done.assignment.groups, clients), truth),
         "groups": len(done.assignment.groups),
         "true_groups": len(truth) if truth else None,
@@ -97,6 +98,7 @@ def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
         "bytes": total,
         "seconds": round(time.perf_counter() - began, 2),
     }
+    return row, done, notes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -415,12 +415,12 @@ class Task:
         lr_round: The round (from 0) up to which the learning rate has decayed; ``None`` for the current one. With it, an
             update can be compared with those of an earlier round.
         measure: The part of its data on which the client computes losses and accuracies of the offered models before it
-            trains. ``None`` skips this if ``m == choose``, and becomes ``"train"`` otherwise. ``"held-out"`` is the validation
-            part, or the share ``holdout`` of the training part at a client that has none; the reply then has the sums of
-            losses in :attr:`Replies.held` and no ``losses``.
+            trains. ``None`` skips this if ``m == choose``, and becomes ``"train"`` otherwise.
         gradient: Reply with the full-batch gradient of the mean training loss at the offered model instead of an update.
-        holdout: The share of its training examples, always the same ones, that a client without validation examples keeps
-            out of training and measures ``"held-out"`` losses on. At least one, and at most half.
+        held_out: Reply with sums of the losses, on held-out examples, of the model from which the client starts and of its
+            personal model, see :attr:`Replies.held`. Held-out examples are the client's validation part.
+        holdout: The share of its training examples, always the same ones, that a client without a validation part holds out
+            of training. At least one, and at most half.
         stages: Train in these stages, one after the other, instead of all layers at once.
         personal: Train a model for the client itself as well.
         halves: Train twice from the same model, on two disjoint random halves of the data, and reply with both updates.
@@ -444,10 +444,11 @@ class Task:
     training: Training | None = None
     epochs: int | None = None
     lr_round: int | None = None
-    measure: Literal["train", "validation", "held-out"] | None = None
+    measure: Literal["train", "validation"] | None = None
     gradient: bool = False
     halves: bool = False
     keep: tuple[str, ...] = ()
+    held_out: bool = False
     holdout: float = 0.0
     stages: tuple[Stage, ...] = ()
     personal: Personal | None = None
@@ -455,12 +456,10 @@ class Task:
     def __post_init__(self) -> None:
         if not 1 <= self.choose <= len(self.offered):
             raise ValueError(f"Task.choose must be 1 to the {len(self.offered)} models offered, got {self.choose}")
-        if self.measure not in (None, "train", "validation", "held-out"):
+        if self.measure not in (None, "train", "validation"):
             raise ValueError(
-                f"Task.measure must be train, validation, held-out or None, got {self.measure!r}; test data are for evaluation"
+                f"Task.measure must be train, validation or None, got {self.measure!r}; test data are for evaluation only"
             )
-        if self.measure == "held-out" and self.choose < len(self.offered):
-            raise ValueError("Task.measure held-out gives no losses to choose models by")
         if self.personal is not None and (self.gradient or self.keep):
             raise ValueError("Task.personal needs a task that trains the whole model")
         if self.stages and (self.gradient or (self.personal is not None and self.personal.mixture is not None)):
@@ -547,8 +546,8 @@ class Plan:
 
 
 Candidate = tuple[str, int]
-"""The name of a plan's part, and the position of a model among those that it offers to a client; behind the last one is the
-client's personal model, if it trains one."""
+"""The name of a plan's part, and 0 for the model from which a client starts in it, or 1 for the personal model that it
+trains in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -593,6 +592,8 @@ class Held:
 
     def within(self, part: str) -> Held:
         """Return the sums of one part's models, under its own names of them."""
+        if not part:
+            return self
         at = [i for i, (name, _) in enumerate(self.models) if name == part or name.startswith(f"{part}/")]
         names = tuple((self.models[i][0][len(part) :].lstrip("/"), self.models[i][1]) for i in at)
         return replace(self, models=names, sums=self.sums[at], products=self.products[np.ix_(at, at)])
@@ -627,6 +628,7 @@ class Replies:
         claimed: Client -> the number of examples that it reports, if it counts for fewer.
         scaled: Client -> the factor by which its update was scaled down.
         held: Client -> the sums of its held-out losses, if tasks asked for these.
+        ends_round: Whether the exchange ended the round, as far as the plan is concerned.
         parts: Name -> the replies to a part of the plan.
 
     Example:
@@ -653,6 +655,7 @@ class Replies:
     scaled: Mapping[Client, float] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
     held: Mapping[Client, Held] = field(default_factory=dict)
+    ends_round: bool = True
     parts: Mapping[str, Replies] = field(default_factory=dict)
 
     def __repr__(self) -> str:

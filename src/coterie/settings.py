@@ -46,6 +46,7 @@ def setting(
     multiple: int | None = None,
     bits: int = 64,
     advanced: bool = False,
+    method: bool = False,
 ) -> Any:
     """Make a dataclass field with a sentence ``doc`` and limits.
 
@@ -59,6 +60,7 @@ def setting(
         choices: The value must be one of these.
         multiple: The value must be a positive multiple of this number.
         bits: The greatest number of bits of an integer; TOML's have 64.
+        method: The value is a method, or its name; the class that has the setting checks it.
         advanced: Few users need to change the setting: lists show it after the others, and mark it.
 
     Returns:
@@ -70,6 +72,8 @@ def setting(
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "choices": None if choices is None else tuple(choices)}
     limits["multiple"] = multiple
     metadata = {"doc": doc, "limits": {k: v for k, v in limits.items() if v is not None}, "bits": bits, "advanced": advanced}
+    if method:
+        del metadata["limits"]
     if isinstance(default, (dict, list)):
         raise TypeError("a setting's default is immutable")
     return dataclasses.field(default=default, metadata=metadata)
@@ -184,6 +188,7 @@ def describe(hint: Any) -> str:
     if typing.get_origin(hint) is tuple:
         return f"a list ({describe(typing.get_args(hint)[0])} each)"
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a string", type(None): "none"}
+    words[Any] = "a method: its name, or a table of its name and settings"
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
@@ -353,7 +358,8 @@ def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return plain(value)
+        name = getattr(type(value), "name", None)  # a method has one
+        return {**({} if name is None else {"name": name}), **plain(value)}
     if isinstance(value, tuple):
         return [_value(v) for v in value]
     return "none" if value is None else value

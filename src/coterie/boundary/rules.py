@@ -123,7 +123,7 @@ class Boundary:
             SettingError: The plan asks for losses under noise, or for single columns under a map of the whole row.
         """
         tasks = set(plan.tasks.values())
-        if self.noise and any(task.measure for task in tasks):
+        if self.noise and any(task.measure or task.held_out for task in tasks):
             raise self._measured(name)
         if self.rotation in WHOLE_ROW:
             if any(task.keep and set(task.keep) != set(layout.columns) for task in tasks):

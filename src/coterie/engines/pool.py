@@ -405,8 +405,12 @@ class ClientPool:
         if not (task.halves and halvable):
             return [whole]
         halves = [replace(job, half=0), replace(job, half=1, slot=next(slots))]
-        more = task.personal is not None or task.measure == "held-out"
-        return [*halves, replace(whole, aside=True, task=replace(task, halves=False))] if more else halves
+        more = task.personal is not None or task.held_out
+        if not more:
+            return halves
+        trains = task.personal is not None and task.personal.start == "trained"
+        rest = replace(task, halves=False) if trains else replace(task, halves=False, training=None, epochs=0)
+        return [*halves, replace(whole, aside=True, task=rest)]
 
     def _jobs(self, client_jobs: Sequence[ClientJob]) -> list[list[ClientJob]]:
         """Form blocks of clients that can train together, and jobs of one client for the others.

@@ -335,7 +335,7 @@ def _nested(plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping
     """The replies to a plan that is part ``name`` of another one, or that one itself."""
     own = {client: inner for client, each in sorted(held.items()) if (inner := each.within(name)).models}
     if not plan.parts:
-        return replace(replies[name], held=own)
+        return replace(replies[name], held=own, ends_round=plan.ends_round)
     parts = {part: _nested(inner, f"{name}/{part}".lstrip("/"), replies, held) for part, inner in plan.parts.items()}
     examples = {c: n for each in parts.values() for c, n in zip(each.clients, each.examples, strict=True)}
     return Replies(
@@ -346,6 +346,7 @@ def _nested(plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping
         claimed={c: n for each in parts.values() for c, n in each.claimed.items()},
         scaled={c: factor for each in parts.values() for c, factor in each.scaled.items()},
         held=own,
+        ends_round=plan.ends_round,
         parts=parts,
     )
 
@@ -781,7 +782,7 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
             sizes[task.keep] = wire.columns(task)
         parameters, others = sizes[task.keep]
         row = parameters + others
-        if row or task.measure:
+        if row or task.measure or task.held_out:
             updates = task.trains * (2 if task.halves else 1)
             up += updates * wire.bytes_of(parameters, others) + _reply_numbers(task, wire) * NUMBER
             down += len(task.offered) * row * NUMBER
@@ -809,7 +810,7 @@ def as_sent(plan: Plan, replies: Replies) -> Plan:
 def evaluations(plan: Plan) -> int:
     """Number of measurements that a plan asks for: one client, one model."""
     tasks = [task for _, part in plan.leaves() for task in part.tasks.values()]
-    return sum(len(task.offered) + (task.personal is not None) for task in tasks if task.measure)
+    return sum(len(task.offered) for task in tasks if task.measure) + held_models(plan).total()
 
 
 def held_models(plan: Plan) -> Counter[Client]:
@@ -817,14 +818,14 @@ def held_models(plan: Plan) -> Counter[Client]:
     count: Counter[Client] = Counter()
     for _, part in plan.leaves():
         for client, task in part.tasks.items():
-            if task.measure == "held-out":
-                count[client] += len(task.offered) + (task.personal is not None)
+            if task.held_out:
+                count[client] += 1 + (task.personal is not None)
     return count
 
 
 def _reply_numbers(task: Task, wire: Wire) -> int:
     """Numbers in a reply besides the update: the example count, choices, loss and accuracy per model."""
-    measured = 2 * len(task.offered) if task.measure in ("train", "validation") else 0
+    measured = 2 * len(task.offered) if task.measure else 0
     choice = task.choose if task.choose < len(task.offered) else 0
     return wire.counts + measured + choice
 

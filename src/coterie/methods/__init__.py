@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from coterie.core import Method
 from coterie.methods.acfl import ACFL as ACFL
 from coterie.methods.apfl import APFL as APFL
 from coterie.methods.cfl import CFL as CFL
@@ -21,8 +23,10 @@ from coterie.methods.hcct import HCCTP as HCCTP
 from coterie.methods.ifca import IFCA as IFCA
 from coterie.methods.independent import Independent as Independent
 from coterie.methods.maxfl import MAXFL as MAXFL
+from coterie.methods.race import Race as Race
 from coterie.methods.split_half import SplitHalf as SplitHalf
-from coterie.settings import UserError, nearest
+from coterie.methods.tuned import Tuned as Tuned
+from coterie.settings import SettingError, UserError, build, nearest
 
 METHODS: dict[str, type[Any]] = {
     method.name: method
@@ -45,6 +49,8 @@ METHODS: dict[str, type[Any]] = {
         IFCA,
         FLSC,
         SplitHalf,
+        Tuned,
+        Race,
     )
 }
 """Name -> class, in the order used in lists and tables."""
@@ -62,3 +68,27 @@ def method_class(name: str) -> type[Any]:
     if name not in METHODS:
         raise UserError(f"there is no method {name!r}{nearest(name, METHODS)} (known: {', '.join(METHODS)})")
     return METHODS[name]
+
+
+def made(given: Any) -> Any:
+    """Return a method from its name, from a table of its name and settings, or as it is.
+
+    Args:
+        given: The name, the table or the method.
+
+    Raises:
+        UserError: There is no such method, or a setting is not allowed.
+
+    Example:
+        >>> made({"name": "ifca", "models": 3})
+        IFCA(models=3, initial='distinct', initial_epochs=0, restarts=1, restart_rounds=5, fraction=1.0, averaging='models',
+        ...
+    """
+    if isinstance(given, str):
+        return method_class(given)()
+    if isinstance(given, Mapping):
+        settings = dict(given)
+        return build(method_class(str(settings.pop("name", ""))), settings)
+    if type(given) in METHODS.values() or isinstance(given, Method):
+        return given
+    raise SettingError(f"a method is a name, a table with a name, or an object with the five functions, got {given!r:.60}")

@@ -226,9 +226,9 @@ class _FirstRounds:
         for client, task in plan.tasks.items():
             data, how, parts = self.world.clients[client], task.how(self.world.training), 1 + task.halves
             held = len(data.validation) or task.holdout * len(data.train)
-            parts_of = {"train": len(data.train), "validation": len(data.validation), "held-out": held}
-            models = len(task.offered) + (task.personal is not None)
-            sums["measured"] += self.share * models * parts_of.get(task.measure or "", 0)
+            measured = {None: 0, "train": len(data.train), "validation": len(data.validation)}[task.measure]
+            models = task.held_out * (1 + (task.personal is not None))
+            sums["measured"] += self.share * (len(task.offered) * measured + models * held)
             if task.trains:
                 part = len(data.train) // parts
                 more = _second(task, how, len(data.train))

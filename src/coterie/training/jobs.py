@@ -27,8 +27,8 @@ class Reply:
         row: The update ``(d,)``, or None if nothing was trained.
         own: The client's personal model ``(d,)``, if the task trains one.
         weight: The weight of ``own`` in a mixture with the offered model; None without a mixture.
-        held: Losses of each offered model, and of the personal one, on each held-out example, ``(m, examples)``; None if the
-            task does not ask for them.
+        held: Losses of the model from which training started, and of the personal one, on each held-out example,
+            ``(m, examples)``; None if the task does not ask for them.
     """
 
     chosen: tuple[int, ...]
@@ -76,12 +76,13 @@ def answer(learner: Learner, job: Job) -> Reply:
         The reply. Its row is the trained model minus the start, or the gradient if the task asks for it.
     """
     with seeded(*job.key, 1):  # a separate key: dropout and the order of batches are independent
-        start, scores, best = _start(learner, job)
+        begun = _start(learner, job)
+        start = begun[0]
         update, own, personal = None, None, job.task.personal
         if job.task.gradient:
             update = learner.gradient(start, job.data.train)
         elif personal is not None and personal.mixture is not None:
-            return _mixed(learner, job, start, scores, best)
+            return _mixed(learner, job, begun)
         elif job.task.trains:
             gen = generator(*job.key)
             update = learner.train(start, job.data.train, job.training, job.lr, gen, stages=job.task.stages) - start
@@ -89,7 +90,7 @@ def answer(learner: Learner, job: Job) -> Reply:
             begin, how, pull = _second(job, personal, start, update)
             gen, stages = generator(*job.key, 3), _stages(personal)
             own = learner.train(begin, job.data.train, how, job.lr, gen, stages=stages, pull=pull)
-    return _reply(learner, job, scores, best, update, own)
+    return _reply(learner, job, begun, update, own)
 
 
 def _second(job: Job, personal: Personal, start: Tensor, update: Tensor | None) -> tuple[Tensor, Training, Pull | None]:
@@ -105,14 +106,15 @@ def _stages(personal: Personal) -> tuple[Stage, ...]:
     return (Stage(layers=personal.layers),) if personal.layers else ()
 
 
-def _mixed(learner: Learner, job: Job, start: Tensor, scores: Sequence[Scores], best: Sequence[int]) -> Reply:
+def _mixed(learner: Learner, job: Job, begun: Begun) -> Reply:
     """Train the model and the client's part of a mixture together."""
+    start = begun[0]
     personal, gen = job.task.personal, generator(*job.key)
     assert personal is not None
     assert personal.mixture is not None
     own, weight = (start, personal.mixture) if job.own is None or job.weight is None else (job.own, job.weight)
     trained, own, weight = learner.train_mixture(start, own, weight, job.data.train, job.training, job.lr, gen, personal.adapt)
-    return _reply(learner, job, scores, best, trained - start, own, weight)
+    return _reply(learner, job, begun, trained - start, own, weight)
 
 
 def parts(job: Job, least: int) -> tuple[Job, ...]:
@@ -202,8 +204,8 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
         trained = block.train(splits, jobs[0].training, jobs[0].lr, gens, stages=jobs[0].task.stages)
     updates = [row.cpu() - start for row, start in zip(trained, starts, strict=True)]
     own = [None] * len(jobs) if personal is None else _personal_together(learner, jobs, personal, starts, updates)
-    for job, update, mine, (_, scores, best) in zip(jobs, updates, own, begun, strict=True):
-        yield _reply(learner, job, scores, best, update, mine)
+    for job, update, mine, each in zip(jobs, updates, own, begun, strict=True):
+        yield _reply(learner, job, each, update, mine)
 
 
 def _personal_together(
@@ -220,10 +222,14 @@ def _personal_together(
     return list(trained.cpu().clone())
 
 
-def _start(learner: Learner, job: Job) -> tuple[Tensor, list[Scores], list[int]]:
+Begun = tuple[Tensor, list[Scores], list[int]]
+"""The row from which a client trains, its measurements, and the positions of the models it chose."""
+
+
+def _start(learner: Learner, job: Job) -> Begun:
     """The row from which a client trains, its measurements, and the positions of the models it chose."""
     scores = []
-    if job.task.measure in ("train", "validation"):
+    if job.task.measure is not None:
         part = job.data.train if job.task.measure == "train" else job.data.validation
         scores = [learner.measure(row, part) for row in job.offered]
     count = len(job.offered)
@@ -235,16 +241,16 @@ def _start(learner: Learner, job: Job) -> tuple[Tensor, list[Scores], list[int]]
 def _reply(
     learner: Learner,
     job: Job,
-    scores: Sequence[Scores],
-    best: Sequence[int],
+    begun: Begun,
     row: Tensor | None,
     own: Tensor | None = None,
     weight: float | None = None,
 ) -> Reply:
     objective, held = learner.objective, None
-    if job.task.measure == "held-out":
-        served = () if own is None else (own if weight is None else job.offered[0] + weight * (own - job.offered[0]),)
-        held = torch.stack([learner.losses(model, job.data.validation) for model in (*job.offered, *served)])
+    start, scores, best = begun
+    if job.task.held_out:
+        served = () if own is None else (own if weight is None else start + weight * (own - start),)
+        held = torch.stack([learner.losses(model, job.data.validation) for model in (start, *served)])
     metric = objective.named[objective.main]
     share = metric.share and metric.better == "greater"
     return Reply(

@@ -1,0 +1,156 @@
+"""A scenario whose clients hold out validation data, and are tested on examples that nobody trains on.
+
+The test parts of the named scenarios are small where a data set is: of scikit-learn's 1,797 digits, 20 clients of 80 examples
+leave 197 to test, which are ten for each. Here all of them test every client, each as its group sees them, and where clients
+differ in their classes, in the proportions of the client's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from coterie.core import Client
+from coterie.data.examples import Dataset, Pool
+from coterie.data.objective import Objective
+from coterie.data.partition import Parts
+from coterie.data.scenario import Scenario
+from coterie.data.shift import Shift
+from coterie.data.world import ClientData, Split, World
+from coterie.models import nets
+from coterie.randomness import Purpose, numpy_generator
+from coterie.settings import setting
+
+SKEWED = ("dirichlet", "classes", "shards")
+"""Partitions by which clients differ in their classes."""
+
+TESTS = 1000
+"""Most test examples of a client."""
+
+TOPICS, NO_WORDS = 4, 2
+"""Topics of AG News, and tokens that are no words: the first ones, for unknown words and for the end of an article."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut(Scenario):
+    """A scenario that deals a part of the pool, and tests on the others or on upstream's test pool."""
+
+    dealt: int | None = setting(None, "examples that all clients share to train on; none: all that upstream trains on", ge=1)
+    alike: bool = setting(False, "all clients have the same number of examples, see same_sizes (dirichlet)")
+    bags: bool = setting(False, "tell the topic from how often each word occurs, instead of the next word (ag_news)")
+
+    def _honest(self, seed: int, folder: Path | str | None) -> World:
+        world = super()._honest(seed, folder)
+        if not self.bags:
+            return world
+        model = nets.factory(self.model, (self.vocabulary,), TOPICS)
+        return replace(world, model=model, objective=Objective(metrics=("accuracy",)))
+
+    def _parts(self, pool: Pool, rng: np.random.Generator) -> tuple[Parts, np.ndarray | None]:
+        rows = self._dealt(pool.labels, rng)
+        some = pool if rows is None else _taken(pool, rows)
+        if self.alike:
+            parts, kinds = same_sizes(some.labels, self.clients, self.samples or 1, self.alpha, rng), None
+        else:
+            parts, kinds = super()._parts(some, rng)
+        return parts if rows is None else [rows[part] for part in parts], kinds
+
+    def _dealt(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+        """The rows that clients share; None if all. Of shards, as many of each class as are whole shards."""
+        if self.partition != "shards":
+            return None if self.dealt is None else rng.permutation(len(labels))[: self.dealt]
+        classes, counts = np.unique(labels, return_counts=True)
+        most = counts.min() if self.dealt is None else min(counts.min(), self.dealt // len(classes))
+        each = most - most % (self.clients * self.shards // len(classes))
+        return np.concatenate([rng.permutation(np.flatnonzero(labels == label))[:each] for label in classes])
+
+    def _clients(
+        self, data: Dataset, parts: Parts, kinds: np.ndarray | None, shifts: list[Shift], groups: np.ndarray, seed: int
+    ) -> dict[Client, ClientData]:
+        if self.bags:
+            test = None if data.test is None else _bags(data.test, self.vocabulary)
+            data = replace(data, train=_bags(data.train, self.vocabulary), test=test, words=())
+        if self.test == "share":
+            return super()._clients(data, parts, kinds, shifts, groups, seed)
+        rng = numpy_generator(seed, Purpose.DATA, 2)
+        if data.test is None:
+            spare = np.setdiff1d(np.arange(len(data.train)), np.concatenate(parts))
+            data = replace(data, test=_taken(data.train, spare))
+        if self.partition in SKEWED:
+            clients = super()._clients(data, parts, kinds, shifts, groups, seed)
+            return {client: _in_proportion(own, rng) for client, own in clients.items()}
+        assert data.test is not None
+        data = replace(data, test=_taken(data.test, _some(data.test, self.partition, rng)))
+        return super()._clients(data, parts, kinds, shifts, groups, seed)
+
+
+def _taken(pool: Pool, rows: np.ndarray) -> Pool:
+    index = torch.from_numpy(rows)
+    return Pool(pool.inputs[index], pool.targets[index], {name: values[index] for name, values in pool.meta.items()})
+
+
+def _bags(pool: Pool, vocabulary: int) -> Pool:
+    """The counts ``(N, vocabulary)`` of each word in a sequence, and its topic as the target; what is no word counts 0."""
+    counts = torch.zeros(len(pool), vocabulary).scatter_add_(1, pool.inputs, torch.ones(pool.inputs.shape))
+    counts[:, :NO_WORDS] = 0
+    return Pool(counts, pool.meta["topic"], pool.meta)
+
+
+def _some(pool: Pool, kind: str, rng: np.random.Generator) -> np.ndarray:
+    """At most :data:`TESTS` rows of each kind, such as the domain."""
+    kinds = pool.meta[kind].numpy() if kind in pool.meta else np.zeros(len(pool), int)
+    each = [rng.permutation(np.flatnonzero(kinds == one))[:TESTS] for one in np.unique(kinds)]
+    return np.sort(np.concatenate(each))
+
+
+def _in_proportion(own: ClientData, rng: np.random.Generator) -> ClientData:
+    """A client whose test data, all of the test pool, have been drawn in the proportions of its own classes.
+
+    A class of which there are too few gives each of its examples several times, so that it counts for its share.
+    """
+    assert isinstance(own.test.targets, torch.Tensor)
+    mine = torch.cat([own.train.targets, own.validation.targets]).numpy()
+    there = own.test.targets.numpy()
+    classes, counts = np.unique(mine, return_counts=True)
+    size = min(TESTS, len(there))
+    quotas = np.diff(np.round(np.cumsum(counts) * size / counts.sum()).astype(int), prepend=0)
+    rows = [np.resize(rng.permutation(np.flatnonzero(there == one)), n) for one, n in zip(classes, quotas, strict=True)]
+    chosen = torch.from_numpy(np.sort(np.concatenate(rows)))
+    return replace(own, test=Split(own.test.inputs, own.test.index[chosen], own.test.targets[chosen]))
+
+
+def same_sizes(labels: np.ndarray, clients: int, each: int, alpha: float, rng: np.random.Generator) -> Parts:
+    """Give every client ``each`` examples, whose classes are of shares drawn from ``Dirichlet(alpha)`` for each client.
+
+    Clients take an example in turn, in a new random order each time. A class of which nothing is left is drawn no more.
+
+    Args:
+        labels: Labels ``(N,)`` of the examples, N >= clients * each.
+        clients: Number of clients.
+        each: Examples of a client.
+        alpha: Concentration of the Dirichlet distribution.
+        rng: Draws the shares and the examples.
+
+    Returns:
+        Positions of each client.
+    """
+    classes = np.unique(labels)
+    left = [list(rng.permutation(np.flatnonzero(labels == label))) for label in classes]
+    shares = rng.dirichlet(np.full(len(classes), alpha), clients)
+    parts: list[list[int]] = [[] for _ in range(clients)]
+    for _ in range(each):
+        for client in rng.permutation(clients):
+            able = shares[client] * [bool(some) for some in left]
+            if not able.sum() > 0:
+                able = np.array([float(len(some)) for some in left])
+            parts[client].append(left[rng.choice(len(classes), p=able / able.sum())].pop())
+    return [np.array(part) for part in parts]
+
+
+def distinct_tests(clients: Mapping[Client, ClientData]) -> list[int]:
+    """The number of different test examples of each client, by id."""
+    return [len(torch.unique(clients[client].test.index)) for client in sorted(clients)]

@@ -1,0 +1,411 @@
+"""Race: several methods side by side, judged by the losses of their models on the same held-out examples.
+
+Each method is an *arm* with its own state. In a round, clients carry out the tasks of all arms. They report sums of held-out
+losses of the arms' models, and of their products, from which the server has the mean difference of two arms and its variance
+at each client; examples are paired, so what makes an example hard cancels. After each round:
+
+- The *leader* serves the clients. An arm takes the lead from a simpler one if its pooled loss is lower by more than a
+  standard error; methods are listed from simple to complex, and ties go to the simpler.
+- Small groups learn fast at first and may lose later. So no arm is dropped in the first ``patience`` rounds of two arms side
+  by side. Later, the difference of their losses is extrapolated to twice as many rounds (:func:`expected`). If the more
+  complex arm is not expected to be ahead, it is dropped. If it is, and the difference now is beyond noise, the simpler arm is
+  dropped. This test is sequential: look j uses the level ``level / (m j (j + 1))`` for m arms, so that all looks together
+  keep ``level``.
+- A decision is looked at again if the leader's held-out loss rises far above its lowest value, or many clients have joined:
+  then all dropped arms start again, from the leader's models.
+
+Clients are weighted by their held-out examples. A client's difference beyond the outer fences of the others (three times the
+interquartile range) counts as the fence, so that one hostile client decides nothing.
+
+An arm with one model for all that equals the models which another arm offers in a round, such as FedAvg beside a method that
+has not split yet, uses that arm's replies and costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy
+import torch
+
+from coterie.core import (
+    Admits,
+    Assignment,
+    Client,
+    Cohort,
+    Criterion,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    group_means,
+    state,
+)
+from coterie.methods.tuned import method_of
+from coterie.settings import SettingError, check, setting
+
+SHARED = "+"
+"""Between the names of arms that use the same replies."""
+
+
+@state("race.difference")
+class Difference:
+    """Held-out loss of one arm less that of another, pooled over clients.
+
+    Attributes:
+        round: The round.
+        mean: The difference.
+        error: Its standard error.
+    """
+
+    round: int
+    mean: float
+    error: float
+
+    @property
+    def z(self) -> float:
+        """The difference in standard errors; 0 for equal models."""
+        return self.mean / self.error if self.error > 0 else math.copysign(math.inf, self.mean) if self.mean else 0.0
+
+
+@state("race")
+class RaceState:
+    """State of a race.
+
+    Attributes:
+        arms: Name -> state of each method that still runs, from simple to complex.
+        parts: Name -> the part of the last plan in which the arm's clients worked.
+        ended: Arms that have ended the current round.
+        round: Number of completed rounds.
+        started: Name -> the round before the arm's first round.
+        seen: Two names, joined by a space -> client -> (mean of the first arm's loss less that of the second, the variance of
+            this mean, number of examples), by the client's last report.
+        past: Two names -> pooled differences, one per round with evidence.
+        leader: The arm that serves the clients.
+        dropped: Name -> the round in which an arm was dropped.
+        notes: Notes of the last exchange.
+    """
+
+    arms: Mapping[str, Any]
+    parts: Mapping[str, str] = field(default_factory=dict)
+    ended: tuple[str, ...] = ()
+    round: int = 0
+    started: Mapping[str, int] = field(default_factory=dict)
+    seen: Mapping[str, Mapping[Client, tuple[float, float, int]]] = field(default_factory=dict)
+    past: Mapping[str, tuple[Difference, ...]] = field(default_factory=dict)
+    leader: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race:
+    """Several methods side by side; one that falls behind on held-out data is dropped."""
+
+    name: ClassVar[str] = "race"
+    measures: ClassVar[bool] = True
+
+    methods: tuple[Any, ...] = setting(("fedavg", "split-half", "hcct"), "the methods, from simple to complex", method=True)
+    level: float = setting(0.01, "probability of dropping an arm that is as good as the leader (α)", gt=0, lt=1)
+    patience: int = setting(12, "rounds after which an arm more complex than the leader must be ahead", ge=1)
+    holdout: float = setting(
+        0.15, "share of the training examples that clients without a validation part hold out", gt=0, le=0.5
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        given = [self.methods] if isinstance(self.methods, str | Mapping) else self.methods
+        object.__setattr__(self, "methods", tuple(method_of(one) for one in given))
+        if not self.methods:
+            raise SettingError("race.methods must name at least one method")
+
+    @property
+    def asks(self) -> tuple[Task, ...]:
+        """Tasks of later rounds that the first round may not have."""
+        return tuple(self._held(task) for arm in self.methods for task in getattr(arm, "asks", ()))
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """Name -> method; two of the same name get numbers."""
+        named: dict[str, Any] = {}
+        for method in self.methods:
+            inner = getattr(method, "method", None)
+            name = base = f"{method.name}-{inner.name}" if inner is not None else method.name
+            number = 1
+            while name in named:
+                number += 1
+                name = f"{base}-{number}"
+            named[name] = method
+        return named
+
+    # -- the contract ---------------------------------------------------------------------------------------------------
+
+    def init(self, federation: Federation) -> RaceState:
+        arms = {name: method.init(federation) for name, method in self.named.items()}
+        return RaceState(arms=arms, parts={n: n for n in arms}, started=dict.fromkeys(arms, 0), leader=next(iter(arms)))
+
+    def plan(self, state: RaceState, cohort: Cohort) -> Plan:
+        named, plans = self.named, {}
+        for name, arm in state.arms.items():
+            if name not in state.ended:
+                plan = named[name].plan(arm, cohort)
+                plans[name] = self._with_held(plan)
+        parts = shared(plans)
+        used = {*parts, *(state.parts[name] for name in state.ended)}
+        return Plan(
+            models=torch.zeros(0, next(iter(plans.values())).models.shape[1]),
+            tasks={},
+            parts=parts,
+            ended=tuple(sorted({*state.parts.values()} - used)),
+            ends_round=all(plan.ends_round for plan in plans.values()),
+        )
+
+    def _with_held(self, plan: Plan) -> Plan:
+        """The plan with reports of held-out losses in exchanges that end a round, in which clients get the arm's models."""
+        tasks = {c: self._held(task, plan.ends_round) for c, task in plan.tasks.items()}
+        return replace(plan, tasks=tasks, parts={name: self._with_held(part) for name, part in plan.parts.items()})
+
+    def _held(self, task: Task, report: bool = True) -> Task:
+        return replace(task, holdout=task.holdout or self.holdout, held_out=task.held_out or report)
+
+    def step(self, state: RaceState, replies: Replies) -> RaceState:
+        named, arms, parts = self.named, dict(state.arms), dict(state.parts)
+        notes: list[Note] = []
+        ended = list(state.ended)
+        for part, own in replies.parts.items():
+            first, *others = part.split(SHARED)
+            for name in (first, *others):
+                arms[name] = named[name].step(arms[name], own if name == first else as_means(own))
+                parts[name] = part
+                notes += [_of_arm(note, name) for note in named[name].explain(arms[name])]
+                ended += [name] if own.ends_round else []
+        seen = self._seen(state, replies)
+        new = replace(state, arms=arms, parts=parts, ended=tuple(ended), seen=seen, notes=tuple(notes))
+        if set(ended) < set(arms):
+            return new
+        return self._judged(replace(new, ended=(), round=state.round + 1), replies)
+
+    def _seen(self, state: RaceState, replies: Replies) -> dict[str, Mapping[Client, tuple[float, float, int]]]:
+        """The differences of arms at each client, with those of this exchange."""
+        named, seen = self.named, dict(state.seen)
+        at = {name: part for part in replies.parts for name in part.split(SHARED)}
+        served = {name: named[name].assignment(state.arms[name]) for name in at}
+        for one, other in pairs(at, state.arms):
+            found = dict(seen.get(f"{one} {other}", {}))
+            for client, held in replies.held.items():
+                models = []
+                for name in (one, other):
+                    part = f"{at[name]}/{served[name].part}".rstrip("/")
+                    own = client not in served[name].plain and (part, 1) in held.models
+                    models.append((part, int(own)))
+                difference = held.difference(*models)
+                if difference is not None and math.isfinite(difference[1]):
+                    found[client] = (*difference, held.count)
+            seen[f"{one} {other}"] = found
+        return seen
+
+    def _judged(self, state: RaceState, replies: Replies) -> RaceState:
+        """End a round: choose the leader, drop arms, and start dropped ones again."""
+        if not replies.held:
+            return state
+        past = dict(state.past)
+        for one, other in pairs(state.arms, state.arms):
+            key = f"{one} {other}"
+            if state.seen.get(key):
+                past[key] = (*past.get(key, ()), pooled(state.round, state.seen[key]))
+        state, notes = replace(state, past=past), []
+        for one, other in pairs(state.arms, state.arms):
+            if one in state.arms and other in state.arms:
+                found = self._compared(state, one, other)
+                if found is not None:
+                    notes.append(found[1])
+                    state = without_arm(state, found[0])
+        leader = ahead(state)
+        if leader != state.leader:
+            notes.append(_lead(state, leader))
+        return replace(state, leader=leader, notes=(*state.notes, *notes))
+
+    def _compared(self, state: RaceState, simple: str, other: str) -> tuple[str, Note] | None:
+        """The arm of two that is dropped, and why; ``simple`` is the simpler of them."""
+        history = state.past.get(f"{simple} {other}", ())
+        if len(history) < self.patience or not history[-1].error:  # without an error, their models are the same
+            return None
+        now, later, looks = history[-1], expected(history), len(history) - self.patience + 1
+        if later <= 0:
+            text = f"{other} is dropped: after {2 * state.round} rounds it is not expected to be ahead of {simple}, which is simpler"
+            return other, _drop(state, text, now, later, ())
+        bound = float(scipy.stats.norm.isf(self.level / (len(self.methods) * looks * (looks + 1))))
+        beyond = Criterion(
+            f"{simple} less {other}, in standard errors", now.z, ">", bound, "level", "beyond noise", "within noise"
+        )
+        if not beyond.held:
+            return None
+        return simple, _drop(state, f"{simple} is dropped: {other} is ahead beyond noise", now, later, (beyond,))
+
+    def assignment(self, state: RaceState) -> Assignment:
+        base = self.named[state.leader].assignment(state.arms[state.leader])
+        return replace(base, part=f"{state.parts[state.leader]}/{base.part}".rstrip("/"))
+
+    def explain(self, state: RaceState) -> tuple[Note, ...]:
+        return state.notes
+
+    def admit(self, state: RaceState, clients: tuple[Client, ...]) -> RaceState:
+        named = self.named
+        for name in state.arms:
+            if not isinstance(named[name], Admits):
+                raise SettingError(
+                    f"race.methods: {named[name].name} cannot take newcomers: it has no methods admit and retire"
+                )
+        return replace(state, arms={name: named[name].admit(arm, clients) for name, arm in state.arms.items()}, notes=())
+
+    def retire(self, state: RaceState, clients: tuple[Client, ...]) -> RaceState:
+        gone, named = set(clients), self.named
+        seen = {key: {c: v for c, v in each.items() if c not in gone} for key, each in state.seen.items()}
+        arms = {name: named[name].retire(arm, clients) for name, arm in state.arms.items()}
+        return replace(state, arms=arms, seen=seen, notes=())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Evidence.
+
+
+def pairs(names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
+    """Return all pairs of ``names``; the first of each pair comes first in ``order``."""
+    known = [name for name in order if name in set(names)]
+    return [(one, other) for i, one in enumerate(known) for other in known[i + 1 :]]
+
+
+def pooled(round: int, seen: Mapping[Client, tuple[float, float, int]]) -> Difference:
+    """Return the mean difference over all held-out examples of all clients.
+
+    Clients are the ones that are served, not a sample of others: the variance is that within clients.
+
+    Args:
+        round: The round.
+        seen: Client -> (mean difference, variance of this mean, number of examples).
+    """
+    means, variances, counts = (np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True))
+    low, high = np.quantile(means, [0.25, 0.75])
+    bounded = means.clip(low - 3 * (high - low), high + 3 * (high - low))
+    share = counts / counts.sum()
+    return Difference(round=round, mean=float(share @ bounded), error=float(np.sqrt(share**2 @ variances)))
+
+
+def expected(history: tuple[Difference, ...]) -> float:
+    """Return the difference to be expected after twice as many rounds, linear in the logarithm of the rounds.
+
+    The slope is that of a least-squares line through the later half of the differences.
+    """
+    late = history[len(history) // 2 :]
+    x, y = np.log([each.round for each in late]), np.array([each.mean for each in late])
+    x = x - x.mean()
+    return history[-1].mean + math.log(2) * float(x @ y / (x @ x)) if len(late) > 1 else history[-1].mean
+
+
+def ahead(state: RaceState) -> str:
+    """Return the arm with the lowest loss; an arm takes the lead from a simpler one by more than a standard error."""
+    leader = next(iter(state.arms))
+    for name in state.arms:
+        history = state.past.get(f"{leader} {name}")
+        if history and history[-1].z > 1:
+            leader = name
+    return leader
+
+
+def without_arm(state: RaceState, name: str) -> RaceState:
+    """Return the state without an arm."""
+    rest = lambda values: {key: value for key, value in values.items() if name not in key.split(" ")}  # noqa: E731
+    return replace(
+        state,
+        arms=rest(state.arms),
+        parts=rest(state.parts) | {f"- {name}": state.parts[name]},
+        seen=rest(state.seen),
+        past=rest(state.past),
+        dropped={**state.dropped, name: state.round},
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Arms that use the same replies.
+
+
+def shared(plans: Mapping[str, Plan]) -> dict[str, Plan]:
+    """Return the parts of a plan; an arm that may use the replies of another one has no part of its own.
+
+    Args:
+        plans: Name of an arm -> its plan.
+
+    Returns:
+        Name of an arm, or names joined by :data:`SHARED` -> plan.
+    """
+    carried: dict[str, str] = {}
+    for name, plan in plans.items():
+        hosts = [host for host, other in plans.items() if host != name and host not in carried and _serves(other, plan)]
+        if hosts and name not in carried.values():
+            carried[name] = hosts[0]
+    names = {host: SHARED.join((host, *(n for n, h in carried.items() if h == host))) for host in plans if host not in carried}
+    return {names[host]: plans[host] for host in names}
+
+
+def _serves(host: Plan, guest: Plan) -> bool:
+    """Whether the replies to ``host`` are those to ``guest``, which trains one model at all of the same clients."""
+    if host.parts or guest.parts or len(guest.models) != 1 or guest.need != "mean" or host.need != "rows" or host.sketch:
+        return False
+    if host.tasks.keys() != guest.tasks.keys() or host.weighting != guest.weighting or host.ends_round != guest.ends_round:
+        return False
+    plain = {
+        replace(task, offered=(0,), halves=False, training=None if task.halves else task.training)
+        for task in host.tasks.values()
+    }
+    if plain != set(guest.tasks.values()) or len({task.offered for task in host.tasks.values()}) != 1:
+        return False
+    (row,) = next(iter(host.tasks.values())).offered
+    return torch.allclose(host.models[row], guest.models[0], rtol=1e-4, atol=1e-6)
+
+
+def as_means(replies: Replies) -> Replies:
+    """Return replies with rows as those to a plan of one model that needs means."""
+    means, heard = group_means(replies, [replies.clients])
+    chosen = ((0,),) * len(replies.clients)
+    return replace(replies, chosen=chosen, means=means, heard=heard, updates=None, halves=None)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Notes.
+
+
+def _of_arm(note: Note, name: str) -> Note:
+    return replace(note, text=f"{name}: {note.text}")
+
+
+def _numbers(state: RaceState) -> dict[str, float]:
+    found = {}
+    for key, history in state.past.items():
+        one, other = key.split(" ")
+        found[f"loss of {one} less {other}"] = history[-1].mean
+        found[f"standard error of {one} less {other}"] = history[-1].error
+    return found
+
+
+def _everyone(state: RaceState) -> tuple[Client, ...]:
+    return tuple(sorted({client for each in state.seen.values() for client in each}))
+
+
+def _lead(state: RaceState, leader: str) -> Note:
+    key = next((key for key in state.past if set(key.split(" ")) == {leader, state.leader}), None)
+    text = f"{leader} serves the clients"
+    if key is not None:
+        now = state.past[key][-1]
+        text += f": its held-out loss is lower by {abs(now.mean):.3g} ± {now.error:.2g} than that of {state.leader}"
+    return Note(kind="lead", clients=_everyone(state), text=text, numbers=_numbers(state))
+
+
+def _drop(state: RaceState, text: str, now: Difference, later: float, criteria: tuple[Criterion, ...]) -> Note:
+    numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **_numbers(state)}
+    text += f" (difference of held-out losses {now.mean:.3g} ± {now.error:.2g}, expected {later:.3g})"
+    return Note(kind="drop", clients=_everyone(state), text=text, criteria=criteria, numbers=numbers)

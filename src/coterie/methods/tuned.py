@@ -1,0 +1,190 @@
+"""Tuned: any method, and a personal model at each client that serves it where held-out loss says that it pays.
+
+In each round a client trains as the method asks. Then it trains on, for ``epochs`` more passes over its data: the result is
+its personal model, which stays at the client. The client reports the sums of the losses of both models on its held-out
+examples, that of the method and its own. With FedAvg this is FedAvg with fine-tuning, which has the regret of one model with
+a personal part (G. Cheng, K. Chadha, J. Duchi, "Federated Asymptotics: a model to compare federated learning algorithms",
+arXiv 2108.07313; K. Wang et al., "Federated Evaluation of On-device Personalization", arXiv 1910.10252).
+
+Fine-tuning raises the mean and can harm some clients (arXiv 2206.09262). So the personal model is served only where it
+pays. Few held-out examples say little about a single client. Therefore the gain of each client is shrunk towards the mean
+gain of its group, by empirical Bayes: ``m_i = (τ² d_i + v_i μ) / (τ² + v_i)``, with the client's mean difference of losses d_i
+and its variance v_i, the group's mean μ weighted by the precisions, and the variance τ² between clients by the method of
+moments (R. DerSimonian, N. Laird, "Meta-analysis in clinical trials", 1986). A client is served by its own model if
+``m_i < 0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from coterie.core import Admits, Assignment, Client, Cohort, Federation, Note, Personal, Plan, Replies, Task, state
+from coterie.settings import SettingError, check, setting
+
+
+@state("tuned")
+class TunedState:
+    """State of a method with personal models.
+
+    Attributes:
+        inner: State of the method.
+        gains: Client -> mean of its personal model's held-out loss less that of the method's model, and the variance of this
+            mean, by the last report of the client.
+        own: Clients that are served by their personal models, sorted.
+        notes: Notes of the last exchange.
+    """
+
+    inner: Any
+    gains: Mapping[Client, tuple[float, float]] = field(default_factory=dict)
+    own: tuple[Client, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """Any method, and a fine-tuned model for each client that it serves better."""
+
+    name: ClassVar[str] = "tuned"
+    measures: ClassVar[bool] = True
+
+    method: Any = setting("fedavg", "the method whose models are tuned", method=True)
+    epochs: int = setting(3, "passes over a client's data, after those of the round, that make its personal model", ge=0)
+    start: Literal["trained", "own"] = setting(
+        "trained",
+        "trained: the personal model is trained on from the round's; own: it continues from round to round (Ditto)",
+        choices=("trained", "own"),
+    )
+    pull: float = setting(0.0, "weight of the term that pulls a personal model to the method's (λ of Ditto)", ge=0)
+    holdout: float = setting(
+        0.15, "share of the training examples that clients without a validation part hold out", gt=0, le=0.5
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        object.__setattr__(self, "method", method_of(self.method))
+
+    @property
+    def asks(self) -> tuple[Task, ...]:
+        """Tasks of later rounds that the first round may not have."""
+        return tuple(self._tuned(task) for task in (Task(offered=(0,)), *getattr(self.method, "asks", ())))
+
+    @property
+    def fraction(self) -> float:
+        """Share of the clients that the method asks in a round."""
+        return float(getattr(self.method, "fraction", 1.0))
+
+    # -- the contract ---------------------------------------------------------------------------------------------------
+
+    def init(self, federation: Federation) -> TunedState:
+        return TunedState(inner=self.method.init(federation))
+
+    def plan(self, state: TunedState, cohort: Cohort) -> Plan:
+        return self._with_personal(self.method.plan(state.inner, cohort))
+
+    def _with_personal(self, plan: Plan) -> Plan:
+        """The plan, in which clients train a personal model too, also in the parts of the plan."""
+        tasks = {c: self._tuned(task) if plan.ends_round else self._held(task) for c, task in plan.tasks.items()}
+        return replace(plan, tasks=tasks, parts={name: self._with_personal(part) for name, part in plan.parts.items()})
+
+    def _tuned(self, task: Task) -> Task:
+        """A task that makes a personal model, unless it makes no model, or already makes values that stay at the client."""
+        if not task.trains or task.gradient or task.keep or task.personal is not None:
+            return self._held(task)
+        personal = Personal(start=self.start, epochs=self.epochs, pull=self.pull)
+        return replace(self._held(task), held_out=True, personal=personal)
+
+    def _held(self, task: Task) -> Task:
+        return replace(task, holdout=task.holdout or self.holdout)
+
+    def step(self, state: TunedState, replies: Replies) -> TunedState:
+        inner = self.method.step(state.inner, replies)
+        part = self.method.assignment(inner).part
+        found = {c: held.difference((part, 1), (part, 0)) for c, held in replies.held.items()}
+        gains = {**state.gains, **{c: gain for c, gain in found.items() if gain is not None}}
+        new = replace(state, inner=inner, gains=gains, notes=())
+        return self._chosen(new) if any(found.values()) else new
+
+    def _chosen(self, state: TunedState) -> TunedState:
+        """Decide for each client by which model it is served."""
+        groups = self.method.assignment(state.inner).groups
+        served = {c for group in groups for c in group}
+        expected = {c: gain for group in groups for c, gain in shrunk(state.gains, group).items()}
+        own = tuple(sorted(c for c, gain in expected.items() if gain < 0))
+        note = _note(expected, own, set(state.own)) if set(own) != set(state.own) & served else None
+        return replace(state, own=own, notes=() if note is None else (note,))
+
+    def assignment(self, state: TunedState) -> Assignment:
+        base = self.method.assignment(state.inner)
+        return replace(base, plain=tuple(c for c in sorted(base.row) if c in base.plain or c not in set(state.own)))
+
+    def explain(self, state: TunedState) -> tuple[Note, ...]:
+        return (*self.method.explain(state.inner), *state.notes)
+
+    def admit(self, state: TunedState, clients: tuple[Client, ...]) -> TunedState:
+        if not isinstance(self.method, Admits):
+            raise SettingError(f"tuned.method {self.method.name} cannot take newcomers: it has no methods admit and retire")
+        return replace(state, inner=self.method.admit(state.inner, clients), notes=())
+
+    def retire(self, state: TunedState, clients: tuple[Client, ...]) -> TunedState:
+        gone = set(clients)
+        gains = {c: gain for c, gain in state.gains.items() if c not in gone}
+        own = tuple(c for c in state.own if c not in gone)
+        return replace(state, inner=self.method.retire(state.inner, clients), gains=gains, own=own, notes=())
+
+
+def method_of(given: Any) -> Any:
+    """Return a method from its name, from a table of its name and settings, or as it is.
+
+    Raises:
+        SettingError: There is no such method, or a setting is not allowed.
+    """
+    from coterie.methods import made
+
+    return made(given)
+
+
+def shrunk(gains: Mapping[Client, tuple[float, float]], group: Iterable[Client]) -> dict[Client, float]:
+    """Return the expected gain of each client of a group, shrunk towards the group's mean.
+
+    Args:
+        gains: Client -> mean difference of losses and the variance of this mean. Clients without one have no expected gain.
+        group: The clients.
+
+    Returns:
+        Client -> expected difference of losses; below zero where the personal model is better.
+
+    Example:
+        >>> shrunk({1: (-0.3, 0.01), 2: (-0.3, 0.01), 3: (0.1, 1.0)}, [1, 2, 3])[3] < 0  # its own evidence is weak
+        True
+    """
+    known = [c for c in group if c in gains and np.isfinite(gains[c]).all()]
+    if not known:
+        return {}
+    means, variances = np.array([gains[c] for c in known]).T
+    floor = max(float(variances.max()), 1e-12) * 1e-6  # equal losses have no variance
+    precise = 1 / (variances + floor)
+    common = float(precise @ means / precise.sum())
+    excess = float(precise @ (means - common) ** 2) - (len(known) - 1)
+    scale = float(precise.sum() - (precise**2).sum() / precise.sum())
+    between = max(excess / scale, 0.0) if scale > 0 else 0.0
+    weight = 1 / (variances + floor + between)
+    mean = float(weight @ means / weight.sum())
+    expected = (between * means + (variances + floor) * mean) / (between + variances + floor)
+    return dict(zip(known, map(float, expected), strict=True))
+
+
+def _note(expected: Mapping[Client, float], own: tuple[Client, ...], before: set[Client]) -> Note:
+    gain = float(np.mean([expected[c] for c in own])) if own else 0.0
+    text = f"{len(own)} of {len(expected)} clients are served by their personal models"
+    text += f", which lower held-out loss by {-gain:.3g} on average" if own else ": no lower held-out loss is expected"
+    return Note(
+        kind="tune",
+        clients=tuple(sorted(expected)),
+        text=text,
+        numbers={"own": float(len(own)), "before": float(len(before)), "gain": gain},
+        values={"expected difference of held-out losses": expected},
+    )
