@@ -96,9 +96,9 @@ def test_a_personal_model_that_contradicts_itself_is_refused(how: dict[str, Any]
 def test_stages_are_of_one_model() -> None:
     stage, mixture = Stage(layers=("fc",)), Personal(start="own", mixture=0.5)
     for how in ({"gradient": True}, {"personal": mixture}):
-        with pytest.raises(ValueError, match="Task.stages needs a task that trains one model"):
+        with pytest.raises(ValueError, match=r"Task\.stages needs a task that trains one model"):
             Task(offered=(0,), stages=(stage,), **how)
-    with pytest.raises(ValueError, match="Stage.epochs must be >= 0, got -1"):
+    with pytest.raises(ValueError, match=r"Stage\.epochs must be >= 0, got -1"):
         Stage(layers=("fc",), epochs=-1)
 
 
