@@ -15,7 +15,9 @@ from coterie.core import (
     STATES,
     Cohort,
     Federation,
+    Personal,
     Replies,
+    Stage,
     Task,
     Training,
     as_groups,
@@ -72,6 +74,32 @@ def test_no_task_offers_the_test_data() -> None:
     with pytest.raises(ValueError, match="measure must be train, validation or None, got 'test'"):
         Task(offered=(0,), measure="test")  # type: ignore[arg-type]
     assert Task(offered=(0, 1), training=Training(epochs=0)).measure == "train"
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"epochs": -1}, "must be >= 0, got 0.0 and -1"),
+        ({"pull": -0.5}, "must be >= 0, got -0.5 and None"),
+        ({"mixture": 0.5}, "must be 0 to 1, of the client's own model"),
+        ({"mixture": 1.5, "start": "own"}, "must be 0 to 1, of the client's own model"),
+        ({"mixture": 0.5, "start": "own", "pull": 1.0}, "without epochs, layers or a pull of its own"),
+        ({"mixture": 0.5, "start": "own", "layers": ("fc",)}, "without epochs, layers or a pull of its own"),
+        ({"adapt": True}, "Personal.adapt needs Personal.mixture, got None"),
+    ],
+)
+def test_a_personal_model_that_contradicts_itself_is_refused(how: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Personal(**how)
+
+
+def test_stages_are_of_one_model() -> None:
+    stage, mixture = Stage(layers=("fc",)), Personal(start="own", mixture=0.5)
+    for how in ({"gradient": True}, {"personal": mixture}):
+        with pytest.raises(ValueError, match=r"Task\.stages needs a task that trains one model"):
+            Task(offered=(0,), stages=(stage,), **how)
+    with pytest.raises(ValueError, match=r"Stage\.epochs must be >= 0, got -1"):
+        Stage(layers=("fc",), epochs=-1)
 
 
 # -- cohorts ----------------------------------------------------------------------------------------------------------

@@ -348,12 +348,20 @@ class Stage:
     """A part of local training in which only some layers change.
 
     Attributes:
-        layers: The layers that are trained; the others, and all buffers, keep their values.
+        layers: The layers that are trained; the parameters of the others keep their values. Running statistics (BatchNorm)
+            follow the examples in every stage.
         epochs: Replaces the epochs or steps of the task's training settings, if given.
+
+    Raises:
+        ValueError: ``epochs`` is negative.
     """
 
     layers: tuple[str, ...]
     epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 0:
+            raise ValueError(f"Stage.epochs must be >= 0, got {self.epochs}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,6 +372,7 @@ class Personal:
         start: The model from which its training starts. ``"trained"``: the one that the task has just trained. ``"offered"``:
             the offered one. ``"own"``: the client's personal model, at first the offered one.
         epochs: Replaces the epochs or steps of the task's training settings, if given; 0 only copies the start.
+        layers: The layers that are trained; none for all.
         pull: Weight λ of the term ``λ/2 ||v - w||²`` that pulls the personal model v to the offered model w (Ditto).
         mixture: If given, the personal model is a mixture ``α v + (1 - α) w`` of the client's values v with the model w that
             serves it (APFL). v is trained so that the mixture with the task's trained model has a low loss. α starts at this
@@ -371,11 +380,12 @@ class Personal:
         adapt: Whether training adapts α.
 
     Raises:
-        ValueError: A field has another value.
+        ValueError: A field has another value, or the fields contradict each other.
     """
 
     start: Literal["trained", "offered", "own"] = "trained"
     epochs: int | None = None
+    layers: tuple[str, ...] = ()
     pull: float = 0.0
     mixture: float | None = None
     adapt: bool = False
@@ -383,8 +393,14 @@ class Personal:
     def __post_init__(self) -> None:
         if self.start not in ("trained", "offered", "own"):
             raise ValueError(f"Personal.start must be trained, offered or own, got {self.start!r}")
+        if not self.pull >= 0 or (self.epochs is not None and self.epochs < 0):
+            raise ValueError(f"Personal.pull and Personal.epochs must be >= 0, got {self.pull} and {self.epochs}")
         if self.mixture is not None and (self.start != "own" or not 0 <= self.mixture <= 1):
             raise ValueError("Personal.mixture must be 0 to 1, of the client's own model")
+        if self.mixture is not None and (self.pull or self.layers or self.epochs is not None):
+            raise ValueError("Personal.mixture trains both models together, without epochs, layers or a pull of its own")
+        if self.adapt and self.mixture is None:
+            raise ValueError("Personal.adapt needs Personal.mixture, got None")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -446,6 +462,8 @@ class Task:
             )
         if self.personal is not None and (self.gradient or self.keep):
             raise ValueError("Task.personal needs a task that trains the whole model")
+        if self.stages and (self.gradient or (self.personal is not None and self.personal.mixture is not None)):
+            raise ValueError("Task.stages needs a task that trains one model, without gradients or a mixture")
         if self.halves and not (self.trains and not self.gradient):
             raise ValueError("Task.halves needs a task that trains on updates, not gradients")
         if self.halves and self.choose < len(self.offered):
@@ -1109,7 +1127,7 @@ def group_means(
 # The position of a run, and the events of a round.
 
 
-Kept = Mapping[str, Mapping[Client, torch.Tensor]]
+Kept = Mapping[str, Mapping[Client, "torch.Tensor"]]  # a string: reading commands start without torch
 """Name of a plan's part -> client -> its own values, see :class:`Position`."""
 
 

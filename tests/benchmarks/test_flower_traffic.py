@@ -36,7 +36,7 @@ PER_MESSAGE, PER_ARRAY = 2000, 900
 """Bytes besides an array's numbers, at most: benchmarks/results/flower-traffic.json has 1,541 and 844 of FedAvg's replies,
 where a session's and an object's name go along; losses, choices and a longer task come on top."""
 
-KEEPING = ("independent", "fedper", "hcct-p")
+KEEPING = ("independent", "fedper", "fedrep", "hcct-p")
 """Methods whose clients have layers of their own."""
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from coterie.methods import (
     ACFL,
+    APFL,
     CFL,
     FLHC,
     FLSC,
@@ -18,9 +19,12 @@ from coterie.methods import (
     IFCA,
     MAXFL,
     METHODS,
+    Ditto,
     FedAvg,
+    FedBABU,
     FedFA,
     FedPer,
+    FedRep,
     Independent,
     SplitHalf,
 )
@@ -31,6 +35,10 @@ EXAMPLES: Mapping[str, Any] = {
     "cfl": CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1, fraction=0.5),
     "flhc": FLHC(warmup=1, fraction=0.6, threshold=None, groups=2),
     "fedper": FedPer(fraction=0.5),
+    "fedrep": FedRep(head_epochs=2, fraction=0.5),
+    "fedbabu": FedBABU(tune_epochs=1, tune="head"),
+    "ditto": Ditto(pull=0.5, fraction=0.5),
+    "apfl": APFL(fraction=0.6),
     "hcct": HCCT(),
     "hcct-e": HCCTE(one_shot=True),
     "hcct-p": HCCTP(fraction=0.6),

@@ -25,7 +25,7 @@ from small import mlp, normed, spoiled, world
 MAPS = [name for name in ROTATIONS if name != "none"]
 SIZES = (20, 12, 50, 9)
 BLOCK = 16
-BY_LAYERS = ("acfl", "fedper", "hcct-e", "hcct-p")
+BY_LAYERS = ("acfl", "fedbabu", "fedper", "fedrep", "hcct-e", "hcct-p")
 """Methods that look at single layers, or leave them at the client."""
 
 

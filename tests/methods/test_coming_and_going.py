@@ -40,15 +40,17 @@ def test_weights_sum_to_one_whoever_answers(name: str) -> None:
         for client in played.replies.clients if before is not None else ():
             model = after[client].clone()
             for columns in kept:
-                model[columns] = target[columns]  # the client's own, which no server averages
+                model[columns] = target[columns]  # no server averages these
             still = torch.equal(after[client], before[client])
             assert still or torch.allclose(model, target, atol=1e-5), (client, played.notes)
         before = after
 
 
 def _kept(method: Any, world: Pull) -> set[str]:
-    plan = method.plan(method.init(world.federation()), Cohort(present=world.clients, exchange=0, seed=0))
-    return {layer for task in plan.tasks.values() for layer in task.keep}
+    """Layers that stay at the clients, and those that no stage of training changes."""
+    tasks = method.plan(method.init(world.federation()), Cohort(present=world.clients, exchange=0, seed=0)).tasks.values()
+    still = {layer for t in tasks if t.stages for layer in world.columns if not any(layer in s.layers for s in t.stages)}
+    return still | {layer for task in tasks for layer in task.keep}
 
 
 def served(played: Any) -> dict[int, torch.Tensor]:

@@ -73,9 +73,9 @@ def test_some_clients_represent_all(monkeypatch: pytest.MonkeyPatch) -> None:
         assert few.memory == pytest.approx(whole.memory, rel=0.1)
 
 
-def timed(**settings: Any) -> float:
-    """The estimated seconds of FedAvg if each example takes one second, in training and in tests, and nothing else counts."""
-    one = experiment("fedavg", rounds=4, **settings)
+def timed(method: str | dict[str, Any] = "fedavg", **settings: Any) -> float:
+    """The estimated seconds of a method if each example takes one second, in training and in tests, and nothing else counts."""
+    one = experiment(method, rounds=4, **settings)
     costs = _Costs(task=0.0, trained=1.0, tried=1.0, width=settings.get("width") or 1)
     return _FirstRounds(one, one.methods[0], one.world(0), costs, FOREVER).estimate().seconds
 
@@ -91,6 +91,24 @@ def test_training_and_tests_are_shared_among_workers() -> None:
     assert timed(eval_every=4) == pytest.approx(training + sum(tests.values()), abs=1.0)
     steps = timed(training={"steps": 3, "batch": 5}, eval_every=4)
     assert steps == pytest.approx(4 * len(world.clients) * 15 + sum(tests.values()), abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "epochs"),
+    [
+        ({"name": "fedrep", "head_epochs": 7}, 7 + 3),  # the scenario trains for 3 epochs
+        ({"name": "fedrep", "head_epochs": 7, "body_epochs": 2}, 9),
+        ({"name": "fedbabu", "tune_epochs": 4}, 3 + 4),
+        ({"name": "ditto"}, 3 + 3),
+        ({"name": "ditto", "epochs": 1}, 3 + 1),
+        ({"name": "apfl"}, 3 + 3),
+    ],
+)
+def test_stages_and_personal_models_take_time(method: dict[str, Any], epochs: int) -> None:
+    world = experiment("fedavg").world(0)
+    assert world.training.epochs == 3
+    examples, tests = sum(len(data.train) for data in world.clients.values()), sum(len(d.test) for d in world.clients.values())
+    assert timed(method, eval_every=4) == pytest.approx(4 * epochs * examples + tests, abs=1.0)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "independent", "ifca", "hcct", {"name": "cfl", "split_rounds": [2]}, "acfl"])

@@ -492,7 +492,7 @@ def _collude(pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> 
 def _keep(pool: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
     """Move the layers that stay at a client from its update into ``kept``, and its personal model."""
     task = plan.tasks[client]
-    if answer.own is not None:
+    if answer.own is not None and torch.isfinite(answer.own).all():  # with noise, no refusal reveals that it is not
         kept[client] = answer.own.clone()
     if not task.keep or answer.update is None:
         return

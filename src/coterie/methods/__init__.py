@@ -7,11 +7,15 @@ from typing import Any
 
 from coterie.core import Method
 from coterie.methods.acfl import ACFL as ACFL
-from coterie.methods.auto import Auto as Auto
+        *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU),
+        *(ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf, Tuned, Race),
 from coterie.methods.cfl import CFL as CFL
+from coterie.methods.ditto import Ditto as Ditto
 from coterie.methods.fedavg import FedAvg as FedAvg
+from coterie.methods.fedbabu import FedBABU as FedBABU
 from coterie.methods.fedfa import FedFA as FedFA
 from coterie.methods.fedper import FedPer as FedPer
+from coterie.methods.fedrep import FedRep as FedRep
 from coterie.methods.flhc import FLHC as FLHC
 from coterie.methods.flsc import FLSC as FLSC
 from coterie.methods.hcct import HCCT as HCCT
@@ -28,7 +32,7 @@ from coterie.settings import SettingError, UserError, build, nearest
 METHODS: dict[str, type[Any]] = {
     method.name: method
     for method in (
-        *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer),
+        *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU),
         *(ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf, Tuned, Race),
     )
 }

@@ -223,7 +223,7 @@ class Race:
             return new
         return self._judged(replace(new, ended=(), round=state.round + 1), replies)
 
-    def _seen(self, state: RaceState, replies: Replies) -> tuple[dict[str, Reports], dict[Client, Report]]:
+    def _seen(self, state: RaceState, replies: Replies) -> tuple[Mapping[str, Reports], Reports]:
         """The differences of arms at each client, and the losses of the leader's models, with those of this exchange."""
         at = {name: part for part in replies.parts for name in part.split(SHARED)}
         served = {name: self.named[name].assignment(state.arms[name]) for name in at}

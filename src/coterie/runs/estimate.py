@@ -92,12 +92,30 @@ def together(estimates: Sequence[Estimate], seeds: int) -> Estimate:
     return Estimate(method="all", memory=max(one.memory for one in estimates), **sums)
 
 
-def _second(task: Task, how: Training) -> float:
-    """Passes over the training examples for a client's personal model, and for an update that halves do not give it."""
+def _seen(how: Training, size: int, epochs: int | None = None) -> int:
+    """Examples in the steps of one training on ``size`` examples; ``epochs`` replaces the epochs or steps if given."""
+    if epochs is None and how.steps is not None:
+        return how.steps * min(how.batch or size, size)
+    return size * (how.epochs if epochs is None else epochs)
+
+
+def _update(task: Task, how: Training, size: int) -> int:
+    """Examples in the steps that give one update, in all stages."""
+    return sum(_seen(how, size, stage.epochs) for stage in task.stages) if task.stages else _seen(how, size)
+
+
+def _second(task: Task, how: Training, size: int) -> int:
+    """Examples in the steps for a client's personal model, and for an update that halves do not give it."""
     if task.personal is None:
-        return 0.0
-    passes = how.epochs if task.personal.epochs is None else task.personal.epochs
-    return passes + (how.epochs if task.halves or task.personal.mixture is not None else 0)
+        return 0
+    return _seen(how, size, task.personal.epochs) + (_update(task, how, size) if task.halves else 0)
+
+
+def _one_step(task: Task, how: Training) -> Task:
+    """The task with one step in each stage, and one for a personal model."""
+    personal = task.personal and replace(task.personal, epochs=None)
+    stages = tuple(replace(stage, epochs=None) for stage in task.stages)
+    return replace(task, training=replace(how, steps=1), epochs=None, stages=stages, personal=personal)
 
 
 class _Costs(NamedTuple):
@@ -213,11 +231,10 @@ class _FirstRounds:
             sums["measured"] += self.share * (len(task.offered) * measured + models * held)
             if task.trains:
                 part = len(data.train) // parts
-                each = how.epochs * part if how.steps is None else how.steps * min(how.batch or part, part)
-                more = _second(task, how) * len(data.train)
+                more = _second(task, how, len(data.train))
                 sums["tasks"] += self.share * (parts + (more > 0))
-                sums["passes"] += self.share * ((part if task.gradient else parts * each) + more)
-                tasks[client] = replace(task, training=replace(how, steps=1), epochs=None)
+                sums["passes"] += self.share * ((part if task.gradient else parts * _update(task, how, part)) + more)
+                tasks[client] = _one_step(task, how)
         return replace(plan, tasks=tasks, parts={name: self._shortened(part, sums) for name, part in plan.parts.items()})
 
     def _ended(self, done: Round) -> dict[str, float]:

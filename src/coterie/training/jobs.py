@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.core import Personal, Task, Training
+from coterie.core import Personal, Stage, Task, Training
 from coterie.data.world import ClientData, Split
 from coterie.randomness import generator, seeded
 from coterie.training.blocks import Block
@@ -88,7 +88,8 @@ def answer(learner: Learner, job: Job) -> Reply:
             update = learner.train(start, job.data.train, job.training, job.lr, gen, stages=job.task.stages) - start
         if personal is not None:
             begin, how, pull = _second(job, personal, start, update)
-            own = learner.train(begin, job.data.train, how, job.lr, generator(*job.key, 3), pull=pull)
+            gen, stages = generator(*job.key, 3), _stages(personal)
+            own = learner.train(begin, job.data.train, how, job.lr, gen, stages=stages, pull=pull)
     return _reply(learner, job, begun, update, own)
 
 
@@ -98,6 +99,11 @@ def _second(job: Job, personal: Personal, start: Tensor, update: Tensor | None) 
     begin = {"trained": start if update is None else start + update, "offered": start, "own": own}[personal.start]
     how = job.training if personal.epochs is None else replace(job.training, epochs=personal.epochs, steps=None)
     return begin, how, Pull(personal.pull, start) if personal.pull else None
+
+
+def _stages(personal: Personal) -> tuple[Stage, ...]:
+    """The stages in which a personal model is trained."""
+    return (Stage(layers=personal.layers),) if personal.layers else ()
 
 
 def _mixed(learner: Learner, job: Job, begun: Begun) -> Reply:
@@ -210,8 +216,10 @@ def _personal_together(
     block = Block(learner, [begin for begin, _, _ in second])
     gens = [generator(*job.key, 3) for job in jobs]
     pull = Pull(personal.pull, torch.stack(starts)) if personal.pull else None
+    splits = [job.data.train for job in jobs]
     with seeded(0):
-        return list(block.train([job.data.train for job in jobs], second[0][1], jobs[0].lr, gens, pull=pull).cpu().clone())
+        trained = block.train(splits, second[0][1], jobs[0].lr, gens, stages=_stages(personal), pull=pull)
+    return list(trained.cpu().clone())
 
 
 Begun = tuple[Tensor, list[Scores], list[int]]

@@ -249,8 +249,9 @@ class Learner:
     ) -> tuple[Tensor, Tensor, float]:
         """Train a model, and with the same batches the client's own part of a mixture with it (APFL, Algorithm 1).
 
-        After each step of the model w, the own part v makes a step along the gradient by v of the loss of ``α v + (1 - α) w``.
-        Buffers of v are those of the mixture.
+        In each step, w moves along the gradient of its own loss. v moves along the gradient by v of the loss of the mixture
+        ``α v + (1 - α) w`` before this step, which is α times the gradient at the mixture. Buffers of v are those of the
+        mixture.
 
         Args:
             row: The model w ``(d,)``.
@@ -272,12 +273,13 @@ class Learner:
             if adapt and not number:
                 gradient, _ = self._gradient_at(weight * v + (1 - weight) * w, x, y)
                 weight = min(max(weight - lr * float(gradient @ (v - w)[trainable]), 0.0), 1.0)
-            gradient, after = self._gradient_at(w, x, y)
-            w[self.layout.trainable :] = after[self.layout.trainable :]
-            step_w([gradient])
-            gradient, after = self._gradient_at(weight * v + (1 - weight) * w, x, y)
-            v[self.layout.trainable :] = after[self.layout.trainable :]
-            step_v([weight * gradient])
+            (by_w, w_after), (by_mixture, v_after) = (
+                self._gradient_at(row, x, y) for row in (w, weight * v + (1 - weight) * w)
+            )
+            step_w([by_w])
+            step_v([weight * by_mixture])
+            for moved, after in ((w, w_after), (v, v_after)):
+                moved[self.layout.trainable :] = after[self.layout.trainable :]
         return w, v, weight
 
     def _gradient_at(self, row: Tensor, x: Batch, y: Batch) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,95 @@
+"""APFL: FedAvg, and every client is served by a mixture of the shared model with values of its own.
+
+Y. Deng, M. M. Kamani, M. Mahdavi, "Adaptive Personalized Federated Learning", arXiv 2003.13461, Algorithm 1. A client is
+served by ``α v + (1 - α) w``. In each local step, on the same batch, its version of the shared model w moves along the
+gradient of its loss, and its own values v along the gradient by v of the mixture's loss, which is α times the gradient at the
+mixture. The weight α makes one step of gradient descent in each round, ``α ← α - η <v - w, ∇f(α v + (1 - α) w)>``, and stays
+between 0 and 1.
+
+Deviations
+- A client's own values start at the first shared model that it is offered, so that α does not change in its first round. The
+  paper leaves the start open.
+- Means can be weighted by training examples; in the paper they are uniform, which is the default here.
+- α is adapted on the first batch of a round. The paper writes the step of α for every t, and proposes to make it once in each
+  round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Personal,
+    Plan,
+    Replies,
+    Task,
+    Weighting,
+    joined,
+    state,
+    without,
+)
+from coterie.settings import check, setting
+
+
+@state("apfl")
+class APFLState:
+    """State of APFL.
+
+    Attributes:
+        clients: all ids.
+        model: ``(d,)``, the shared model; only the clients know their own values and weights.
+    """
+
+    clients: tuple[Client, ...]
+    model: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class APFL:
+    """One model for all, mixed at every client with values of its own, by a weight that the client learns."""
+
+    name: ClassVar[str] = "apfl"
+
+    mixture: float = setting(0.5, "weight of a client's own values in its first round (α)", ge=0, le=1)
+    adapt: bool = setting(True, "whether each client adapts its weight, once in each round")
+    fraction: float = setting(1.0, "fraction of the clients sampled in each round (K / n), at least one", gt=0, le=1)
+    weighting: Weighting = setting(
+        "uniform", "weights of the mean: by training examples, or uniform", choices=("data", "uniform")
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def init(self, federation: Federation) -> APFLState:
+        return APFLState(clients=federation.clients, model=federation.draw(0))
+
+    def plan(self, state: APFLState, cohort: Cohort) -> Plan:
+        task = Task(offered=(0,), personal=Personal(start="own", mixture=self.mixture, adapt=self.adapt))
+        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
+        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
+
+    def step(self, state: APFLState, replies: Replies) -> APFLState:
+        if not replies.clients:
+            return state
+        return replace(state, model=state.model + replies.mean_updates[0])
+
+    def assignment(self, state: APFLState) -> Assignment:
+        groups = (state.clients,) if state.clients else ()
+        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
+
+    def explain(self, state: APFLState) -> tuple[Note, ...]:
+        return ()
+
+    def admit(self, state: APFLState, clients: tuple[Client, ...]) -> APFLState:
+        return replace(state, clients=joined(state.clients, clients))
+
+    def retire(self, state: APFLState, clients: tuple[Client, ...]) -> APFLState:
+        return replace(state, clients=without(state.clients, clients))

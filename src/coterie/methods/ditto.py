@@ -1,0 +1,95 @@
+"""Ditto: FedAvg, and a model of every client's own that is pulled to the shared one.
+
+T. Li, S. Hu, A. Beirami, V. Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, arXiv
+2012.04221, Algorithm 1, with FedAvg for the shared model. In each round a client trains the shared model w as in FedAvg, and
+then its own model v by steps ``v ← v - η (∇F(v) + λ (v - w))``, where w is the model that it was offered.
+
+Deviations
+- A client's own model starts at the first shared model that it is offered. The paper leaves the start open.
+- Both models take the same number of passes with the same batch size and learning rate, unless ``epochs`` states otherwise,
+  and the order of examples is drawn for each. The paper has a number of steps for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Personal,
+    Plan,
+    Replies,
+    Task,
+    Weighting,
+    joined,
+    state,
+    without,
+)
+from coterie.settings import SettingError, check, setting
+
+
+@state("ditto")
+class DittoState:
+    """State of Ditto.
+
+    Attributes:
+        clients: all ids.
+        model: ``(d,)``, the shared model; only the clients know their own ones.
+    """
+
+    clients: tuple[Client, ...]
+    model: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto:
+    """One model for all, and every client's own model that is trained near it and serves the client."""
+
+    name: ClassVar[str] = "ditto"
+
+    pull: float = setting(1.0, "weight of the term that pulls a client's own model to the shared one (λ)", ge=0, lt=1e9)
+    epochs: int | None = setting(None, "passes for a client's own model (s); none: as for the shared model", ge=1)
+    fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
+    weighting: Weighting = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def init(self, federation: Federation) -> DittoState:
+        training = federation.training
+        if training.optimizer == "sgd" and self.pull * training.lr > 2:
+            raise SettingError(
+                f"Ditto.pull must be at most 2 / lr = {2 / training.lr:g}, got {self.pull:g}: each step would move a client's "
+                "own model farther away from the shared one"
+            )
+        return DittoState(clients=federation.clients, model=federation.draw(0))
+
+    def plan(self, state: DittoState, cohort: Cohort) -> Plan:
+        task = Task(offered=(0,), personal=Personal(start="own", epochs=self.epochs, pull=self.pull))
+        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
+        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
+
+    def step(self, state: DittoState, replies: Replies) -> DittoState:
+        if not replies.clients:
+            return state
+        return replace(state, model=state.model + replies.mean_updates[0])
+
+    def assignment(self, state: DittoState) -> Assignment:
+        groups = (state.clients,) if state.clients else ()
+        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
+
+    def explain(self, state: DittoState) -> tuple[Note, ...]:
+        return ()
+
+    def admit(self, state: DittoState, clients: tuple[Client, ...]) -> DittoState:
+        return replace(state, clients=joined(state.clients, clients))
+
+    def retire(self, state: DittoState, clients: tuple[Client, ...]) -> DittoState:
+        return replace(state, clients=without(state.clients, clients))

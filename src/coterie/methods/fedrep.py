@@ -1,0 +1,105 @@
+"""FedRep: every client trains its own head first, and then the shared layers below it.
+
+L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai, "Exploiting Shared Representations for Personalized Federated Learning",
+ICML 2021, arXiv 2102.07078, Algorithm 1. In each round a client makes many updates of its head with the shared
+representation fixed, and then updates the representation with its new head fixed. Only the representation is sent. FedPer
+trains both at once.
+
+Deviations
+- All clients' heads start with the same values, those of the first model. The paper leaves their start open.
+- Means can be weighted by training examples; in the paper they are uniform, which is the default here.
+- Heads and representation have the same learning rate; in the paper each has its own.
+- Running statistics (BatchNorm) follow the examples while the head is trained, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Stage,
+    Task,
+    Weighting,
+    joined,
+    state,
+    without,
+)
+from coterie.settings import SettingError, check, setting
+
+
+@state("fedrep")
+class FedRepState:
+    """State of FedRep.
+
+    Attributes:
+        clients: all ids.
+        model: ``(d,)``, the shared model; the columns of the layers ``keep`` hold the values of the first draw.
+        body: layers of the shared representation.
+        keep: layers of the head, which stay at the clients.
+    """
+
+    clients: tuple[Client, ...]
+    model: torch.Tensor
+    body: tuple[str, ...]
+    keep: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRep:
+    """One model for all but its last layers, which every client trains for itself before it trains the shared ones."""
+
+    name: ClassVar[str] = "fedrep"
+
+    personal: int = setting(1, "number of last layers that stay at their client, the head", ge=0)
+    head_epochs: int | None = setting(10, "passes in which only the head is trained; none: as the experiment states", ge=0)
+    body_epochs: int | None = setting(
+        None, "passes in which only the shared layers are trained; none: as the experiment states", ge=1
+    )
+    fraction: float = setting(1.0, "fraction of the clients sampled in each round (r), at least one", gt=0, le=1)
+    weighting: Weighting = setting(
+        "uniform", "weights of the mean: by training examples, or uniform", choices=("data", "uniform")
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def init(self, federation: Federation) -> FedRepState:
+        layers = tuple(federation.columns)
+        if self.personal > len(layers):
+            raise SettingError(f"FedRep.personal must be at most the {len(layers)} layers of the model, got {self.personal}")
+        first = len(layers) - self.personal
+        return FedRepState(clients=federation.clients, model=federation.draw(0), body=layers[:first], keep=layers[first:])
+
+    def plan(self, state: FedRepState, cohort: Cohort) -> Plan:
+        stages = Stage(layers=state.keep, epochs=self.head_epochs), Stage(layers=state.body, epochs=self.body_epochs)
+        task = Task(offered=(0,), keep=state.keep, stages=tuple(stage for stage in stages if stage.layers))
+        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
+        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
+
+    def step(self, state: FedRepState, replies: Replies) -> FedRepState:
+        if not replies.clients:
+            return state
+        return replace(state, model=state.model + replies.mean_updates[0])
+
+    def assignment(self, state: FedRepState) -> Assignment:
+        groups = (state.clients,) if state.clients else ()
+        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
+
+    def explain(self, state: FedRepState) -> tuple[Note, ...]:
+        return ()
+
+    def admit(self, state: FedRepState, clients: tuple[Client, ...]) -> FedRepState:
+        return replace(state, clients=joined(state.clients, clients))
+
+    def retire(self, state: FedRepState, clients: tuple[Client, ...]) -> FedRepState:
+        return replace(state, clients=without(state.clients, clients))
