@@ -261,8 +261,10 @@ def _answers(
     weight = None if own is None or len(own) == size else float(own[size])
     job = training.Job(task, offered, data, order.training, order.lr, key, None if own is None else own[:size], weight)
     jobs = training.parts(job, learner.least)
-    if len(jobs) > 1 and (task.personal is not None or task.measure == "held-out"):
-        jobs = (*jobs, replace(job, task=replace(task, halves=False)))
+    if len(jobs) > 1 and (task.personal is not None or task.held_out):
+        trains = task.personal is not None and task.personal.start == "trained"
+        rest = replace(task, halves=False) if trains else replace(task, halves=False, training=None, epochs=0)
+        jobs = (*jobs, replace(job, task=rest))
     return [training.answer(learner, each) for each in jobs]
 
 

@@ -481,9 +481,8 @@ def _read(reply: Message, parts: Mapping[str, Plan], client: Client, wire: Wire,
 
 
 def _held_models(name: str, task: Task) -> list[Candidate]:
-    """The models of a task of which a client reports held-out losses."""
-    count = len(task.offered) + (task.personal is not None)
-    return [(name, i) for i in range(count)] if task.measure == "held-out" else []
+    """The models of a task of which a client reports held-out losses: that from which it starts, and the personal one."""
+    return [(name, i) for i in range(1 + (task.personal is not None))] if task.held_out else []
 
 
 def _read_task(content: Any, metrics: Any, place: int, plan: Plan, task: Task, wire: Wire, examples: int) -> ClientReply:
@@ -510,7 +509,7 @@ def _places(metrics: Any, task: Task, place: int) -> list[int]:
 
 
 def _measured(metrics: Any, task: Task, place: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if task.measure in (None, "held-out"):
+    if not task.measure:
         return (), ()
     losses, accuracies = (messages.numbers(metrics, messages.of_task(name, place)) for name in ("losses", "accuracies"))
     if len(losses) != len(task.offered) or len(accuracies) != len(task.offered):

@@ -169,6 +169,8 @@ def _task(found: Mapping[str, Any]) -> Task:
     share, own = values["holdout"], values["personal"]
     if not _real(share) or not 0 <= share < 1:
         raise ValueError(f"Task.holdout must be a number from 0 to below 1, got {share!r}")
+    if type(values["held_out"]) is not bool:
+        raise ValueError(f"Task.held_out must be true or false, got {values['held_out']!r}")
     values["stages"] = tuple(_stage(stage) for stage in values["stages"])
     values["personal"] = None if own is None else _personal(Personal(**own))
     return Task(**values)
@@ -496,6 +498,8 @@ def ignored(task: Task) -> str | None:
         if len(task.offered) > 1
         else "for the loss of a model"
         if task.measure
+        else "for the losses of single held-out examples"
+        if task.held_out
         else "to hold examples out of training"
         if task.holdout
         else "for a gradient instead of an update"
@@ -530,7 +534,7 @@ def beyond(task: Task) -> str | None:
         "for a gradient instead of an update"
         if task.gradient
         else "for the losses of single held-out examples"
-        if task.measure == "held-out"
+        if task.held_out
         else "to train its layers in stages"
         if task.stages
         else "to mix a personal model with the shared one"

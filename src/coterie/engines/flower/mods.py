@@ -92,7 +92,7 @@ def boundary_mod(
         if category == MessageType.EVALUATE:
             return tested(message, context, call_next)
         tasks = [order.task for order in orders]
-        if boundary.noise and any(task.measure or not (task.trains or task.personal) for task in tasks):
+        if boundary.noise and any(task.measure or task.held_out or not (task.trains or task.personal) for task in tasks):
             raise ValueError(UNCOVERED)
         if own and (updates := sum(here.releases(task) for task in tasks)):
             own.spend(context, updates)  # before the app runs: a failure after this still counts
