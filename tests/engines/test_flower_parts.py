@@ -208,6 +208,8 @@ TASKS = {
     "held out and mixed": Task(offered=(0,), held_out=True, holdout=0.2, personal=PERSONAL["mixture"]),
     "only measured": Task(offered=(0,), epochs=0, held_out=True, holdout=0.2),
     "halves": Task(offered=(0,), halves=True, held_out=True, holdout=0.2, personal=Personal(start="trained", epochs=1)),
+    "halves and a pull": Task(offered=(0,), halves=True, personal=PERSONAL["offered"]),
+    "halves and a mixture": Task(offered=(0,), halves=True, held_out=True, personal=PERSONAL["mixture"]),
     "only personal": Task(offered=(0,), epochs=0, personal=Personal(start="own", epochs=1)),
 }
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie import training as local
 from coterie.boundary import Wire, update_number
 from coterie.clustering import sketch
-from coterie.core import Assignment, Client, Plan, Position, Task
+from coterie.core import Assignment, Client, Plan, Position, Task, Training
 from coterie.data.objective import cross_entropy
 from coterie.data.world import ClientData, Split, World
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
@@ -44,6 +44,7 @@ class ClientJob:
         weight: Weight of the personal model in a mixture.
         personal: Row of the reply matrix for the new personal model. None if the task trains none.
         part: The position of the plan among the parts that are carried out together.
+        training: Settings of local training. None for those of the task.
         aside: Whether only the personal model and the held-out losses count, because the update is that of both halves.
     """
 
@@ -60,6 +61,7 @@ class ClientJob:
     weight: float | None = None
     personal: int | None = None
     part: int = 0
+    training: Training | None = None
     aside: bool = False
 
 
@@ -157,7 +159,8 @@ class Worker:
     def _job(self, client_job: ClientJob) -> local.Job:
         offered = [self.wire.open(self.models[row]) for row in client_job.rows]
         task, own = client_job.task, None if client_job.own is None else self.wire.open(self.models[client_job.own])
-        data, training = self.data(client_job.client, task, client_job.key[0]), task.how(self.world.training)
+        data = self.data(client_job.client, task, client_job.key[0])
+        training = client_job.training or task.how(self.world.training)
         job = local.Job(task, offered, data, training, client_job.lr, client_job.key, own, client_job.weight)
         return job if client_job.half is None else local.halved(job)[client_job.half]
 
@@ -413,7 +416,7 @@ class ClientPool:
             return halves
         trains = task.personal is not None and task.personal.start == "trained"
         rest = replace(task, halves=False) if trains else replace(task, halves=False, training=None, epochs=0)
-        return [*halves, replace(whole, aside=True, task=rest)]
+        return [*halves, replace(whole, aside=True, task=rest, training=task.how(self.world.training))]
 
     def _jobs(self, client_jobs: Sequence[ClientJob]) -> list[list[ClientJob]]:
         """Form blocks of clients that can train together, and jobs of one client for the others.
