@@ -232,7 +232,7 @@ def an_array(rng: random.Random, was: Any) -> Any:
     else:  # numbers of the right kind, but odd ones
         odd = np.array(values, dtype=values.dtype)
         at = rng.randrange(max(1, odd.size)) if rng.random() < 0.5 else slice(None)
-        if odd.size:
+        if odd.size and odd.dtype.kind in "fiu":  # it may have been spoiled before
             choices = (math.nan, math.inf, -math.inf, FLOAT32, 1e30, -1e18, 1e17, 0.0, -0.0, 1e-45)
             odd.reshape(-1)[at] = rng.choice(choices) if odd.dtype.kind == "f" else rng.choice((0, 1, 127, 99))
         data = npy(odd)
