@@ -255,7 +255,7 @@ def lengths(
         task, began = plan.tasks[client], chosen[client]
         rows = [row.masked_fill(masks[task.keep], 0.0) for row in rows] if task.keep else rows
         update, buffers = (max(float(row[part].norm()) for row in rows) for part in (slice(0, stop), slice(stop, None)))
-        kind = task.training, task.epochs, task.gradient, task.halves, task.keep, task.stages
+        kind = task.training, task.epochs, task.stages, task.gradient, task.halves, task.keep
         negative = any(float((starts[began][part] + row[part]).min()) < -ROUNDING for row in rows for part in variances)
         flaw = "its running variance is negative" if negative and not task.gradient else None
         wave = places[client] // CHUNK

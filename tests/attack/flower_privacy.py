@@ -53,13 +53,14 @@ def chatty(rng: random.Random) -> Any:
         rows = {name: torch.full_like(value, PRIVATE) for name, value in net_.state_dict().items()}
         records: dict[str, Any] = {"update" if kind < 5 else "arrays": ArrayRecord(rows)}
         if kind == 2:
-            records["update-1"] = ArrayRecord(rows)
+            records |= {f"update-{i}": ArrayRecord(rows) for i in range(1, 9)}
         if kind == 3:
             records = {}
         if more:
             records[WORDS] = ConfigRecord({"labels": WORDS})
             records["more"] = MetricRecord({"mean": PRIVATE})
-        told = {"losses": [PRIVATE], "accuracies": [PRIVATE], "chosen": [0], "kept": 3, "accuracy": PRIVATE}
+        told = {"losses": [PRIVATE], "accuracies": [PRIVATE], "chosen": [0], "kept": 3, "accuracy": PRIVATE, "personal": 0}
+        told |= {"held-out": 4, "held-out-sums": [PRIVATE], "held-out-products": [PRIVATE], "losses-1": [PRIVATE]}
         records["metrics"] = MetricRecord({"num-examples": 4711, **told})
         return Message(RecordDict(records), reply_to=message)
 
@@ -68,30 +69,49 @@ def chatty(rng: random.Random) -> Any:
     return app
 
 
-def an_order(rng: random.Random, kind: str) -> Any:
-    """What a server may ask: any task, as anybody, in any run, seed and exchange."""
-    from flwr.app import ArrayRecord, Message, RecordDict
-
-    from coterie.core import Task, Training
-    from coterie.engines.flower.messages import Order, config_of
+def a_task(rng: random.Random) -> Any:
+    """Any task that a server may ask for."""
+    from coterie.core import Personal, Stage, Task
 
     task: dict[str, Any] = {"offered": (0,)}
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         task["measure"] = rng.choice(("train", "validation"))
+    if rng.random() < 0.1:
+        task |= {"held_out": True, "holdout": rng.choice((0.0, 0.2))}
     if rng.random() < 0.3:
         task["epochs"] = rng.choice((0, 1, 3))
+    if rng.random() < 0.2:
+        task["stages"] = (Stage(layers=("2",), epochs=rng.choice((None, 2))),)
     if rng.random() < 0.3:
         task["gradient"] = True
     elif rng.random() < 0.3 and task.get("epochs") != 0:
         task["halves"] = True
     if rng.random() < 0.2:
         task["keep"] = rng.choice((("0",), ("2",), ("0", "2")))
-    key = rng.getrandbits(40), rng.randrange(10**6), rng.randrange(10**6)
-    order = Order(
-        task=Task(**task), training=Training(), lr=0.1, key=key, client=rng.randrange(1000), run=f"{rng.getrandbits(100):x}"
-    )
-    content = RecordDict({"arrays": ArrayRecord(net().state_dict()), "config": config_of(order)})
-    return Message(content, dst_node_id=rng.randrange(1, 2**60), message_type=kind), order
+    elif rng.random() < 0.4 and "gradient" not in task:
+        task["personal"] = rng.choice((Personal(), Personal(start="own", mixture=0.5), Personal(start="offered", pull=1.0)))
+    return Task(**task)
+
+
+def orders_of(rng: random.Random, kind: str) -> Any:
+    """What a server may ask: any tasks, as anybody, in any run, seed and exchange."""
+    from flwr.app import ArrayRecord, Message, RecordDict
+
+    from coterie.core import Training
+    from coterie.engines.flower.messages import Order, config_of, name_of
+
+    key, client = (rng.getrandbits(40), rng.randrange(10**6), rng.randrange(10**6)), rng.randrange(1000)
+    run, count = f"{rng.getrandbits(100):x}", rng.choice((1, 1, 2, 3))
+    orders = [
+        Order(
+            task=a_task(rng), training=Training(), lr=0.1, key=key, client=client, run=run, part=str(i),
+            number=rng.choice((0, i)),
+        )
+        for i in range(count)
+    ]  # fmt: skip
+    models = {name_of(i): ArrayRecord(net().state_dict()) for i in range(count)}
+    content = RecordDict({**models, "config": config_of(*orders)})
+    return Message(content, dst_node_id=rng.randrange(1, 2**60), message_type=kind), orders
 
 
 def a_context(rng: random.Random, config: dict[str, Any]) -> Any:
@@ -128,7 +148,7 @@ def tells(reply: Any, boundary: Any, most: int) -> str | None:
     for name, record in updates.items():
         row = row_of(record)
         spread = float((row - row.mean()).std()) if len(row) > 1 else 1.0
-        if name not in ("update", "update-1") or not 0.4 < spread / (boundary.noise * boundary.clip) < 2:
+        if name.partition("-")[0] != "update" or not 0.4 < spread / (boundary.noise * boundary.clip) < 2:
             return f"{name} left with spread {spread:.3g}, and the noise has {boundary.noise * boundary.clip:g}"
     if set(reply.content.config_records) - {"coterie.boundary"} or set(reply.content.metric_records) - {"metrics"}:
         return f"records left: {sorted(reply.content)}"
@@ -147,11 +167,12 @@ def leaving(rng: random.Random) -> Iterator[Attempt]:
 
             own, boundary = random.Random(seed), Boundary(clip=0.5, noise=2.0)
             with a_run(), quiet():
-                message, order = an_order(own, kind)
+                message, orders = orders_of(own, kind)
                 mod = boundary_mod(boundary, net)
                 reply = through(mod, chatty(own), message, a_context(own, {"partition-id": 0}))
-            updates = 0 if kind.startswith("evaluate") or not order.task.trains or order.task.measure else 1
-            return tells(reply, boundary, 2 if updates and order.task.halves else updates)
+            tasks = [order.task for order in orders]
+            none = kind.startswith("evaluate") or any(task.measure or task.held_out for task in tasks)
+            return tells(reply, boundary, 0 if none else sum(task.trains * (2 if task.halves else 1) for task in tasks))
 
         yield Attempt("what leaves under noise", f"{kind}, seed {seed}", run)
 
@@ -177,7 +198,7 @@ def spending(rng: random.Random, folder: Path) -> Iterator[Attempt]:
             with a_run(), quiet():
                 mod = mod_of(boundary, budget)
                 for _ in range(3 * most + 2):
-                    message, _ = an_order(own, "train")
+                    message, _ = orders_of(own, "train")
                     if own.random() < 0.3:  # the node is started again
                         mod = mod_of(boundary, budget)
                     reply = through(mod, chatty(own), message, a_context(own, config))
@@ -250,7 +271,7 @@ def guessed(secret: int) -> int | None:
 
     boundary = Boundary(rotation="permute", secret=secret)
     with a_run():
-        message, _ = an_order(random.Random(secret), "evaluate")
+        message, _ = orders_of(random.Random(secret), "evaluate")
         message.content["config"]["first"] = 0
         message.content["config"]["seed"] = 0
         try:

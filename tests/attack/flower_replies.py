@@ -53,9 +53,12 @@ def net() -> Any:
 
 def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
     """What an honest client that is asked by ``message`` replies: an update towards its group's direction, losses, choices."""
+    import numpy as np
     import torch
     from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
+    from coterie.boundary import update_number
+    from coterie.core import Held
     from coterie.engines.flower import boundary_check, messages
 
     told = {boundary_check.BOUNDARY: boundary_check.stated(wire.boundary)}
@@ -65,26 +68,38 @@ def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
         return RecordDict({"arrays": messages.packed(row, wire.layout), **told})
     if message.metadata.message_type == "evaluate":
         return RecordDict({"metrics": MetricRecord({"loss": 0.5, "accuracy": 0.8, "num-examples": 9}), **told})
-    order = messages.order_of(message.content)
-    task, exchange = order.task, order.key[1]
-    keep = wire.layout.mask(task.keep) if task.keep else None
-    gen = torch.Generator().manual_seed(1000 * exchange + client)
+    orders = messages.orders_of(message.content)
     records: dict[str, Any] = {}
-    for half in range(2 if task.halves else 1) if task.trains else ():
-        toward = torch.linspace(-1, 1, wire.layout.size) * (1 if client % 2 else -1)
-        update = scale * (toward + 0.3 * torch.randn(wire.layout.size, generator=gen))
-        sent = wire.protected(update, client, exchange, keep, half, 7)
-        name = messages.UPDATES[half]
-        if wire.boundary.compress == "none":
-            records[name] = messages.packed(sent, wire.layout, without=keep)
-        else:
-            records[name] = ArrayRecord(wire.pack(sent, client, exchange, half, keep))
-    offered = len(task.offered)
-    metrics: dict[str, Any] = {"num-examples": 20 + client, "chosen": [(client + i) % offered for i in range(task.choose)]}
-    if task.measure:
-        metrics |= {"losses": [0.5 + 0.1 * i for i in range(offered)], "accuracies": [0.7] * offered}
-    if task.keep and task.trains:
-        metrics["kept"] = exchange - 1
+    metrics: dict[str, Any] = {"num-examples": 20 + client}
+    count = 0
+    for place, order in enumerate(orders):
+        task, exchange = order.task, order.key[1]
+        count += task.held_out * (1 + (task.personal is not None))
+        keep = wire.layout.mask(task.keep) if task.keep else None
+        gen = torch.Generator().manual_seed(1000 * exchange + client)
+        for half in range(2 if task.halves else 1) if task.trains else ():
+            toward = torch.linspace(-1, 1, wire.layout.size) * (1 if client % 2 else -1)
+            update = scale * (toward + 0.3 * torch.randn(wire.layout.size, generator=gen))
+            number = update_number(order.number, half)
+            sent = wire.protected(update, client, exchange, keep, number, 7)
+            name = messages.updates_of(place)[half]
+            if wire.boundary.compress == "none":
+                records[name] = messages.packed(sent, wire.layout, without=keep)
+            else:
+                records[name] = ArrayRecord(wire.pack(sent, client, exchange, number, keep))
+        offered = len(task.offered)
+        own: dict[str, Any] = {"chosen": [(client + i) % offered for i in range(task.choose)]}
+        if task.measure:
+            own |= {"losses": [0.5 + 0.1 * i for i in range(offered)], "accuracies": [0.7] * offered}
+        if task.keep and task.trains:
+            own["kept"] = exchange - 1
+        if task.personal is not None:
+            own |= {"kept": exchange - 1, "personal": 1}
+        metrics |= {messages.of_task(name, place): value for name, value in own.items()}
+    if count:
+        draw = np.random.default_rng(client)
+        held = Held.of([("", i) for i in range(count)], draw.exponential(1.0, (1, 8)) + 0.1 * draw.random((count, 8)))
+        metrics |= messages.held_metrics(held)
     return RecordDict({**records, "metrics": MetricRecord(metrics), **told})
 
 
@@ -217,7 +232,7 @@ def an_array(rng: random.Random, was: Any) -> Any:
     else:  # numbers of the right kind, but odd ones
         odd = np.array(values, dtype=values.dtype)
         at = rng.randrange(max(1, odd.size)) if rng.random() < 0.5 else slice(None)
-        if odd.size:
+        if odd.size and odd.dtype.kind in "fiu":  # it may have been spoiled before
             choices = (math.nan, math.inf, -math.inf, FLOAT32, 1e30, -1e18, 1e17, 0.0, -0.0, 1e-45)
             odd.reshape(-1)[at] = rng.choice(choices) if odd.dtype.kind == "f" else rng.choice((0, 1, 127, 99))
         data = npy(odd)
@@ -265,6 +280,7 @@ def metrics(rng: random.Random, reply: Any) -> None:
     if not isinstance(reply.get("metrics"), MetricRecord):
         return
     names = ["num-examples", "losses", "accuracies", "chosen", "kept", "loss", "accuracy", "eval_acc", text(rng)[:500]]
+    names += ["held-out", "held-out-sums", "held-out-products", "personal", "chosen-1", "kept-1", "personal-1", "losses-1"]
     told = dict(reply["metrics"])
     for _ in range(rng.randint(1, 3)):
         name = rng.choice(names)
@@ -281,7 +297,7 @@ def records(rng: random.Random, reply: Any) -> None:
     """Drop, rename, add or change the kind of a record."""
     from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
-    name = rng.choice([*reply, "update-1", "metrics", "arrays"])
+    name = rng.choice([*reply, "update-1", "update-2", "metrics", "arrays"])
     kind = rng.randrange(5)
     if kind == 0:
         reply.pop(name, None)
@@ -445,15 +461,28 @@ def goes(method: Any, boundary: Any) -> bool:
         return False
 
 
-def training(rng: random.Random) -> Iterator[Attempt]:
+def methods() -> dict[str, Any]:
+    """The methods that are tried: the examples, and methods with several tasks in a message and personal models."""
+    from coterie.methods import CFL, FedAvg, FedPer, Race, Tuned
     from method_examples import EXAMPLES
 
+    arms = FedAvg(), FedPer(), CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1)
+    several = {"race": Race(methods=arms), "race of tuned": Race(methods=(FedAvg(), Tuned(method=FedAvg(), start="own")))}
+    return {**EXAMPLES, **several, "tuned": Tuned(method=arms[2], start="own", pull=0.1)}
+
+
+def training(rng: random.Random) -> Iterator[Attempt]:
     possible: dict[Any, bool] = {}
+    tried = methods()
     while True:
-        name, number, seed = rng.choice(sorted(EXAMPLES)), rng.randrange(len(boundaries())), rng.getrandbits(64)
+        name, number, seed = (
+            rng.choice([*sorted(tried), "race", "race of tuned"]),
+            rng.randrange(len(boundaries())),
+            rng.getrandbits(64),
+        )
         boundary = boundaries()[number]
         if (name, number) not in possible:
-            possible[name, number] = goes(EXAMPLES[name], boundary)
+            possible[name, number] = goes(tried[name], boundary)
         if not possible[name, number]:
             continue
 
@@ -463,7 +492,7 @@ def training(rng: random.Random) -> Iterator[Attempt]:
             def hostile(message: Any, reply: Any) -> Any:
                 return spoiled(own, message, reply) if message.metadata.message_type == "train" else reply
 
-            return play(EXAMPLES[name], boundary, hostile, who=TWO)
+            return play(tried[name], boundary, hostile, who=TWO)
 
         yield Attempt("a reply to training", f"{name} under {boundary.compress}/{boundary.rotation}, seed {seed}", run)
 

@@ -62,7 +62,8 @@ def test_perplexity_is_the_same_as_in_one_process() -> None:
 def test_every_method_finds_over_flower_what_it_finds_in_one_process(name: str) -> None:
     tried = replace(SCENARIOS["digits/label-permutation"], clients=8).build(0)
     method = METHODS[name]()
-    same(over_flower(method, tried, 4), list(inprocess.rounds(method, tried, rounds=4, workers=1)))
+    # One client at a time, as over Flower: a block's rounding can turn a ReLU, and then grows with the steps.
+    same(over_flower(method, tried, 4), list(inprocess.rounds(method, tried, rounds=4, workers=1, width=1)))
 
 
 @seeded(0)

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from coterie import training
 from coterie.boundary import Boundary
-from coterie.core import Assignment, Cohort, Federation, Note, Plan, Replies, Task, Training, average, state, weights
+from coterie.core import Assignment, Cohort, Federation, Note, Personal, Plan, Replies, Task, Training, average, state, weights
 from coterie.data.world import Attendance, Split, World
 from coterie.engines import rounds as inprocess
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, seeded
 from coterie.training import Job, Learner
+from scripted import Scripted, everyone, play
 from small import mlp, normed, world
 
 IDS = (1, 2, 4, 7)
@@ -263,6 +264,20 @@ def test_silence_changes_nobodys_halves() -> None:
 def test_halves_are_of_training(task: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"Task.halves needs a task that trains on updates, not gradients"):
         Task(offered=(0,), halves=True, **task)
+
+
+@pytest.mark.parametrize("personal", [Personal(epochs=2), Personal(start="offered", pull=0.3), Personal(start="own")], ids=str)
+def test_a_personal_model_beside_halves_is_that_of_a_task_without_halves(personal: Personal) -> None:
+    """It is trained on all examples; one that starts from the trained model starts from that of all examples."""
+    kept, plain = [], Task(offered=(0,), personal=personal, held_out=True)
+    for task in (replace(plain, halves=True), plain):
+        method = Scripted(everyone(task), count=1)
+        (done,) = play(method, world(IDS))
+        kept.append(done.position.kept[""])
+        assert (method.seen[0].halves is not None) == task.halves
+        assert method.seen[0].held[IDS[0]].models == (("", 0), ("", 1))
+    for client in IDS:
+        torch.testing.assert_close(kept[0][client], kept[1][client], rtol=1e-5, atol=1e-6)
 
 
 def flower() -> Any:

@@ -21,3 +21,4 @@ from coterie.boundary.rules import secret_of_environment as secret_of_environmen
 from coterie.boundary.rules import secret_of_file as secret_of_file
 from coterie.boundary.rules import unlike_secret as unlike_secret
 from coterie.boundary.wire import Wire as Wire
+from coterie.boundary.wire import update_number as update_number

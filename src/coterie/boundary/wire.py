@@ -21,6 +21,19 @@ OTHERS = "others"
 """Name of the array with the entries behind the parameters, which is sent with a compressed update."""
 
 
+def update_number(part: int, half: int = 0) -> int:
+    """Number an update among those that a client sends in one exchange.
+
+    Args:
+        part: The position of its part of the plan, 0 in a plan without parts.
+        half: 1 for the update of the second half of the data; otherwise 0.
+
+    Returns:
+        The number.
+    """
+    return 2 * part + half
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Veiled(Federation):
     """A federation whose rows are mapped as a whole: layers have names, but no columns.
@@ -141,7 +154,7 @@ class Wire:
     # -- outgoing updates ----------------------------------------------------------------------------------------------
 
     def send(
-        self, update: torch.Tensor, client: Client, exchange: int, keep: torch.Tensor | None = None, half: int = 0
+        self, update: torch.Tensor, client: Client, exchange: int, keep: torch.Tensor | None = None, number: int = 0
     ) -> torch.Tensor:
         """Return a client's update as it arrives: :meth:`protected`, then compressed and unpacked again.
 
@@ -150,14 +163,14 @@ class Wire:
             client: The client.
             exchange: Number of the exchange.
             keep: Mask of the columns that stay at the client. There the result is the update itself, sealed.
-            half: 1 for the second of two updates, which has its own noise; otherwise 0.
+            number: Which of the client's updates of the exchange it is, see :func:`update_number`; each has its own noise.
 
         Returns:
             The sealed update ``(d,)``.
         """
-        out = self.protected(update, client, exchange, keep, half)
+        out = self.protected(update, client, exchange, keep, number)
         if self.boundary.compress != "none":
-            out = self.unpack(self.pack(out, client, exchange, half, keep), keep)
+            out = self.unpack(self.pack(out, client, exchange, number, keep), keep)
         return out if keep is None else torch.where(keep, self.seal(update), out)
 
     def protected(
@@ -166,7 +179,7 @@ class Wire:
         client: Client,
         exchange: int,
         keep: torch.Tensor | None = None,
-        half: int = 0,
+        number: int = 0,
         seed: int | None = None,
     ) -> torch.Tensor:
         """Clip, noise and seal an update.
@@ -179,7 +192,7 @@ class Wire:
             client: The client.
             exchange: Number of the exchange.
             keep: Mask of the columns that stay at the client.
-            half: 1 for the second of two updates, which has its own noise; otherwise 0.
+            number: Which of the client's updates of the exchange it is, see :func:`update_number`; each has its own noise.
             seed: Seed of the noise, if the server knows the run's seed and could remove the noise; None takes the run's.
 
         Returns:
@@ -192,7 +205,7 @@ class Wire:
             out = self._clipped(out)
         if self.boundary.noise:
             key = self.seed if seed is None else seed, Purpose.NOISE, exchange, client
-            out = self._noised(out, keep, numpy_generator(*key, *((2,) if half else ())))
+            out = self._noised(out, keep, numpy_generator(*key, *((2 * number,) if number else ())))
         return self.seal(out)
 
     def _clipped(self, update: torch.Tensor) -> torch.Tensor:
@@ -214,7 +227,7 @@ class Wire:
         return out if keep is None else out.masked_fill(keep, 0.0)
 
     def pack(
-        self, sealed: torch.Tensor, client: Client, exchange: int, half: int, keep: torch.Tensor | None = None
+        self, sealed: torch.Tensor, client: Client, exchange: int, number: int, keep: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
         """Return the arrays that are sent for a sealed update: compressed parameters, and unchanged entries behind them.
 
@@ -222,14 +235,14 @@ class Wire:
             sealed: The sealed update ``(d,)``.
             client: The client.
             exchange: Number of the exchange.
-            half: 1 for the second of two updates; otherwise 0.
+            number: Which of the client's updates of the exchange it is, see :func:`update_number`.
             keep: Mask of the columns that stay at the client.
 
         Returns:
             Name -> array.
         """
         there, behind = self._travelling(keep)
-        gen = generator(self.seed, Purpose.NOISE, exchange, client, 3 if half else 1)
+        gen = generator(self.seed, Purpose.NOISE, exchange, client, 2 * number + 1)
         packed = pack(sealed[there], self.boundary.compress, self.boundary.share, gen) if len(there) else {}
         return {**packed, OTHERS: sealed[behind]}
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from coterie import training as local
-from coterie.boundary import Wire
+from coterie.boundary import Wire, update_number
 from coterie.clustering import sketch
-from coterie.core import Assignment, Client, Plan, Position, Task
+from coterie.core import Assignment, Client, Plan, Position, Task, Training
 from coterie.data.objective import cross_entropy
 from coterie.data.world import ClientData, Split, World
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
@@ -43,6 +43,8 @@ class ClientJob:
         own: Row of the model matrix with the client's personal model. None if it has none.
         weight: Weight of the personal model in a mixture.
         personal: Row of the reply matrix for the new personal model. None if the task trains none.
+        part: The position of the plan among the parts that are carried out together.
+        training: Settings of local training. None for those of the task.
         aside: Whether only the personal model and the held-out losses count, because the update is that of both halves.
     """
 
@@ -58,6 +60,8 @@ class ClientJob:
     own: int | None = None
     weight: float | None = None
     personal: int | None = None
+    part: int = 0
+    training: Training | None = None
     aside: bool = False
 
 
@@ -155,7 +159,8 @@ class Worker:
     def _job(self, client_job: ClientJob) -> local.Job:
         offered = [self.wire.open(self.models[row]) for row in client_job.rows]
         task, own = client_job.task, None if client_job.own is None else self.wire.open(self.models[client_job.own])
-        data, training = self.data(client_job.client, task, client_job.key[0]), task.how(self.world.training)
+        data = self.data(client_job.client, task, client_job.key[0])
+        training = client_job.training or task.how(self.world.training)
         job = local.Job(task, offered, data, training, client_job.lr, client_job.key, own, client_job.weight)
         return job if client_job.half is None else local.halved(job)[client_job.half]
 
@@ -176,7 +181,8 @@ class Worker:
         else:
             keep = self.wire.layout.mask(client_job.task.keep) if client_job.task.keep else None
             row = self._tampered(reply.row, client_job, keep)
-            sent = self.wire.send(row, client_job.client, exchange, keep, client_job.half or 0)
+            number = update_number(client_job.part, client_job.half or 0)
+            sent = self.wire.send(row, client_job.client, exchange, keep, number)
             self.replies[client_job.slot] = sent
             # A finite squared norm also bounds every entry of a Gram matrix. With noise only the noised row is checked: a
             # refusal because of the other one would reveal something about the data.
@@ -345,7 +351,7 @@ class ClientPool:
     # -- training -----------------------------------------------------------------------------------------------------
 
     def train(
-        self, plan: Plan, clients: Sequence[Client], kept: Mapping[Client, Tensor], when: tuple[int, int, int]
+        self, plan: Plan, clients: Sequence[Client], kept: Mapping[Client, Tensor], when: tuple[int, int, int], part: int = 0
     ) -> dict[Client, Answer]:
         """Carry out the tasks of some clients of a plan.
 
@@ -354,6 +360,7 @@ class ClientPool:
             clients: The clients whose tasks are carried out.
             kept: Client -> the values ``(d,)`` of the layers that stay at it, NaN in the other columns.
             when: The seed, the exchange, and the round counted from 0.
+            part: The position of the plan among the parts that are carried out together.
 
         Returns:
             Client -> answer, sorted by client id. The next call overwrites their rows.
@@ -366,7 +373,7 @@ class ClientPool:
         client_jobs = []
         for slot, client in enumerate(sorted(clients)):
             data = self.hand.data(client, plan.tasks[client], when[0])
-            job = self._job(plan, client, kept.get(client), when, slot, personal)
+            job = replace(self._job(plan, client, kept.get(client), when, slot, personal), part=part)
             client_jobs += self._in_parts(job, halvable(data.train, self.least), slots)
         workers = self._put(plan.models, personal, next(slots), self._sketch_size(plan))
         found: dict[Client, list[tuple[ClientJob, Done]]] = {}
@@ -410,7 +417,7 @@ class ClientPool:
             return halves
         trains = task.personal is not None and task.personal.start == "trained"
         rest = replace(task, halves=False) if trains else replace(task, halves=False, training=None, epochs=0)
-        return [*halves, replace(whole, aside=True, task=rest)]
+        return [*halves, replace(whole, aside=True, task=rest, training=task.how(self.world.training))]
 
     def _jobs(self, client_jobs: Sequence[ClientJob]) -> list[list[ClientJob]]:
         """Form blocks of clients that can train together, and jobs of one client for the others.

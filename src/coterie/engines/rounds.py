@@ -307,27 +307,35 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
     when, kept = (seed, position.exchange, position.round), dict(position.kept)
     replies: dict[str, Replies] = {}
     losses: dict[str, Mapping[Client, np.ndarray]] = {}
-    for name, part in plan.leaves():
-        replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock)
+    for i, (name, part) in enumerate(plan.leaves()):
+        replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock, i)
         if plan.parts and replies[name].updates is not None:  # the next part uses the same memory
             replies[name] = replace(replies[name], updates=replies[name].all_updates.clone())
     gone = tuple(f"{name}/" for name in plan.ended)
-    return together(plan, replies, losses), {n: v for n, v in kept.items() if v and not f"{n}/".startswith(gone)}
+    return together(plan, replies, held_losses(losses)), {n: v for n, v in kept.items() if v and not f"{n}/".startswith(gone)}
 
 
-def together(plan: Plan, replies: Mapping[str, Replies], losses: Mapping[str, Mapping[Client, np.ndarray]]) -> Replies:
-    """Return the replies to a plan from those to its parts.
+def held_losses(losses: Mapping[str, Mapping[Client, np.ndarray]]) -> dict[Client, Held]:
+    """Return the sums of each client's held-out losses, over the models of all parts of a plan.
 
     Args:
-        plan: The plan.
-        replies: Name of a part -> the replies to it, for each of :meth:`~coterie.core.Plan.leaves`.
         losses: Name of a part -> client -> held-out losses ``(m, examples)``.
     """
     seen: dict[Client, list[tuple[Candidate, np.ndarray]]] = {}
     for name, of_part in losses.items():
         for client, rows in of_part.items():
             seen.setdefault(client, []).extend(((name, i), row) for i, row in enumerate(rows))
-    held = {client: Held.of([model for model, _ in each], np.stack([row for _, row in each])) for client, each in seen.items()}
+    return {client: Held.of([model for model, _ in each], np.stack([row for _, row in each])) for client, each in seen.items()}
+
+
+def together(plan: Plan, replies: Mapping[str, Replies], held: Mapping[Client, Held]) -> Replies:
+    """Return the replies to a plan from those to its parts.
+
+    Args:
+        plan: The plan.
+        replies: Name of a part -> the replies to it, for each of :meth:`~coterie.core.Plan.leaves`.
+        held: Client -> the sums of its held-out losses.
+    """
     return _nested(plan, "", replies, held)
 
 
@@ -352,7 +360,7 @@ def _nested(plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping
 
 
 def _exchange_part(
-    pool: ClientPool, plan: Plan, before: Mapping[Client, Tensor], when: tuple[int, int, int], clock: Clock
+    pool: ClientPool, plan: Plan, before: Mapping[Client, Tensor], when: tuple[int, int, int], clock: Clock, number: int
 ) -> tuple[Replies, Mapping[Client, Tensor], Mapping[Client, np.ndarray]]:
     """Carry out a plan without parts: the replies, the values that each client keeps afterwards, and held-out losses."""
     clients, size = sorted(plan.tasks), window(plan, pool.layout.size, pool.robust.needs_all)
@@ -369,7 +377,7 @@ def _exchange_part(
     for start in range(0, len(clients), size):
         wave = clients[start : start + size]
         with clock("train"):
-            answers = pool.train(plan, wave, before, when)
+            answers = pool.train(plan, wave, before, when, number)
         with clock("server"):
             _collude(pool, plan, answers)
             answers = _screened(pool, plan, answers, claims, usual, scaled)

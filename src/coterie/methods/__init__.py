@@ -7,8 +7,8 @@ from typing import Any
 
 from coterie.core import Method
 from coterie.methods.acfl import ACFL as ACFL
-        *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU),
-        *(ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf, Tuned, Race),
+from coterie.methods.apfl import APFL as APFL
+from coterie.methods.auto import Auto as Auto
 from coterie.methods.cfl import CFL as CFL
 from coterie.methods.ditto import Ditto as Ditto
 from coterie.methods.fedavg import FedAvg as FedAvg

@@ -184,7 +184,9 @@ def _stays(run: Run, position: Position) -> tuple[str, ...]:
     """The layers that stay at the clients, according to the plan that the method would make next."""
     with from_stored(run.record.checkpoints.path(position.round)):
         plan = run.method.plan(position.state, Cohort(present=position.members, exchange=position.exchange, seed=run.seed))
-        return tuple(sorted({layer for task in plan.tasks.values() for layer in task.keep}))
+        served = run.method.assignment(position.state).part
+        tasks = [task for name, part in plan.leaves() if name == served for task in part.tasks.values()]
+        return tuple(sorted({layer for task in tasks for layer in task.keep}))
 
 
 def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], tuple[str, ...], Callable[[Tensor], Tensors]]:

@@ -1,4 +1,4 @@
-"""A Flower ClientApp that can do every task of every method: measure, choose, keep layers, compute a gradient.
+"""A Flower ClientApp that can do every task of every method: measure, choose, keep layers, train a personal model.
 
     app = client_app(model=Net, data=load)
 
@@ -11,16 +11,20 @@ An app with functions of its own, as in Flower's quickstart; ``load(context)`` t
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
+import numpy as np
 import safetensors.torch
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
@@ -29,8 +33,9 @@ from coterie.data.objective import Objective
 from coterie.data.world import ClientData
 from coterie.engines.flower import messages
 from coterie.engines.flower.functions import FunctionLearner, Functions, Test, Train, client_data
-from coterie.engines.flower.messages import FUNCTIONS, KEPT, METRICS, QUERY, UPDATES
+from coterie.engines.flower.messages import FUNCTIONS, KEPT, METRICS, PERSONAL, QUERY, Order
 from coterie.engines.flower.names import Claim, claim_of, named, said
+from coterie.engines.rounds import held_losses
 from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers
 from coterie.randomness import Purpose, seeded
@@ -161,41 +166,113 @@ def trained(me: Participant, learner: training.Learner, content: RecordDict, con
     Raises:
         ValueError: The message has no task, or its models do not fit.
     """
-    order = messages.order_of(content)
+    orders = messages.orders_of(content)
     if isinstance(learner, FunctionLearner):
         learner.config = messages.told(content)
-    seed, exchange, _ = order.key
-    task, keep = order.task, None
-    keeping = Keeping(context, learner.layout, order.run, order.client)
-    kept = own = keeping.before(exchange) if task.keep else None
-    if task.keep:
-        keep = learner.layout.mask(task.keep)
-        own = None if kept is None else torch.where(keep, kept, torch.nan)
-    offered = _models(learner, content, len(task.offered), own)
-    key = seed, Purpose.TRAIN, exchange, order.client
-    job = training.Job(task, offered, me.data, order.training, order.lr, key)
-    replies = [training.answer(learner, part) for part in training.parts(job, learner.least)]
-    reply = replies[0]
+    for name, before in orders[0].ended.items():
+        forget(context, orders[0], name, before)
+    examples, first = len(me.data.train), 0
+    metrics: dict[str, Any] = {"num-examples": me.attack.claimed(examples) if me.attack else examples}
     records: dict[str, Any] = {}
+    done, losses = [], {}
+    for place, order in enumerate(orders):
+        work = _work(me, learner, order, _arrays(content, first, len(order.task.offered)), context)
+        first += len(order.task.offered)
+        for name, update in zip(messages.updates_of(place), work.updates, strict=False):
+            records[name] = messages.packed(update, learner.layout, without=work.keep)
+        metrics |= {messages.of_task(name, place): value for name, value in work.metrics.items()}
+        if work.losses is not None:
+            losses[order.part] = {order.client: work.losses}
+        done.append(work)
+    if losses:
+        metrics |= messages.held_metrics(held_losses(losses)[orders[0].client])
+    for work in done:  # only if all tasks are done
+        if work.own is not None:
+            work.keeping.keep(orders[0].key[1], work.own)
+    return RecordDict({**records, METRICS: MetricRecord(metrics)})
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client has done for one task.
+
+    Attributes:
+        updates: No update, one update ``(d,)``, or those of both halves.
+        keep: Mask of the columns that stay at the client; None for none.
+        metrics: Name -> value, for the reply.
+        losses: Held-out losses ``(m, examples)``; None if the task does not ask for them.
+        keeping: Stores the client's own values.
+        own: The own values after the task; None if they do not change.
+    """
+
+    updates: list[Tensor]
+    keep: Tensor | None
+    metrics: Mapping[str, Any]
+    losses: np.ndarray | None
+    keeping: Keeping
+    own: Tensor | None
+
+
+def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequence[Any], context: Context) -> Work:
+    """Carry out one task."""
+    task, layout, (seed, exchange, _) = order.task, learner.layout, order.key
+    keep = layout.mask(task.keep) if task.keep else None
+    keeping = Keeping(context, layout, order.run, order.client, order.part, order.since)
+    kept = keeping.before(exchange) if keep is not None or task.personal is not None else None
+    layers = None if keep is None or kept is None else torch.where(keep, kept[: layout.size], torch.nan)
+    offered = _models(layout, arrays, layers)
+    mine = kept if task.personal is not None and task.personal.start == "own" else None
+    replies = _answers(me, learner, order, offered, mine)
+    reply, last = replies[0], replies[-1]
     chosen = [task.offered.index(row) for row in reply.chosen]
-    examples = len(me.data.train)
-    metrics: dict[str, Any] = {"num-examples": me.attack.claimed(examples) if me.attack else examples, "chosen": chosen}
+    metrics: dict[str, Any] = {"chosen": chosen}
     if reply.losses:
         metrics |= {"losses": list(reply.losses), "accuracies": list(reply.accuracies)}
-    updates = [each.row for each in replies if each.row is not None]
+    updates = [each.row for each in replies[:2] if each.row is not None]
     if me.attack is not None:
-        there = torch.arange(learner.layout.size) < learner.layout.trainable
+        there = torch.arange(layout.size) < layout.trainable
         there = there if keep is None else there & ~keep
         updates = [me.attack.tampered(update, there, seed, exchange, order.client) for update in updates]
-    if updates and keep is not None and not task.gradient and all(torch.isfinite(row.dot(row)) for row in updates):
+    own = None
+    if not all(torch.isfinite(row.dot(row)) for row in updates):
+        pass  # the server refuses them
+    elif task.personal is not None:
+        own = _personal(last)
+    elif updates and keep is not None and not task.gradient:
         rows = [offered[i] for i in chosen]
-        trained = torch.stack(rows).mean(0) + torch.stack(updates).mean(0)
-        before = torch.full_like(trained, torch.nan) if kept is None else kept
-        metrics[KEPT] = -1 if (last := keeping.last(exchange)) is None else last
-        keeping.keep(exchange, torch.where(keep, trained, before))
-    for name, update in zip(UPDATES, updates, strict=False):
-        records[name] = messages.packed(update, learner.layout, without=keep)
-    return RecordDict({**records, METRICS: MetricRecord(metrics)})
+        after = torch.stack(rows).mean(0) + torch.stack(updates).mean(0)
+        own = torch.where(keep, after, torch.full_like(after, torch.nan) if kept is None else kept[: layout.size])
+    if own is not None:
+        metrics[KEPT] = -1 if (tag := keeping.last(exchange)) is None else tag
+    if task.personal is not None:
+        metrics[PERSONAL] = int(own is not None)
+    losses = None if last.held is None else last.held.numpy()
+    return Work(updates, keep, metrics, losses, keeping, own)
+
+
+def _answers(
+    me: Participant, learner: training.Learner, order: Order, offered: Sequence[Tensor], own: Tensor | None
+) -> list[training.Reply]:
+    """The reply to a task, or to it on both halves of the data, and a third one if halves have not all that is asked for."""
+    seed, exchange, _ = order.key
+    task, size = order.task, learner.layout.size
+    data = training.held_out(me.data, task.holdout, seed, Purpose.HOLDOUT, order.client)
+    key = seed, Purpose.TRAIN, exchange, order.client
+    weight = None if own is None or len(own) == size else float(own[size])
+    job = training.Job(task, offered, data, order.training, order.lr, key, None if own is None else own[:size], weight)
+    jobs = training.parts(job, learner.least)
+    if len(jobs) > 1 and (task.personal is not None or task.held_out):
+        trains = task.personal is not None and task.personal.start == "trained"
+        rest = replace(task, halves=False) if trains else replace(task, halves=False, training=None, epochs=0)
+        jobs = (*jobs, replace(job, task=rest))
+    return [training.answer(learner, each) for each in jobs]
+
+
+def _personal(reply: training.Reply) -> Tensor | None:
+    """The own values of a personal model, with the weight of a mixture behind them; None if they are not finite."""
+    if reply.own is None or not torch.isfinite(reply.own).all():
+        return None
+    return reply.own if reply.weight is None else torch.cat([reply.own, torch.tensor([reply.weight])])
 
 
 def tested(me: Participant, learner: training.Learner, content: RecordDict, context: Context) -> RecordDict:
@@ -214,8 +291,9 @@ def tested(me: Participant, learner: training.Learner, content: RecordDict, cont
         ValueError: The message has no task, or its models do not fit.
     """
     order = messages.order_of(content)
-    kept = Keeping(context, learner.layout, order.run, order.client).before(order.key[1])
-    rows = _models(learner, content, len(order.task.offered), kept)
+    keeping = Keeping(context, learner.layout, order.run, order.client, order.part, order.since)
+    kept = None if order.plain else keeping.before(order.key[1])
+    rows = _models(learner.layout, _arrays(content, 0, len(order.task.offered)), kept)
     test = me.data.test
     with seeded(0):
         totals = learner.sums(rows, [(test.inputs, test.index, [test.targets])])[0][0]
@@ -223,20 +301,26 @@ def tested(me: Participant, learner: training.Learner, content: RecordDict, cont
     return RecordDict({METRICS: MetricRecord({**found, "num-examples": len(test)})})
 
 
-def _models(learner: training.Learner, content: RecordDict, count: int, own: Tensor | None) -> list[Tensor]:
-    """The offered models with this client's own layers in them; the server need not send these layers."""
-    has = torch.zeros(learner.layout.size, dtype=torch.bool) if own is None else ~own.isnan()
+def _arrays(content: RecordDict, first: int, count: int) -> list[Any]:
+    """The records of ``count`` offered models."""
+    return [content[messages.name_of(i)] for i in range(first, first + count)]
+
+
+def _models(layout: Layout, arrays: Sequence[Any], own: Tensor | None) -> list[Tensor]:
+    """The offered models with this client's own values in them; the server need not send layers that the client has."""
+    has = torch.zeros(layout.size, dtype=torch.bool) if own is None else ~own[: layout.size].isnan()
     try:
-        rows = [messages.unpacked(content[messages.name_of(i)], learner.layout, may_lack=has) for i in range(count)]
+        rows = [messages.unpacked(each, layout, may_lack=has) for each in arrays]
     except messages.Unfit as error:
         raise ValueError(f"invalid offered model: {error}; or this client has lost its personal layers") from None
     return [own_layers(row, own) for row in rows]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Personal layers: the layers that stay at a client, stored after each of its last exchanges.
+# Own values: the layers or the personal model that stay at a client, stored after each of its last exchanges.
 #
-# They are stored by run and exchange. So a server that returns to an earlier round finds the values of that round.
+# They are stored by run, part of the plan, and exchange. So a server that returns to an earlier round finds the values of that
+# round.
 
 
 FOLDER = "keep-dir"
@@ -250,106 +334,161 @@ VERSIONS = 8
 """Number of the last exchanges whose values are stored."""
 
 
+MIXTURE = ".mixture"
+"""Name of the array with the weight of a personal model in a mixture. No tensor of a state dict begins with a point."""
+
+
 class Shelf(Protocol):
-    """A store for the personal layers after some exchanges."""
+    """A store for the own values after some exchanges."""
 
     def tags(self) -> list[int]:
-        """The exchanges with stored layers."""
+        """The exchanges with stored values."""
         ...
 
     def take(self, tag: int) -> Any:
-        """Return the layers of an exchange."""
+        """Return the values of an exchange."""
         ...
 
     def put(self, tag: int, record: ArrayRecord) -> None:
-        """Store the layers of an exchange."""
+        """Store the values of an exchange."""
         ...
 
     def drop(self, tag: int) -> None:
-        """Delete the layers of an exchange."""
+        """Delete the values of an exchange."""
         ...
+
+    def forget(self, before: int) -> None:
+        """Delete the values from before an exchange, also those of parts of this part."""
+        ...
+
+
+def digests(part: str) -> list[str]:
+    """Return names for the store of a part of a plan, one for each part that it is a part of; none for the empty name.
+
+    The names of parts come from the server. So they are hashed before they become parts of paths.
+    """
+    return [hashlib.sha256(name.encode()).hexdigest()[:32] for name in part.split("/")] if part else []
 
 
 class InState:
-    """A store in records ``coterie-kept-<run>-<exchange>`` of a node's state."""
+    """A store in records ``coterie-kept-<run>-<exchange>`` of a node's state; the run is followed by the digests of a part."""
 
-    def __init__(self, state: RecordDict, run: str) -> None:
-        self.state, self.prefix = state, f"coterie-kept-{run}-"
+    def __init__(self, state: RecordDict, run: str, part: str = "") -> None:
+        self.state, self.name = state, ".".join([f"coterie-kept-{run}", *digests(part)])
+        self.deep = bool(part)  # what has no part's name is only itself
 
     def tags(self) -> list[int]:
-        """The exchanges with stored layers."""
-        return [int(name.removeprefix(self.prefix)) for name in self.state if name.startswith(self.prefix)]
+        """The exchanges with stored values."""
+        prefix = f"{self.name}-"
+        return [int(name.removeprefix(prefix)) for name in self.state if name.startswith(prefix)]
 
     def take(self, tag: int) -> Any:
-        """Return the layers of an exchange."""
-        return self.state[f"{self.prefix}{tag}"]
+        """Return the values of an exchange."""
+        return self.state[f"{self.name}-{tag}"]
 
     def put(self, tag: int, record: ArrayRecord) -> None:
-        """Store the layers of an exchange."""
-        self.state[f"{self.prefix}{tag}"] = record
+        """Store the values of an exchange."""
+        self.state[f"{self.name}-{tag}"] = record
 
     def drop(self, tag: int) -> None:
-        """Delete the layers of an exchange."""
-        del self.state[f"{self.prefix}{tag}"]
+        """Delete the values of an exchange."""
+        del self.state[f"{self.name}-{tag}"]
+
+    def forget(self, before: int) -> None:
+        """Delete the values from before an exchange, also those of parts of this part."""
+        its = (f"{self.name}-", *([f"{self.name}."] if self.deep else []))
+        for name in [n for n in self.state if n.startswith(its) and int(n.rpartition("-")[2]) < before]:
+            del self.state[name]
 
 
 class InFolder:
-    """A store in files ``<run>/<client>/<exchange>.safetensors``."""
+    """A store in files ``<run>/<client>/<exchange>.safetensors``; the client is followed by the digests of a part."""
 
-    def __init__(self, folder: Path, run: str, client: int) -> None:
-        self.folder = within(folder, f"{run}/{client}" if run else str(client))
+    def __init__(self, folder: Path, run: str, client: int, part: str = "") -> None:
+        self.folder = within(folder, "/".join([*([run] if run else []), str(client), *digests(part)]))
+        self.deep = bool(part)  # what has no part's name is only itself
 
     def tags(self) -> list[int]:
-        """The exchanges with stored layers."""
-        found = (re.fullmatch(r"(0|[1-9][0-9]*)\.safetensors", path.name) for path in self.folder.glob("*.safetensors"))
-        return [int(match[1]) for match in found if match]
+        """The exchanges with stored values."""
+        return [tag for path in self.folder.glob("*.safetensors") if (tag := _tag(path)) is not None]
 
     def take(self, tag: int) -> Any:
-        """Return the layers of an exchange."""
+        """Return the values of an exchange."""
         data = read_within(self.folder, f"{tag}.safetensors")
         return ArrayRecord(safetensors.torch.load(data))
 
     def put(self, tag: int, record: ArrayRecord) -> None:
-        """Store the layers of an exchange."""
+        """Store the values of an exchange."""
         self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
         write_whole(self.folder / f"{tag}.safetensors", safetensors.torch.save(tensors))
 
     def drop(self, tag: int) -> None:
-        """Delete the layers of an exchange."""
+        """Delete the values of an exchange."""
         (self.folder / f"{tag}.safetensors").unlink(missing_ok=True)
+
+    def forget(self, before: int) -> None:
+        """Delete the values from before an exchange, also those of parts of this part."""
+        places = [Path(place) for place, _, _ in os.walk(self.folder, topdown=False)]  # it does not follow links
+        for place in places if self.deep else [self.folder]:
+            for path in place.glob("*.safetensors"):
+                if (tag := _tag(path)) is not None and tag < before:
+                    path.unlink(missing_ok=True)
+            with suppress(OSError):  # it is not empty, or there is none
+                place.rmdir()
+
+
+def _tag(path: Path) -> int | None:
+    """The exchange of a file of own values; None for another file."""
+    match = re.fullmatch(r"(0|[1-9][0-9]*)\.safetensors", path.name)
+    return int(match[1]) if match else None
 
 
 class Keeping:
-    """The personal layers of one client in one run.
+    """The own values of one client in one run.
 
     Args:
         context: Flower's context of the node.
         layout: The layout of the model's parameters.
         run: The name of the run, up to 32 hexadecimal digits.
         client: The client's id.
+        part: The name of the part of the plan.
+        since: Values that were stored before this exchange do not count.
 
     Raises:
         ValueError: The name of the run is not of this form.
     """
 
-    def __init__(self, context: Context, layout: Layout, run: str, client: int) -> None:
-        if not re.fullmatch("[0-9a-f]{0,32}", run):  # it comes from the server and becomes part of a path
-            raise ValueError(f"a run's name must be up to 32 hexadecimal digits, got {run!r}")
-        folder = str(context.node_config.get(FOLDER, ""))
-        self.layout = layout
-        self.shelf: Shelf = InFolder(Path(folder), run, client) if folder else InState(context.state, run)
+    def __init__(self, context: Context, layout: Layout, run: str, client: int, part: str = "", since: int = 0) -> None:
+        self.layout, self.shelf, self.since = layout, shelf(context, run, client, part), since
 
     def last(self, exchange: int) -> int | None:
-        """Return the last exchange before ``exchange`` with stored layers; None if there is none."""
-        return max((tag for tag in self.shelf.tags() if tag < exchange), default=None)
+        """Return the last exchange before ``exchange`` with stored values that count; None if there is none."""
+        return max((tag for tag in self.shelf.tags() if self.since <= tag < exchange), default=None)
 
     def before(self, exchange: int) -> Tensor | None:
-        """Return the client's own values ``(d,)`` before ``exchange``, NaN in the other columns; None if there are none."""
+        """Return the client's own values before ``exchange``, see :class:`~coterie.core.Position`; None if there are none.
+
+        Args:
+            exchange: The exchange.
+
+        Returns:
+            The values ``(d,)``, NaN in the other columns; with one more entry if they are of a mixture, its weight.
+
+        Raises:
+            Unfit: The stored values are of another model, or damaged.
+        """
         tag = self.last(exchange)
         if tag is None:
             return None
-        return messages.unpacked(self.shelf.take(tag), self.layout, may_lack=torch.ones(self.layout.size, dtype=torch.bool))
+        record = self.shelf.take(tag)
+        row = messages.unpacked(record, self.layout, may_lack=torch.ones(self.layout.size, dtype=torch.bool))
+        if MIXTURE not in record:
+            return row
+        weight = torch.from_numpy(messages.array_of(record, MIXTURE, (1,)).astype(np.float32))
+        if not 0 <= float(weight) <= 1:
+            raise messages.Unfit(f"the stored weight of a mixture must be from 0 to 1, got {float(weight):g}")
+        return torch.cat([row, weight])
 
     def keep(self, exchange: int, row: Tensor) -> None:
         """Store the client's own values after an exchange.
@@ -358,10 +497,34 @@ class Keeping:
 
         Args:
             exchange: The exchange.
-            row: The values ``(d,)``, NaN in the other columns.
+            row: The values, as :meth:`before` returns them.
         """
         for tag in [tag for tag in self.shelf.tags() if tag > exchange]:
             self.shelf.drop(tag)
-        self.shelf.put(exchange, messages.packed(row, self.layout, without=row.isnan()))
+        own, weight = row[: self.layout.size], row[self.layout.size :]
+        record = messages.packed(own, self.layout, without=own.isnan())
+        if len(weight):
+            record[MIXTURE] = Array(weight.numpy())
+        self.shelf.put(exchange, record)
         for tag in sorted(self.shelf.tags())[:-VERSIONS]:
             self.shelf.drop(tag)
+
+
+def shelf(context: Context, run: str, client: int, part: str = "") -> Shelf:
+    """Return the store for a client's own values, see :class:`Keeping`."""
+    if not re.fullmatch("[0-9a-f]{0,32}", run):  # it comes from the server and becomes part of a path
+        raise ValueError(f"a run's name must be up to 32 hexadecimal digits, got {run!r}")
+    folder = str(context.node_config.get(FOLDER, ""))
+    return InFolder(Path(folder), run, client, part) if folder else InState(context.state, run, part)
+
+
+def forget(context: Context, order: Order, part: str, before: int) -> None:
+    """Delete a client's own values of a part of the plan that has ended.
+
+    Args:
+        context: Flower's context of the node.
+        order: A task, which names the run and the client.
+        part: The name of the part.
+        before: Values of this exchange and of later ones stay.
+    """
+    shelf(context, order.run, order.client, part).forget(before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from coterie.boundary import Wire
 from coterie.clustering import sketch
-from coterie.core import Assignment, Client, Note, Plan, Position, Replies, Task, Training
+from coterie.core import Assignment, Candidate, Client, Held, Note, Plan, Position, Replies, Task, Training
 from coterie.engines.flower import boundary_check, messages
-from coterie.engines.flower.messages import ARRAYS, CONFIG, KEPT, LARGEST, METRICS, UPDATE, UPDATES, Order, Unfit
+from coterie.engines.flower.messages import ARRAYS, CONFIG, KEPT, LARGEST, METRICS, PERSONAL, Order, Unfit
 from coterie.engines.flower.nodes import BEHIND, Kind, Nodes, Post, Present, Waiting, gone
-from coterie.engines.rounds import Clock, needed, products
+from coterie.engines.rounds import Clock, needed, products, together
 from coterie.robust import Robust, lengths
 from coterie.settings import SettingError
 
@@ -45,8 +45,10 @@ class Carrier:
         secret: Digest of the secret with which clients drew the first model.
         digests: Client -> the digest that it reported, used if ``secret`` is None.
         run: Name of the run, see :class:`.nodes.NodeMemory`.
-        layers: Client -> exchange, see :class:`.nodes.NodeMemory`.
-        kept: Node -> the own layers that it is known to have, which need not be sent.
+        layers: Name of a part of the plan -> client -> exchange, see :class:`.nodes.NodeMemory`.
+        kept: Node -> name of a part -> the own layers that it is known to have, which need not be sent.
+        ended: Name of a part -> exchange, see :class:`.nodes.NodeMemory`.
+        ending: The same for parts that ended in this round. Clients delete their values only when the round is stored.
         unasked: Client -> why it gets no task: its app would ignore a part of it.
         passed: Nodes and kinds of request that are sent without waiting for the answer.
     """
@@ -68,8 +70,10 @@ class Carrier:
     secret: str | None = None
     digests: dict[Client, str] = field(default_factory=dict)
     run: str = ""
-    layers: dict[Client, int] = field(default_factory=dict)
-    kept: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    layers: dict[str, dict[Client, int]] = field(default_factory=dict)
+    kept: dict[int, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
+    ending: dict[str, int] = field(default_factory=dict)
     unasked: dict[Client, str] = field(default_factory=dict)
     passed: set[Kind] = field(default_factory=set)
 
@@ -104,39 +108,63 @@ class Carrier:
             SettingError: No client's app can do its task.
         """
         aware, functions = self.nodes.aware, self.nodes.functions
-        limited = {client: task for client, task in plan.tasks.items() if client not in aware or client in functions}
-        why = {c: messages.sentence(self.method, task, c, c in functions) for c, task in limited.items()}
+        asked = plan.asked
+        limited = {c: messages.tasks_of(plan, c) for c in asked if c not in aware or c in functions}
+        why = {c: messages.sentence(self.method, tasks, c, c in functions) for c, tasks in limited.items()}
         self.unasked = {client: text for client, text in why.items() if text}
-        if self.unasked and len(self.unasked) == len(plan.tasks):
+        if self.unasked and len(self.unasked) == len(asked):
             raise SettingError(self.nodes.shown.text(next(iter(self.unasked.values()))))
         records: dict[Any, ArrayRecord] = {}
-        out = []
-        for client, task in sorted(plan.tasks.items()):
-            if client not in self.unasked:
-                has = task.keep if self.kept.get(self.nodes.node(client)) == task.keep else ()
-                offered = self._offered(plan.models, task, has, records)
-                out.append(self._message("train", offered, task, client, position))
-        return out
+        return [self._tasks(plan, client, position, records) for client in asked if client not in self.unasked]
+
+    def _tasks(self, plan: Plan, client: Client, position: Position, records: dict[Any, ArrayRecord]) -> Message:
+        """The message with a client's tasks of all parts of a plan."""
+        offered: list[ArrayRecord] = []
+        orders: list[Order] = []
+        has = self.kept.get(self.nodes.node(client), {})
+        for number, (name, part) in enumerate(plan.leaves()):
+            if (task := part.tasks.get(client)) is not None:
+                own = task.keep if has.get(name) == task.keep else ()
+                offered += self._offered(part.models, task, own, records, number)
+                orders.append(self._order(task, client, position, part=name, number=number))
+        return self._message("train", offered, orders)
 
     def _offered(
-        self, models: Tensor, task: Task, has: tuple[str, ...], known: dict[Any, ArrayRecord]
-    ) -> dict[str, ArrayRecord]:
+        self, models: Tensor, task: Task, has: tuple[str, ...], known: dict[Any, ArrayRecord], number: int = 0
+    ) -> list[ArrayRecord]:
         """Arrays of the offered models without the layers that the client has; clients with equal arrays share one copy."""
         layout = self.wire.layout
         for row in task.offered:
-            if (row, has) not in known:
+            if (number, row, has) not in known:
                 without = layout.mask(has) if has else None
-                known[row, has] = messages.packed(models[row], layout, self.rest, without)
-        return {messages.name_of(i): known[row, has] for i, row in enumerate(task.offered)}
+                known[number, row, has] = messages.packed(models[row], layout, self.rest, without)
+        return [known[number, row, has] for row in task.offered]
 
-    def _message(self, kind: str, models: Mapping[str, ArrayRecord], task: Task, client: Client, position: Position) -> Message:
+    def _order(self, task: Task, client: Client, position: Position, part: str, **more: Any) -> Order:
         training = task.how(self.training)
-        lr = training.lr * training.lr_decay ** (position.round if task.lr_round is None else task.lr_round)
-        key = self.seed, position.exchange, position.round
-        order = Order(task=task, training=training, lr=lr, key=key, client=client, run=self.run)
-        config = messages.config_of(order)
+        return Order(
+            task=task,
+            training=training,
+            lr=training.lr * training.lr_decay ** (position.round if task.lr_round is None else task.lr_round),
+            key=(self.seed, position.exchange, position.round),
+            client=client,
+            run=self.run,
+            part=part,
+            since=self._since(part),
+            **more,
+        )
+
+    def _since(self, part: str) -> int:
+        """The exchange from which on own values of a part count: the one after it last ended."""
+        ends = {name: max(self.ended.get(name, 0), self.ending.get(name, 0)) for name in {*self.ended, *self.ending}}
+        return max((exchange for name, exchange in ends.items() if f"{part}/".startswith(f"{name}/")), default=0)
+
+    def _message(self, kind: str, models: Iterable[ArrayRecord], orders: Sequence[Order]) -> Message:
+        first = replace(orders[0], ended=dict(self.ended)) if kind == "train" else orders[0]
+        config = messages.config_of(first, *orders[1:])
         config.update({key: value for key, value in self.configs.get(kind, {}).items() if key not in config})
-        return Message(RecordDict({**models, CONFIG: config}), dst_node_id=self.nodes.node(client), message_type=kind)
+        named = {messages.name_of(i): record for i, record in enumerate(models)}
+        return Message(RecordDict({**named, CONFIG: config}), dst_node_id=self.nodes.node(first.client), message_type=kind)
 
     def incoming(self, plan: Plan, replies: Iterable[Message], exchange: int) -> Replies:
         """Convert the replies to the form that a method's step needs. Unusable ones are refused with a reason.
@@ -149,23 +177,32 @@ class Carrier:
         Returns:
             The replies.
         """
-        heard: dict[Client, ClientReply] = {}
+        heard: dict[Client, Heard] = {}
         refused = dict(self.unasked)
-        replies = list(replies)
+        replies, asked = list(replies), set(plan.asked)
         secret = self._common_secret(replies)
         for reply in replies:
             client = self.nodes.client.get(reply.metadata.src_node_id)
-            if client is None or client not in plan.tasks or client in heard or client in refused or gone(reply):
+            if client is None or client not in asked or client in heard or client in refused or gone(reply):
                 continue  # if a node has gone, Flower itself replies: the client is silent
             if self.nodes.node(client) != reply.metadata.src_node_id:
                 continue  # another node, which was this client before
             try:
-                heard[client] = read(reply, plan, plan.tasks[client], self.wire, secret)
+                heard[client] = read(reply, plan, client, self.wire, secret, self.robust.most_examples)
             except Unfit as error:
                 refused[client] = messages.brief(error)
-        found = gathered(plan, heard, refused, self.wire, self.robust)
-        self._remember(plan, {client: heard[client] for client in found.clients}, exchange)
-        return found
+        found = {}
+        for name, part in plan.leaves():
+            usable = {c: one.tasks[name] for c, one in heard.items() if name in one.tasks}
+            why = {c: one.refused[name] for c, one in heard.items() if name in one.refused}
+            why |= {c: text for c, text in refused.items() if c in part.tasks}
+            found[name] = gathered(part, usable, why, self.wire, self.robust)
+            self._remember(name, part, {client: usable[client] for client in found[name].clients}, exchange)
+        self._end(plan.ended, exchange)
+        held = {
+            client: one.held_of({n for n, each in found.items() if client in each.clients}) for client, one in heard.items()
+        }
+        return together(plan, found, {client: each for client, each in held.items() if each is not None})
 
     def _common_secret(self, replies: Iterable[Message]) -> str | None:
         """The digest of the secret with which clients drew the first model.
@@ -181,20 +218,39 @@ class Carrier:
                 self.digests[client] = boundary_check.secret_of(reply.content)
         return boundary_check.most(self.digests.values())
 
-    def _remember(self, plan: Plan, heard: Mapping[Client, ClientReply], exchange: int) -> None:
-        """Update which clients have stored own layers; add a note if these are not the layers that the server expects."""
+    def _remember(self, name: str, plan: Plan, heard: Mapping[Client, ClientReply], exchange: int) -> None:
+        """Update which clients have stored own values; add a note if these are not the values that the server expects."""
         for client, task in plan.tasks.items():
-            node = self.nodes.node(client)
+            node, personal = self.nodes.node(client), task.personal
             if client not in heard:
-                self.kept.pop(node, None)  # it may return without its layers
-            elif task.keep and task.trains and not task.gradient:
-                found, expected = heard[client].kept, self.layers.get(client, -1)
-                if found != expected and self.wire.counts:  # with noise a client does not report it
-                    had = f"its layers of exchange {expected}" if expected >= 0 else "no layers of its own"
-                    has = f"those of exchange {found}" if found >= 0 else "none, and starts anew"
+                self.kept.get(node, {}).pop(name, None)  # it may return without its layers
+            elif personal is not None or (task.keep and task.trains and not task.gradient):
+                found, expected = heard[client].kept, self.layers.get(name, {}).get(client, -1)
+                uses = bool(task.keep) or (personal is not None and personal.start == "own")
+                if uses and found != expected and self.wire.counts:  # with noise a client does not report it
+                    what = "layers" if task.keep else "personal model"
+                    had = f"its {what} of exchange {expected}" if expected >= 0 else f"no {what} of its own"
+                    has = f"that of exchange {found}" if found >= 0 else "none, and starts anew"
+                    has = has.replace("that", "those") if task.keep else has
                     text = f"client {client} should have {had}, but has {has}"
                     self.nodes.notes.append(Note(kind="node", clients=(client,), text=text))
-                self.kept[node], self.layers[client] = task.keep, exchange
+                self.kept.setdefault(node, {})[name] = task.keep
+                self.layers.setdefault(name, {})[client] = exchange
+
+    def _end(self, names: Iterable[str], exchange: int) -> None:
+        """Note that own values of some parts, stored up to an exchange, do not count any more."""
+        for name in names:
+            self.ending[name] = exchange + 1
+            gone = [part for part in self.layers if f"{part}/".startswith(f"{name}/")]
+            for part in gone:
+                del self.layers[part]
+                for known in self.kept.values():
+                    known.pop(part, None)
+
+    def round_stored(self) -> None:
+        """Note that a round has ended: no server continues before it, so clients may delete what ended in it."""
+        self.ended |= self.ending
+        self.ending = {}
 
     def exchange(self, plan: Plan, position: Position, clock: Clock) -> Replies:
         """Carry out a plan. A client that does not answer in time is silent.
@@ -289,13 +345,15 @@ class Carrier:
         for client, served in sorted(assignment.row.items()):
             if client not in self.online:
                 continue
-            rows = assignment.path.get(client, (served,)) if assignment.ensemble else (served,)
+            rows = assignment.serving(client)
             if client not in self.nodes.aware:
                 rows = (served,)  # an app that does not know Coterie tests one model
-            has = self.kept.get(self.nodes.node(client), ())
+            plain = client in assignment.plain
+            has = () if plain else self.kept.get(self.nodes.node(client), {}).get(assignment.part, ())
             offered = self._offered(assignment.models, Task(offered=rows, choose=len(rows)), has, records)
             task = Task(offered=tuple(range(len(rows))), choose=len(rows))
-            out.append(self._message("evaluate", offered, task, client, position))
+            order = self._order(task, client, position, part=assignment.part, plain=plain)
+            out.append(self._message("evaluate", offered, [order]))
         return out
 
     def scores(self, assignment: Assignment, replies: Iterable[Message]) -> dict[Client, dict[str, float]]:
@@ -351,65 +409,109 @@ class ClientReply:
     kept: int
 
 
-def read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None) -> ClientReply:
-    """Parse a reply to a task. No content of a reply can raise any other error than :class:`Unfit`.
+@dataclass(frozen=True)
+class Heard:
+    """One client's reply to its tasks of all parts of a plan, after parsing.
+
+    Attributes:
+        tasks: Name of a part -> the reply to its task.
+        refused: Name of a part -> why the reply to its task cannot be used.
+        held: The sums of held-out losses over the models of all parts. None if no task asks for them.
+    """
+
+    tasks: Mapping[str, ClientReply]
+    refused: Mapping[str, str]
+    held: Held | None
+
+    def held_of(self, parts: Collection[str]) -> Held | None:
+        """Return the sums over the models of some parts; None if there are none."""
+        at = [] if self.held is None else [i for i, (name, _) in enumerate(self.held.models) if name in parts]
+        if self.held is None or not at:
+            return None
+        models, sums, products = (self.held.models, self.held.sums, self.held.products)
+        return replace(self.held, models=tuple(models[i] for i in at), sums=sums[at], products=products[np.ix_(at, at)])
+
+
+def read(reply: Message, plan: Plan, client: Client, wire: Wire, secret: str | None, most: int) -> Heard:
+    """Parse a client's reply. No content of a reply can raise any other error than :class:`Unfit`.
 
     Args:
         reply: The message.
         plan: The plan.
-        task: The client's task.
+        client: The client.
         wire: The wire between clients and server.
         secret: Digest of the clients' secret. None if it is unknown.
+        most: Greatest number of held-out examples.
 
     Returns:
         The reply.
 
     Raises:
-        Unfit: The reply cannot be used.
+        Unfit: The reply cannot be used, in no part of the plan.
     """
     try:
-        return _read(reply, plan, task, wire, secret)
+        return _read(reply, {name: part for name, part in plan.leaves() if client in part.tasks}, client, wire, secret, most)
     except Unfit:
         raise
     except Exception as error:  # an unforeseen error of one client must not stop the others
         raise Unfit(f"its reply cannot be read: {type(error).__name__} {error}") from error
 
 
-def _read(reply: Message, plan: Plan, task: Task, wire: Wire, secret: str | None) -> ClientReply:
+def _read(reply: Message, parts: Mapping[str, Plan], client: Client, wire: Wire, secret: str | None, most: int) -> Heard:
     if reply.has_error():
         raise Unfit(f"its app failed: {reply.error.reason or reply.error.code}")
     if not reply.has_content():
         raise Unfit("its reply is empty")
-    content = reply.content
-    if task.trains and (why := boundary_check.unlike(content, wire.boundary, secret)):
+    content, tasks = reply.content, {name: part.tasks[client] for name, part in parts.items()}
+    if any(task.trains for task in tasks.values()) and (why := boundary_check.unlike(content, wire.boundary, secret)):
         raise Unfit(why)
     metrics = messages.only(content.metric_records, METRICS, "metric records")
     examples = messages.whole(metrics.get("num-examples"))
     if not examples:
         raise Unfit("its reply has no number of examples (num-examples)")
-    places = _places(metrics, task)
-    losses, accuracies = _measured(metrics, task)
-    updates = _updates(content, plan, task, places, wire) if task.trains else ()
-    kept = messages.whole(metrics.get(KEPT))
-    chosen = tuple(task.offered[place] for place in places)
-    return ClientReply(updates, wire.examples(examples), chosen, losses, accuracies, -1 if kept is None else kept)
+    models = [model for name, task in tasks.items() for model in _held_models(name, task)]
+    held = messages.held_of(metrics, models, most) if models else None
+    found, refused = {}, {}
+    for place, (name, part) in enumerate(parts.items()):
+        try:
+            found[name] = _read_task(content, metrics, place, part, tasks[name], wire, wire.examples(examples))
+        except Unfit as error:
+            refused[name] = messages.brief(error)
+    return Heard(found, refused, held)
 
 
-def _places(metrics: Any, task: Task) -> list[int]:
+def _held_models(name: str, task: Task) -> list[Candidate]:
+    """The models of a task of which a client reports held-out losses: that from which it starts, and the personal one."""
+    return [(name, i) for i in range(1 + (task.personal is not None))] if task.held_out else []
+
+
+def _read_task(content: Any, metrics: Any, place: int, plan: Plan, task: Task, wire: Wire, examples: int) -> ClientReply:
+    """The reply to the task at a place among the client's tasks."""
+    if metrics.get(messages.of_task(PERSONAL, place), 1) != 1:
+        raise Unfit("its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)")
+    places = _places(metrics, task, place)
+    losses, accuracies = _measured(metrics, task, place)
+    updates = _updates(content, plan, task, places, wire, place) if task.trains else ()
+    kept = messages.whole(metrics.get(messages.of_task(KEPT, place)))
+    chosen = tuple(task.offered[each] for each in places)
+    return ClientReply(updates, examples, chosen, losses, accuracies, -1 if kept is None else kept)
+
+
+def _places(metrics: Any, task: Task, place: int) -> list[int]:
     """The offered models that the client chose; an app without a choice need not report it."""
-    stated, count = messages.numbers(metrics, "chosen"), len(task.offered)
+    stated, count = messages.numbers(metrics, messages.of_task("chosen", place)), len(task.offered)
     if not stated and task.choose == count:
         return list(range(count))
-    places = {place for value in stated[:count] if (place := messages.whole(value)) is not None and place < count}
+    places = {one for value in stated[:count] if (one := messages.whole(value)) is not None and one < count}
     if not len(stated) == len(places) == task.choose:
         raise Unfit(f"it chose {list(stated[:9])} of {count} models")
     return [int(value) for value in stated]
 
 
-def _measured(metrics: Any, task: Task) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _measured(metrics: Any, task: Task, place: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if not task.measure:
         return (), ()
-    losses, accuracies = (messages.numbers(metrics, name) for name in ("losses", "accuracies"))
+    losses, accuracies = (messages.numbers(metrics, messages.of_task(name, place)) for name in ("losses", "accuracies"))
     if len(losses) != len(task.offered) or len(accuracies) != len(task.offered):
         raise Unfit(f"it measured {len(losses)} of {len(task.offered)} models")
     if not all(abs(value) <= LARGEST for value in losses + accuracies):
@@ -418,13 +520,15 @@ def _measured(metrics: Any, task: Task) -> tuple[tuple[float, ...], tuple[float,
     return tuple(map(float, losses)), tuple(map(float, accuracies))
 
 
-def _updates(content: Any, plan: Plan, task: Task, places: Sequence[int], wire: Wire) -> tuple[Tensor, ...]:
+def _updates(content: Any, plan: Plan, task: Task, places: Sequence[int], wire: Wire, place: int = 0) -> tuple[Tensor, ...]:
     stay = wire.layout.mask(task.keep) if task.keep else None
-    arrays = content.array_records
-    names = UPDATES[: 2 if task.halves and UPDATES[1] in arrays else 1]  # a client with too few examples sends no halves
+    arrays, both = content.array_records, messages.updates_of(place)
+    names = both[: 2 if task.halves and both[1] in arrays else 1]  # a client with too few examples sends no halves
     if wire.boundary.compress != "none":
         rows = [_decompressed(arrays, name, wire, stay) for name in names]
-    elif UPDATE in arrays:
+    elif names[0] in arrays or place:
+        if names[0] not in arrays:
+            raise Unfit(f"its reply has no array record {names[0]!r}")
         rows = [messages.unpacked(arrays[name], wire.layout, may_lack=stay) for name in names]
     else:
         trained = messages.unpacked(messages.only(arrays, ARRAYS, "array records"), wire.layout)

@@ -127,6 +127,14 @@ class FunctionLearner(training.Learner):
         """Raise ``ValueError``: a function that trains computes no gradient of all examples."""
         raise ValueError("this app trains by a function of its own, so it cannot compute a gradient")
 
+    def losses(self, row: Tensor, data: Split) -> Tensor:
+        """Raise ``ValueError``: a function that tests returns the mean loss only."""
+        raise ValueError("this app tests by a function of its own, so it cannot report losses of single examples")
+
+    def train_mixture(self, *task: Any) -> tuple[Tensor, Tensor, float]:
+        """Raise ``ValueError``: a function that trains one net does not train a mixture of two."""
+        raise ValueError("this app trains by a function of its own, so it cannot mix a personal model with the shared one")
+
     def _sum(self, rows: Sequence[Tensor], index: Tensor) -> training.Sums:
         if not len(index):
             return {}

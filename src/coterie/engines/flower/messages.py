@@ -3,6 +3,10 @@
 A model is sent as an ``ArrayRecord`` with the names of its state dict, so any app can load it. If several models are
 offered, the first one is ``arrays``, as everywhere in Flower, and the others are ``arrays-1``, ``arrays-2`` and so on. The
 rest of a task is one line of JSON in the ``config``. Apps that do not know Coterie ignore it.
+
+A client gets its tasks of all parts of a plan in one message, and answers them in one reply. The models of its first task
+come first. In the reply, metrics of the second task have names with ``-1`` at the end, those of the third ``-2``. Its updates
+are ``update-2`` and, of a second half, ``update-3``, and so on. Held-out losses are those of all tasks.
 """
 
 from __future__ import annotations
@@ -11,8 +15,8 @@ import io
 import json
 import math
 import warnings
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -20,16 +24,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor, nn
 
-from coterie.core import Client, Method, Plan, Task, Training
+from coterie.boundary import update_number
+from coterie.core import WORST_LOSS, Candidate, Client, Held, Method, Personal, Plan, Stage, Task, Training
 from coterie.models.layout import Layout
 from coterie.settings import SettingError
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 UPDATE = "update"
 """Record of a reply with the trained model minus the offered one; ``arrays`` contains the trained model itself."""
-
-UPDATES = UPDATE, f"{UPDATE}-1"
-"""The update records of both halves, if a task asks for halves."""
 
 TASK = "coterie"
 """Key of the task in the config."""
@@ -55,7 +57,14 @@ FUNCTIONS = "functions"
 """Key of that record: 1 if the app trains by a function of its own."""
 
 KEPT = "kept"
-"""Key of the metrics: the exchange after which a client stored the own layers that it trained from, -1 if it had none."""
+"""Key of the metrics: the exchange after which a client stored the own values that it trained from, -1 if it had none."""
+
+PERSONAL = "personal"
+"""Key of the metrics: 1 if a client has stored the personal model of a task, 0 if this model or the update is not finite."""
+
+COUNT, SUMS, PRODUCTS = "held-out", "held-out-sums", "held-out-products"
+"""Keys of the metrics for held-out losses: the number of examples, the sums of each model's losses, and the sums of products
+of two models' losses: row after row of the upper triangle of :attr:`~coterie.core.Held.products`."""
 
 FIRST = "first"
 """Key of the config in a message that asks a boundary's mod for the i-th first model, sealed."""
@@ -63,6 +72,12 @@ FIRST = "first"
 
 LONGEST = 300
 """Most characters of a text from a client that are recorded."""
+
+LONGEST_PART = 1000
+"""Most characters of the name of a plan's part."""
+
+ROUNDED = 1e-9
+"""Greatest relative error, by rounding, of sums of losses."""
 
 LARGEST = float(np.finfo(np.float32).max)
 """The largest possible loss or metric: clients train and test in single precision."""
@@ -82,7 +97,16 @@ class Order:
         lr: Learning rate.
         key: (seed, exchange, round), which determines all random draws.
         client: The client's id.
-        run: Name of the run, under which the client stores its own layers.
+        run: Name of the run, under which the client stores its own values.
+        part: Name of the part of the plan, under which as well.
+        number: Position of the part in the plan.
+        since: Own values that the client stored before this exchange do not count.
+        plain: Whether a test is without own values.
+        ended: Name of a part -> an exchange: the client deletes the values of this part from before it, and those of its
+            parts.
+
+    Raises:
+        ValueError: A number is out of range, or a name is too long.
     """
 
     task: Task
@@ -91,51 +115,102 @@ class Order:
     key: tuple[int, int, int]
     client: int
     run: str = ""
+    part: str = ""
+    number: int = 0
+    since: int = 0
+    plain: bool = False
+    ended: Mapping[str, int] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """Return the order as one line of JSON."""
-        return json.dumps(
-            {
-                "task": {**asdict(self.task), "training": None},
-                "training": asdict(self.training),
-                "lr": self.lr,
-                "key": self.key,
-                "client": self.client,
-                "run": self.run,
-            }
-        )
+    def __post_init__(self) -> None:
+        if not all(0 <= number < 2**63 for number in (self.number, self.since, *self.ended.values())):
+            raise ValueError("the numbers of a task's part and of exchanges must be from 0 to 2^63 - 1")
+        if any(len(name) > LONGEST_PART for name in (self.part, *self.ended)):
+            raise ValueError(f"the name of a part must have at most {LONGEST_PART} characters")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the order as a value for JSON."""
+        shown = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**shown, "task": {**asdict(self.task), "training": None}, "training": asdict(self.training)}
 
     @classmethod
-    def of(cls, text: str) -> Order:
+    def of(cls, found: Any) -> Order:
         """Read an order from JSON.
 
         Args:
-            text: The text of :meth:`to_json`.
+            found: The value of :meth:`to_json`.
 
         Returns:
             The order.
 
         Raises:
-            ValueError: The text is not JSON, or a value is not allowed.
+            ValueError: A value is not allowed.
             KeyError: An entry is missing.
             TypeError: An entry has the wrong type.
         """
-        found = json.loads(text)
-        task: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in found["task"].items()}
         seed, exchange, number = (int(value) for value in found["key"])
         return cls(
-            task=Task(**task),
+            task=_task(found["task"]),
             training=Training(**found["training"]),
             lr=float(found["lr"]),
             key=(seed, exchange, number),
             client=int(found["client"]),
             run=str(found["run"]),
+            part=str(found["part"]),
+            number=int(found["number"]),
+            since=int(found["since"]),
+            plain=bool(found["plain"]),
+            ended={str(name): int(exchange) for name, exchange in found["ended"].items()},
         )
+
+
+def _task(found: Mapping[str, Any]) -> Task:
+    """Read a task from JSON. Raises :class:`ValueError` or :class:`TypeError` if a value is not allowed."""
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    share, own = values["holdout"], values["personal"]
+    if not _real(share) or not 0 <= share < 1:
+        raise ValueError(f"Task.holdout must be a number from 0 to below 1, got {share!r}")
+    if type(values["held_out"]) is not bool:
+        raise ValueError(f"Task.held_out must be true or false, got {values['held_out']!r}")
+    values["stages"] = tuple(_stage(stage) for stage in values["stages"])
+    values["personal"] = None if own is None else _personal(Personal(**own))
+    return Task(**values)
+
+
+def _stage(found: Mapping[str, Any]) -> Stage:
+    stage = Stage(layers=tuple(found["layers"]), epochs=found["epochs"])
+    if not all(isinstance(layer, str) for layer in stage.layers) or not (stage.epochs is None or _count(stage.epochs)):
+        raise ValueError(f"Stage needs names of layers and a number of epochs, got {stage}")
+    return stage
+
+
+def _personal(own: Personal) -> Personal:
+    right = (own.epochs is None or _count(own.epochs)) and _real(own.pull) and 0 <= own.pull <= LARGEST
+    if not right or not (own.mixture is None or _real(own.mixture)) or type(own.adapt) is not bool:
+        raise ValueError(f"Personal needs numbers >= 0 as epochs and pull, a number as mixture, a truth value as adapt: {own}")
+    return own
+
+
+def _real(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def name_of(i: int) -> str:
     """Return the name of the record of the i-th offered model."""
-    return ARRAYS if i == 0 else f"{ARRAYS}-{i}"
+    return of_task(ARRAYS, i)
+
+
+def of_task(name: str, place: int) -> str:
+    """Return the name of a record or an entry of the reply to the task at a place among the client's tasks."""
+    return f"{name}-{place}" if place else name
+
+
+def updates_of(place: int) -> tuple[str, str]:
+    """Return the names of the update records of the task at a place: the update, and that of the second half if asked."""
+    return of_task(UPDATE, update_number(place)), of_task(UPDATE, update_number(place, 1))
 
 
 @dataclass(frozen=True)
@@ -305,6 +380,47 @@ def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
     return found
 
 
+def held_metrics(held: Held) -> dict[str, Any]:
+    """Return the metrics that state a client's held-out losses."""
+    upper = held.products[np.triu_indices(len(held.sums))]
+    return {COUNT: held.count, SUMS: held.sums.tolist(), PRODUCTS: upper.tolist()}
+
+
+def held_of(metrics: MetricRecord, models: Sequence[Candidate], most: int) -> Held:
+    """Read a client's held-out losses.
+
+    Args:
+        metrics: The metrics of its reply, possibly from an unknown sender.
+        models: The models of which it reports losses.
+        most: Greatest number of examples.
+
+    Returns:
+        The sums.
+
+    Raises:
+        Unfit: The numbers are missing, not finite or too large, or no losses have such sums and products.
+    """
+    count, m = whole(metrics.get(COUNT)), len(models)
+    sums, upper = (np.array(numbers(metrics, name), dtype=np.float64) for name in (SUMS, PRODUCTS))
+    if count is None or len(sums) != m or len(upper) != m * (m + 1) // 2:
+        raise Unfit(f"its held-out losses are {len(sums)} sums and {len(upper)} products for {m} models")
+    if count > most:
+        raise Unfit(f"it claims {count:,} held-out examples, more than {most:,} (robust.most_examples)")
+    products = np.zeros((m, m))
+    products[np.triu_indices(m)] = upper
+    products = np.triu(products) + np.triu(products, 1).T
+    bounds = (1 + ROUNDED) * count * WORST_LOSS
+    if not (np.abs(sums) <= bounds).all() or not (np.abs(products) <= bounds * WORST_LOSS).all():  # NaN fails, too
+        raise Unfit(f"its held-out losses have sums that are not finite, or of more than {WORST_LOSS:g} for each example")
+    whole_matrix = np.block([[np.full((1, 1), float(count)), sums[None]], [sums[:, None], products]])
+    scale = np.sqrt(whole_matrix.diagonal().clip(min=0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        alike = np.nan_to_num(whole_matrix / np.outer(scale, scale), posinf=2.0, neginf=-2.0)
+    if (whole_matrix.diagonal() < 0).any() or np.linalg.eigvalsh(alike)[0] < -ROUNDED * (m + 1):
+        raise Unfit("no held-out losses have the sums and products that it reports")
+    return Held(models=tuple(models), count=count, sums=sums, products=products)
+
+
 def whole(value: Any) -> int | None:
     """Return a non-negative integer of at most 63 bits, such as an id or a count; None for any other value."""
     if isinstance(value, float) and value.is_integer():
@@ -318,9 +434,10 @@ def brief(reason: Any) -> str:
     return " ".join(seen.split())[:LONGEST]
 
 
-def config_of(order: Order) -> ConfigRecord:
-    """Return a config with the keys of Flower's quickstart (``lr``, ``server-round``) and the task for Coterie's apps."""
-    return ConfigRecord({"lr": order.lr, "server-round": order.key[2] + 1, TASK: order.to_json()})
+def config_of(*orders: Order) -> ConfigRecord:
+    """Return a config with the keys of Flower's quickstart (``lr``, ``server-round``) and the tasks for Coterie's apps."""
+    first, tasks = orders[0], json.dumps([order.to_json() for order in orders])
+    return ConfigRecord({"lr": first.lr, "server-round": first.key[2] + 1, TASK: tasks})
 
 
 def told(content: RecordDict) -> dict[str, Any]:
@@ -329,22 +446,32 @@ def told(content: RecordDict) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name != TASK} if isinstance(config, ConfigRecord) else {}
 
 
-def order_of(content: RecordDict) -> Order:
-    """Return the task in a message.
+def orders_of(content: RecordDict) -> tuple[Order, ...]:
+    """Return the tasks in a message.
 
     Args:
         content: The content of the message.
 
     Returns:
-        The task.
+        The tasks, at least one, all of the same client and exchange.
 
     Raises:
-        ValueError: The message has no task.
+        ValueError: The message has no task, or a value is not allowed.
+        KeyError: An entry is missing.
+        TypeError: An entry has the wrong type.
     """
     config = content.get(CONFIG)
     if not isinstance(config, ConfigRecord) or TASK not in config:
         raise ValueError("this app needs a task of Coterie's MethodStrategy, and the message has none")
-    return Order.of(str(config[TASK]))
+    orders = tuple(Order.of(found) for found in json.loads(str(config[TASK])))
+    if len({(order.key, order.client, order.run) for order in orders}) != 1 or len({o.part for o in orders}) < len(orders):
+        raise ValueError("the tasks of a message must be of one client and exchange, and of different parts of a plan")
+    return orders
+
+
+def order_of(content: RecordDict) -> Order:
+    """Return the first task in a message, see :func:`orders_of`."""
+    return orders_of(content)[0]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -371,39 +498,80 @@ def ignored(task: Task) -> str | None:
         if len(task.offered) > 1
         else "for the loss of a model"
         if task.measure
+        else "for the losses of single held-out examples"
+        if task.held_out
+        else "to hold examples out of training"
+        if task.holdout
         else "for a gradient instead of an update"
         if task.gradient
         else "to keep some layers"
         if task.keep
         else "for updates of both halves of its data"
         if task.halves
+        else "to train its layers in stages"
+        if task.stages
+        else "to train a personal model"
+        if task.personal is not None
         else "to train differently in some rounds"
         if task.training is not None or task.epochs is not None
         else None
     )
 
 
-def sentence(method: str, task: Task, client: Client | str, functions: bool = False) -> str | None:
-    """Explain why a client whose app does not know Coterie, or trains by a function of its own, cannot do a task.
+def beyond(task: Task) -> str | None:
+    """Return the part of a task that an app cannot do if it knows Coterie and trains by a function of its own, in words.
+
+    Such a function trains all layers of a net, and one that tests returns the mean loss only.
+
+    Args:
+        task: The task.
+
+    Returns:
+        The words, or None if the app can do the task.
+    """
+    personal = task.personal
+    return (
+        "for a gradient instead of an update"
+        if task.gradient
+        else "for the losses of single held-out examples"
+        if task.held_out
+        else "to train its layers in stages"
+        if task.stages
+        else "to mix a personal model with the shared one"
+        if personal is not None and personal.mixture is not None
+        else "to pull a personal model to the shared one"
+        if personal is not None and personal.pull
+        else None
+    )
+
+
+def sentence(method: str, tasks: Sequence[Task], client: Client | str, functions: bool = False) -> str | None:
+    """Explain why a client whose app does not know Coterie, or trains by a function of its own, cannot do its tasks.
 
     Args:
         method: Name of the method.
-        task: The task.
+        tasks: The tasks of the client in one exchange.
         client: The client's id or name.
         functions: Whether the app knows Coterie and trains by a function of its own.
 
     Returns:
-        One sentence, or None if the client can do the task.
+        One sentence, or None if the client can do the tasks.
     """
     if functions:
-        lacks = f"which client {client}'s app does not support, because it trains by a function of its own"
-        return f"{method} asks a client for a gradient instead of an update, {lacks}" if task.gradient else None
-    wants = ignored(task)
+        lacks = next(filter(None, map(beyond, tasks)), None)
+        why = f"which client {client}'s app does not support, because it trains by a function of its own"
+        return lacks and f"{method} asks a client {lacks}, {why}"
+    wants = "to do several tasks at once" if len(tasks) > 1 else next(filter(None, map(ignored, tasks)), None)
     able = f"{', '.join(ABLE[:-1])} or {ABLE[-1]}"
     return wants and (
         f"{method} asks a client {wants}, which client {client}'s app does not support; make the app with "
         f"coterie.engines.flower.client_app, or use {able} with default settings"
     )
+
+
+def tasks_of(plan: Plan, client: Client) -> list[Task]:
+    """Return the tasks of a client in a plan and its parts."""
+    return [part.tasks[client] for _, part in plan.leaves() if client in part.tasks]
 
 
 def check(
@@ -434,7 +602,7 @@ def check(
     later: tuple[Task, ...] = getattr(method, "asks", ())
     if getattr(method, "measures", False):
         later = (*later, Task(offered=(0,), measure="train"))
-    client = min(first.tasks, default=0)
-    for task in (*first.tasks.values(), *later):
-        if refusal := sentence(method.name, task, (names or {}).get(client, client), bool(aware)):
+    client = min(first.asked, default=0)
+    for tasks in (*(tasks_of(first, each) for each in first.asked), *([task] for task in later)):
+        if refusal := sentence(method.name, tasks, (names or {}).get(client, client), bool(aware)):
             raise SettingError(refusal)

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,10 +19,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor, nn
 
-from coterie.boundary import Boundary, Wire, spent
+from coterie.boundary import Boundary, Wire, spent, update_number
 from coterie.engines.flower import boundary_check, messages
 from coterie.engines.flower.client import FOLDER
-from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, NAME, NO_TEST, QUERY, UPDATE, UPDATES, WHO
+from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, NAME, NO_TEST, QUERY, WHO
 from coterie.engines.flower.names import named
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
@@ -84,18 +84,20 @@ def boundary_mod(
         asked = message.content.get(CONFIG)
         if isinstance(asked, ConfigRecord) and FIRST in asked:
             return first_model(asked, message)
-        order, offered = messages.order_of(message.content), []
-        here = wire(order.key[0])
-        for name in sorted(n for n in message.content.array_records if n.partition("-")[0] == ARRAYS):
-            offered.append(here.open(messages.unpacked(message.content[name], layout, may_lack=anything)))
-            message.content[name] = messages.packed(offered[-1], layout, rest, without=offered[-1].isnan())
+        orders, offered = messages.orders_of(message.content), {}
+        here = wire(orders[0].key[0])
+        for name in [n for n in message.content.array_records if n.partition("-")[0] == ARRAYS]:
+            row = offered[name] = here.open(messages.unpacked(message.content[name], layout, may_lack=anything))
+            message.content[name] = messages.packed(row, layout, rest, without=row.isnan())
         if category == MessageType.EVALUATE:
             return tested(message, context, call_next)
-        if boundary.noise and (order.task.measure or not order.task.trains):
+        tasks = [order.task for order in orders]
+        if boundary.noise and any(task.measure or task.held_out or not (task.trains or task.personal) for task in tasks):
             raise ValueError(UNCOVERED)
-        if own and (updates := here.releases(order.task)):
+        if own and (updates := sum(here.releases(task) for task in tasks)):
             own.spend(context, updates)  # before the app runs: a failure after this still counts
-        return trained(here, order, offered, call_next, message, context)
+        first = [offered[name] for i in range(len(tasks[0].offered)) if (name := messages.name_of(i)) in offered]
+        return trained(here, orders, first, call_next, message, context)
 
     def named_only(message: Message, context: Context, call_next: Any) -> Message:
         """The app's reply to the query for its client id, with its name, without the results of a test."""
@@ -109,12 +111,12 @@ def boundary_mod(
             raise RuntimeError(FAILED)
         return reply
 
-    def trained(here: Wire, order: messages.Order, offered: list[Tensor], call_next: Any, *asked: Any) -> Message:
+    def trained(here: Wire, orders: Sequence[messages.Order], offered: list[Tensor], call_next: Any, *asked: Any) -> Message:
         """The app's reply without the parts that the boundary does not let out."""
         try:
             reply: Message = call_next(*asked)
             if reply.has_content():
-                out = _sealed(here, reply.content, offered, order, simulated) if reply.content.array_records else {}
+                out = _sealed(here, reply.content, offered, orders, simulated) if reply.content.array_records else {}
                 counted = {METRICS: MetricRecord({"num-examples": 1})}
                 reply.content = sent({**out, **(dict(reply.content.metric_records) if here.counts else counted)})
         except Exception as error:
@@ -165,26 +167,33 @@ def _check_secret(boundary: Boundary) -> None:
 
 
 def _sealed(
-    wire: Wire, content: RecordDict, offered: list[Tensor], order: messages.Order, simulated: int | None
+    wire: Wire, content: RecordDict, offered: list[Tensor], orders: Sequence[messages.Order], simulated: int | None
 ) -> dict[str, ArrayRecord]:
-    """The updates after the boundary's operations; no other array of the app's reply leaves the node."""
-    layout = wire.layout
-    keep = layout.mask(order.task.keep) if order.task.keep else None
-    if UPDATE in content.array_records:
-        names = UPDATES[: 2 if order.task.halves else 1]  # at most as many as were asked for and counted
-        updates = [messages.unpacked(content[name], layout, may_lack=keep) for name in names if name in content]
-    else:
-        trained = messages.unpacked(messages.only(content.array_records, ARRAYS, "array records"), layout)
-        updates = [trained - torch.stack(offered).mean(0)]
-    exchange, out = order.key[1], {}
-    noise = secrets.randbits(128) if simulated is None else simulated
-    for half, update in enumerate(updates):
-        update = update if keep is None else update.masked_fill(keep, 0.0)
-        sent = wire.protected(update, order.client, exchange, keep, half, noise)
-        if wire.boundary.compress == "none":
-            out[UPDATES[half]] = messages.packed(sent, layout, without=keep)
+    """The updates after the boundary's operations; no other array of the app's reply leaves the node.
+
+    ``offered`` are the models of the first task. An app that does not know Coterie has only this task.
+    """
+    layout, out = wire.layout, {}
+    for place, order in enumerate(orders):
+        both, exchange = messages.updates_of(place), order.key[1]
+        keep = layout.mask(order.task.keep) if order.task.keep else None
+        if both[0] in content.array_records:
+            names = both[: 2 if order.task.halves else 1]  # at most as many as were asked for and counted
+            updates = [messages.unpacked(content[name], layout, may_lack=keep) for name in names if name in content]
+        elif len(orders) == 1:
+            trained = messages.unpacked(messages.only(content.array_records, ARRAYS, "array records"), layout)
+            updates = [trained - torch.stack(offered).mean(0)]
         else:
-            out[UPDATES[half]] = ArrayRecord(wire.pack(sent, order.client, exchange, half, keep))
+            updates = []
+        for half, update in enumerate(updates if order.task.trains else []):
+            update = update if keep is None else update.masked_fill(keep, 0.0)
+            number = update_number(order.number, half)
+            noise = secrets.randbits(128) if simulated is None else simulated
+            sent = wire.protected(update, order.client, exchange, keep, number, noise)
+            if wire.boundary.compress == "none":
+                out[both[half]] = messages.packed(sent, layout, without=keep)
+            else:
+                out[both[half]] = ArrayRecord(wire.pack(sent, order.client, exchange, number, keep))
     return out
 
 

@@ -529,18 +529,20 @@ class NodeMemory:
     """The server's knowledge of the nodes, which it needs again after a restart.
 
     Attributes:
-        run: Name of the run, under which clients store their own layers.
+        run: Name of the run, under which clients store their own values.
         nodes: Node -> client.
-        layers: Client -> the exchange after which it last stored own layers.
+        layers: Name of a part of the plan -> client -> the exchange after which it last stored own values.
         owners: Client -> the identifier of its node, see :class:`Identity`.
         names: Client -> its name, for clients with names.
+        ended: Name of a part that ended -> the exchange from which on own values of it count again.
     """
 
     run: str = field(default_factory=lambda: secrets.token_hex(16))
     nodes: Mapping[int, Client] = field(default_factory=dict)
-    layers: Mapping[Client, int] = field(default_factory=dict)
+    layers: Mapping[str, Mapping[Client, int]] = field(default_factory=dict)
     owners: Mapping[Client, str] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass

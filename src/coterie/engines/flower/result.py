@@ -30,6 +30,7 @@ class GroupedResult(Result):
         rest: Tensors of the net's state dict that are not part of a row.
         served: The model of each client; None before the first round.
         stays: Names of the layers that stay at the clients: these models have the values of the first model there.
+        personal: Whether clients have personal models, which stay with them.
         sealed: Whether the models are sealed, because the boundary has a rotation.
         names: Client -> its name, for clients with names.
     """
@@ -38,6 +39,7 @@ class GroupedResult(Result):
     rest: messages.Rest
     served: Assignment | None = None
     stays: tuple[str, ...] = ()
+    personal: bool = False
     sealed: bool = False
     names: Mapping[Client, str] = field(default_factory=dict)
     _packed: dict[int, ArrayRecord] = field(default_factory=dict)
@@ -103,6 +105,8 @@ class GroupedResult(Result):
         if self.stays:
             layers = ", ".join(self.stays)
             found.append(f"layers stay at the clients ({layers}); the result has the values of the first model there")
+        if self.personal:
+            found.append("personal models stay at the clients; the result has only the models that they share")
         if self.sealed:
             found.append("the models are sealed by the boundary's rotation; only the clients can open them")
         return found

@@ -47,8 +47,8 @@ def rounds(
 ) -> Iterator[Round]:
     """Run the rounds of :func:`coterie.engines.rounds.rounds` with every client as a Flower node.
 
-    The results are the same up to float rounding. Leaving the loop early ends the simulation. Layers that stay at the
-    clients are lost when it ends, so a method with such layers cannot ``start`` at a later round.
+    The results are the same up to float rounding. Leaving the loop early ends the simulation. Layers and personal models that
+    stay at the clients are lost when it ends, so a method with these cannot ``start`` at a later round.
 
     Args:
         method: The method to run.
@@ -66,11 +66,11 @@ def rounds(
 
     Raises:
         EngineError: The simulation fails.
-        SettingError: There is a ``start``, and the method keeps layers at the clients.
+        SettingError: There is a ``start``, and the method keeps layers or personal models at the clients.
     """
-    if start is not None and _keeps(method, start, seed):
+    if start is not None and (what := _keeps(method, start, seed)):
         lost = "are lost when Flower's simulation ends: a run with engine flower cannot be resumed"
-        raise SettingError(f"{method.name} keeps layers at the clients, which {lost}")
+        raise SettingError(f"{method.name} keeps {what} at the clients, which {lost}")
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     with tempfile.TemporaryDirectory() as home:
         log_file = Path(home) / "log"
@@ -137,9 +137,12 @@ class _Job:
     robust: Robust
 
 
-def _keeps(method: Method[Any], start: Position, seed: int) -> bool:
+def _keeps(method: Method[Any], start: Position, seed: int) -> str | None:
+    """What a method keeps at the clients according to its next plan; None for nothing."""
     plan = method.plan(start.state, Cohort(present=start.members, exchange=start.exchange, seed=seed))
-    return any(task.keep for task in plan.tasks.values())
+    tasks = [task for _, part in plan.leaves() for task in part.tasks.values()]
+    personal = any(task.personal is not None for task in tasks)
+    return "layers" if any(task.keep for task in tasks) else "personal models" if personal else None
 
 
 def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:

@@ -284,8 +284,11 @@ class MethodStrategy(Strategy):
         """The result, with a warning about each way in which its arrays are not the one model of all clients."""
         if at is not None:
             cohort = Cohort(present=at.members, exchange=at.exchange, seed=self.terms.seed)
-            tasks = self.terms.method.plan(at.state, cohort).tasks.values()
+            plan, served = self.terms.method.plan(at.state, cohort), result.served
+            parts = [part for name, part in plan.leaves() if served is None or name == served.part]
+            tasks = [task for part in parts for client, task in part.tasks.items() if not served or client not in served.plain]
             result.stays = tuple(sorted({layer for task in tasks for layer in task.keep}))
+            result.personal = any(task.personal is not None for task in tasks)
         for text in result.cautions():
             log.warning(text)
         return result
@@ -529,7 +532,8 @@ class Conductor:
             robust=terms.robust,
             configs=configs,
             run=memory.run,
-            layers=dict(memory.layers),
+            layers={part: dict(of_part) for part, of_part in memory.layers.items()},
+            ended=dict(memory.ended),
         )
         self.position = start or self._first(online)
         self.last: Round | None = None
@@ -637,7 +641,9 @@ class Conductor:
     def memory(self) -> NodeMemory:
         """The server's knowledge of the nodes, which a run needs to continue, besides the position."""
         nodes, owners = {**self.nodes.before, **self.nodes.client}, dict(self.nodes.identity.owners)
-        return NodeMemory(self.carrier.run, nodes, dict(self.carrier.layers), owners, dict(self.nodes.names))
+        here = self.carrier
+        layers = {part: dict(of_part) for part, of_part in here.layers.items()}
+        return NodeMemory(here.run, nodes, layers, owners, dict(self.nodes.names), dict(here.ended))
 
     def ended(self, done: Round) -> Round:
         """Add the notes about nodes to a round and store it as the last one.
@@ -650,6 +656,7 @@ class Conductor:
         """
         self.last = replace(done, notes=(*self.nodes.taken(), *done.notes))
         self.position = done.position
+        self.carrier.round_stored()
         return self.last
 
 
@@ -878,12 +885,20 @@ def read_memory(folder: Path) -> NodeMemory | None:
     if found is None:
         return None
     try:
-        nodes, layers = ({int(key): int(value) for key, value in found[name].items()} for name in ("nodes", "layers"))
+        nodes, layers = _numbers(found["nodes"]), found["layers"]
+        if not all(isinstance(of_part, dict) for of_part in layers.values()):
+            layers = {"": layers}  # from before plans had parts
+        layers = {str(part): _numbers(of_part) for part, of_part in layers.items()}
+        ended = {str(part): int(exchange) for part, exchange in found.get("ended", {}).items()}
         owners = {int(key): str(badge) for key, badge in found["owners"].items()}
         names = {int(key): name for key, name in found["names"].items()}
-        return NodeMemory(str(found["run"]), nodes, layers, owners, names)
+        return NodeMemory(str(found["run"]), nodes, layers, owners, names, ended)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{folder / NODES} is damaged ({error})") from error
+
+
+def _numbers(found: Mapping[str, Any]) -> dict[int, int]:
+    return {int(key): int(value) for key, value in found.items()}
 
 
 def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str, Tensor]]:
