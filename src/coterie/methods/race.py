@@ -211,7 +211,7 @@ class Race:
             first, *others = part.split(SHARED)
             spent[first] = spent.get(first, 0) + len(own.clients)
             for name in (first, *others):
-                arms[name] = named[name].step(arms[name], own if name == first else as_means(own))
+                arms[name] = named[name].step(arms[name], own if name == first else as_means(own, named[name], arms[name]))
                 parts[name] = part
                 notes += [_of_arm(note, name) for note in named[name].explain(arms[name])]
                 ended += [name] if own.ends_round else []
@@ -456,9 +456,10 @@ def _serves(host: Plan, guest: Plan) -> bool:
     return torch.allclose(host.models[row], guest.models[0], rtol=1e-4, atol=1e-6)
 
 
-def as_means(replies: Replies) -> Replies:
-    """Return replies with rows as those to a plan of one model that needs means."""
-    means, heard = group_means(replies, [replies.clients])
+def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
+    """Return replies with rows as those to the plan of a guest, which has one model and needs means."""
+    plan = guest.plan(arm, Cohort(present=replies.clients, exchange=0, seed=0))
+    means, heard = group_means(replies, [replies.clients], plan.weighting)
     chosen = ((0,),) * len(replies.clients)
     return replace(replies, chosen=chosen, means=means, heard=heard, updates=None, halves=None)
 
