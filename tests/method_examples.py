@@ -18,6 +18,7 @@ from coterie.methods import (
     HCCTP,
     IFCA,
     MAXFL,
+    Auto,
     Ditto,
     FedAvg,
     FedBABU,
@@ -25,7 +26,9 @@ from coterie.methods import (
     FedPer,
     FedRep,
     Independent,
+    Race,
     SplitHalf,
+    Tuned,
 )
 
 EXAMPLES: dict[str, Any] = {
@@ -82,6 +85,13 @@ EXAMPLES: dict[str, Any] = {
     "flsc": FLSC(models=6, initial="kmeans++"),
     "flsc-random": FLSC(first="random", initial="same", fraction=0.5),
     "flsc-restarts": FLSC(models=5, overlap=3, restarts=2, restart_rounds=3),
+    "auto": Auto(),
+    "auto-half": Auto(fraction=0.5, patience=2, tuning=0),
+    "tuned": Tuned(),
+    "tuned-ditto": Tuned(method="cfl", start="own", pull=0.5),
+    "race": Race(patience=3),
+    "race-of-races": Race(methods=("fedper", Race(methods=("fedavg", "ifca"), patience=2)), patience=4),
+    "race-tuned": Tuned(method=Race(methods=("fedavg", "independent"), patience=2), epochs=0),
     "split-half": SplitHalf(level=1e-3, probe_every=2, review_every=6),
     "split-half-half": SplitHalf(level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2),
 }

@@ -10,8 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core import Assignment, Client, Cohort, Federation, Groups, Note, Plan, Replies, Task, as_groups
-from coterie.engines.rounds import needed, products
+from coterie.core import (
+    Assignment,
+    Candidate,
+    Client,
+    Cohort,
+    Federation,
+    Groups,
+    Held,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    as_groups,
+)
+from coterie.engines.rounds import needed, products, together
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,31 @@ class Pull:
         )
 
     def replies(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:
+        """The replies to a plan, and to all of its parts.
+
+        A client's held-out losses are those of four targets around its own; its personal model is half-way to its target.
+        """
+        parts = dict(plan.leaves())
+        replies = {name: self._to_part(part, exchange, silent) for name, part in parts.items()}
+        models: dict[Client, list[tuple[Candidate, Tensor]]] = {}
+        for name, part in parts.items():
+            for client, chosen in zip(replies[name].clients, replies[name].chosen, strict=True):
+                task, start = part.tasks[client], part.models[list(chosen)].mean(0)
+                own = [(start + self.targets[client]) / 2] if task.personal is not None else []
+                if task.held_out:
+                    models.setdefault(client, []).extend(((name, i), model) for i, model in enumerate([start, *own]))
+        held = {
+            client: Held.of([name for name, _ in each], np.stack([self._held_out(client, model) for _, model in each]))
+            for client, each in models.items()
+        }
+        return together(plan, replies, held)
+
+    def _held_out(self, client: Client, model: Tensor) -> np.ndarray:
+        gen = torch.Generator().manual_seed(client)
+        around = self.targets[client] + 0.1 * torch.randn(4, self.size, generator=gen)
+        return (((model - around) ** 2).sum(1) / 2).numpy()
+
+    def _to_part(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:
         rows, clients, losses, accuracies, chosen = [], [], [], [], []
         halves: dict[Client, tuple[Tensor, Tensor]] = {}
         for client, task in sorted(plan.tasks.items()):

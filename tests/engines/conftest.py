@@ -19,6 +19,7 @@ from coterie.methods import (
     IFCA,
     MAXFL,
     METHODS,
+    Auto,
     Ditto,
     FedAvg,
     FedBABU,
@@ -26,7 +27,9 @@ from coterie.methods import (
     FedPer,
     FedRep,
     Independent,
+    Race,
     SplitHalf,
+    Tuned,
 )
 
 EXAMPLES: Mapping[str, Any] = {
@@ -47,6 +50,9 @@ EXAMPLES: Mapping[str, Any] = {
     "fedfa": FedFA(),
     "ifca": IFCA(models=2, initial="kmeans++", initial_epochs=1, restarts=2, restart_rounds=1),
     "flsc": FLSC(models=3, first="random", fraction=0.6),
+    "auto": Auto(patience=2),
+    "tuned": Tuned(method="cfl", epochs=1),
+    "race": Race(methods=("fedavg", "split-half"), patience=2),
     "split-half": SplitHalf(level=0.5, probe_every=1, review_every=2),
 }
 
