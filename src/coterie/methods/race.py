@@ -249,7 +249,7 @@ class Race:
             if state.seen.get(key):
                 share = len(replies.held) / len(state.seen[key])
                 past[key] = (*past.get(key, ()), pooled(state.round, state.seen[key], min(share, 1.0)))
-        state, notes = replace(state, past=past), []
+        state, notes, before = replace(state, past=past), [], state.leader
         for one, other in pairs(state.arms, state.arms):
             if one in state.arms and other in state.arms:
                 found = self._compared(state, one, other)
@@ -257,8 +257,8 @@ class Race:
                     notes.append(found[1])
                     state = replace(without_arm(state, found[0]), decided=tuple(sorted(self.assignment(state).row)))
         leader = ahead(state)
-        if leader != state.leader:
-            notes.append(_lead(state, leader))
+        if leader != before:
+            notes.append(_lead(state, leader, before))
         return self._again(replace(state, leader=leader, notes=(*state.notes, *notes)))
 
     def _again(self, state: RaceState) -> RaceState:
@@ -485,12 +485,12 @@ def _everyone(state: RaceState) -> tuple[Client, ...]:
     return tuple(sorted({client for each in state.seen.values() for client in each}))
 
 
-def _lead(state: RaceState, leader: str) -> Note:
-    key = next((key for key in state.past if set(key.split(" ")) == {leader, state.leader}), None)
+def _lead(state: RaceState, leader: str, before: str) -> Note:
+    history = state.past.get(f"{leader} {before}") or state.past.get(f"{before} {leader}")
     text = f"{leader} serves the clients"
-    if key is not None:
-        now = state.past[key][-1]
-        text += f": its held-out loss is lower by {abs(now.mean):.3g} ± {now.error:.2g} than that of {state.leader}"
+    if history:
+        now = history[-1]
+        text += f": its held-out loss less that of {before} is {-abs(now.mean):.3g} ± {now.error:.2g}"
     return Note(kind="lead", clients=_everyone(state), text=text, numbers=_numbers(state))
 
 
