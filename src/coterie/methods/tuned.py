@@ -35,12 +35,14 @@ class TunedState:
         gains: Client -> mean of its personal model's held-out loss less that of the method's model, and the variance of this
             mean, by the last report of the client.
         own: Clients that are served by their personal models, sorted.
+        tuned: Names of the method's parts in which clients have personal models; other values of theirs are the method's.
         notes: Notes of the last exchange.
     """
 
     inner: Any
     gains: Mapping[Client, tuple[float, float]] = field(default_factory=dict)
     own: tuple[Client, ...] = ()
+    tuned: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
 
 
@@ -65,7 +67,7 @@ class Tuned:
 
     def __post_init__(self) -> None:
         check(self)
-        object.__setattr__(self, "method", method_of(self.method))
+        object.__setattr__(self, "method", method_of(self.method, "tuned.method"))
 
     @property
     def asks(self) -> tuple[Task, ...]:
@@ -91,21 +93,23 @@ class Tuned:
         return replace(plan, tasks=tasks, parts={name: self._with_personal(part) for name, part in plan.parts.items()})
 
     def _tuned(self, task: Task) -> Task:
-        """A task that makes a personal model, unless it makes no model, or already makes values that stay at the client."""
-        if not task.trains or task.gradient or task.keep or task.personal is not None:
+        """A task that makes a personal model: its own if it has one, none if it trains no model or layers stay at the client."""
+        if not task.trains or task.gradient or task.keep:
             return self._held(task)
-        personal = Personal(start=self.start, epochs=self.epochs, pull=self.pull)
+        personal = task.personal or Personal(start=self.start, epochs=self.epochs, pull=self.pull)
         return replace(self._held(task), held_out=True, personal=personal)
 
     def _held(self, task: Task) -> Task:
-        return replace(task, holdout=task.holdout or self.holdout)
+        """The task with the share of this method, so that all parts of a plan hold out the same examples."""
+        return replace(task, holdout=self.holdout)
 
     def step(self, state: TunedState, replies: Replies) -> TunedState:
         inner = self.method.step(state.inner, replies)
         part = self.method.assignment(inner).part
         found = {c: held.difference((part, 1), (part, 0)) for c, held in replies.held.items()}
         gains = {**state.gains, **{c: gain for c, gain in found.items() if gain is not None}}
-        new = replace(state, inner=inner, gains=gains, notes=())
+        parts = {name for held in replies.held.values() for name, personal in held.models if personal}
+        new = replace(state, inner=inner, gains=gains, tuned=tuple(sorted({*state.tuned, *parts})), notes=())
         return self._chosen(new) if any(found.values()) else new
 
     def _chosen(self, state: TunedState) -> TunedState:
@@ -118,15 +122,15 @@ class Tuned:
         return replace(state, own=own, notes=() if note is None else (note,))
 
     def assignment(self, state: TunedState) -> Assignment:
-        base = self.method.assignment(state.inner)
-        return replace(base, plain=tuple(c for c in sorted(base.row) if c in base.plain or c not in set(state.own)))
+        base, own = self.method.assignment(state.inner), set(state.own)
+        if base.part not in state.tuned:
+            return base  # the values of its own with which a client is served are the method's, such as layers that stay
+        return replace(base, plain=tuple(c for c in sorted(base.row) if c in base.plain or c not in own))
 
     def explain(self, state: TunedState) -> tuple[Note, ...]:
         return (*self.method.explain(state.inner), *state.notes)
 
     def admit(self, state: TunedState, clients: tuple[Client, ...]) -> TunedState:
-        if not isinstance(self.method, Admits):
-            raise SettingError(f"tuned.method {self.method.name} cannot take newcomers: it has no methods admit and retire")
         return replace(state, inner=self.method.admit(state.inner, clients), notes=())
 
     def retire(self, state: TunedState, clients: tuple[Client, ...]) -> TunedState:
@@ -136,17 +140,22 @@ class Tuned:
         return replace(state, inner=self.method.retire(state.inner, clients), gains=gains, own=own, notes=())
 
 
-def method_of(given: Any) -> Any:
-    """Return a method from its name, from a table of its name and settings, or as it is.
+def method_of(given: Any, setting: str) -> Any:
+    """Return the method that a setting names, from its name, from a table of its name and settings, or as it is.
+
+    Args:
+        given: The value of the setting.
+        setting: Its name, for the message.
 
     Raises:
-        SettingError: There is no such method, or a setting is not allowed.
+        SettingError: There is no such method, a setting of it is not allowed, or clients cannot join and leave it.
     """
-    if not isinstance(given, str | Mapping):
-        return given
     from coterie.methods import made  # this module is part of the list of methods
 
-    return made(given)
+    method = made(given)
+    if not isinstance(method, Admits):
+        raise SettingError(f"{setting} {method.name} must take newcomers: it has no methods admit and retire")
+    return method
 
 
 def shrunk(gains: Mapping[Client, tuple[float, float]], group: Iterable[Client]) -> dict[Client, float]:
@@ -163,19 +172,20 @@ def shrunk(gains: Mapping[Client, tuple[float, float]], group: Iterable[Client])
         >>> shrunk({1: (-0.3, 0.01), 2: (-0.3, 0.01), 3: (0.1, 1.0)}, [1, 2, 3])[3] < 0  # its own evidence is weak
         True
     """
-    known = [c for c in group if c in gains and np.isfinite(gains[c]).all()]
-    if not known:
+    known = [c for c in group if c in gains and not np.isnan(gains[c]).any()]
+    means, variances = np.array([gains[c] for c in known]).reshape(-1, 2).T
+    exact = variances[np.isfinite(variances)]
+    if not len(exact):
         return {}
-    means, variances = np.array([gains[c] for c in known]).T
-    floor = max(float(variances.max()), 1e-12) * 1e-6  # equal losses have no variance
-    precise = 1 / (variances + floor)
+    variances = variances + max(float(exact.max()), 1e-12) * 1e-6  # equal losses have no variance
+    precise = 1 / variances  # 0 for a client with one example: its own evidence is none
     common = float(precise @ means / precise.sum())
-    excess = float(precise @ (means - common) ** 2) - (len(known) - 1)
+    excess = float(precise @ (means - common) ** 2) - (len(exact) - 1)
     scale = float(precise.sum() - (precise**2).sum() / precise.sum())
     between = max(excess / scale, 0.0) if scale > 0 else 0.0
-    weight = 1 / (variances + floor + between)
+    weight = 1 / (variances + between)
     mean = float(weight @ means / weight.sum())
-    expected = (between * means + (variances + floor) * mean) / (between + variances + floor)
+    expected = mean + between / (between + variances) * (means - mean)
     return dict(zip(known, map(float, expected), strict=True))
 
 
