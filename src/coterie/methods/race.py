@@ -36,6 +36,7 @@ import scipy
 import torch
 
 from coterie.core import (
+    WORST_LOSS,
     Assignment,
     Averaging,
     Candidate,
@@ -370,7 +371,7 @@ def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
     means, variances, counts = (np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True))
     share = Averaging().bounded(counts)
     share = share / share.sum()
-    spreads, known = variances * counts, np.isfinite(variances)
+    spreads, known = np.minimum(variances, (2 * WORST_LOSS) ** 2) * counts, np.isfinite(variances)
     spreads[~known] = spreads[known].mean() if known.any() else (means**2).mean()  # of clients with one example
     errors = share**2 * fenced(spreads) / counts
     total, squares = errors.sum(), (errors**2 / np.maximum(counts - 1, 1)).sum()

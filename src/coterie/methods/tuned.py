@@ -93,7 +93,7 @@ class Tuned:
         return replace(plan, tasks=tasks, parts={name: self._with_personal(part) for name, part in plan.parts.items()})
 
     def _tuned(self, task: Task) -> Task:
-        """A task that makes a personal model: its own if it has one, none if it trains no model or layers stay at the client."""
+        """A task that makes a personal model, unless it trains no model or layers stay at the client."""
         if not task.trains or task.gradient or task.keep:
             return self._held(task)
         personal = task.personal or Personal(start=self.start, epochs=self.epochs, pull=self.pull)
