@@ -384,7 +384,7 @@ def test_groups_that_pay_take_the_lead_and_one_model_is_dropped() -> None:
     assert bits(done[-1].position)  # it can be stored
 
 
-# -- another start --------------------------------------------------------------------------------------------------------------
+# -- another start ----------------------------------------------------------------------------------------------------------
 
 
 def settled() -> tuple[Race, RaceState]:
