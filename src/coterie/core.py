@@ -510,7 +510,8 @@ class Plan:
         weighting: The weights of the means: training-set sizes (``"data"``) or equal weights (``"uniform"``).
         ends_round: ``False`` if another exchange of the same communication round follows.
         parts: Name -> plan. Such a plan has no tasks itself: the plans of several methods are carried out together. A client
-            answers all of its tasks or none. It keeps its own values for each part separately.
+            answers all of its tasks or none, and holds out the same examples in all of them. It keeps its own values for each
+            part separately. If its reply to one task is refused, those to the others count.
         ended: Names of parts of earlier plans whose clients' own values are no longer needed.
 
     Example:
@@ -528,6 +529,18 @@ class Plan:
     ends_round: bool = True
     parts: Mapping[str, Plan] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        shares: dict[Client, float] = {}
+        for task, client in ((t, c) for _, part in self.leaves() for c, t in part.tasks.items()) if self.parts else ():
+            if shares.setdefault(client, task.holdout) != task.holdout:
+                both = f"{shares[client]:g} and {task.holdout:g}"
+                raise ValueError(f"Task.holdout of client {client} must be the same in all parts of a plan, got {both}")
+
+    @property
+    def all_ended(self) -> tuple[str, ...]:
+        """The names ``ended`` of the plan and of its parts, each as ``"outer/inner"``."""
+        return (*self.ended, *(f"{name}/{ended}" for name, part in self.parts.items() for ended in part.all_ended))
 
     @property
     def asked(self) -> tuple[Client, ...]:
@@ -589,7 +602,8 @@ class Held:
         weights = np.array([float(model == one) - float(model == other) for model in self.models])
         mean = float(weights @ self.sums) / self.count
         squares = float(weights @ self.products @ weights)
-        spread = max(squares - self.count * mean**2, 0.0)
+        rounding = 1e-14 * float(abs(weights) @ abs(self.products) @ abs(weights)) if mean else 0.0
+        spread = max(squares - self.count * mean**2, rounding)  # so that no difference by rounding has no variance
         return mean, spread / (self.count - 1) / self.count if self.count > 1 else math.inf
 
     def within(self, part: str) -> Held:

@@ -311,7 +311,7 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
         replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock, i)
         if plan.parts and replies[name].updates is not None:  # the next part uses the same memory
             replies[name] = replace(replies[name], updates=replies[name].all_updates.clone())
-    gone = tuple(f"{name}/" for name in plan.ended)
+    gone = tuple(f"{name}/" for name in plan.all_ended)
     return together(plan, replies, held_losses(losses)), {n: v for n, v in kept.items() if v and not f"{n}/".startswith(gone)}
 
 

@@ -84,7 +84,7 @@ class Auto:
             return new
         _, halves, memory = self.race.named
         asked = LISTEN * self.fraction * len(self.assignment(new).row)
-        share = min(new.spent.get(memory, 0) / asked, 1.0)
+        share = min(new.spent.get(memory, 0) / max(asked, 1.0), 1.0)
         gone, stays = (memory, halves) if share >= self.few else (halves, memory)
         text = f"{stays} looks for groups, because {share:.0%} of the clients answered in the first {LISTEN} rounds"
         note = Note(kind="arms", clients=tuple(sorted(self.assignment(new).row)), text=text, numbers={"answered": share})

@@ -198,7 +198,7 @@ class Carrier:
             why |= {c: text for c, text in refused.items() if c in part.tasks}
             found[name] = gathered(part, usable, why, self.wire, self.robust)
             self._remember(name, part, {client: usable[client] for client in found[name].clients}, exchange)
-        self._end(plan.ended, exchange)
+        self._end(plan.all_ended, exchange)
         held = {
             client: one.held_of({n for n, each in found.items() if client in each.clients}) for client, one in heard.items()
         }
