@@ -9,9 +9,10 @@ at each client; examples are paired, so what makes an example hard cancels. Afte
 - An exchange that ends the round of an arm waits until all arms are so far: their losses are measured together.
 - Small groups learn fast at first and may lose later. So no arm is dropped before all clients have reported ``patience``
   times on average. Later, the difference of two arms' losses is extrapolated to twice as many rounds (:func:`expected`). If
-  the more complex arm is not expected to be ahead by two standard errors, it is dropped. If it is, and the difference now is
-  beyond noise, the simpler arm is dropped. This test is sequential: look j uses the level ``level / (p j (j + 1))`` for p
-  pairs of arms, so that all looks together keep ``level``. It is a t-test with Welch's degrees of freedom.
+  the more complex arm is not expected to be ahead, it is dropped; after twice ``patience``, it must be expected to be ahead
+  by two standard errors. If it is, and the difference now is beyond noise, the simpler arm is dropped. This test is
+  sequential: look j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so that all looks together keep ``level``.
+  It is a t-test with Welch's degrees of freedom.
 - A decision is looked at again if the leader's held-out loss rises far above its lowest value (:data:`RISE`), or if many
   clients have joined (:data:`JOINED`): then all dropped arms start again, from the mean of the leader's models.
 
@@ -77,6 +78,7 @@ class Difference:
         error: Its standard error.
         share: Share of the clients that reported in this round.
         degrees: Degrees of freedom of the standard error (B. L. Welch, Biometrika 1947).
+        level: Pooled loss of the models that serve the clients.
     """
 
     round: int
@@ -84,6 +86,7 @@ class Difference:
     error: float
     share: float = 1.0
     degrees: float = math.inf
+    level: float = 1.0
 
     @property
     def z(self) -> float:
@@ -240,12 +243,13 @@ class Race:
         """End a round: choose the leader, drop arms, and start dropped ones again."""
         if not replies.held:
             return state
-        past = dict(state.past)
+        past, level = dict(state.past), abs(pooled(state.round, state.losses).mean) if state.losses else 1.0
         for one, other in pairs(state.arms, state.arms):
             key = f"{one} {other}"
             if state.seen.get(key):
-                share = len(replies.held) / len(state.seen[key])
-                past[key] = (*past.get(key, ()), pooled(state.round, state.seen[key], min(share, 1.0)))
+                share = min(len(replies.held) / len(state.seen[key]), 1.0)
+                now = replace(pooled(state.round, state.seen[key]), share=share, level=max(level, 1e-9))
+                past[key] = (*past.get(key, ()), now)
         state, notes, before = replace(state, past=past), [], state.leader
         for one, other in pairs(state.arms, state.arms):
             if one in state.arms and other in state.arms:
@@ -295,10 +299,11 @@ class Race:
     def _compared(self, state: RaceState, simple: str, other: str) -> tuple[str, Note] | None:
         """The arm of two that is dropped, and why; ``simple`` is the simpler of them."""
         history = state.past.get(f"{simple} {other}", ())
-        if sum(each.share for each in history) < self.patience - 1e-6 or not history[-1].error:  # 0: the same models
+        reports = sum(each.share for each in history) + 1e-6
+        if reports < self.patience or not history[-1].error:  # 0: the same models
             return None
         now, later, looks = history[-1], expected(history), len(history)
-        if later < 2 * now.error:
+        if later <= (0 if reports < 2 * self.patience else 2 * now.error):
             text = f"{other} is dropped: after {2 * state.round} rounds it is not expected to be ahead of {simple}"
             return other, _drop(state, text, now, later, ())
         level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
@@ -359,7 +364,7 @@ def pairs(names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
     return [(one, other) for i, one in enumerate(known) for other in known[i + 1 :]]
 
 
-def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
+def pooled(round: int, seen: Reports) -> Difference:
     """Return the mean difference over all held-out examples of all clients.
 
     Clients are the ones that are served, not a sample of others: the variance is that within clients.
@@ -367,7 +372,6 @@ def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
     Args:
         round: The round.
         seen: Client -> (mean difference, variance of this mean, number of examples).
-        heard: Share of these clients that reported in this round.
     """
     means, variances, counts = (np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True))
     share = Averaging().bounded(counts)
@@ -380,7 +384,6 @@ def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
         round=round,
         mean=float(share @ fenced(means)),
         error=math.sqrt(total),
-        share=heard,
         degrees=float(total**2 / squares) if squares > 0 else math.inf,
     )
 
@@ -388,12 +391,15 @@ def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
 def expected(history: tuple[Difference, ...]) -> float:
     """Return the difference to be expected after twice as many rounds, linear in the logarithm of the rounds.
 
-    The slope is that of a least-squares line through the later half of the differences.
+    Extrapolated is the difference in units of the loss, because a difference shrinks with the losses themselves. The slope is
+    that of a least-squares line through the later half of the differences.
     """
     late = history[len(history) // 2 :]
-    x, y = np.log([each.round for each in late]), np.array([each.mean for each in late])
+    if len(late) < 2:
+        return history[-1].mean
+    x, y = np.log([each.round for each in late]), np.array([each.mean / each.level for each in late])
     x = x - x.mean()
-    return history[-1].mean + math.log(2) * float(x @ y / (x @ x)) if len(late) > 1 else history[-1].mean
+    return history[-1].mean + late[-1].level * math.log(2) * float(x @ y / (x @ x))
 
 
 def ahead(state: RaceState) -> str:
