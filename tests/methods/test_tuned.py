@@ -249,7 +249,7 @@ class Closed:
     [
         ("fedavgg", "there is no method 'fedavgg'; did you mean fedavg"),
         ({"name": "ifca", "modles": 3}, "IFCA has no setting 'modles'; did you mean models"),
-        ({"models": 3}, "there is no method ''"),
+        ({"models": 3}, "a method's table needs a name"),
         (5, "a method is a name, a table with a name, or an object with the five functions, got 5"),
         (Closed(), "tuned.method closed must take newcomers: it has no methods admit and retire"),
     ],

@@ -71,7 +71,9 @@ def made(given: Any) -> Any:
         return method_class(given)()
     if isinstance(given, Mapping):
         settings = dict(given)
-        return build(method_class(str(settings.pop("name", ""))), settings)
+        if "name" not in settings:
+            raise SettingError(f"a method's table needs a name, one of {', '.join(METHODS)}, got {given!r:.60}")
+        return build(method_class(str(settings.pop("name"))), settings)
     if type(given) in METHODS.values() or isinstance(given, Method):
         return given
     raise SettingError(f"a method is a name, a table with a name, or an object with the five functions, got {given!r:.60}")

@@ -80,7 +80,7 @@ class Tuned:
     @property
     def asks(self) -> tuple[Task, ...]:
         """Tasks of later rounds that the first round may not have."""
-        return tuple(self._tuned(task) for task in (Task(offered=(0,)), *getattr(self.method, "asks", ())))
+        return tuple(self.tuned(task) for task in (Task(offered=(0,)), *getattr(self.method, "asks", ())))
 
     @property
     def fraction(self) -> float:
@@ -97,10 +97,10 @@ class Tuned:
 
     def _with_personal(self, plan: Plan) -> Plan:
         """The plan, in which clients train a personal model too, also in the parts of the plan."""
-        tasks = {c: self._tuned(task) if plan.ends_round else self._held(task) for c, task in plan.tasks.items()}
+        tasks = {c: self.tuned(task) if plan.ends_round else self._held(task) for c, task in plan.tasks.items()}
         return replace(plan, tasks=tasks, parts={name: self._with_personal(part) for name, part in plan.parts.items()})
 
-    def _tuned(self, task: Task) -> Task:
+    def tuned(self, task: Task) -> Task:
         """A task that makes a personal model, unless it trains no model or layers stay at the client."""
         if not task.trains or task.gradient or task.keep:
             return self._held(task)
