@@ -131,6 +131,10 @@ class FunctionLearner(training.Learner):
         """Raise ``ValueError``: a function that tests returns the mean loss only."""
         raise ValueError("this app tests by a function of its own, so it cannot report losses of single examples")
 
+    def seen(self, row: Tensor, data: Split, layer: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Raise ``ValueError``: a function that tests shows no features."""
+        raise ValueError("this app tests by a function of its own, so it cannot compare examples with each other")
+
     def train_mixture(self, *task: Any) -> tuple[Tensor, Tensor, float]:
         """Raise ``ValueError``: a function that trains one net does not train a mixture of two."""
         raise ValueError("this app trains by a function of its own, so it cannot mix a personal model with the shared one")
