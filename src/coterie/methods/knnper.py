@@ -3,7 +3,7 @@
 O. Marfoq, G. Neglia, L. Kameni, R. Vidal, "Personalized Federated Learning through Local Memorization", ICML 2022, arXiv
 2111.09360, Algorithm 1, with FedAvg for the shared model. A client is served by the class probabilities
 ``λ p_knn + (1 - λ) p_model``: its k nearest training examples, by the features of the shared model, count for their classes
-with weights proportional to ``exp(-d / scale)``. A client chooses λ on its validation examples. Nothing else is trained or sent.
+with weights proportional to ``exp(-d / scale)``. A client chooses λ on its validation examples. Nothing else is trained.
 
 Deviations
 - λ is the value of lowest validation loss among 0, 0.1, ..., 1. The authors' code has steps of 0.01 and takes accuracies.

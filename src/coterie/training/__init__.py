@@ -14,4 +14,4 @@ from coterie.training.learner import Part as Part
 from coterie.training.learner import Sums as Sums
 from coterie.training.neighbours import WithNeighbours as WithNeighbours
 from coterie.training.neighbours import remembered as remembered
-from coterie.training.neighbours import sums as sums_with_neighbours
+from coterie.training.neighbours import sums_with_neighbours as sums_with_neighbours

@@ -206,8 +206,8 @@ class Learner:
             layer: A layer that the model uses once.
 
         Yields:
-            Outputs ``(b, ..., classes)``, inputs of the layer in float32 ``(b, ..., f)``, and targets ``(b, ...)``, for one batch
-            after the other.
+            Outputs ``(b, ..., classes)``, inputs of the layer in float32 ``(b, ..., f)``, and targets ``(b, ...)``, batch by
+            batch.
 
         Raises:
             ValueError: The layer has no input for each target, or the targets are not class labels.

@@ -131,7 +131,7 @@ def chosen(near: np.ndarray, far: np.ndarray, weights: Sequence[float]) -> float
     return 0.0 if np.isnan(losses).any() else weights[int(np.argmin(losses))]
 
 
-def sums(learner: Learner, row: Tensor, data: ClientData, neighbours: Neighbours) -> Sums:
+def sums_with_neighbours(learner: Learner, row: Tensor, data: ClientData, neighbours: Neighbours) -> Sums:
     """Test a model ``(d,)`` together with a client's nearest training examples on its test examples.
 
     Args:

@@ -7,7 +7,7 @@ models and to keep layers: the rest of a task is the same as with Coterie's own 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
