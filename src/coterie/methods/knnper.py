@@ -6,11 +6,10 @@ O. Marfoq, G. Neglia, L. Kameni, R. Vidal, "Personalized Federated Learning thro
 with weights proportional to ``exp(-d / scale)``. A client chooses λ on its validation examples. Nothing else is trained.
 
 Deviations
-- λ is the value of lowest validation loss among 0, 0.1, ..., 1. The authors' code has steps of 0.01 and takes accuracies.
+- λ is the value of lowest validation loss among 0, 0.1, ..., 1. The authors' code measures accuracies in steps of 0.01.
 - Clients without validation examples hold some of their training examples out, of FedAvg's training too.
 - Distances are Euclidean. The authors' code divides squared distances by the number of features.
-- The search is exact, and a client remembers all of its training examples. The authors' code uses a library for approximate
-  search, and can bound the memory.
+- A client remembers all of its training examples that are not held out. The authors' code can bound their number.
 """
 
 from __future__ import annotations
