@@ -317,8 +317,8 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         assignment: Assignment = run.method.assignment(position.state)
         if assignment.neighbours is not None:
             raise UserError(
-                f"{run.method.name} also serves each client by its own training examples, and a model's file cannot hold "
-                "examples: Round.model(client) makes the net of a client in a program, and FedAvg's model can be exported"
+                f"{run.method.name} also serves each client by its own training examples, which no model's file can hold; in a "
+                "Python program, Round.model(client) makes the net of a client"
             )
         numbers = assignment.models.shape[1]
         files, clients = _files(assignment, position, run.record.naming(run.record.description()))
