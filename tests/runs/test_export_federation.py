@@ -68,7 +68,7 @@ def recorded(folder: Path) -> dict[str, float]:
     return {client: entry["accuracy"] for client, entry in Record(folder).lines()[-1]["clients"].items()}
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("independent", "fedper", "hcct-p")])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("independent", "fedper", "hcct-p", "knn-per")])
 def test_models_of_a_net_without_a_name_predict_what_was_recorded(tmp_path: Path, name: str) -> None:
     tried = federated(tmp_path / "run", name)
     models = coterie.save(tmp_path / "run", tmp_path / "models")
