@@ -181,6 +181,19 @@ def test_clients_that_were_never_asked_are_served_by_their_neighbours_too() -> N
 
 
 @seeded(0)
+def test_clients_with_the_same_test_examples_are_tested_one_by_one() -> None:
+    tried = tried_world()
+    test = tried.clients[2].test
+    tried = replace(tried, clients={c: replace(d, test=test) for c, d in tried.clients.items()})
+    done = play(KNNPer(weight=0.5), tried, 1)[-1]
+    for c in IDS:
+        with torch.no_grad():
+            loss = nn.functional.cross_entropy(done.model(c)(test.inputs), test.targets)
+        assert scores(done)[c]["loss"] == pytest.approx(float(loss), rel=1e-4)
+    assert len({score["loss"] for score in scores(done).values()}) == len(IDS)
+
+
+@seeded(0)
 def test_inputs_are_the_features_of_a_single_layer() -> None:
     tried = tried_world(model=linear)
     done = play(KNNPer(neighbours=2, weight=1.0), tried, 1)[-1]
