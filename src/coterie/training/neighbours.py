@@ -58,16 +58,17 @@ class Memory:
         return torch.cat([self._some(block, classes) for block in features.split(ASKED)])
 
     def _some(self, features: Tensor, classes: int) -> Tensor:
-        near, labels = features.new_zeros(len(features), 0), self.labels.new_zeros(len(features), 0)
+        found, at = features.new_zeros(len(features), 0), self.labels.new_zeros(len(features), 0)
         for start in range(0, len(self.features), KNOWN):
-            block = slice(start, start + KNOWN)
-            # Differences, not products: equal features have distance 0, however long they are.
-            distances = torch.cdist(features, self.features[block], compute_mode="donot_use_mm_for_euclid_dist")
-            near = torch.cat([near, distances], 1)
-            labels = torch.cat([labels, self.labels[block].expand(len(features), -1)], 1)
-            near, at = near.topk(min(self.k, near.shape[1]), largest=False)
-            labels = labels.gather(1, at)
-        return near.new_zeros(len(features), classes).scatter_add_(1, labels, (-near / self.scale).softmax(1))
+            known = self.features[start : start + KNOWN]
+            places = torch.arange(start, start + len(known), device=at.device).expand(len(features), -1)
+            # Products of matrices are fast, and rounding can only exchange neighbours at almost the same distance.
+            found = torch.cat([found, torch.cdist(features, known, compute_mode="use_mm_for_euclid_dist")], 1)
+            found, best = found.topk(min(self.k, found.shape[1]), largest=False)
+            at = torch.cat([at, places], 1).gather(1, best)
+        distances = (features[:, None] - self.features[at]).norm(dim=2)
+        chances = features.new_zeros(len(features), classes)
+        return chances.scatter_add_(1, self.labels[at], (-distances / self.scale).softmax(1))
 
     def mixed(self, outputs: Tensor, features: Tensor, weight: float) -> Tensor:
         """Return the logarithm of the class probabilities, which are a mixture of the model's and the neighbours'.
