@@ -25,6 +25,9 @@ import numpy as np
 from coterie.core import Admits, Assignment, Client, Cohort, Federation, Note, Personal, Plan, Replies, Task, state
 from coterie.settings import SettingError, check, setting
 
+GAIN = "expected difference of held-out losses"
+"""The name, in notes, of the held-out loss of a client's personal model less that of the method's model."""
+
 
 @state("tuned")
 class TunedState:
@@ -181,12 +184,12 @@ def shrunk(gains: Mapping[Client, tuple[float, float]], group: Iterable[Client])
 
 def _note(expected: Mapping[Client, float], own: tuple[Client, ...], before: set[Client]) -> Note:
     gain = float(np.mean([expected[c] for c in own])) if own else 0.0
-    text = f"{len(own)} of {len(expected)} clients are served by their personal models"
-    text += f", which lower held-out loss by {-gain:.3g} on average" if own else ": no lower held-out loss is expected"
+    text = f"personal models are better for {len(own) or 'none'} of {len(expected)} clients"
+    text += f": they are expected to lower held-out loss by {-gain:.3g} on average" if own else ": none lowers held-out loss"
     return Note(
         kind="tune",
         clients=tuple(sorted(expected)),
         text=text,
         numbers={"own": float(len(own)), "before": float(len(before)), "gain": gain},
-        values={"expected difference of held-out losses": expected},
+        values={GAIN: expected},
     )
