@@ -92,13 +92,12 @@ class Auto:
 
     def _choice(self, state: RaceState, stays: str, gone: str, share: float, paid: tuple[str, dict[str, float]]) -> Note:
         many = Criterion("share of answers", share, ">=", self.few, "few", "many clients answer", "few clients answer")
-        text = (
-            f"clients stop training {gone} and train {stays}: {share:.0%} of the clients answered in the first {LISTEN} rounds"
-        )
+        bound = f"{'at least' if many.held else 'less than'} the setting few, {self.few:.0%}"
+        text = f"clients stop training {gone}: {share:.0%} of them answered in the first {LISTEN} rounds, {bound}"
         return Note(
             kind="arms",
             clients=tuple(sorted(self.assignment(state).row)),
-            text=f"{text}, {many.meaning}; {paid[0]}",
+            text=f"{text}; {paid[0]}",
             criteria=(many,),
             otherwise=f"clients would have stopped training {stays} instead",
             numbers={"answered": share, **paid[1]},

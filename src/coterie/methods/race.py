@@ -330,7 +330,8 @@ class Race:
         )
         if hope.held:
             return other, _drop(state, other, (ends, stays), -1, now, later, hope)
-        bound = float(scipy.stats.norm.isf(self.level / (len(self.methods) * looks * (looks + 1))))
+        level = self.level / (len(self.methods) * looks * (looks + 1))
+        bound = float(scipy.stats.norm.isf(level))
         beyond = Criterion(
             f"{LOSS} of {stays} less {ends}, in standard errors",
             now.z,
@@ -531,7 +532,8 @@ def _lead(state: RaceState, leader: str, before: str, called: Mapping[str, str],
     order = list(state.arms)
     later = before not in order or order.index(leader) > order.index(before)
     one, other = (before, leader) if later else (leader, before)
-    history, criteria = state.past.get(f"{one} {other}"), ()
+    history = state.past.get(f"{one} {other}")
+    criteria: tuple[Criterion, ...] = ()
     text = f"the clients are now served by {called[leader]}"
     if history:
         now = history[-1]
@@ -555,7 +557,7 @@ def _lead(state: RaceState, leader: str, before: str, called: Mapping[str, str],
 def _drop(
     state: RaceState, name: str, called: tuple[str, str], sign: int, now: Difference, later: float, criterion: Criterion
 ) -> Note:
-    """The note that an arm ends; it and the one that stays are ``called`` so. Its loss is the greater one if sign and now agree."""
+    """The note that an arm ends; it and the one that stays are ``called`` so. ``sign`` 1: the simpler one ends."""
     paid, spent = cost(state, name)
     numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **spent, **_numbers(state)}
     text = (
