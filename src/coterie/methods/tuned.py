@@ -7,11 +7,12 @@ a personal part (G. Cheng, K. Chadha, J. Duchi, "Federated Asymptotics: a model 
 arXiv 2108.07313; K. Wang et al., "Federated Evaluation of On-device Personalization", arXiv 1910.10252).
 
 Fine-tuning raises the mean and can harm some clients (arXiv 2206.09262). So the personal model is served only where it
-pays. Few held-out examples say little about a single client. Therefore the gain of each client is shrunk towards the mean
-gain of its group, by empirical Bayes: ``m_i = (τ² d_i + v_i μ) / (τ² + v_i)``, with the client's mean difference of losses d_i
-and its variance v_i, the group's mean μ weighted by the precisions, and the variance τ² between clients by the method of
-moments (R. DerSimonian, N. Laird, "Meta-analysis in clinical trials", 1986). A client is served by its own model if
-``m_i < 0``.
+pays. Few held-out examples say little about a single client. Therefore a group decides together, by its mean gain over all
+held-out examples. Only if the gains of its clients differ beyond noise (Cochran's Q, :data:`DIFFER`), the gain of each client
+counts: it is shrunk towards the group's mean by empirical Bayes, ``m_i = (τ² d_i + v_i μ) / (τ² + v_i)``, with the client's
+mean difference of losses d_i and its variance v_i, the group's mean μ weighted by the precisions, and the variance τ² between
+clients by the method of moments (R. DerSimonian, N. Laird, "Meta-analysis in clinical trials", 1986). A client is served by
+its own model if ``m_i < 0``.
 """
 
 from __future__ import annotations
@@ -21,12 +22,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import scipy
 
 from coterie.core import Admits, Assignment, Client, Cohort, Federation, Note, Personal, Plan, Replies, Task, state
 from coterie.settings import SettingError, check, setting
 
-GAIN = "expected difference of held-out losses"
+EXPECTED = "expected difference of held-out losses"
 """The name, in notes, of the held-out loss of a client's personal model less that of the method's model."""
+
+DIFFER = 0.01
+"""Clients of a group decide separately if the p-value of equal gains is below this."""
+
+Gain = tuple[float, float, int]
+"""Mean of a client's personal loss less that of the method's model, the variance of this mean, and the number of examples."""
 
 
 @state("tuned")
@@ -35,14 +43,13 @@ class TunedState:
 
     Attributes:
         inner: State of the method.
-        gains: Client -> mean of its personal model's held-out loss less that of the method's model, and the variance of this
-            mean, by the last report of the client.
+        gains: Client -> the last report of its gain.
         own: Clients that are served by their personal models, sorted.
         notes: Notes of the last exchange.
     """
 
     inner: Any
-    gains: Mapping[Client, tuple[float, float]] = field(default_factory=dict)
+    gains: Mapping[Client, Gain] = field(default_factory=dict)
     own: tuple[Client, ...] = ()
     notes: tuple[Note, ...] = ()
 
@@ -106,10 +113,10 @@ class Tuned:
     def step(self, state: TunedState, replies: Replies) -> TunedState:
         inner = self.method.step(state.inner, replies)
         part = self.method.assignment(inner).part
-        found = {c: held.difference((part, 1), (part, 0)) for c, held in replies.held.items()}
-        gains = {**state.gains, **{c: gain for c, gain in found.items() if gain is not None}}
-        new = replace(state, inner=inner, gains=gains, notes=())
-        return self._chosen(new) if any(found.values()) else new
+        found = {c: (held.difference((part, 1), (part, 0)), held.count) for c, held in replies.held.items()}
+        reports = {c: (*gain, count) for c, (gain, count) in found.items() if gain is not None and count > 1}
+        new = replace(state, inner=inner, gains={**state.gains, **reports}, notes=())
+        return self._chosen(new) if reports else new
 
     def _chosen(self, state: TunedState) -> TunedState:
         """Decide for each client by which model it is served."""
@@ -152,34 +159,37 @@ def method_of(given: Any) -> Any:
     return made(given)
 
 
-def shrunk(gains: Mapping[Client, tuple[float, float]], group: Iterable[Client]) -> dict[Client, float]:
+def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client]) -> dict[Client, float]:
     """Return the expected gain of each client of a group, shrunk towards the group's mean.
 
     Args:
-        gains: Client -> mean difference of losses and the variance of this mean. Clients without one have no expected gain.
+        gains: Client -> the last report of its gain. Clients without one have no expected gain.
         group: The clients.
 
     Returns:
         Client -> expected difference of losses; below zero where the personal model is better.
 
     Example:
-        >>> shrunk({1: (-0.3, 0.01), 2: (-0.3, 0.01), 3: (0.1, 1.0)}, [1, 2, 3])[3] < 0  # its own evidence is weak
+        >>> reports = {1: (-0.3, 0.01, 20), 2: (-0.3, 0.01, 20), 3: (0.1, 0.1, 2)}
+        >>> shrunk(reports, [1, 2, 3])[3] < 0  # its own evidence is weak
         True
     """
     known = [c for c in group if c in gains and np.isfinite(gains[c]).all()]
     if not known:
         return {}
-    means, variances = np.array([gains[c] for c in known]).T
-    floor = max(float(variances.max()), 1e-12) * 1e-6  # equal losses have no variance
-    precise = 1 / (variances + floor)
-    common = float(precise @ means / precise.sum())
-    excess = float(precise @ (means - common) ** 2) - (len(known) - 1)
-    scale = float(precise.sum() - (precise**2).sum() / precise.sum())
-    between = max(excess / scale, 0.0) if scale > 0 else 0.0
-    weight = 1 / (variances + floor + between)
+    means, variances, counts = np.array([gains[c] for c in known]).T
+    common = float(counts @ means / counts.sum())
+    # The noise of single examples is that of the whole group: that of one client's few examples is badly known.
+    freedom = float((counts - 1).sum())
+    noise = float((counts * (counts - 1)) @ variances / freedom) if freedom else 0.0
+    excess = float(counts @ (means - common) ** 2)
+    differ = noise > 0 and scipy.stats.chi2.sf(excess / noise, len(known) - 1) < DIFFER
+    scale = float(counts.sum() - (counts**2).sum() / counts.sum())
+    between = max(excess - (len(known) - 1) * noise, 0.0) / scale if differ else 0.0
+    weight = 1 / (noise / counts + between) if between else counts
     mean = float(weight @ means / weight.sum())
-    expected = (between * means + (variances + floor) * mean) / (between + variances + floor)
-    return dict(zip(known, map(float, expected), strict=True))
+    own = between / (between + noise / counts) if between else np.zeros(len(known))
+    return dict(zip(known, map(float, own * means + (1 - own) * mean), strict=True))
 
 
 def _note(expected: Mapping[Client, float], own: tuple[Client, ...], before: set[Client]) -> Note:
@@ -191,5 +201,5 @@ def _note(expected: Mapping[Client, float], own: tuple[Client, ...], before: set
         clients=tuple(sorted(expected)),
         text=text,
         numbers={"own": float(len(own)), "before": float(len(before)), "gain": gain},
-        values={GAIN: expected},
+        values={EXPECTED: expected},
     )

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from coterie.methods.tuned import GAIN
+from coterie.methods.tuned import EXPECTED
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
 from coterie.report.explain import run_history
@@ -94,7 +94,7 @@ def _personal(notes: Sequence[NoteView], client: ClientId) -> dict[str, Any] | N
 
     It is None for a method without personal models.
     """
-    gain = next((note.values(GAIN).get(client) for note in reversed(notes) if note.kind == "tune"), None)
+    gain = next((note.values(EXPECTED).get(client) for note in reversed(notes) if note.kind == "tune"), None)
     return None if gain is None else {"expected": gain, "serves": gain < 0}
 
 
