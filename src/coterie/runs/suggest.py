@@ -959,7 +959,7 @@ def own_probes(method: Any, start: StartingPoint, finding: Finding, lines: Seque
     if finding.of_run:
         text = "split-half found these groups in this run, at the same level: they are the advice"
         return OwnProbes({}, None, f"{text}, though its next reviews may still move single clients")
-    first = "train with auto, which begins with one model and serves groups where they lower held-out loss"
+    first = "train with auto, which compares groups with one model"
     if len(finding.groups) == 1:
         return OwnProbes({}, None, f"{first}: one group is no proof, and auto tests other models")
     text = f"{first}; these groups are the advice, even if split-half finds fewer: it makes the same test, but of other models"
