@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -45,12 +45,14 @@ from coterie.core import (
     Cohort,
     Criterion,
     Federation,
+    Groups,
     Held,
     Note,
     Plan,
     Replies,
     Task,
     Training,
+    as_groups,
     group_means,
     state,
 )
@@ -63,6 +65,9 @@ RISE = 1.5, 5.0
 
 JOINED = 0.2
 """A decision is looked at again if this share of the clients has joined since."""
+
+CALLED = {"fedavg": "one model (fedavg)", "split-half": "groups (split-half)", "hcct": "groups (hcct)"}
+"""What sentences call arms; others have the names of their methods."""
 
 SHARED = "+"
 """Between the names of arms that use the same replies."""
@@ -211,17 +216,31 @@ class Race:
 
     def step(self, state: RaceState, replies: Replies) -> RaceState:
         named, arms, parts, spent = self.named, dict(state.arms), dict(state.parts), dict(state.spent)
-        notes: list[Note] = []
+        told: list[tuple[str, Note]] = []
         for part, own in replies.parts.items():
             first, *others = part.split(SHARED)
             spent[first] = spent.get(first, 0) + len(own.clients)
             for name in (first, *others):
                 arms[name] = named[name].step(arms[name], own if name == first else as_means(own, named[name], arms[name]))
                 parts[name] = part
-                notes += [_of_arm(note, name) for note in named[name].explain(arms[name])]
+                told += [(name, note) for note in named[name].explain(arms[name])]
         seen, losses = self._seen(state, replies)
-        new = replace(state, arms=arms, parts=parts, seen=seen, losses=losses, spent=spent, notes=tuple(notes))
-        return self._judged(replace(new, round=state.round + 1), replies) if replies.ends_round else new
+        new = replace(state, arms=arms, parts=parts, seen=seen, losses=losses, spent=spent, notes=())
+        if replies.ends_round:
+            new = self._judged(replace(new, round=state.round + 1), replies, self.assignment(state).groups)
+        return replace(new, notes=(*self._of_arms(told, state.leader, new.leader), *new.notes))
+
+    @property
+    def called(self) -> dict[str, str]:
+        """Name -> what sentences call an arm."""
+        inner = {name: getattr(method, "method", method).name for name, method in self.named.items()}
+        twice = len(set(inner.values())) < len(inner)
+        return {name: name if twice else CALLED.get(inner[name], inner[name]) for name in inner}
+
+    def _of_arms(self, told: Sequence[tuple[str, Note]], before: str, leader: str) -> list[Note]:
+        """The arms' notes. Only those of the arm that serves the clients tell of their groups."""
+        called, at = self.called, {name: i for i, name in enumerate(self.named)}
+        return [_of_arm(note, called[name], at[name], name == before == leader) for name, note in told]
 
     def _seen(self, state: RaceState, replies: Replies) -> tuple[Mapping[str, Reports], Reports]:
         """The differences of arms at each client, and the losses of the leader's models, with those of this exchange."""
@@ -239,8 +258,8 @@ class Race:
                 losses[client] = (*loss, held.count)
         return seen, losses
 
-    def _judged(self, state: RaceState, replies: Replies) -> RaceState:
-        """End a round: choose the leader, drop arms, and start dropped ones again."""
+    def _judged(self, state: RaceState, replies: Replies, groups: Groups) -> RaceState:
+        """End a round: choose the leader, drop arms, and start dropped ones again. ``groups`` are those before the round."""
         if not replies.held:
             return state
         past, level = dict(state.past), abs(pooled(state.round, state.losses).mean) if state.losses else 1.0
@@ -259,7 +278,8 @@ class Race:
                     state = replace(without_arm(state, found[0]), decided=tuple(sorted(self.assignment(state).row)))
         leader = ahead(state)
         if leader != before:
-            notes.append(_lead(state, leader, before))
+            parts = self.named[leader].assignment(state.arms[leader]).groups
+            notes.append(_lead(state, leader, before, self.called, () if as_groups(parts) == as_groups(groups) else parts))
         return self._again(replace(state, leader=leader, notes=(*state.notes, *notes)))
 
     def _again(self, state: RaceState) -> RaceState:
@@ -290,7 +310,9 @@ class Race:
             if n in {*state.arms, *state.dropped}
         }
         why = "many clients have joined" if joined else f"the held-out loss rose from {low.mean:.3g} to {now.mean:.3g}"
-        note = Note(kind="arms", clients=clients, text=f"{why}: {', '.join(state.dropped)} starts again")
+        again = " and ".join(self.called[name] for name in state.dropped)
+        text = f"{why}: clients train {again} again, beginning with the mean of the models that served them"
+        note = Note(kind="arms", clients=clients, text=text)
         parts = {**{name: name for name in arms}, **state.parts}
         return replace(
             state, arms=arms, parts=parts, past={}, dropped={}, lowest=None, decided=clients, notes=(*state.notes, note)
@@ -303,17 +325,31 @@ class Race:
         if reports < self.patience or not history[-1].error:  # 0: the same models
             return None
         now, later, looks = history[-1], expected(history), len(history)
-        if later <= (0 if reports < 2 * self.patience else 2 * now.error):
-            text = f"{other} is dropped: after {2 * state.round} rounds it is not expected to be ahead of {simple}"
-            return other, _drop(state, text, now, later, ())
+        ends, stays = self.called[other], self.called[simple]
+        patient = reports < 2 * self.patience
+        hope = Criterion(
+            f"{EXPECTED} of {stays} less {ends}, in standard errors",
+            later / now.error,
+            "<",
+            0.0 if patient else 2.0,
+            met="not lower" if patient else "not lower by two standard errors",
+            unmet="lower" if patient else "lower by two standard errors",
+        )
+        if hope.held:
+            return other, _drop(state, other, (ends, stays), -1, now, later, hope)
         level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
         bound = float(scipy.stats.t.isf(level, now.degrees))
         beyond = Criterion(
-            f"{simple} less {other}, in standard errors", now.z, ">", bound, "level", "beyond noise", "within noise"
+            f"{LOSS} of {stays} less {ends}, in standard errors",
+            now.z,
+            ">",
+            bound,
+            met="which is beyond noise",
+            unmet="which is within noise",
         )
         if not beyond.held:
             return None
-        return simple, _drop(state, f"{simple} is dropped: {other} is ahead beyond noise", now, later, (beyond,))
+        return simple, _drop(state, simple, (stays, ends), 1, now, later, beyond)
 
     def assignment(self, state: RaceState) -> Assignment:
         base = self.named[state.leader].assignment(state.arms[state.leader])
@@ -478,8 +514,19 @@ def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
 # Notes.
 
 
-def _of_arm(note: Note, name: str) -> Note:
-    return replace(note, text=f"{name}: {note.text}")
+LOSS, EXPECTED = "held-out loss", "expected held-out loss"
+
+KEPT = ("keep", "hold")
+"""Kinds of notes about groups that stay: an arm's test says something about the clients also if the arm does not serve them."""
+
+
+def _of_arm(note: Note, called: str, at: int, serves: bool) -> Note:
+    """An arm's note. If the arm does not serve the clients, their groups are not the ones of which the note tells."""
+    numbers = {**note.numbers, "arm": float(at)}
+    if serves:
+        return replace(note, text=f"{called}: {note.text}", numbers=numbers)
+    kind = note.kind if note.kind in KEPT else "arm"
+    return replace(note, kind=kind, text=f"{called}, not in use: {note.text}", parts=(), numbers=numbers)
 
 
 def _numbers(state: RaceState) -> dict[str, float]:
@@ -495,16 +542,52 @@ def _everyone(state: RaceState) -> tuple[Client, ...]:
     return tuple(sorted({client for each in state.seen.values() for client in each}))
 
 
-def _lead(state: RaceState, leader: str, before: str) -> Note:
-    history = state.past.get(f"{leader} {before}") or state.past.get(f"{before} {leader}")
-    text = f"{leader} serves the clients"
+def _lead(state: RaceState, leader: str, before: str, called: Mapping[str, str], parts: Groups) -> Note:
+    order = list(state.arms)
+    later = before not in order or order.index(leader) > order.index(before)
+    one, other = (before, leader) if later else (leader, before)
+    history = state.past.get(f"{one} {other}")
+    criteria: tuple[Criterion, ...] = ()
+    text = f"the clients are now served by {called[leader]}"
     if history:
         now = history[-1]
-        text += f": its held-out loss less that of {before} is {-abs(now.mean):.3g} ± {now.error:.2g}"
-    return Note(kind="lead", clients=_everyone(state), text=text, numbers=_numbers(state))
+        ahead = Criterion(
+            f"{LOSS} of {called[one]} less {called[other]}, in standard errors",
+            now.z,
+            ">",
+            1.0,
+            met="more than a standard error",
+            unmet="not lower by more than a standard error",
+        )
+        criteria = (ahead,) if ahead.held == later else ()
+        where, than = ("", f" than with {called[before]}") if later else (f" with {called[before]}", "")
+        text += f": held-out loss{where} is {_by(now.mean)} ± {now.error:.2g}{than}"
+        text += f", {ahead.meaning}" if criteria else ""
+    numbers = {**_numbers(state), "arm": float(list(called).index(leader))}
+    clients = tuple(sorted({*_everyone(state), *(client for part in parts for client in part)}))
+    return Note(kind="lead", clients=clients, text=text, parts=parts, criteria=criteria, numbers=numbers)
 
 
-def _drop(state: RaceState, text: str, now: Difference, later: float, criteria: tuple[Criterion, ...]) -> Note:
-    numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **_numbers(state)}
-    text += f" (difference of held-out losses {now.mean:.3g} ± {now.error:.2g}, expected {later:.3g})"
-    return Note(kind="drop", clients=_everyone(state), text=text, criteria=criteria, numbers=numbers)
+def _drop(
+    state: RaceState, name: str, called: tuple[str, str], sign: int, now: Difference, later: float, criterion: Criterion
+) -> Note:
+    """The note that an arm ends; it and the one that stays are ``called`` so. ``sign`` 1: the simpler one ends."""
+    paid, spent = cost(state, name)
+    numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **spent, **_numbers(state)}
+    text = (
+        f"clients stop training {called[0]}: held-out loss with it is {_by(-sign * now.mean)} ± {now.error:.2g} than with "
+        f"{called[1]}, and expected to be {_by(-sign * later)} after {2 * state.round} rounds, {criterion.meaning}; {paid}"
+    )
+    return Note(kind="drop", clients=_everyone(state), text=text, criteria=(criterion,), numbers=numbers)
+
+
+def _by(difference: float) -> str:
+    return f"lower by {difference:.3g}" if difference > 0 else f"higher by {-difference:.3g}"
+
+
+def cost(state: RaceState, name: str) -> tuple[str, dict[str, float]]:
+    """Return what an arm has cost, as the end of a sentence and as numbers; models trained for two arms count in full."""
+    models = state.spent.get(name, 0)
+    share = models / max(sum(state.spent.values()), 1)
+    text = f"at most {share:.0%} of the models that clients have trained were for it"
+    return text, {"models trained for it": float(models), "share of the models trained": share}

@@ -28,6 +28,9 @@ from coterie.core import Admits, Assignment, Client, Cohort, Federation, Note, P
 from coterie.methods._fences import fenced
 from coterie.settings import SettingError, check, setting
 
+EXPECTED = "expected difference of held-out losses"
+"""The name, in notes, of the held-out loss of a client's personal model less that of the method's model."""
+
 DIFFER = 0.01
 """Clients of a group decide separately if the p-value of equal gains is below this."""
 
@@ -206,12 +209,12 @@ def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client]) -> dict[Client
 
 def _note(expected: Mapping[Client, float], own: tuple[Client, ...], before: set[Client]) -> Note:
     gain = float(np.mean([expected[c] for c in own])) if own else 0.0
-    text = f"{len(own)} of {len(expected)} clients are served by their personal models"
-    text += f", which lower held-out loss by {-gain:.3g} on average" if own else ": no lower held-out loss is expected"
+    text = f"personal models are better for {len(own) or 'none'} of {len(expected)} clients"
+    text += f": they are expected to lower held-out loss by {-gain:.3g} on average" if own else ": none lowers held-out loss"
     return Note(
         kind="tune",
         clients=tuple(sorted(expected)),
         text=text,
         numbers={"own": float(len(own)), "before": float(len(before)), "gain": gain},
-        values={"expected difference of held-out losses": expected},
+        values={EXPECTED: expected},
     )
