@@ -298,7 +298,8 @@ class Race:
             return None
         now, later, looks = history[-1], expected(history), len(history)
         if later < 2 * now.error:
-            text = f"{other} is dropped: after {2 * state.round} rounds it is not expected to be ahead of {simple}"
+            doubled = 2 * now.round - history[0].round + 1
+            text = f"{other} is dropped: after {doubled} rounds it is not expected to be ahead of {simple}"
             return other, _drop(state, text, now, later, ())
         level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
         bound = float(scipy.stats.t.isf(level, now.degrees))
@@ -411,22 +412,33 @@ def fenced(values: np.ndarray) -> np.ndarray:
 def expected(history: tuple[Difference, ...]) -> float:
     """Return the difference to be expected after twice as many rounds, linear in the logarithm of the rounds.
 
-    The slope is that of a least-squares line through the later half of the differences.
+    The slope is that of a least-squares line through the later half of the differences. Rounds count from the first
+    difference: after another start of the arms, few rounds say little about many.
     """
     late = history[len(history) // 2 :]
-    x, y = np.log([each.round for each in late]), np.array([each.mean for each in late])
+    x, y = np.log([each.round - history[0].round + 1 for each in late]), np.array([each.mean for each in late])
     x = x - x.mean()
     return history[-1].mean + math.log(2) * float(x @ y / (x @ x)) if len(late) > 1 else history[-1].mean
 
 
 def ahead(state: RaceState) -> str:
-    """Return the arm with the lowest loss; an arm takes the lead from a simpler one by more than a standard error."""
-    leader = next(iter(state.arms))
-    for name in state.arms:
+    """Return the arm with the lowest loss; an arm takes the lead from a simpler one by more than a standard error.
+
+    Arms that have not been compared with the leader yet, as after another start, do not take its place.
+    """
+    all_ = state.leader not in state.arms
+    arms = [name for name in state.arms if all_ or name == state.leader or _history(state, name, state.leader)]
+    leader = arms[0]
+    for name in arms:
         history = state.past.get(f"{leader} {name}")
         if history and history[-1].z > 1:
             leader = name
     return leader
+
+
+def _history(state: RaceState, one: str, other: str) -> tuple[Difference, ...]:
+    """The differences of two arms, in either order."""
+    return state.past.get(f"{one} {other}") or state.past.get(f"{other} {one}") or ()
 
 
 def without_arm(state: RaceState, name: str) -> RaceState:
@@ -513,7 +525,7 @@ def _everyone(state: RaceState) -> tuple[Client, ...]:
 
 
 def _lead(state: RaceState, leader: str, before: str) -> Note:
-    history = state.past.get(f"{leader} {before}") or state.past.get(f"{before} {leader}")
+    history = _history(state, leader, before)
     text = f"{leader} serves the clients"
     if history:
         now = history[-1]
