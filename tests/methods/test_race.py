@@ -177,11 +177,12 @@ def test_an_arm_that_is_behind_is_dropped() -> None:
     assert {dropped(rng, 10, 30, 0.01, 0.5, gain=-0.6) for _ in range(20)} == {"split-half"}
 
 
-def test_what_is_expected_lies_on_a_line_in_the_logarithm_of_the_rounds() -> None:
-    line = tuple(Difference(round=r, mean=0.3 + 0.2 * math.log(r), error=0.1) for r in range(3, 30))
-    assert expected(line) == pytest.approx(0.3 + 0.2 * math.log(2 * 29))
+@pytest.mark.parametrize("first", [1, 30])
+def test_what_is_expected_lies_on_a_line_in_the_logarithm_of_the_rounds_since_the_start(first: int) -> None:
+    line = tuple(Difference(round=first + r - 1, mean=0.3 + 0.2 * math.log(r), error=0.1) for r in range(1, 31))
+    assert expected(line) == pytest.approx(0.3 + 0.2 * math.log(2 * 30))
     assert expected(line[:1]) == line[0].mean
-    bent = tuple(replace(one, mean=9.0) for one in line[:13]) + line[13:]
+    bent = (line[0], *(replace(one, mean=9.0) for one in line[1:15]), *line[15:])
     assert expected(bent) == pytest.approx(expected(line))  # the first half does not count
 
 
@@ -198,8 +199,16 @@ def test_patience_counts_reports_of_each_client() -> None:
 def test_the_lead_is_taken_from_a_simpler_arm_beyond_a_standard_error() -> None:
     for z, leader in ((0.9, "a"), (1.1, "b"), (-5.0, "a")):
         assert ahead(raced({"a b": (Difference(round=1, mean=z, error=1.0),)}, ("a", "b"))) == leader
-    three = {"a b": (Difference(round=1, mean=2.0, error=1.0),), "b c": (Difference(round=1, mean=2.0, error=1.0),)}
+    three = {pair: (Difference(round=1, mean=2.0, error=1.0),) for pair in ("a b", "a c", "b c")}
     assert ahead(raced(three, ("a", "b", "c"))) == "c"
+
+
+def test_an_arm_that_was_not_compared_with_the_leader_does_not_replace_it() -> None:
+    now = (Difference(round=1, mean=0.0, error=1.0),)
+    state = replace(raced({"a b": now}, ("a", "b", "c")), leader="c")  # "a" and "b" have just started again
+    assert ahead(state) == "c"
+    assert ahead(replace(state, past={"a b": now, "a c": now})) == "a"
+    assert ahead(replace(state, leader="gone")) == "a"
 
 
 # -- reductions ----------------------------------------------------------------------------------------------------------------

@@ -428,24 +428,36 @@ def expected(history: tuple[Difference, ...]) -> float:
     """Return the difference to be expected after twice as many rounds, linear in the logarithm of the rounds.
 
     Extrapolated is the difference in units of the loss, because a difference shrinks with the losses themselves. The slope is
-    that of a least-squares line through the later half of the differences.
+    that of a least-squares line through the later half of the differences. Rounds count from the first difference: after
+    another start of the arms, few rounds say little about many.
     """
     late = history[len(history) // 2 :]
     if len(late) < 2:
         return history[-1].mean
-    x, y = np.log([each.round for each in late]), np.array([each.mean / each.level for each in late])
+    x = np.log([each.round - history[0].round + 1 for each in late])
+    y = np.array([each.mean / each.level for each in late])
     x = x - x.mean()
     return history[-1].mean + late[-1].level * math.log(2) * float(x @ y / (x @ x))
 
 
 def ahead(state: RaceState) -> str:
-    """Return the arm with the lowest loss; an arm takes the lead from a simpler one by more than a standard error."""
-    leader = next(iter(state.arms))
-    for name in state.arms:
+    """Return the arm with the lowest loss; an arm takes the lead from a simpler one by more than a standard error.
+
+    Arms that have not been compared with the leader yet, as after another start, do not take its place.
+    """
+    all_ = state.leader not in state.arms
+    arms = [name for name in state.arms if all_ or name == state.leader or _history(state, name, state.leader)]
+    leader = arms[0]
+    for name in arms:
         history = state.past.get(f"{leader} {name}")
         if history and history[-1].z > 1:
             leader = name
     return leader
+
+
+def _history(state: RaceState, one: str, other: str) -> tuple[Difference, ...]:
+    """The differences of two arms, in either order."""
+    return state.past.get(f"{one} {other}") or state.past.get(f"{other} {one}") or ()
 
 
 def without_arm(state: RaceState, name: str) -> RaceState:
@@ -576,7 +588,7 @@ def _drop(
     numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **spent, **_numbers(state)}
     text = (
         f"clients stop training {called[0]}: held-out loss with it is {_by(-sign * now.mean)} ± {now.error:.2g} than with "
-        f"{called[1]}, and expected to be {_by(-sign * later)} after {2 * state.round} rounds, {criterion.meaning}; {paid}"
+        f"{called[1]}, and expected to be {_by(-sign * later)} after twice as many rounds, {criterion.meaning}; {paid}"
     )
     return Note(kind="drop", clients=_everyone(state), text=text, criteria=(criterion,), numbers=numbers)
 
