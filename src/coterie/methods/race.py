@@ -233,7 +233,7 @@ class Race:
     @property
     def called(self) -> dict[str, str]:
         """Name -> what sentences call an arm."""
-        inner = {name: getattr(method, "method", method).name for name, method in self.named.items()}
+        inner = {name: (method.method if isinstance(method, Tuned) else method).name for name, method in self.named.items()}
         twice = len(set(inner.values())) < len(inner)
         return {name: name if twice else CALLED.get(inner[name], inner[name]) for name in inner}
 
