@@ -176,8 +176,9 @@ def turned(world: World) -> World:
     """The same clients, half of whom now mean other classes."""
     clients = dict(world.clients)
     for c in list(clients)[::2]:
-        splits = {part: getattr(clients[c], part) for part in ("train", "validation", "test")}
-        clients[c] = replace(clients[c], **{k: whole(s.inputs[s.index], (s.targets + 3) % 10) for k, s in splits.items()})
+        splits: dict[str, Any] = {part: getattr(clients[c], part) for part in ("train", "validation", "test")}
+        shifted: dict[str, Any] = {k: whole(s.inputs[s.index], (s.targets + 3) % 10) for k, s in splits.items()}
+        clients[c] = replace(clients[c], **shifted)
     return replace(world, clients=clients)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from coterie.methods import (
     Tuned,
 )
 from coterie.methods.race import Difference, RaceState, ahead, expected, fenced, pooled, shared
-from coterie.settings import SettingError, UserError
+from coterie.settings import SettingError, UserError, build
 from scripted import bits, outcome
 from worlds import THREE, grouped, last
 from worlds import play as played
@@ -59,7 +59,7 @@ def reports(losses: np.ndarray) -> Reports:
     return {c: (float(x.mean()), float(x.var(ddof=1)) / m if m > 1 else math.inf, m) for c, x in enumerate(losses)}
 
 
-def raced(past: dict[str, tuple[Difference, ...]], arms: tuple[str, ...] = ("fedavg", "split-half")) -> RaceState:
+def raced(past: Mapping[str, tuple[Difference, ...]], arms: tuple[str, ...] = ("fedavg", "split-half")) -> RaceState:
     round = max((len(history) for history in past.values()), default=0)
     return RaceState(arms=dict.fromkeys(arms, 0), leader=arms[0], past=past, round=round)
 
@@ -151,7 +151,7 @@ def test_of_two_clients_neither_is_known_to_be_hostile() -> None:
 
 def dropped(rng: np.random.Generator, n: int, m: int, level: float, again: float, gain: float = 0.0) -> str | None:
     """The arm that is dropped in 40 looks at the same held-out examples, of whose noise a part is drawn again each time."""
-    race, past = Race(methods=("fedavg", "split-half"), level=level, patience=1), ()
+    race, past = Race(methods=("fedavg", "split-half"), level=level, patience=1), tuple[Difference, ...]()
     fixed = rng.normal(size=(n, m))
     for look in range(1, 41):
         noise = math.sqrt(1 - again) * fixed + math.sqrt(again) * rng.normal(size=(n, m))
@@ -322,7 +322,8 @@ def test_a_wrong_list_of_methods_is_one_sentence(methods: Any, said: str) -> Non
 
 
 def test_one_name_is_a_list_of_one() -> None:
-    assert Race(methods="ifca") == Race(methods=("ifca",)) == Race(methods=[IFCA()])
+    one, several = build(Race, {"methods": "ifca"}), build(Race, {"methods": [{"name": "ifca"}]})  # as from TOML
+    assert one == several == Race(methods=("ifca",)) == Race(methods=(IFCA(),))
 
 
 @pytest.mark.parametrize("method", [Race(), Race(methods=(Race(methods=("fedavg",)),)), Auto(), Tuned(method=Race())], ids=str)
