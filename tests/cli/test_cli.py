@@ -55,8 +55,8 @@ def test_a_bare_run_is_the_demonstration_recorded_and_drawn(call: Call) -> None:
     (folder,) = Path("runs").iterdir()
     assert out.endswith(f"recorded in {folder}\n")
     assert folder.name.endswith("-digits-label-permutation")
-    assert sorted(path.name for path in folder.iterdir()) == ["experiment.toml", "fedavg-seed0", "split-half-seed0"]
-    assert sorted(path.name for path in (folder / "split-half-seed0").iterdir()) == ["rounds.jsonl", "run.toml", "state"]
+    assert sorted(path.name for path in folder.iterdir()) == ["auto-seed0", "experiment.toml", "fedavg-seed0"]
+    assert sorted(path.name for path in (folder / "auto-seed0").iterdir()) == ["rounds.jsonl", "run.toml", "state"]
 
 
 def test_one_run_in_json(call: Call) -> None:
@@ -151,7 +151,7 @@ def test_compare(call: Call) -> None:
     status, out, _ = call("compare", "all")
     assert status == 0
     assert "±" in out
-    _, out, _ = call("compare", "all/split-half-seed0", "all/split-half-seed1", "--json")
+    _, out, _ = call("compare", "all/auto-seed0", "all/auto-seed1", "--json")
     (found,) = json.loads(out)
     assert found["seeds"] == [0, 1]
 

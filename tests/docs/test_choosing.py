@@ -39,7 +39,7 @@ def test_every_method_is_considered() -> None:
 def test_every_answer_leads_to_its_evidence_in_the_order_of_the_page() -> None:
     answers = re.findall(r"\]\(#([\w-]+)\) \|$", PAGE, re.MULTILINE)
     titles = anchors(PAGE, "##")
-    assert len(answers) > 10
+    assert len(answers) >= 10
     assert list(dict.fromkeys(answers)) == [title for title in titles if title in answers]
     assert titles[-1] == "open-questions"
 

@@ -191,7 +191,7 @@ def test_commands_are_found() -> None:
 
 
 PLACEHOLDERS = {"FILE.toml": "experiments/digits.toml", "run.toml": "experiments/digits.toml", "NAME": "digits/iid"}
-PLACEHOLDERS["runs/first/split-half-seed0/run.toml"] = "experiments/digits.toml"
+PLACEHOLDERS["runs/first/auto-seed0/run.toml"] = "experiments/digits.toml"
 PLACEHOLDERS["mysites:sites"] = "digits/iid"  # the page's own code, which another test runs
 
 

@@ -20,7 +20,7 @@ def loosely(printed: str) -> str:
 
 @pytest.mark.slow
 def test_client_3_is_told_what_the_pages_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--method", "split-half", "--workers", "1", "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--method", "auto", "--workers", "1", "--out", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     assert main(["explain", str(tmp_path / "run"), "--client", "3"]) == 0
     printed = loosely(capsys.readouterr().out)

@@ -34,7 +34,8 @@ from coterie.methods import (
     SplitHalf,
     Tuned,
 )
-from coterie.methods.race import Difference, RaceState, ahead, expected, fenced, pooled, shared
+from coterie.methods._fences import fenced
+from coterie.methods.race import Difference, RaceState, ahead, expected, pooled, shared
 from coterie.settings import SettingError, UserError, build
 from scripted import bits, outcome
 from worlds import THREE, grouped, last
@@ -82,8 +83,8 @@ def test_a_pooled_difference_is_the_mean_over_examples() -> None:
     rng = np.random.default_rng(0)
     each = [rng.normal(0.1, 1.0, size=m) for m in (400, 500, 600, 450)]
     seen = {c: (float(x.mean()), float(x.var(ddof=1) / len(x)), len(x)) for c, x in enumerate(each)}
-    found = pooled(7, seen, 0.5)
-    assert (found.round, found.share) == (7, 0.5)
+    found = pooled(7, seen)
+    assert found.round == 7
     assert found.mean == pytest.approx(np.concatenate(each).mean())  # no value is beyond a fence
     share = np.array([len(x) for x in each]) / 1950
     errors = [s**2 * x.var(ddof=1) / len(x) for s, x in zip(share, each, strict=True)]
@@ -190,7 +191,7 @@ def test_patience_counts_reports_of_each_client() -> None:
     rng = np.random.default_rng(2)
     seen, race = reports(rng.normal(-1.0, 0.1, size=(8, 20))), Race(patience=5)
     for share, needed in ((1.0, 5), (0.5, 10), (0.25, 20)):
-        history = tuple(pooled(r, seen, share) for r in range(1, 31))
+        history = tuple(replace(pooled(r, seen), share=share) for r in range(1, 31))
         ends = [n for n in range(1, 31) if race._compared(raced({PAIR: history[:n]}), "fedavg", "split-half")]
         assert ends[0] == needed
 
@@ -388,7 +389,7 @@ def test_groups_that_pay_take_the_lead_and_one_model_is_dropped() -> None:
     assert end.leader == "split-half"
     assert set(end.dropped) == {"fedavg"}
     (note,) = (note for one in done for note in one.notes if note.kind == "drop")
-    assert "fedavg is dropped: split-half is ahead beyond noise" in note.text
+    assert "clients stop training one model (fedavg)" in note.text
     assert note.criteria[0].held
     assert len(done[-1].groups) == 2
     assert bits(done[-1].position)  # it can be stored
@@ -417,7 +418,7 @@ def test_a_loss_that_rises_starts_dropped_arms_again() -> None:
     risen = race._again(replace(calm, losses=dict.fromkeys(state.decided, (1.6, 0.0001, 9))))
     assert not risen.dropped
     assert list(risen.arms) == ["fedavg", "split-half"]
-    assert "the held-out loss rose from 1 to 1.6: split-half starts again" in risen.notes[-1].text
+    assert "the held-out loss rose from 1 to 1.6: clients train groups (split-half) again" in risen.notes[-1].text
     model = race.assignment(state).models[0]
     assert torch.allclose(race.named["split-half"].assignment(risen.arms["split-half"]).models[0], model)
 

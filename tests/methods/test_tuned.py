@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from coterie.core import Cohort, Personal, Round, Task
 from coterie.data.world import Attendance, ClientData, Split, World, whole
 from coterie.engines.rounds import rounds
 from coterie.methods import APFL, IFCA, Ditto, FedAvg, FedPer, Independent, Race, Tuned
+from coterie.methods._fences import fenced
 from coterie.methods.tuned import TunedState, shrunk
 from coterie.records.codec import decode, encode
 from coterie.settings import SettingError, UserError
@@ -25,7 +27,7 @@ from scripted import bits, play
 from worlds import THREE, grouped, last
 
 IDS = (2, 3, 7, 11)
-Gains = dict[int, tuple[float, float]]
+Gains = dict[int, tuple[float, float, int]]
 
 
 def world(**more: Any) -> World:
@@ -36,65 +38,70 @@ def world(**more: Any) -> World:
 
 
 def by_hand(gains: Gains) -> dict[int, float]:
-    """DerSimonian and Laird, with sums written out; then each client's mean of the posterior."""
-    v = {c: variance + 1e-6 * max(v for _, v in gains.values()) for c, (_, variance) in gains.items()}
-    d = {c: mean for c, (mean, _) in gains.items()}
-    w = {c: 1 / v[c] for c in v}
-    fixed = sum(w[c] * d[c] for c in d) / sum(w.values())
-    q = sum(w[c] * (d[c] - fixed) ** 2 for c in d)
-    c_ = sum(w.values()) - sum(x**2 for x in w.values()) / sum(w.values())
-    tau = max(0.0, (q - (len(d) - 1)) / c_) if len(d) > 1 and c_ > 0 else 0.0
-    mu = sum(d[c] / (v[c] + tau) for c in d) / sum(1 / (v[c] + tau) for c in d)
-    return {c: (tau * d[c] + v[c] * mu) / (tau + v[c]) for c in d}
+    """DerSimonian and Laird with the noise of single examples pooled, sums written out; then each client's posterior mean."""
+    n = {c: count for c, (_, _, count) in gains.items()}
+    d = {c: mean for c, (mean, _, _) in gains.items()}
+    shown = dict(zip(d, fenced(np.array(list(d.values()))), strict=True))
+    noise = sum(n[c] * (n[c] - 1) * gains[c][1] for c in d) / sum(n[c] - 1 for c in d)
+    common = sum(n[c] * shown[c] for c in d) / sum(n.values())
+    q = sum(n[c] * (d[c] - common) ** 2 for c in d)
+    if len(d) == 1 or scipy.stats.chi2.sf(q / noise, len(d) - 1) >= 0.01:
+        return dict.fromkeys(d, common)
+    tau = (q - (len(d) - 1) * noise) / (sum(n.values()) - sum(x**2 for x in n.values()) / sum(n.values()))
+    mu = sum(shown[c] / (noise / n[c] + tau) for c in d) / sum(1 / (noise / n[c] + tau) for c in d)
+    return {c: (tau * d[c] + noise / n[c] * mu) / (tau + noise / n[c]) for c in d}
 
 
-@given(st.dictionaries(st.integers(0, 99), st.tuples(st.floats(-3, 3), st.floats(1e-3, 3)), min_size=1, max_size=7))
+REPORTS = st.tuples(st.floats(-3, 3), st.floats(1e-3, 3), st.integers(2, 40))
+
+
+@given(st.dictionaries(st.integers(0, 99), REPORTS, min_size=1, max_size=7))
 def test_expected_gains_are_the_formula(gains: Gains) -> None:
     found = shrunk(gains, [*gains, 1000])  # a client without a report has none
     assert found == pytest.approx(by_hand(gains), rel=1e-6, abs=1e-9)
 
 
-@given(st.dictionaries(st.integers(0, 99), st.tuples(st.floats(-3, 3), st.floats(0, 3)), min_size=1, max_size=7))
+@given(st.dictionaries(st.integers(0, 99), REPORTS, min_size=1, max_size=7))
 def test_an_expected_gain_lies_between_the_client_and_its_group(gains: Gains) -> None:
-    found, means = shrunk(gains, gains), [mean for mean, _ in gains.values()]
+    found, means = shrunk(gains, gains), [mean for mean, _, _ in gains.values()]
     assert set(found) == set(gains)
     for client, value in found.items():
         assert min(means) - 1e-9 <= value <= max(means) + 1e-9, client
 
 
 def test_clients_that_differ_by_chance_alone_have_the_groups_mean() -> None:
-    found = shrunk({1: (-0.2, 1.0), 2: (0.1, 1.0), 3: (-0.5, 1.0)}, (1, 2, 3))
+    found = shrunk({1: (-0.2, 1.0, 5), 2: (0.1, 1.0, 5), 3: (-0.5, 1.0, 5)}, (1, 2, 3))
     assert list(found.values()) == pytest.approx([-0.2] * 3)
 
 
 def test_clients_that_differ_far_beyond_chance_keep_their_own_gain() -> None:
-    found = shrunk({1: (-5.0, 1e-4), 2: (5.0, 1e-4), 3: (0.5, 1e-4)}, (1, 2, 3))
+    found = shrunk({1: (-5.0, 1e-4, 9), 2: (5.0, 1e-4, 9), 3: (0.5, 1e-4, 9)}, (1, 2, 3))
     assert list(found.values()) == pytest.approx([-5, 5, 0.5], abs=1e-3)
 
 
 def test_one_client_has_its_own_gain_and_only_those_of_the_group_count() -> None:
-    gains = {1: (-0.25, 0.5), 2: (9.0, 0.1)}
+    gains = {1: (-0.25, 0.5, 4), 2: (9.0, 0.1, 4)}
     assert shrunk(gains, [1]) == pytest.approx({1: -0.25})
     assert shrunk(gains, [5]) == shrunk({}, [1]) == {}
 
 
 def test_gains_without_variance_are_taken_as_they_are() -> None:
-    assert shrunk({1: (-0.5, 0.0), 2: (0.5, 0.0)}, (1, 2)) == pytest.approx({1: -0.5, 2: 0.5})
-    assert shrunk({1: (0.0, 0.0), 2: (0.0, 0.0)}, (1, 2)) == {1: 0.0, 2: 0.0}
+    assert shrunk({1: (-0.5, 0.0, 3), 2: (0.5, 0.0, 3)}, (1, 2)) == pytest.approx({1: -0.5, 2: 0.5})
+    assert shrunk({1: (0.0, 0.0, 3), 2: (0.0, 0.0, 3)}, (1, 2)) == {1: 0.0, 2: 0.0}
 
 
-def test_a_client_with_one_example_has_the_groups_mean_and_no_number_spoils_it() -> None:
-    sure: Gains = {1: (-0.3, 0.01), 2: (-0.2, 0.01)}
-    found = shrunk({**sure, 3: (9.0, math.inf), 4: (math.nan, 0.1), 5: (0.1, math.nan)}, range(6))
-    assert set(found) == {1, 2, 3}
-    assert {c: found[c] for c in sure} == pytest.approx(shrunk(sure, sure))
-    assert found[3] == pytest.approx(-0.25)
-    assert shrunk({3: (9.0, math.inf)}, [3]) == {}
+def test_a_client_with_one_example_has_no_variance_and_no_number_spoils_the_group() -> None:
+    sure: Gains = {1: (-0.3, 0.01, 20), 2: (-0.2, 0.01, 20), 3: (-0.25, 0.01, 20)}
+    found = shrunk({**sure, 4: (9.0, math.inf, 1), 5: (math.nan, 0.1, 3), 6: (0.1, math.nan, 3)}, range(9))
+    assert set(found) == {1, 2, 3, 4}
+    assert all(-0.31 < found[client] < -0.19 for client in sure)  # the others decide without it
+    assert shrunk({3: (9.0, math.inf, 1)}, [3]) == {}
 
 
 def test_few_examples_are_decided_by_the_group_many_by_themselves() -> None:
-    many = dict.fromkeys(range(8), (-0.3, 0.001))
-    assert shrunk({**many, 8: (0.2, 1.0)}, range(9))[8] < 0 < shrunk({**many, 8: (0.2, 1e-5)}, range(9))[8]
+    many = dict.fromkeys(range(8), (-0.3, 0.01, 10))
+    few, sure = (shrunk({**many, 8: (0.2, 0.1 / n, n), 9: (-0.5, 0.01, 10)}, range(10))[8] for n in (2, 400))
+    assert few < 0 < sure
 
 
 def one_differs() -> World:
@@ -271,4 +278,4 @@ def test_personal_models_of_a_start_of_their_own_go_on() -> None:
         first, second = (one.position.kept[""][client] for one in (once, again))
         start = once.assignment.models[0]
         assert float((second - first).norm()) < float((second - start).norm())
-    assert np.isfinite([gain for gain, _ in again.position.state.gains.values()]).all()
+    assert np.isfinite([gain for gain, _, _ in again.position.state.gains.values()]).all()

@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
 def test_an_empty_file_is_the_demonstration() -> None:
     experiment = make({})
     assert experiment.scenario == "digits/label-permutation"
-    assert [method.name for method in experiment.methods] == ["fedavg", "split-half"]
+    assert [method.name for method in experiment.methods] == ["fedavg", "auto"]
     assert experiment.setup == SCENARIOS["digits/label-permutation"]
     assert experiment.training == experiment.setup.training
     assert (experiment.rounds, experiment.seeds) == (40, (0,))

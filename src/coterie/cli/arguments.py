@@ -122,7 +122,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
 
 RUN = """\
 Run methods in a scenario, each with each seed, and record every round.
-Defaults are those of the demonstration: FedAvg and split-half on digits/label-permutation.
+Defaults are those of the demonstration: FedAvg and auto on digits/label-permutation.
 
   coterie run
   coterie run --scenario digits/label-swap --method cfl --set eps1=0.3 --seeds 3

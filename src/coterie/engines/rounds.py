@@ -39,6 +39,7 @@ from coterie.core import (
     amounts,
     group_means,
 )
+from coterie.data.objective import mean_probability
 from coterie.data.world import Attendance, World
 from coterie.engines.pool import Answer, ClientPool
 from coterie.engines.served import Nets
@@ -100,7 +101,7 @@ def rounds(
     hardware.check(world)
     wire, federation = setup(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
-    nets = Nets(world.model, wire, world.objective.combine)
+    nets = Nets(world.model, wire, world.objective, world.clients)
     with ClientPool(world, wire, hardware, robust) as pool:
         while position.round < rounds:
             clock = Clock()
@@ -141,6 +142,7 @@ def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> t
         tensors=layout.tensors,
         dense=layout.dense,
         training=world.training,
+        labels=world.objective.combine is mean_probability,
     )
     return wire, wire.veil(federation)
 

@@ -23,6 +23,7 @@ from coterie.methods.hcct import HCCTE as HCCTE
 from coterie.methods.hcct import HCCTP as HCCTP
 from coterie.methods.ifca import IFCA as IFCA
 from coterie.methods.independent import Independent as Independent
+from coterie.methods.knnper import KNNPer as KNNPer
 from coterie.methods.maxfl import MAXFL as MAXFL
 from coterie.methods.race import Race as Race
 from coterie.methods.split_half import SplitHalf as SplitHalf
@@ -32,7 +33,7 @@ from coterie.settings import SettingError, UserError, build, nearest
 METHODS: dict[str, type[Any]] = {
     method.name: method
     for method in (
-        *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU),
+        *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU, KNNPer),
         *(ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf, Tuned, Race),
     )
 }

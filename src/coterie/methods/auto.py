@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task
+from coterie.core import Assignment, Client, Cohort, Criterion, Federation, Note, Plan, Replies, Task
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.hcct import HCCT
-from coterie.methods.race import Race, RaceState, without_arm
+from coterie.methods.race import Race, RaceState, cost, without_arm
 from coterie.methods.split_half import SplitHalf
 from coterie.methods.tuned import Tuned
 from coterie.settings import check, setting
@@ -86,10 +86,22 @@ class Auto:
         asked = LISTEN * self.fraction * len(self.assignment(new).row)
         share = min(new.spent.get(memory, 0) / max(asked, 1.0), 1.0)
         gone, stays = (memory, halves) if share >= self.few else (halves, memory)
-        text = f"{stays} looks for groups, because {share:.0%} of the clients answered in the first {LISTEN} rounds"
-        note = Note(kind="arms", clients=tuple(sorted(self.assignment(new).row)), text=text, numbers={"answered": share})
+        note = self._choice(new, self.race.called[stays], self.race.called[gone], share, cost(new, gone))
         left = without_arm(new, gone)
         return replace(left, dropped={}, notes=(*new.notes, note))  # it does not start again
+
+    def _choice(self, state: RaceState, stays: str, gone: str, share: float, paid: tuple[str, dict[str, float]]) -> Note:
+        many = Criterion("share of answers", share, ">=", self.few, "few", "many clients answer", "few clients answer")
+        bound = f"{'at least' if many.held else 'less than'} the setting few, {self.few:.0%}"
+        text = f"clients stop training {gone}: {share:.0%} of them answered in the first {LISTEN} rounds, {bound}"
+        return Note(
+            kind="arms",
+            clients=tuple(sorted(self.assignment(state).row)),
+            text=f"{text}; {paid[0]}",
+            criteria=(many,),
+            otherwise=f"clients would have stopped training {stays} instead",
+            numbers={"answered": share, **paid[1]},
+        )
 
     def assignment(self, state: RaceState) -> Assignment:
         return self.race.assignment(state)

@@ -9,9 +9,10 @@ at each client; examples are paired, so what makes an example hard cancels. Afte
 - An exchange that ends the round of an arm waits until all arms are so far: their losses are measured together.
 - Small groups learn fast at first and may lose later. So no arm is dropped before all clients have reported ``patience``
   times on average. Later, the difference of two arms' losses is extrapolated to twice as many rounds (:func:`expected`). If
-  the more complex arm is not expected to be ahead by two standard errors, it is dropped. If it is, and the difference now is
-  beyond noise, the simpler arm is dropped. This test is sequential: look j uses the level ``level / (p j (j + 1))`` for p
-  pairs of arms, so that all looks together keep ``level``. It is a t-test with Welch's degrees of freedom.
+  the more complex arm is not expected to be ahead, it is dropped; after twice ``patience``, it must be expected to be ahead
+  by two standard errors. If it is, and the difference now is beyond noise, the simpler arm is dropped. This test is
+  sequential: look j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so that all looks together keep ``level``.
+  It is a t-test with Welch's degrees of freedom.
 - A decision is looked at again if the leader's held-out loss rises far above its lowest value (:data:`RISE`), or if many
   clients have joined (:data:`JOINED`): then all dropped arms start again, from the mean of the leader's models.
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -44,15 +45,18 @@ from coterie.core import (
     Cohort,
     Criterion,
     Federation,
+    Groups,
     Held,
     Note,
     Plan,
     Replies,
     Task,
     Training,
+    as_groups,
     group_means,
     state,
 )
+from coterie.methods._fences import fenced
 from coterie.methods.tuned import Tuned, method_of
 from coterie.settings import SettingError, check, setting
 
@@ -61,6 +65,9 @@ RISE = 1.5, 5.0
 
 JOINED = 0.2
 """A decision is looked at again if this share of the clients has joined since."""
+
+CALLED = {"fedavg": "one model (fedavg)", "split-half": "groups (split-half)", "hcct": "groups (hcct)"}
+"""What sentences call arms; others have the names of their methods."""
 
 SHARED = "+"
 """Between the names of arms that use the same replies."""
@@ -76,6 +83,7 @@ class Difference:
         error: Its standard error.
         share: Share of the clients that reported in this round.
         degrees: Degrees of freedom of the standard error (B. L. Welch, Biometrika 1947).
+        level: Pooled loss of the models that serve the clients.
     """
 
     round: int
@@ -83,6 +91,7 @@ class Difference:
     error: float
     share: float = 1.0
     degrees: float = math.inf
+    level: float = 1.0
 
     @property
     def z(self) -> float:
@@ -207,17 +216,31 @@ class Race:
 
     def step(self, state: RaceState, replies: Replies) -> RaceState:
         named, arms, parts, spent = self.named, dict(state.arms), dict(state.parts), dict(state.spent)
-        notes: list[Note] = []
+        told: list[tuple[str, Note]] = []
         for part, own in replies.parts.items():
             first, *others = part.split(SHARED)
             spent[first] = spent.get(first, 0) + len(own.clients)
             for name in (first, *others):
                 arms[name] = named[name].step(arms[name], own if name == first else as_means(own, named[name], arms[name]))
                 parts[name] = part
-                notes += [_of_arm(note, name) for note in named[name].explain(arms[name])]
+                told += [(name, note) for note in named[name].explain(arms[name])]
         seen, losses = self._seen(state, replies)
-        new = replace(state, arms=arms, parts=parts, seen=seen, losses=losses, spent=spent, notes=tuple(notes))
-        return self._judged(replace(new, round=state.round + 1), replies) if replies.ends_round else new
+        new = replace(state, arms=arms, parts=parts, seen=seen, losses=losses, spent=spent, notes=())
+        if replies.ends_round:
+            new = self._judged(replace(new, round=state.round + 1), replies, self.assignment(state).groups)
+        return replace(new, notes=(*self._of_arms(told, state.leader, new.leader), *new.notes))
+
+    @property
+    def called(self) -> dict[str, str]:
+        """Name -> what sentences call an arm."""
+        inner = {n: (arm.method if isinstance(arm, Tuned) else arm).name for n, arm in self.named.items()}
+        twice = len(set(inner.values())) < len(inner)
+        return {name: name if twice else CALLED.get(inner[name], inner[name]) for name in inner}
+
+    def _of_arms(self, told: Sequence[tuple[str, Note]], before: str, leader: str) -> list[Note]:
+        """The arms' notes. Only those of the arm that serves the clients tell of their groups."""
+        called, at = self.called, {name: i for i, name in enumerate(self.named)}
+        return [_of_arm(note, called[name], at[name], name == before == leader) for name, note in told]
 
     def _seen(self, state: RaceState, replies: Replies) -> tuple[Mapping[str, Reports], Reports]:
         """The differences of arms at each client, and the losses of the leader's models, with those of this exchange."""
@@ -235,16 +258,17 @@ class Race:
                 losses[client] = (*loss, held.count)
         return seen, losses
 
-    def _judged(self, state: RaceState, replies: Replies) -> RaceState:
-        """End a round: choose the leader, drop arms, and start dropped ones again."""
+    def _judged(self, state: RaceState, replies: Replies, groups: Groups) -> RaceState:
+        """End a round: choose the leader, drop arms, and start dropped ones again. ``groups`` are those before the round."""
         if not replies.held:
             return state
-        past = dict(state.past)
+        past, level = dict(state.past), abs(pooled(state.round, state.losses).mean) if state.losses else 1.0
         for one, other in pairs(state.arms, state.arms):
             key = f"{one} {other}"
             if state.seen.get(key):
-                share = len(replies.held) / len(state.seen[key])
-                past[key] = (*past.get(key, ()), pooled(state.round, state.seen[key], min(share, 1.0)))
+                share = min(len(replies.held) / len(state.seen[key]), 1.0)
+                now = replace(pooled(state.round, state.seen[key]), share=share, level=max(level, 1e-9))
+                past[key] = (*past.get(key, ()), now)
         state, notes, before = replace(state, past=past), [], state.leader
         for one, other in pairs(state.arms, state.arms):
             if one in state.arms and other in state.arms:
@@ -254,7 +278,8 @@ class Race:
                     state = replace(without_arm(state, found[0]), decided=tuple(sorted(self.assignment(state).row)))
         leader = ahead(state)
         if leader != before:
-            notes.append(_lead(state, leader, before))
+            parts = self.named[leader].assignment(state.arms[leader]).groups
+            notes.append(_lead(state, leader, before, self.called, () if as_groups(parts) == as_groups(groups) else parts))
         return self._again(replace(state, leader=leader, notes=(*state.notes, *notes)))
 
     def _again(self, state: RaceState) -> RaceState:
@@ -285,7 +310,9 @@ class Race:
             if n in {*state.arms, *state.dropped}
         }
         why = "many clients have joined" if joined else f"the held-out loss rose from {low.mean:.3g} to {now.mean:.3g}"
-        note = Note(kind="arms", clients=clients, text=f"{why}: {', '.join(state.dropped)} starts again")
+        again = " and ".join(self.called[name] for name in state.dropped)
+        text = f"{why}: clients train {again} again, beginning with the mean of the models that served them"
+        note = Note(kind="arms", clients=clients, text=text)
         parts = {**{name: name for name in arms}, **state.parts}
         return replace(
             state, arms=arms, parts=parts, past={}, dropped={}, lowest=None, decided=clients, notes=(*state.notes, note)
@@ -294,21 +321,35 @@ class Race:
     def _compared(self, state: RaceState, simple: str, other: str) -> tuple[str, Note] | None:
         """The arm of two that is dropped, and why; ``simple`` is the simpler of them."""
         history = state.past.get(f"{simple} {other}", ())
-        if sum(each.share for each in history) < self.patience - 1e-6 or not history[-1].error:  # 0: the same models
+        reports = sum(each.share for each in history) + 1e-6
+        if reports < self.patience or not history[-1].error:  # 0: the same models
             return None
         now, later, looks = history[-1], expected(history), len(history)
-        if later < 2 * now.error:
-            doubled = 2 * now.round - history[0].round + 1
-            text = f"{other} is dropped: after {doubled} rounds it is not expected to be ahead of {simple}"
-            return other, _drop(state, text, now, later, ())
+        ends, stays = self.called[other], self.called[simple]
+        patient = reports < 2 * self.patience
+        hope = Criterion(
+            f"{EXPECTED} of {stays} less {ends}, in standard errors",
+            later / now.error,
+            "<",
+            0.0 if patient else 2.0,
+            met="not lower" if patient else "not lower by two standard errors",
+            unmet="lower" if patient else "lower by two standard errors",
+        )
+        if hope.held:
+            return other, _drop(state, other, (ends, stays), -1, history, later, hope)
         level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
         bound = float(scipy.stats.t.isf(level, now.degrees))
         beyond = Criterion(
-            f"{simple} less {other}, in standard errors", now.z, ">", bound, "level", "beyond noise", "within noise"
+            f"{LOSS} of {stays} less {ends}, in standard errors",
+            now.z,
+            ">",
+            bound,
+            met="which is beyond noise",
+            unmet="which is within noise",
         )
         if not beyond.held:
             return None
-        return simple, _drop(state, f"{simple} is dropped: {other} is ahead beyond noise", now, later, (beyond,))
+        return simple, _drop(state, simple, (stays, ends), 1, history, later, beyond)
 
     def assignment(self, state: RaceState) -> Assignment:
         base = self.named[state.leader].assignment(state.arms[state.leader])
@@ -359,7 +400,7 @@ def pairs(names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
     return [(one, other) for i, one in enumerate(known) for other in known[i + 1 :]]
 
 
-def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
+def pooled(round: int, seen: Reports) -> Difference:
     """Return the mean difference over all held-out examples of all clients.
 
     Clients are the ones that are served, not a sample of others: the variance is that within clients.
@@ -367,7 +408,6 @@ def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
     Args:
         round: The round.
         seen: Client -> (mean difference, variance of this mean, number of examples).
-        heard: Share of these clients that reported in this round.
     """
     means, variances, counts = (np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True))
     share = Averaging().bounded(counts)
@@ -380,45 +420,23 @@ def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
         round=round,
         mean=float(share @ fenced(means)),
         error=math.sqrt(total),
-        share=heard,
         degrees=float(total**2 / squares) if squares > 0 else math.inf,
     )
-
-
-def fenced(values: np.ndarray) -> np.ndarray:
-    """Return the values of clients ``(n,)``, each limited to the outer fences of the other clients' values.
-
-    Two clients are not limited: none of them can be told from the other.
-
-    Example:
-        >>> fenced(np.array([1.0, 2.0, 3.0, 4.0, 1000.0]))
-        array([1. , 2. , 3. , 4. , 7.75])
-    """
-    others = len(values) - 1
-    if others < 2:
-        return values
-    ordered, rank = np.sort(values), np.argsort(np.argsort(values))
-
-    def quantile(level: float) -> np.ndarray:
-        """The quantile of all values but one, for each of them that is left out."""
-        at = level * (others - 1)
-        lower, upper = (ordered[k + (rank <= k)] for k in (math.floor(at), math.ceil(at)))
-        return np.asarray(lower + (at - math.floor(at)) * (upper - lower))
-
-    low, high = quantile(0.25), quantile(0.75)
-    return values.clip(low - 3 * (high - low), high + 3 * (high - low))
 
 
 def expected(history: tuple[Difference, ...]) -> float:
     """Return the difference to be expected after twice as many rounds, linear in the logarithm of the rounds.
 
-    The slope is that of a least-squares line through the later half of the differences. Rounds count from the first
-    difference: after another start of the arms, few rounds say little about many.
+    Extrapolated is the difference in units of the loss, because a difference shrinks with the losses themselves. The slope is
+    that of a least-squares line through the later half of the differences. Rounds count from the first difference: after
+    another start of the arms, few rounds say little about many.
     """
     late = history[len(history) // 2 :]
-    x, y = np.log([each.round - history[0].round + 1 for each in late]), np.array([each.mean for each in late])
+    if len(late) < 2:
+        return history[-1].mean
+    x, y = np.log([each.round - history[0].round + 1 for each in late]), np.array([each.mean / each.level for each in late])
     x = x - x.mean()
-    return history[-1].mean + math.log(2) * float(x @ y / (x @ x)) if len(late) > 1 else history[-1].mean
+    return history[-1].mean + late[-1].level * math.log(2) * float(x @ y / (x @ x))
 
 
 def ahead(state: RaceState) -> str:
@@ -507,8 +525,19 @@ def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
 # Notes.
 
 
-def _of_arm(note: Note, name: str) -> Note:
-    return replace(note, text=f"{name}: {note.text}")
+LOSS, EXPECTED = "held-out loss", "expected held-out loss"
+
+KEPT = ("keep", "hold")
+"""Kinds of notes about groups that stay: an arm's test says something about the clients also if the arm does not serve them."""
+
+
+def _of_arm(note: Note, called: str, at: int, serves: bool) -> Note:
+    """An arm's note. If the arm does not serve the clients, their groups are not the ones of which the note tells."""
+    numbers = {**note.numbers, "arm": float(at)}
+    if serves:
+        return replace(note, text=f"{called}: {note.text}", numbers=numbers)
+    kind = note.kind if note.kind in KEPT else "arm"
+    return replace(note, kind=kind, text=f"{called}, not in use: {note.text}", parts=(), numbers=numbers)
 
 
 def _numbers(state: RaceState) -> dict[str, float]:
@@ -524,16 +553,59 @@ def _everyone(state: RaceState) -> tuple[Client, ...]:
     return tuple(sorted({client for each in state.seen.values() for client in each}))
 
 
-def _lead(state: RaceState, leader: str, before: str) -> Note:
-    history = _history(state, leader, before)
-    text = f"{leader} serves the clients"
+def _lead(state: RaceState, leader: str, before: str, called: Mapping[str, str], parts: Groups) -> Note:
+    order = list(state.arms)
+    later = before not in order or order.index(leader) > order.index(before)
+    one, other = (before, leader) if later else (leader, before)
+    history = state.past.get(f"{one} {other}")
+    criteria: tuple[Criterion, ...] = ()
+    text = f"the clients are now served by {called[leader]}"
     if history:
         now = history[-1]
-        text += f": its held-out loss less that of {before} is {-abs(now.mean):.3g} ± {now.error:.2g}"
-    return Note(kind="lead", clients=_everyone(state), text=text, numbers=_numbers(state))
+        ahead = Criterion(
+            f"{LOSS} of {called[one]} less {called[other]}, in standard errors",
+            now.z,
+            ">",
+            1.0,
+            met="more than a standard error",
+            unmet="not lower by more than a standard error",
+        )
+        criteria = (ahead,) if ahead.held == later else ()
+        where, than = ("", f" than with {called[before]}") if later else (f" with {called[before]}", "")
+        text += f": held-out loss{where} is {_by(now.mean)} ± {now.error:.2g}{than}"
+        text += f", {ahead.meaning}" if criteria else ""
+    numbers = {**_numbers(state), "arm": float(list(called).index(leader))}
+    clients = tuple(sorted({*_everyone(state), *(client for part in parts for client in part)}))
+    return Note(kind="lead", clients=clients, text=text, parts=parts, criteria=criteria, numbers=numbers)
 
 
-def _drop(state: RaceState, text: str, now: Difference, later: float, criteria: tuple[Criterion, ...]) -> Note:
-    numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **_numbers(state)}
-    text += f" (difference of held-out losses {now.mean:.3g} ± {now.error:.2g}, expected {later:.3g})"
-    return Note(kind="drop", clients=_everyone(state), text=text, criteria=criteria, numbers=numbers)
+def _drop(
+    state: RaceState,
+    name: str,
+    called: tuple[str, str],
+    sign: int,
+    history: tuple[Difference, ...],
+    later: float,
+    criterion: Criterion,
+) -> Note:
+    """The note that an arm ends; it and the one that stays are ``called`` so. ``sign`` 1: the simpler one ends."""
+    paid, spent = cost(state, name)
+    now, doubled = history[-1], 2 * history[-1].round - history[0].round + 1
+    numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **spent, **_numbers(state)}
+    text = (
+        f"clients stop training {called[0]}: held-out loss with it is {_by(-sign * now.mean)} ± {now.error:.2g} than with "
+        f"{called[1]}, and expected to be {_by(-sign * later)} after {doubled} rounds, {criterion.meaning}; {paid}"
+    )
+    return Note(kind="drop", clients=_everyone(state), text=text, criteria=(criterion,), numbers=numbers)
+
+
+def _by(difference: float) -> str:
+    return f"lower by {difference:.3g}" if difference > 0 else f"higher by {-difference:.3g}"
+
+
+def cost(state: RaceState, name: str) -> tuple[str, dict[str, float]]:
+    """Return what an arm has cost, as the end of a sentence and as numbers; models trained for two arms count in full."""
+    models = state.spent.get(name, 0)
+    share = models / max(sum(state.spent.values()), 1)
+    text = f"at most {share:.0%} of the models that clients have trained were for it"
+    return text, {"models trained for it": float(models), "share of the models trained": share}

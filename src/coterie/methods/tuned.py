@@ -7,11 +7,12 @@ a personal part (G. Cheng, K. Chadha, J. Duchi, "Federated Asymptotics: a model 
 arXiv 2108.07313; K. Wang et al., "Federated Evaluation of On-device Personalization", arXiv 1910.10252).
 
 Fine-tuning raises the mean and can harm some clients (arXiv 2206.09262). So the personal model is served only where it
-pays. Few held-out examples say little about a single client. Therefore the gain of each client is shrunk towards the mean
-gain of its group, by empirical Bayes: ``m_i = (τ² d_i + v_i μ) / (τ² + v_i)``, with the client's mean difference of losses d_i
-and its variance v_i, the group's mean μ weighted by the precisions, and the variance τ² between clients by the method of
-moments (R. DerSimonian, N. Laird, "Meta-analysis in clinical trials", 1986). A client is served by its own model if
-``m_i < 0``.
+pays. Few held-out examples say little about a single client. Therefore a group decides together, by its mean gain over all
+held-out examples. Only if the gains of its clients differ beyond noise (Cochran's Q, :data:`DIFFER`), the gain of each client
+counts: it is shrunk towards the group's mean by empirical Bayes, ``m_i = (τ² d_i + v_i μ) / (τ² + v_i)``, with the client's
+mean difference of losses d_i and its variance v_i, the group's mean μ weighted by the precisions, and the variance τ² between
+clients by the method of moments (R. DerSimonian, N. Laird, "Meta-analysis in clinical trials", 1986). A client is served by
+its own model if ``m_i < 0``.
 """
 
 from __future__ import annotations
@@ -21,9 +22,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import scipy
 
 from coterie.core import Admits, Assignment, Client, Cohort, Federation, Note, Personal, Plan, Replies, Task, state
+from coterie.methods._fences import fenced
 from coterie.settings import SettingError, check, setting
+
+EXPECTED = "expected difference of held-out losses"
+"""The name, in notes, of the held-out loss of a client's personal model less that of the method's model."""
+
+DIFFER = 0.01
+"""Clients of a group decide separately if the p-value of equal gains is below this."""
+
+Gain = tuple[float, float, int]
+"""Mean of a client's personal loss less that of the method's model, the variance of this mean, and the number of examples."""
 
 
 @state("tuned")
@@ -32,15 +44,14 @@ class TunedState:
 
     Attributes:
         inner: State of the method.
-        gains: Client -> mean of its personal model's held-out loss less that of the method's model, and the variance of this
-            mean, by the last report of the client.
+        gains: Client -> the last report of its gain.
         own: Clients that are served by their personal models, sorted.
         tuned: Names of the method's parts in which clients have personal models; other values of theirs are the method's.
         notes: Notes of the last exchange.
     """
 
     inner: Any
-    gains: Mapping[Client, tuple[float, float]] = field(default_factory=dict)
+    gains: Mapping[Client, Gain] = field(default_factory=dict)
     own: tuple[Client, ...] = ()
     tuned: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -106,11 +117,12 @@ class Tuned:
     def step(self, state: TunedState, replies: Replies) -> TunedState:
         inner = self.method.step(state.inner, replies)
         part = self.method.assignment(inner).part
-        found = {c: held.difference((part, 1), (part, 0)) for c, held in replies.held.items()}
-        gains = {**state.gains, **{c: gain for c, gain in found.items() if gain is not None}}
+        found = {c: (held.difference((part, 1), (part, 0)), held.count) for c, held in replies.held.items()}
+        reports = {c: (*gain, count) for c, (gain, count) in found.items() if gain is not None}
         parts = {name for held in replies.held.values() for name, personal in held.models if personal}
-        new = replace(state, inner=inner, gains=gains, tuned=tuple(sorted({*state.tuned, *parts})), notes=())
-        return self._chosen(new) if any(found.values()) else new
+        tuned = tuple(sorted({*state.tuned, *parts}))
+        new = replace(state, inner=inner, gains={**state.gains, **reports}, tuned=tuned, notes=())
+        return self._chosen(new) if reports else new
 
     def _chosen(self, state: TunedState) -> TunedState:
         """Decide for each client by which model it is served."""
@@ -158,45 +170,51 @@ def method_of(given: Any, setting: str) -> Any:
     return method
 
 
-def shrunk(gains: Mapping[Client, tuple[float, float]], group: Iterable[Client]) -> dict[Client, float]:
+def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client]) -> dict[Client, float]:
     """Return the expected gain of each client of a group, shrunk towards the group's mean.
 
     Args:
-        gains: Client -> mean difference of losses and the variance of this mean. Clients without one have no expected gain.
+        gains: Client -> the last report of its gain. Clients without one have no expected gain.
         group: The clients.
 
     Returns:
         Client -> expected difference of losses; below zero where the personal model is better.
 
     Example:
-        >>> shrunk({1: (-0.3, 0.01), 2: (-0.3, 0.01), 3: (0.1, 1.0)}, [1, 2, 3])[3] < 0  # its own evidence is weak
+        >>> reports = {1: (-0.3, 0.01, 20), 2: (-0.3, 0.01, 20), 3: (0.1, 0.1, 2)}
+        >>> shrunk(reports, [1, 2, 3])[3] < 0  # its own evidence is weak
         True
     """
     known = [c for c in group if c in gains and not np.isnan(gains[c]).any()]
-    means, variances = np.array([gains[c] for c in known]).reshape(-1, 2).T
-    exact = variances[np.isfinite(variances)]
-    if not len(exact):
+    if not known:
         return {}
-    variances = variances + max(float(exact.max()), 1e-12) * 1e-6  # equal losses have no variance
-    precise = 1 / variances  # 0 for a client with one example: its own evidence is none
-    common = float(precise @ means / precise.sum())
-    excess = float(precise @ (means - common) ** 2) - (len(exact) - 1)
-    scale = float(precise.sum() - (precise**2).sum() / precise.sum())
-    between = max(excess / scale, 0.0) if scale > 0 else 0.0
-    weight = 1 / (variances + between)
-    mean = float(weight @ means / weight.sum())
-    expected = mean + between / (between + variances) * (means - mean)
-    return dict(zip(known, map(float, expected), strict=True))
+    means, variances, counts = np.array([gains[c] for c in known]).T
+    of_all = fenced(means)  # one hostile client decides nothing for the others
+    common = float(counts @ of_all / counts.sum())
+    # The noise of single examples is that of the whole group: that of one client's few examples is badly known.
+    freedom = float((counts - 1).sum())
+    if not freedom:
+        return {}
+    noise = float((counts * (counts - 1)) @ np.where(counts > 1, variances, 0.0) / freedom)
+    excess = float(counts @ (means - common) ** 2)
+    differ = excess > 0 and (not noise or scipy.stats.chi2.sf(excess / noise, len(known) - 1) < DIFFER)
+    scale = float(counts.sum() - (counts**2).sum() / counts.sum())
+    between = max(excess - (len(known) - 1) * noise, 0.0) / scale if differ else 0.0
+    if not between:
+        return dict.fromkeys(known, common)
+    weight = 1 / (noise / counts + between)
+    mean, own = float(weight @ of_all / weight.sum()), between * weight
+    return dict(zip(known, map(float, own * means + (1 - own) * mean), strict=True))
 
 
 def _note(expected: Mapping[Client, float], own: tuple[Client, ...], before: set[Client]) -> Note:
     gain = float(np.mean([expected[c] for c in own])) if own else 0.0
-    text = f"{len(own)} of {len(expected)} clients are served by their personal models"
-    text += f", which lower held-out loss by {-gain:.3g} on average" if own else ": no lower held-out loss is expected"
+    text = f"personal models are better for {len(own) or 'none'} of {len(expected)} clients"
+    text += f": they are expected to lower held-out loss by {-gain:.3g} on average" if own else ": none lowers held-out loss"
     return Note(
         kind="tune",
         clients=tuple(sorted(expected)),
         text=text,
         numbers={"own": float(len(own)), "before": float(len(before)), "gain": gain},
-        values={"expected difference of held-out losses": expected},
+        values={EXPECTED: expected},
     )

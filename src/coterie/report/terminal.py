@@ -323,7 +323,7 @@ def history(lines: Sequence[Line]) -> Group:
             parts = sorted(tuple(part) for part in note["parts"])
             if parts:
                 _divide(root, tuple(sorted(note["clients"])), parts, line["round"], note["text"])
-            elif root.clients == tuple(note["clients"]) and not root.parts:
+            elif root.clients == tuple(note["clients"]) and not root.parts and note["kind"] not in ("arm", "arms", "tune"):
                 root.why = note["text"]
         _follow(root, [tuple(group) for group in line["groups"]])
     if sorted(leaf.clients for leaf in root.leaves()) != groups:

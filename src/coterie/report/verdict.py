@@ -105,9 +105,10 @@ def read(run: Path | str, upto: int | None = None) -> Trial:
 def reason(lines: Sequence[Line]) -> str:
     """Return the last decision that divided the clients, or for one group the last one that did not, as a sentence."""
     wanted = 2 if len(lines[-1]["groups"]) > 1 else 0
+    aside = ("arm", "arms", "tune")  # for one group, the end of an arm with several groups is a reason
     for line in reversed(lines):
         for note in reversed(line["notes"]):
-            if len(note["parts"]) >= wanted and len(note["clients"]) > 1 and note["text"]:
+            if len(note["parts"]) >= wanted and len(note["clients"]) > 1 and note["text"] and note["kind"] not in aside:
                 return f"Round {line['round']}: {sentence(note['text'])}"
     return ""
 

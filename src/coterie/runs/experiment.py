@@ -70,7 +70,7 @@ from coterie.training.precision import PRECISIONS
 
 ENGINES = ("inprocess", "flower")
 DEMO = "digits/label-permutation"
-DEMO_METHODS = ("fedavg", "split-half")
+DEMO_METHODS = ("fedavg", "auto")
 
 Spec = dict[str, Any]
 """An experiment as plain tables in normal form: ``scenario`` is a table with ``name``, ``methods`` a list of such tables."""

@@ -292,8 +292,8 @@ def save(
         The new folder, as an absolute path.
 
     Raises:
-        UserError: ``to`` is not empty, a run has no checkpoint yet or is damaged, all layers stay at the clients, or code or
-            a secret is needed and was not given.
+        UserError: ``to`` is not empty, a run has no checkpoint yet or is damaged, all layers stay at the clients, clients are
+            also served by their training examples, or code or a secret is needed and was not given.
     """
     to = Path(to).absolute()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -336,6 +336,11 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     path = run.record.checkpoints.path(round)
     with from_stored(path):
         assignment: Assignment = run.method.assignment(position.state)
+        if assignment.neighbours is not None:
+            raise UserError(
+                f"{run.method.name} also serves each client by its own training examples, which no model's file can hold; in a "
+                "Python program, Round.model(client) makes the net of a client"
+            )
         numbers = assignment.models.shape[1]
         files, clients = _files(assignment, position, run.record.naming(run.record.description()))
     net = net_of(run, position, numbers)

@@ -444,7 +444,7 @@ def changed_versions(run: Run) -> list[str]:
 def begin(
     experiment: Experiment | str | World | Callable[[int], World],
     folder: Path | str,
-    methods: Sequence[str | Method[Any]] | str | Method[Any] = ("fedavg", "split-half"),
+    methods: Sequence[str | Method[Any]] | str | Method[Any] = ("fedavg", "auto"),
     **settings: Any,
 ) -> Runs:
     """Create the runs of an experiment, or of methods over your own world, in a new folder.
@@ -468,9 +468,9 @@ def begin(
         UserError: The folder is not empty, or a setting is wrong.
 
     Example:
-        Record FedAvg and split-half over your own world, then show the report:
+        Record FedAvg and auto over your own world, then show the report:
 
-        >>> runs = coterie.begin(my_world, "runs/mine", ["fedavg", "split-half"], rounds=20)  # doctest: +SKIP
+        >>> runs = coterie.begin(my_world, "runs/mine", ["fedavg", "auto"], rounds=20)  # doctest: +SKIP
         >>> coterie.write_report(runs.finish(progress=True), "mine.html")  # doctest: +SKIP
     """
     folder = Path(folder)

@@ -959,9 +959,10 @@ def own_probes(method: Any, start: StartingPoint, finding: Finding, lines: Seque
     if finding.of_run:
         text = "split-half found these groups in this run, at the same level: they are the advice"
         return OwnProbes({}, None, f"{text}, though its next reviews may still move single clients")
+    first = "train with auto, which compares groups with one model"
     if len(finding.groups) == 1:
-        return OwnProbes({}, None, "one group is no proof: split-half tests other models, and where it splits, follow it")
-    text = "these groups are the advice, even if split-half finds fewer: it makes the same test, but of other models"
+        return OwnProbes({}, None, f"{first}: one group is no proof, and auto tests other models")
+    text = f"{first}; these groups are the advice, even if split-half finds fewer: it makes the same test, but of other models"
     if ran:
         notes = [(line["round"], note) for line in lines for note in line["notes"]]
         seen = {number: note["numbers"]["p"] for number, note in notes if "p" in note["numbers"]}

@@ -352,7 +352,8 @@ class Carrier:
             has = () if plain else self.kept.get(self.nodes.node(client), {}).get(assignment.part, ())
             offered = self._offered(assignment.models, Task(offered=rows, choose=len(rows)), has, records)
             task = Task(offered=tuple(range(len(rows))), choose=len(rows))
-            order = self._order(task, client, position, part=assignment.part, plain=plain)
+            near = assignment.neighbours
+            order = self._order(task, client, position, part=assignment.part, plain=plain, neighbours=near)
             out.append(self._message("evaluate", offered, [order]))
         return out
 

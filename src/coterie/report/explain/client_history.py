@@ -7,6 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from coterie.methods.tuned import EXPECTED
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
 from coterie.report.explain import run_history
@@ -15,7 +16,7 @@ from coterie.report.explain.view import Clients, NoteView, RunHistory, of_client
 from coterie.report.gathered import follow
 from coterie.report.summary import silent
 from coterie.report.verdict import for_client
-from coterie.report.words import count, rounds, who
+from coterie.report.words import count, rounds, short, who
 
 SHOWN = 10
 """The number of steps shown in full, half of them the first and half the last."""
@@ -35,6 +36,7 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
     contest, one = run_history.rivals(history)
     compared = for_client(contest, one, client)
     steps, skipped = _steps(notes, client)
+    chosen = [note for note in run_history.choices(notes) if client in note.clients]
     last = [
         note
         for note in (run_history.last_about(notes, group), run_history.last_of_all(history, notes))
@@ -50,7 +52,9 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
         "adversary": client in history.adversaries,
         "score": _score(reversed(history.lines), client),
         "path": _path(history, client),
-        "steps": [_step(history, note, client) for note in steps],
+        "steps": [{**_step(history, note, client), "grounds": run_history.grounds(note, notes)} for note in steps],
+        "choices": [decision(note) for note in chosen],
+        "personal": _personal(chosen, client),
         "unchanged": skipped,
         "standing": [_step(history, note, client) for i, note in enumerate(last) if note not in last[:i]],
         "silent": [line["round"] for line in history.lines if silent(line, client)],
@@ -83,6 +87,15 @@ def _place(note: NoteView, client: ClientId, before: Any) -> Any:
     """
     models = note.values("model")
     return models.get(client, before) if models else next((frozenset(part) for part in note.parts if client in part), None)
+
+
+def _personal(notes: Sequence[NoteView], client: ClientId) -> dict[str, Any] | None:
+    """Return the client's expected difference of held-out losses, and whether its personal model serves it.
+
+    It is None for a method without personal models.
+    """
+    gain = next((note.values(EXPECTED).get(client) for note in reversed(notes) if note.kind == "tune"), None)
+    return None if gain is None else {"expected": gain, "serves": gain < 0}
 
 
 def _step(history: RunHistory, note: NoteView, client: ClientId) -> dict[str, Any]:
@@ -154,7 +167,19 @@ def text(found: dict[str, Any]) -> list[tuple[int, str]]:
         for one in found["standing"]:
             out.append((1, f"Round {one['round']}, the last time that its group was examined:"))
             out += [(2, sentence) for sentence in dict.fromkeys([*one["words"], *one["client"]["words"]])]
-    return [*out, (0, ""), *_absences(found)]
+    return [*out, (0, ""), *run_history.choice_words(_with_personal(found)), *_absences(found)]
+
+
+def _with_personal(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the decisions about arms and personal models; the last one has what it says of the client."""
+    if found["personal"] is None:
+        return list(found["choices"])
+    *most, last = found["choices"]
+    gain = found["personal"]["expected"]
+    which = "Its personal model serves it" if found["personal"]["serves"] else "Its personal model does not serve it"
+    side = "lower" if gain < 0 else "higher"
+    said = f"{which}: its held-out loss is expected to be {side} by {short(abs(gain))} than that of the model from the server."
+    return [*most, {**last, "words": [*last["words"], said]}]
 
 
 def _now(found: dict[str, Any]) -> list[tuple[int, str]]:
@@ -172,7 +197,7 @@ def _now(found: dict[str, Any]) -> list[tuple[int, str]]:
 
 def _described(one: dict[str, Any], found: dict[str, Any]) -> list[tuple[int, str]]:
     out = [(1, f"Round {one['round']}: {run_history.happened(one)}")]
-    out += [(2, sentence) for sentence in dict.fromkeys([*one["client"]["words"], *one["words"]])]
+    out += [(2, sentence) for sentence in dict.fromkeys([*one["client"]["words"], *one["words"], *one["grounds"]])]
     before, after, now = one["score_before"], one["score_after"], found["score"]
     said = [
         f"{value['value']:.3f} {when} (round {value['round']})"

@@ -125,14 +125,17 @@ def would_change(note: NoteView) -> list[tuple[Change, ...]]:
     failed = [one for one in note.criteria if not one.held]
     if any(not one.setting for one in failed):
         return []
-    found = (
+    found: list[tuple[Change, ...]] = (
         [tuple(_reversed(note, one) for one in failed)]
         if failed
         else [(_reversed(note, one),) for one in note.criteria if one.setting]
     )
     cls = METHODS.get(note.history.method)
-    limits = {} if cls is None else {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
-    return [some for some in found if all(one.possible(limits.get(one.setting, {})) for one in some)]
+    if cls is None:
+        return found
+    limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
+    own = [some for some in found if all(one.setting in limits for one in some)]  # a method that is an arm has other settings
+    return [some for some in own if all(one.possible(limits[one.setting]) for one in some)]
 
 
 def _reversed(note: NoteView, one: Criterion) -> Change:

@@ -19,6 +19,10 @@ SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
 """Kinds of notes that may explain why groups stayed the same."""
 
 
+CHOICES = ("arms", "lead", "drop")
+"""Kinds of notes about which of several arms serves the clients, and which of them clients still train."""
+
+
 def run_history(history: RunHistory) -> dict[str, Any]:
     """Return the explanation of a run; docs/explain.md has the fields."""
     notes = list(history.views())
@@ -31,8 +35,9 @@ def run_history(history: RunHistory) -> dict[str, Any]:
         "groups": [list(group) for group in history.groups],
         "true_groups": truth and [list(group) for group in truth],
         "agreement": agreement(without(history.groups, history.adversaries), truth and without(truth, history.adversaries)),
-        "decisions": [decision(note) for note in changed],
-        "unchanged": dict(Counter(note.kind for note in notes if not note.changes)),
+        "decisions": [{**decision(note), "grounds": grounds(note, notes)} for note in changed],
+        "choices": [decision(note) for note in choices(notes)],
+        "unchanged": dict(Counter(note.kind for note in notes if not note.changes and note.kind not in CHOICES)),
         "unexplained": unexplained(history, changed),
         "standing": {
             "all": together and decision(together),
@@ -59,6 +64,37 @@ def heading(history: RunHistory) -> dict[str, Any]:
         "about": first_line(METHODS[history.method]) if history.method in METHODS else "",
         "metric": shown_as(history.lines[-1]).main,
     }
+
+
+def choices(notes: Sequence[NoteView]) -> list[NoteView]:
+    """Return the notes about arms that changed no group, and the last one about personal models."""
+    tuned = [note for note in notes if note.kind == "tune"][-1:]
+    return [*(note for note in notes if note.kind in CHOICES and not note.changes), *tuned]
+
+
+def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
+    """Return the reasons for the groups of an arm that takes the lead: those of its decisions when it did not serve yet.
+
+    Args:
+        note: The note that the arm takes the lead.
+        notes: The notes of the run, oldest first.
+    """
+    if note.kind != "lead":
+        return []
+    own = [
+        one
+        for one in notes
+        if (one.kind, one.numbers.get("arm")) == ("arm", note.numbers.get("arm"))
+        and one.place <= note.place
+        and len(one.clients) > 1
+        and one.criteria
+        and all(each.held for each in one.criteria)
+    ]
+    return [f"Round {one.round}, {one.note['text'].removesuffix('.')}." for one in own[-GROUNDS:]]
+
+
+GROUNDS = 3
+"""The greatest number of decisions that are told of an arm before it serves the clients."""
 
 
 def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
@@ -188,12 +224,26 @@ def _changes(found: dict[str, Any]) -> list[tuple[int, str]]:
     if other:
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(found["unchanged"].items()))
         out.append((1, f"{count(other, 'other note')} changed no group ({kinds})."))
-    return [*out, (0, "")]
+    return [*out, (0, ""), *choice_words(found["choices"])]
+
+
+def choice_words(told: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:
+    """Return the paragraphs about arms and personal models; none for a method without them."""
+    if not told:
+        return []
+    head = [(0, "WHICH MODELS WERE TRAINED AND SERVED")]
+    return [*head, *first_and_last(told, SHOWN, "further decision", _choice), (0, "")]
+
+
+def _choice(one: dict[str, Any]) -> list[tuple[int, str]]:
+    text = one["text"].removesuffix(".")
+    return [(1, f"Round {one['round']}: {text}."), *((2, sentence) for sentence in one["words"][1:])]
 
 
 def described(one: dict[str, Any]) -> list[tuple[int, str]]:
     """Return one decision: what happened, and below it the reasons."""
-    return [(1, f"Round {one['round']}: {happened(one)}"), *((2, sentence) for sentence in one["words"])]
+    words = [*one["words"], *one.get("grounds", ())]
+    return [(1, f"Round {one['round']}: {happened(one)}"), *((2, sentence) for sentence in words)]
 
 
 def happened(one: dict[str, Any]) -> str:
@@ -217,6 +267,8 @@ def happened(one: dict[str, Any]) -> str:
             return f"client {clients[0]} moved one step down the tree of groups."
         case "wait":
             return f"client {clients[0]} waited."
+        case "lead" if len(parts) == 1:
+            return f"{who(clients)} became one group."
         case _ if len(parts) > 1:
             return f"{count(len(clients), 'client')} in {len(parts)} groups: {shown}."
         case _:

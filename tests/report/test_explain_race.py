@@ -1,0 +1,81 @@
+"""Explanations of a race: what served the clients, what was trained, and that arms not in use changed nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coterie
+from coterie.records.record import Record
+from coterie.report.explain import explain, words
+from coterie.report.verdict import reason
+from coterie.runs.experiment import make
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of auto that takes groups into use and then drops one model."""
+    folder = tmp_path_factory.mktemp("race")
+    method = {"name": "auto", "patience": 6}
+    spec = {"scenario": "digits/label-permutation", "methods": [method], "rounds": 8, "workers": 1, "eval_every": 8}
+    (one,) = coterie.begin(make(spec), folder / "runs").finish()
+    return Path(one.folder)
+
+
+def test_only_the_lead_changes_the_groups(run: Path) -> None:
+    found = explain(run)
+    assert [(one["kind"], one["round"], one["parts"]) for one in found["decisions"]] == [("lead", 4, found["groups"])]
+    assert found["unexplained"] == []
+    lines = Record(run).lines()
+    served = {line["round"]: len(line["groups"]) for line in lines}
+    assert (served[3], served[4]) == (1, 4)
+    early = [note for line in lines[:3] for note in line["notes"]]
+    assert {"arm", "arms"} <= {note["kind"] for note in early} <= {"arm", "arms", "tune", "keep", "hold"}
+    assert not any(note["parts"] for note in early)
+    assert "not in use" in next(note["text"] for note in early if note["kind"] == "arm")
+
+
+def test_the_lead_has_its_numbers_and_how_its_groups_were_found(run: Path) -> None:
+    (lead,) = explain(run)["decisions"]
+    (criterion,) = lead["criteria"]
+    assert (criterion["sign"], criterion["bound"], criterion["held"]) == (">", 1.0, True)
+    assert criterion["value"] == pytest.approx(
+        lead["numbers"]["loss of tuned-fedavg less tuned-split-half"]
+        / lead["numbers"]["standard error of tuned-fedavg less tuned-split-half"]
+    )
+    (ground,) = lead["grounds"]
+    assert ground.startswith("Round 3, groups (split-half), not in use: 20 clients differ beyond chance: p of two probes")
+    assert lead["would_change"] == []
+
+
+def test_what_was_chosen_when_on_which_numbers_and_at_which_cost(run: Path) -> None:
+    arms, drop, tune = explain(run)["choices"]
+    assert (arms["kind"], arms["round"]) == ("arms", 3)
+    assert arms["text"].startswith("clients stop training groups (hcct): 100% of them answered in the first 3 rounds")
+    assert [(one["setting"], one["value"], one["bound"]) for one in arms["criteria"]] == [("few", 1.0, 0.5)]
+    assert (drop["kind"], drop["round"]) == ("drop", 6)
+    assert drop["text"].startswith("clients stop training one model (fedavg): held-out loss with it is higher by")
+    spent = [note["numbers"]["models trained for it"] for note in (arms, drop)]
+    assert spent == [60.0, 60.0]  # hcct in rounds 1 to 3, and fedavg alone in rounds 4 to 6
+    assert drop["numbers"]["share of the models trained"] == pytest.approx(60 / (60 + 60 + 120))
+    assert "at most 25% of the models that clients have trained were for it" in drop["text"]
+    assert tune["kind"] == "tune"
+
+
+def test_a_client_is_told_which_model_serves_it(run: Path) -> None:
+    found: dict[str, Any] = explain(run, client=3)
+    (step,) = found["steps"]
+    assert (step["kind"], step["side"] if "side" in step else step["client"]["side"]) == ("lead", found["group"])
+    assert found["personal"]["serves"] == (found["personal"]["expected"] < 0)
+    does = "Its personal model serves it" if found["personal"]["serves"] else "Its personal model does not serve it"
+    assert does in words(run, client=3, width=10_000)
+
+
+def test_the_words_name_methods_that_users_know(run: Path) -> None:
+    text = words(run, width=10_000)
+    assert "tuned-" not in text
+    assert "WHICH MODELS WERE TRAINED AND SERVED\n  Round 3: clients stop training groups (hcct)" in text
+    assert "no reason was recorded" not in text
+    assert reason(Record(run).shown()[1]).startswith("Round 4: The clients are now served by groups (split-half)")
