@@ -53,8 +53,7 @@ def test_the_share_of_answers_decides_who_looks_for_groups(silent: float, stays:
     assert number == 3
     share = sum(one.answered for one in done[:3]) / 60
     assert note.numbers["answered"] == pytest.approx(share)
-    called = {HALVES: "groups (split-half)", MEMORY: "groups (hcct)"}[goes]
-    assert note.text.startswith(f"clients stop training {called}: {share:.0%} of them answered in the first 3 rounds")
+    assert f"{share:.0%} of them answered in the first 3 rounds" in note.text
     for one in done[2:]:
         assert stays in one.position.state.arms
         assert goes not in one.position.state.arms
@@ -177,8 +176,9 @@ def turned(world: World) -> World:
     """The same clients, half of whom now mean other classes."""
     clients = dict(world.clients)
     for c in list(clients)[::2]:
-        splits = {part: getattr(clients[c], part) for part in ("train", "validation", "test")}
-        clients[c] = replace(clients[c], **{k: whole(s.inputs[s.index], (s.targets + 3) % 10) for k, s in splits.items()})
+        splits: dict[str, Any] = {part: getattr(clients[c], part) for part in ("train", "validation", "test")}
+        shifted: dict[str, Any] = {k: whole(s.inputs[s.index], (s.targets + 3) % 10) for k, s in splits.items()}
+        clients[c] = replace(clients[c], **shifted)
     return replace(world, clients=clients)
 
 
@@ -191,7 +191,7 @@ def test_a_drift_starts_dropped_arms_again_and_finds_its_groups() -> None:
     ((number, note),) = notes(changed, "arms")
     assert number == 13
     assert "the held-out loss rose from" in note.text
-    assert "clients train one model (fedavg) again" in note.text
+    assert ": clients train one model (fedavg) again" in note.text
     assert len(changed[-1].groups) == 4
 
 

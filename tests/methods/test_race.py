@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from coterie.methods import (
 )
 from coterie.methods._fences import fenced
 from coterie.methods.race import Difference, RaceState, ahead, expected, pooled, shared
-from coterie.settings import SettingError, UserError
+from coterie.settings import SettingError, UserError, build
 from scripted import bits, outcome
 from worlds import THREE, grouped, last
 from worlds import play as played
@@ -60,7 +60,7 @@ def reports(losses: np.ndarray) -> Reports:
     return {c: (float(x.mean()), float(x.var(ddof=1)) / m if m > 1 else math.inf, m) for c, x in enumerate(losses)}
 
 
-def raced(past: dict[str, tuple[Difference, ...]], arms: tuple[str, ...] = ("fedavg", "split-half")) -> RaceState:
+def raced(past: Mapping[str, tuple[Difference, ...]], arms: tuple[str, ...] = ("fedavg", "split-half")) -> RaceState:
     round = max((len(history) for history in past.values()), default=0)
     return RaceState(arms=dict.fromkeys(arms, 0), leader=arms[0], past=past, round=round)
 
@@ -152,7 +152,7 @@ def test_of_two_clients_neither_is_known_to_be_hostile() -> None:
 
 def dropped(rng: np.random.Generator, n: int, m: int, level: float, again: float, gain: float = 0.0) -> str | None:
     """The arm that is dropped in 40 looks at the same held-out examples, of whose noise a part is drawn again each time."""
-    race, past = Race(methods=("fedavg", "split-half"), level=level, patience=1), ()
+    race, past = Race(methods=("fedavg", "split-half"), level=level, patience=1), tuple[Difference, ...]()
     fixed = rng.normal(size=(n, m))
     for look in range(1, 41):
         noise = math.sqrt(1 - again) * fixed + math.sqrt(again) * rng.normal(size=(n, m))
@@ -323,7 +323,8 @@ def test_a_wrong_list_of_methods_is_one_sentence(methods: Any, said: str) -> Non
 
 
 def test_one_name_is_a_list_of_one() -> None:
-    assert Race(methods="ifca") == Race(methods=("ifca",)) == Race(methods=[IFCA()])
+    one, several = build(Race, {"methods": "ifca"}), build(Race, {"methods": [{"name": "ifca"}]})  # as from TOML
+    assert one == several == Race(methods=("ifca",)) == Race(methods=(IFCA(),))
 
 
 @pytest.mark.parametrize("method", [Race(), Race(methods=(Race(methods=("fedavg",)),)), Auto(), Tuned(method=Race())], ids=str)
@@ -388,8 +389,7 @@ def test_groups_that_pay_take_the_lead_and_one_model_is_dropped() -> None:
     assert end.leader == "split-half"
     assert set(end.dropped) == {"fedavg"}
     (note,) = (note for one in done for note in one.notes if note.kind == "drop")
-    assert note.text.startswith("clients stop training one model (fedavg): held-out loss with it is higher by")
-    assert "which is beyond noise" in note.text
+    assert "clients stop training one model (fedavg)" in note.text
     assert note.criteria[0].held
     assert len(done[-1].groups) == 2
     assert bits(done[-1].position)  # it can be stored

@@ -233,7 +233,7 @@ class Race:
     @property
     def called(self) -> dict[str, str]:
         """Name -> what sentences call an arm."""
-        inner = {name: (method.method if isinstance(method, Tuned) else method).name for name, method in self.named.items()}
+        inner = {n: (arm.method if isinstance(arm, Tuned) else arm).name for n, arm in self.named.items()}
         twice = len(set(inner.values())) < len(inner)
         return {name: name if twice else CALLED.get(inner[name], inner[name]) for name in inner}
 
@@ -336,7 +336,7 @@ class Race:
             unmet="lower" if patient else "lower by two standard errors",
         )
         if hope.held:
-            return other, _drop(state, other, (ends, stays), -1, now, later, hope)
+            return other, _drop(state, other, (ends, stays), -1, history, later, hope)
         level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
         bound = float(scipy.stats.t.isf(level, now.degrees))
         beyond = Criterion(
@@ -349,7 +349,7 @@ class Race:
         )
         if not beyond.held:
             return None
-        return simple, _drop(state, simple, (stays, ends), 1, now, later, beyond)
+        return simple, _drop(state, simple, (stays, ends), 1, history, later, beyond)
 
     def assignment(self, state: RaceState) -> Assignment:
         base = self.named[state.leader].assignment(state.arms[state.leader])
@@ -434,8 +434,7 @@ def expected(history: tuple[Difference, ...]) -> float:
     late = history[len(history) // 2 :]
     if len(late) < 2:
         return history[-1].mean
-    x = np.log([each.round - history[0].round + 1 for each in late])
-    y = np.array([each.mean / each.level for each in late])
+    x, y = np.log([each.round - history[0].round + 1 for each in late]), np.array([each.mean / each.level for each in late])
     x = x - x.mean()
     return history[-1].mean + late[-1].level * math.log(2) * float(x @ y / (x @ x))
 
@@ -581,14 +580,21 @@ def _lead(state: RaceState, leader: str, before: str, called: Mapping[str, str],
 
 
 def _drop(
-    state: RaceState, name: str, called: tuple[str, str], sign: int, now: Difference, later: float, criterion: Criterion
+    state: RaceState,
+    name: str,
+    called: tuple[str, str],
+    sign: int,
+    history: tuple[Difference, ...],
+    later: float,
+    criterion: Criterion,
 ) -> Note:
     """The note that an arm ends; it and the one that stays are ``called`` so. ``sign`` 1: the simpler one ends."""
     paid, spent = cost(state, name)
+    now, doubled = history[-1], 2 * history[-1].round - history[0].round + 1
     numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **spent, **_numbers(state)}
     text = (
         f"clients stop training {called[0]}: held-out loss with it is {_by(-sign * now.mean)} ± {now.error:.2g} than with "
-        f"{called[1]}, and expected to be {_by(-sign * later)} after twice as many rounds, {criterion.meaning}; {paid}"
+        f"{called[1]}, and expected to be {_by(-sign * later)} after {doubled} rounds, {criterion.meaning}; {paid}"
     )
     return Note(kind="drop", clients=_everyone(state), text=text, criteria=(criterion,), numbers=numbers)
 
