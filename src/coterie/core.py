@@ -43,6 +43,7 @@ __all__ = [
     "Means",
     "Method",
     "Need",
+    "Neighbours",
     "Note",
     "Personal",
     "Plan",
@@ -510,7 +511,8 @@ class Plan:
         weighting: The weights of the means: training-set sizes (``"data"``) or equal weights (``"uniform"``).
         ends_round: ``False`` if another exchange of the same communication round follows.
         parts: Name -> plan. Such a plan has no tasks itself: the plans of several methods are carried out together. A client
-            answers all of its tasks or none. It keeps its own values for each part separately.
+            answers all of its tasks or none, and holds out the same examples in all of them. It keeps its own values for each
+            part separately. If its reply to one task is refused, those to the others count.
         ended: Names of parts of earlier plans whose clients' own values are no longer needed.
 
     Example:
@@ -528,6 +530,18 @@ class Plan:
     ends_round: bool = True
     parts: Mapping[str, Plan] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        shares: dict[Client, float] = {}
+        for task, client in ((t, c) for _, part in self.leaves() for c, t in part.tasks.items()) if self.parts else ():
+            if shares.setdefault(client, task.holdout) != task.holdout:
+                both = f"{shares[client]:g} and {task.holdout:g}"
+                raise ValueError(f"Task.holdout of client {client} must be the same in all parts of a plan, got {both}")
+
+    @property
+    def all_ended(self) -> tuple[str, ...]:
+        """The names ``ended`` of the plan and of its parts, each as ``"outer/inner"``."""
+        return (*self.ended, *(f"{name}/{ended}" for name, part in self.parts.items() for ended in part.all_ended))
 
     @property
     def asked(self) -> tuple[Client, ...]:
@@ -589,7 +603,8 @@ class Held:
         weights = np.array([float(model == one) - float(model == other) for model in self.models])
         mean = float(weights @ self.sums) / self.count
         squares = float(weights @ self.products @ weights)
-        spread = max(squares - self.count * mean**2, 0.0)
+        rounding = 1e-14 * float(abs(weights) @ abs(self.products) @ abs(weights)) if mean else 0.0
+        spread = max(squares - self.count * mean**2, rounding)  # so that no difference by rounding has no variance
         return mean, spread / (self.count - 1) / self.count if self.count > 1 else math.inf
 
     def within(self, part: str) -> Held:
@@ -785,6 +800,7 @@ class Federation:
         tensors: The same for each trainable tensor, so that weight and bias of a layer are separate.
         dense: The names of the fully connected layers.
         training: How clients train if a task does not state otherwise.
+        labels: Whether the clients predict one class each time; true if the engine does not know.
     """
 
     clients: tuple[Client, ...]
@@ -793,6 +809,7 @@ class Federation:
     tensors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     dense: tuple[str, ...] = ()
     training: Training = field(default_factory=Training)
+    labels: bool = True
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {count(len(self.clients), 'client')}, layers {some(self.columns)}>"
@@ -839,6 +856,38 @@ class Cohort:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Serve a client by its model together with its nearest training examples, in the space of the model's features.
+
+    The class probabilities are ``λ p_knn + (1 - λ) p_model``. In ``p_knn``, each of the k training examples nearest to the
+    input, by Euclidean distance d of the features, counts for its class with a weight proportional to ``exp(-d / scale)``.
+
+    Attributes:
+        layer: The layer whose input is the features: the classifier.
+        k: Number of neighbours; a client with fewer training examples uses all of them.
+        scale: Unit of distances.
+        weights: Values of λ, from which each client chooses the one with the lowest mean loss on its validation examples, the
+            first of equal ones. A single value needs no such examples. A client without any is served by the model alone.
+        holdout: As :attr:`Task.holdout`, by which the same examples stay out of training.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    layer: str
+    k: int
+    scale: float
+    weights: tuple[float, ...]
+    holdout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or not 0 < self.scale < math.inf or not 0 <= self.holdout < 1:
+            raise ValueError(f"Neighbours needs k >= 1, a scale > 0 and a holdout from 0 to below 1, got {self}")
+        if not self.weights or not all(0 <= weight <= 1 for weight in self.weights):
+            raise ValueError(f"Neighbours.weights must be one or more numbers from 0 to 1, got {self.weights}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Assignment:
     """Which model serves which client.
 
@@ -852,6 +901,10 @@ class Assignment:
         part: The part of the plans (:attr:`Plan.parts`) whose clients' own values are used; the name of a part of a part is
             ``"outer/inner"``.
         plain: Clients that are served without values of their own.
+        neighbours: How a client's nearest training examples take part in serving it; None if they do not.
+
+    Raises:
+        ValueError: There are both an ensemble and neighbours.
 
     Example:
         >>> served = Assignment(models=torch.zeros(2, 3), row={4: 0, 5: 1, 7: 0}, groups=((4, 7), (5,)))
@@ -866,6 +919,11 @@ class Assignment:
     ensemble: bool = False
     part: str = ""
     plain: tuple[Client, ...] = ()
+    neighbours: Neighbours | None = None
+
+    def __post_init__(self) -> None:
+        if self.ensemble and self.neighbours is not None:
+            raise ValueError("Assignment.neighbours needs clients that are served by one model each, not by an ensemble")
 
     def __repr__(self) -> str:
         return f"<Assignment: {partition(self.groups)} clients, models of shape {tuple(self.models.shape)}>"
@@ -1200,8 +1258,8 @@ class Round:
         scaled: Client -> the factor by which its update was scaled down.
         names: Client -> its name, if clients have names.
         main: The name of the main metric; empty if it is unknown.
-        nets: Function of a client's models, rows ``(d,)``, and its own values of layers that makes its net, see
-            :meth:`model`. None if the engine has no such function. It is not pickled.
+        nets: Function of a client's models, rows ``(d,)``, its own values of layers, the client and the neighbours that
+            serve it, which makes its net, see :meth:`model`. None if the engine has no such function. It is not pickled.
     """
 
     number: int
@@ -1224,7 +1282,7 @@ class Round:
     scaled: Mapping[Client, float] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
     main: str = ""
-    nets: Callable[[Sequence[torch.Tensor], torch.Tensor | None], Any] | None = field(default=None, repr=False, compare=False)
+    nets: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def groups(self) -> tuple[tuple[Client | str, ...], ...]:
@@ -1263,7 +1321,8 @@ class Round:
 
         Returns:
             A new ``torch.nn.Module`` in evaluation mode. If the method serves the client by several models, it is their
-            ensemble, a :class:`~coterie.engines.served.Ensemble`.
+            ensemble, a :class:`~coterie.engines.served.Ensemble`; if it also serves the client by its training examples,
+            a :class:`~coterie.training.neighbours.WithNeighbours`, which has the features of these examples.
 
         Raises:
             UserError: The round has no such client, or is of Flower's server, which does not have the clients' nets.
@@ -1273,7 +1332,7 @@ class Round:
             raise UserError(f"round {self.number} cannot make the net of a client: {hint}")
         id = self._id(client)
         rows = [self.assignment.models[row] for row in self.assignment.serving(id)]
-        return self.nets(rows, self.position.own(self.assignment, id))
+        return self.nets(rows, self.position.own(self.assignment, id), id, self.assignment.neighbours)
 
     def to_pandas(self) -> Any:
         """Return a pandas data frame with one row per client: round, client, group, and the metrics if it was tested.

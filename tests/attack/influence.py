@@ -16,7 +16,7 @@ POINTS = {"one hostile client of 20": "no method's honest accuracy falls by more
 ATTACKS = ("huge", "sign-flip", "scale", "label-flip", "little-is-enough", "inner-product", "examples")
 METHODS = (
     "fedavg", "cfl", "split-half", "hcct", "hcct-e", "hcct-p", "flhc", "acfl", "ifca", "flsc", "fedper", "maxfl", "fedfa",
-    "independent", "fedrep", "fedbabu", "ditto", "apfl",
+    "independent", "fedrep", "fedbabu", "ditto", "apfl", "knn-per",
 )  # fmt: skip
 MARGIN = 0.03
 """Of one seed: the 19 honest clients of digits/iid have 171 test examples together, so .02 are three of them."""

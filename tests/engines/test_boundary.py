@@ -45,13 +45,19 @@ class Spy:
 
     def plan(self, state: Any, cohort: Any) -> Plan:
         plan: Plan = self.method.plan(state, cohort)
-        self.told += list(plan.models.clone())
+        for _, part in plan.leaves():
+            self.told += list(part.models.clone())
         return plan
 
     def step(self, state: Any, replies: Replies) -> Any:
+        self._shown(replies)
+        return self.method.step(state, replies)
+
+    def _shown(self, replies: Replies) -> None:
         for rows in (replies.means, replies.updates):
             self.told += [] if rows is None else list(rows.clone())
-        return self.method.step(state, replies)
+        for part in replies.parts.values():
+            self._shown(part)
 
 
 def wired(boundary: Boundary, model: Any = normed, seed: int = 0) -> Wire:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import math
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
 from coterie.boundary import Boundary
-from coterie.core import Cohort, Federation, Training
+from coterie.core import Cohort, Federation, Neighbours, Task, Training
 from coterie.data.objective import Objective
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import World
@@ -30,7 +31,7 @@ from coterie.engines import rounds as inprocess
 from coterie.engines.flower import MethodStrategy, client_app, messages
 from coterie.engines.flower.messages import QUERY, WHO
 from coterie.engines.workers import EngineError
-from coterie.methods import ACFL, CFL, FLSC, HCCT, HCCTE, IFCA, METHODS, FedAvg, FedPer, SplitHalf
+from coterie.methods import ACFL, CFL, FLSC, HCCT, HCCTE, IFCA, METHODS, FedAvg, FedPer, KNNPer, SplitHalf
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.report.summary import summary
@@ -64,6 +65,38 @@ def test_every_method_finds_over_flower_what_it_finds_in_one_process(name: str) 
     method = METHODS[name]()
     # One client at a time, as over Flower: a block's rounding can turn a ReLU, and then grows with the steps.
     same(over_flower(method, tried, 4), list(inprocess.rounds(method, tried, rounds=4, workers=1, width=1)))
+
+
+def test_neighbours_over_flower_are_those_in_one_process() -> None:
+    """Of clients with validation examples and without; the weight, the order and the neighbours are sent."""
+    tried = replace(SCENARIOS["digits/label-permutation"], clients=8).build(0)
+    none = {c: replace(d, validation=d.train.at(torch.arange(0))) for c, d in tried.clients.items() if c % 2}
+    tried = replace(tried, clients={**tried.clients, **none})
+    method = KNNPer(neighbours=4, scale=0.5, holdout=0.3)
+    found = over_flower(method, tried, 3)
+    same(found, list(inprocess.rounds(method, tried, rounds=3, workers=1, width=1)))
+    alone = over_flower(FedAvg(), tried, 3)
+    assert found[-1].scores is not None
+    assert alone[-1].scores is not None
+    assert sum(found[-1].scores[c]["accuracy"] > score["accuracy"] for c, score in alone[-1].scores.items()) > 4
+
+
+def test_an_order_with_neighbours_survives_and_wrong_ones_are_refused() -> None:
+    near = Neighbours(layer="2", k=3, scale=0.5, weights=(0.0, 1.0), holdout=0.1)
+    order = messages.Order(task=Task(offered=(0,)), training=Training(), lr=0.1, key=(0, 1, 2), client=3, neighbours=near)
+    sent = json.loads(json.dumps(order.to_json()))
+    assert messages.Order.of(sent) == order
+    for wrong in ({"k": 0}, {"k": 1.5}, {"weights": [True]}, {"scale": -1.0}, {"layer": 3}, {"holdout": "x"}, {"more": 1}):
+        with pytest.raises((ValueError, TypeError), match=r"Neighbours|supported"):
+            messages.Order.of({**sent, "neighbours": {**sent["neighbours"], **wrong}})
+
+
+def test_neighbours_need_apps_that_know_coterie() -> None:
+    tried = world(IDS)
+    grid = Here(foreign(tried), 6, named=False)
+    with pytest.raises(SettingError, match=r"^knn-per serves clients by their nearest training examples, which no app here"):
+        strategy_of(KNNPer(), tried).start(grid, num_rounds=3)
+    assert {message.metadata.message_type for message, _ in grid.messages} == {QUERY}
 
 
 @seeded(0)

@@ -111,6 +111,13 @@ def test_stages_and_personal_models_take_time(method: dict[str, Any], epochs: in
     assert timed(method, eval_every=4) == pytest.approx(4 * epochs * examples + tests, abs=1.0)
 
 
+def test_neighbours_take_the_features_of_all_examples() -> None:
+    clients = experiment("fedavg").world(0).clients.values()
+    train, validation, test = (sum(len(getattr(data, part)) for data in clients) for part in ("train", "validation", "test"))
+    found = timed("knn-per", eval_every=4)
+    assert found == pytest.approx(4 * 3 * train + train + validation + test, abs=1.0)
+
+
 @pytest.mark.parametrize("method", ["fedavg", "independent", "ifca", "hcct", {"name": "cfl", "split_rounds": [2]}, "acfl"])
 def test_the_disk_is_what_a_run_writes_within_a_factor_of_two(method: str | dict[str, Any], tmp_path: Path) -> None:
     one = experiment(method)

@@ -21,7 +21,7 @@ import coterie
 from coterie.boundary import Boundary
 from coterie.cli import main
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import World
+from coterie.data.world import World, whole
 from coterie.engines.flower import boundary_mod
 from coterie.methods import METHODS
 from coterie.randomness import seeded
@@ -68,7 +68,11 @@ def recorded(folder: Path) -> dict[str, float]:
     return {client: entry["accuracy"] for client, entry in Record(folder).lines()[-1]["clients"].items()}
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("independent", "fedper", "hcct-p")])
+OWN = ("independent", "fedper", "fedrep", "hcct-p", "ditto", "apfl", "fedbabu", "knn-per")
+"""Methods whose clients keep layers or models that the server does not have."""
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in OWN])
 def test_models_of_a_net_without_a_name_predict_what_was_recorded(tmp_path: Path, name: str) -> None:
     tried = federated(tmp_path / "run", name)
     models = coterie.save(tmp_path / "run", tmp_path / "models")
@@ -104,6 +108,25 @@ def test_who_does_not_say_what_makes_the_net_is_told(tmp_path: Path) -> None:
         coterie.load(models, 0, model=lambda: 3)  # type: ignore[arg-type, return-value]
     with pytest.raises(UserError, match=r"group-0\.safetensors cannot be loaded into Linear"):
         coterie.load(models, 0, model=lambda: nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("name", ["tuned", "ditto"])
+def test_personal_models_that_stay_at_the_clients_are_told(tmp_path: Path, name: str) -> None:
+    method = METHODS[name]() if name == "ditto" else METHODS[name](epochs=20)
+    if name == "tuned":  # classes of their own: a personal model is better at each client
+        tried = world(range(6), Net, sizes=[40] * 6)
+        clients = {}
+        for c, data in tried.clients.items():
+            splits = {part: getattr(data, part) for part in ("train", "validation", "test")}
+            clients[c] = replace(
+                data, **{k: whole(s.inputs, torch.full_like(s.targets, c % CLASSES)) for k, s in splits.items()}
+            )
+        tried = replace(tried, clients=clients)
+    else:
+        tried = world(range(6), Net)
+    strategy_of(method, tried, out=tmp_path / "run").start(Here(app_of(tried, ()), 6), num_rounds=2)
+    with pytest.warns(UserWarning, match=r"personal models of .* stay at its clients; the export has only the models"):
+        coterie.save(tmp_path / "run", tmp_path / "models")
 
 
 # -- what the server does not have ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from coterie.core import Plan
+from coterie.core import Method, Plan
 from coterie.files import read_regular, reason
 from coterie.models.layout import Layout
 from coterie.settings import SettingError, UserError, check, setting
@@ -95,6 +95,9 @@ class Boundary:
                 f"Boundary.rotation must be {' or '.join(UNCHANGED[invariant])} for {method.name} with these settings, got "
                 f"{self.rotation}: this map changes what {method.name} computes from updates"
             )
+        for inner in (*getattr(method, "methods", ()), getattr(method, "method", None)):
+            if isinstance(inner, Method):  # a method made of methods
+                self.check_method(inner)
 
     def check_layout(self, layout: Layout) -> None:
         """Check that noise is not used with a model that has running statistics.

@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie import training as local
 from coterie.boundary import Wire, update_number
 from coterie.clustering import sketch
-from coterie.core import Assignment, Client, Plan, Position, Task, Training
+from coterie.core import Assignment, Client, Neighbours, Plan, Position, Task, Training
 from coterie.data.objective import cross_entropy
 from coterie.data.world import ClientData, Split, World
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
@@ -74,12 +74,14 @@ class Test:
         clients: The clients, one per distinct set of targets.
         start: First example.
         stop: End of the range; this example is not part of it.
+        neighbours: How the client's nearest training examples take part; the test is then of all examples of one client.
     """
 
     rows: tuple[int, ...]
     clients: tuple[Client, ...]
     start: int
     stop: int
+    neighbours: Neighbours | None = None
 
 
 @dataclass(frozen=True)
@@ -226,11 +228,17 @@ class Worker:
         try:
             with seeded(0):  # a module may draw random numbers in tests, too
                 models = [self.wire.open(self.models[row]) for row in tests[0].rows]
+                if tests[0].neighbours is not None:
+                    return [[self._near(models[0], test.clients[0], tests[0].neighbours)] for test in tests]
                 return self.learner.sums(models, [self._part(test) for test in tests])
         except Exception as error:
             if len(tests) > 1:  # one by one, to find the client whose test fails
                 return [self.test([test])[0] for test in tests]
             raise EngineError(f"client {self.world.name(tests[0].clients[0])} failed in its test: {sentence(error)}") from error
+
+    def _near(self, model: Tensor, client: Client, neighbours: Neighbours) -> local.Sums:
+        data = local.held_out(self.world.clients[client], neighbours.holdout, self.wire.seed, Purpose.HOLDOUT, client)
+        return local.sums_with_neighbours(self.learner, model, data, neighbours)
 
     def _part(self, test: Test) -> local.Part:
         first, part = self.world.clients[test.clients[0]].test, slice(test.start, test.stop)
@@ -527,9 +535,11 @@ class ClientPool:
                 personal += [own_layers(assignment.models[row], own) for row in rows]
                 rows = tuple(range(first, first + len(rows)))
             test = self.world.clients[client].test
-            same_examples = tests.setdefault(rows, {}).setdefault((id(test.inputs), id(test.index)), {})
+            examples = (id(test.inputs), id(test.index)) if assignment.neighbours is None else (client, client)
+            same_examples = tests.setdefault(rows, {}).setdefault(examples, {})
             same_examples.setdefault(id(test.targets), []).append(client)
-        jobs = [job for rows, by_examples in tests.items() for job in self._tests(rows, list(by_examples.values()))]
+        near = assignment.neighbours
+        jobs = [job for rows, by_examples in tests.items() for job in self._tests(rows, list(by_examples.values()), near)]
         sums: dict[tuple[tuple[int, ...], Client], Sums] = {}
         for job, results in zip(jobs, self._put(assignment.models, personal).run(jobs), strict=True):
             for part, of_part in zip(job, results, strict=True):
@@ -545,13 +555,18 @@ class ClientPool:
                     scores.update(dict.fromkeys(clients, self.world.objective.scores(sums.get((rows, clients[0]), {}))))
         return dict(sorted(scores.items()))
 
-    def _tests(self, rows: tuple[int, ...], examples: Sequence[Mapping[int, Sequence[Client]]]) -> Iterator[list[Test]]:
-        """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models."""
+    def _tests(
+        self, rows: tuple[int, ...], examples: Sequence[Mapping[int, Sequence[Client]]], near: Neighbours | None
+    ) -> Iterator[list[Test]]:
+        """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models; with neighbours, of one client each."""
         job: list[Test] = []
         filled = 0
         for by_targets in examples:
             firsts = tuple(clients[0] for clients in by_targets.values())
             size, start = len(self.world.clients[firsts[0]].test), 0
+            if near is not None:
+                yield [Test(rows, firsts, 0, size, near)]
+                continue
             while start < size:  # a metric of the whole test set needs one test
                 stop = size if self.world.objective.whole else min(size, start + EXAMPLES_PER_TEST - filled)
                 job.append(Test(rows, firsts, start, stop))

@@ -39,6 +39,7 @@ from coterie.core import (
     amounts,
     group_means,
 )
+from coterie.data.objective import mean_probability
 from coterie.data.world import Attendance, World
 from coterie.engines.pool import Answer, ClientPool
 from coterie.engines.served import Nets
@@ -100,7 +101,7 @@ def rounds(
     hardware.check(world)
     wire, federation = setup(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
-    nets = Nets(world.model, wire, world.objective.combine)
+    nets = Nets(world.model, wire, world.objective, world.clients)
     with ClientPool(world, wire, hardware, robust) as pool:
         while position.round < rounds:
             clock = Clock()
@@ -141,6 +142,7 @@ def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> t
         tensors=layout.tensors,
         dense=layout.dense,
         training=world.training,
+        labels=world.objective.combine is mean_probability,
     )
     return wire, wire.veil(federation)
 
@@ -311,7 +313,7 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
         replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock, i)
         if plan.parts and replies[name].updates is not None:  # the next part uses the same memory
             replies[name] = replace(replies[name], updates=replies[name].all_updates.clone())
-    gone = tuple(f"{name}/" for name in plan.ended)
+    gone = tuple(f"{name}/" for name in plan.all_ended)
     return together(plan, replies, held_losses(losses)), {n: v for n, v in kept.items() if v and not f"{n}/".startswith(gone)}
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from coterie import training as local
 from coterie.boundary import Wire
-from coterie.data.objective import mean_probability
+from coterie.core import Client, Neighbours
+from coterie.data.objective import Objective, mean_probability
+from coterie.data.world import ClientData
 from coterie.models.layout import own_layers
-from coterie.randomness import seeded
+from coterie.randomness import Purpose, seeded
 
 
 class Ensemble(nn.Module):
@@ -41,25 +44,40 @@ class Nets:
     Attributes:
         model: Makes a module with fresh parameters.
         wire: Maps the server's rows to the clients'.
-        combine: Function of the outputs of several nets, see :class:`Ensemble`.
+        objective: Combines the outputs of several nets, see :class:`Ensemble`.
+        clients: The clients' data, from which neighbours are.
     """
 
     model: Callable[[], nn.Module]
     wire: Wire
-    combine: Callable[[Tensor], Tensor]
+    objective: Objective
+    clients: Mapping[Client, ClientData] = field(repr=False)
 
-    def __call__(self, rows: Sequence[Tensor], kept: Tensor | None) -> nn.Module:
+    def __call__(
+        self, rows: Sequence[Tensor], kept: Tensor | None, client: Client, neighbours: Neighbours | None = None
+    ) -> nn.Module:
         """Return the net of a client.
 
         Args:
             rows: Its models, each ``(d,)``, as the server has them; several are an ensemble.
             kept: Its own values ``(d,)`` of layers that stay with it, NaN in the other columns; None for none.
+            client: The client.
+            neighbours: How its nearest training examples take part; None if they do not.
 
         Returns:
             A new net in evaluation mode.
         """
         nets = [self._net(own_layers(row, kept)) for row in rows]
-        return (nets[0] if len(nets) == 1 else Ensemble(nets, self.combine)).eval()
+        if neighbours is not None:
+            return self._near(nets[0], client, neighbours).eval()
+        return (nets[0] if len(nets) == 1 else Ensemble(nets, self.objective.combine)).eval()
+
+    def _near(self, net: nn.Module, client: Client, neighbours: Neighbours) -> nn.Module:
+        data = local.held_out(self.clients[client], neighbours.holdout, self.wire.seed, Purpose.HOLDOUT, client)
+        learner = local.Learner(net, self.objective)
+        with seeded(0):
+            memory, weight = local.remembered(learner, learner.layout.row(net), data, neighbours)
+        return local.WithNeighbours(net, neighbours.layer, memory, weight)
 
     def _net(self, row: Tensor) -> nn.Module:
         layout, plain = self.wire.layout, self.wire.open(row).clone()

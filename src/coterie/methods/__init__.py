@@ -23,6 +23,7 @@ from coterie.methods.hcct import HCCTE as HCCTE
 from coterie.methods.hcct import HCCTP as HCCTP
 from coterie.methods.ifca import IFCA as IFCA
 from coterie.methods.independent import Independent as Independent
+from coterie.methods.knnper import KNNPer as KNNPer
 from coterie.methods.maxfl import MAXFL as MAXFL
 from coterie.methods.race import Race as Race
 from coterie.methods.split_half import SplitHalf as SplitHalf
@@ -32,7 +33,7 @@ from coterie.settings import SettingError, UserError, build, nearest
 METHODS: dict[str, type[Any]] = {
     method.name: method
     for method in (
-        *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU),
+        *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU, KNNPer),
         *(ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf, Tuned, Race),
     )
 }
@@ -71,7 +72,9 @@ def made(given: Any) -> Any:
         return method_class(given)()
     if isinstance(given, Mapping):
         settings = dict(given)
-        return build(method_class(str(settings.pop("name", ""))), settings)
+        if "name" not in settings:
+            raise SettingError(f"a method's table needs a name, one of {', '.join(METHODS)}, got {given!r:.60}")
+        return build(method_class(str(settings.pop("name"))), settings)
     if type(given) in METHODS.values() or isinstance(given, Method):
         return given
     raise SettingError(f"a method is a name, a table with a name, or an object with the five functions, got {given!r:.60}")

@@ -84,7 +84,7 @@ class Auto:
             return new
         _, halves, memory = self.race.named
         asked = LISTEN * self.fraction * len(self.assignment(new).row)
-        share = min(new.spent.get(memory, 0) / asked, 1.0)
+        share = min(new.spent.get(memory, 0) / max(asked, 1.0), 1.0)
         gone, stays = (memory, halves) if share >= self.few else (halves, memory)
         note = self._choice(new, self.race.called[stays], self.race.called[gone], share, cost(new, gone))
         left = without_arm(new, gone)

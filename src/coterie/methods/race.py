@@ -6,16 +6,19 @@ at each client; examples are paired, so what makes an example hard cancels. Afte
 
 - The *leader* serves the clients. An arm takes the lead from a simpler one if its pooled loss is lower by more than a
   standard error; methods are listed from simple to complex, and ties go to the simpler.
+- An exchange that ends the round of an arm waits until all arms are so far: their losses are measured together.
 - Small groups learn fast at first and may lose later. So no arm is dropped before all clients have reported ``patience``
   times on average. Later, the difference of two arms' losses is extrapolated to twice as many rounds (:func:`expected`). If
-  the more complex arm is not expected to be ahead by two standard errors, it is dropped. If it is, and the difference now is
-  beyond noise, the simpler arm is dropped. This test is sequential: look j uses the level ``level / (m j (j + 1))`` for m
-  arms, so that all looks together keep ``level``.
+  the more complex arm is not expected to be ahead, it is dropped; after twice ``patience``, it must be expected to be ahead
+  by two standard errors. If it is, and the difference now is beyond noise, the simpler arm is dropped. This test is
+  sequential: look j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so that all looks together keep ``level``.
+  It is a t-test with Welch's degrees of freedom.
 - A decision is looked at again if the leader's held-out loss rises far above its lowest value (:data:`RISE`), or if many
   clients have joined (:data:`JOINED`): then all dropped arms start again, from the mean of the leader's models.
 
-Clients are weighted by their held-out examples. A client's difference beyond the outer fences of the others (three times the
-interquartile range) counts as the fence, so that one hostile client decides nothing.
+Clients are weighted by their held-out examples, none by more than a tenth or two average clients. A client's difference, or
+its variance, beyond the outer fences of the others (three times the interquartile range) counts as the fence, so that one
+hostile client decides nothing. Of two clients, nobody can say which one is hostile.
 
 An arm with one model for all that equals the models which another arm offers in a round, such as FedAvg beside a method that
 has not split yet, uses that arm's replies and costs nothing.
@@ -24,6 +27,7 @@ has not split yet, uses that arm's replies and costs nothing.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -33,8 +37,9 @@ import scipy
 import torch
 
 from coterie.core import (
-    Admits,
+    WORST_LOSS,
     Assignment,
+    Averaging,
     Candidate,
     Client,
     Cohort,
@@ -51,7 +56,8 @@ from coterie.core import (
     group_means,
     state,
 )
-from coterie.methods.tuned import method_of
+from coterie.methods._fences import fenced
+from coterie.methods.tuned import Tuned, method_of
 from coterie.settings import SettingError, check, setting
 
 RISE = 1.5, 5.0
@@ -76,12 +82,16 @@ class Difference:
         mean: The difference.
         error: Its standard error.
         share: Share of the clients that reported in this round.
+        degrees: Degrees of freedom of the standard error (B. L. Welch, Biometrika 1947).
+        level: Pooled loss of the models that serve the clients.
     """
 
     round: int
     mean: float
     error: float
     share: float = 1.0
+    degrees: float = math.inf
+    level: float = 1.0
 
     @property
     def z(self) -> float:
@@ -106,7 +116,6 @@ class RaceState:
     Attributes:
         arms: Name -> state of each method that still runs, from simple to complex.
         parts: Name -> the part of the last plan in which the arm's clients worked.
-        ended: Arms that have ended the current round.
         round: Number of completed rounds.
         seen: Two names, joined by a space -> client -> (mean of the first arm's loss less that of the second, the variance of
             this mean, number of examples), by the client's last report.
@@ -124,7 +133,6 @@ class RaceState:
 
     arms: Mapping[str, Any]
     parts: Mapping[str, str] = field(default_factory=dict)
-    ended: tuple[str, ...] = ()
     round: int = 0
     seen: Mapping[str, Reports] = field(default_factory=dict)
     past: Mapping[str, tuple[Difference, ...]] = field(default_factory=dict)
@@ -154,8 +162,8 @@ class Race:
 
     def __post_init__(self) -> None:
         check(self)
-        given = [self.methods] if isinstance(self.methods, str | Mapping) else self.methods
-        object.__setattr__(self, "methods", tuple(method_of(one) for one in given))
+        given = self.methods if isinstance(self.methods, list | tuple) else [self.methods]
+        object.__setattr__(self, "methods", tuple(method_of(one, "race.methods") for one in given))
         if not self.methods:
             raise SettingError("race.methods must name at least one method")
 
@@ -169,8 +177,8 @@ class Race:
         """Name -> method; two of the same name get numbers."""
         named: dict[str, Any] = {}
         for method in self.methods:
-            inner = getattr(method, "method", None)
-            name = base = f"{method.name}-{inner.name}" if inner is not None else method.name
+            base = f"{method.name}-{method.method.name}" if isinstance(method, Tuned) else method.name
+            name = base = re.sub(rf"[\s/{SHARED}]", "-", base)  # these stand between names
             number = 1
             while name in named:
                 number += 1
@@ -185,19 +193,17 @@ class Race:
         return RaceState(arms=arms, parts={n: n for n in arms}, leader=next(iter(arms)), facts=facts(federation))
 
     def plan(self, state: RaceState, cohort: Cohort) -> Plan:
-        named, plans = self.named, {}
-        for name, arm in state.arms.items():
-            if name not in state.ended:
-                plan = named[name].plan(arm, cohort)
-                plans[name] = self._with_held(plan)
-        parts = shared(plans)
-        used = {*parts, *(state.parts[name] for name in state.ended)}
+        named = self.named
+        plans = {name: self._with_held(named[name].plan(arm, cohort)) for name, arm in state.arms.items()}
+        earlier = {name: plan for name, plan in plans.items() if not plan.ends_round}
+        parts = shared(earlier or plans)
+        used = {*parts, *(state.parts[name] for name in plans if earlier and name not in earlier)}
         return Plan(
             models=torch.zeros(0, next(iter(plans.values())).models.shape[1]),
             tasks={},
             parts=parts,
             ended=tuple(sorted({*state.parts.values()} - used)),
-            ends_round=all(plan.ends_round for plan in plans.values()),
+            ends_round=not earlier,
         )
 
     def _with_held(self, plan: Plan) -> Plan:
@@ -206,12 +212,11 @@ class Race:
         return replace(plan, tasks=tasks, parts={name: self._with_held(part) for name, part in plan.parts.items()})
 
     def _held(self, task: Task, report: bool = True) -> Task:
-        return replace(task, holdout=task.holdout or self.holdout, held_out=task.held_out or report)
+        return replace(task, holdout=self.holdout, held_out=task.held_out or report)  # all parts hold out the same examples
 
     def step(self, state: RaceState, replies: Replies) -> RaceState:
         named, arms, parts, spent = self.named, dict(state.arms), dict(state.parts), dict(state.spent)
         told: list[tuple[str, Note]] = []
-        ended = list(state.ended)
         for part, own in replies.parts.items():
             first, *others = part.split(SHARED)
             spent[first] = spent.get(first, 0) + len(own.clients)
@@ -219,11 +224,10 @@ class Race:
                 arms[name] = named[name].step(arms[name], own if name == first else as_means(own, named[name], arms[name]))
                 parts[name] = part
                 told += [(name, note) for note in named[name].explain(arms[name])]
-                ended += [name] if own.ends_round else []
         seen, losses = self._seen(state, replies)
-        new = replace(state, arms=arms, parts=parts, ended=tuple(ended), seen=seen, losses=losses, spent=spent, notes=())
-        if set(ended) >= set(arms):
-            new = self._judged(replace(new, ended=(), round=state.round + 1), replies, self.assignment(state).groups)
+        new = replace(state, arms=arms, parts=parts, seen=seen, losses=losses, spent=spent, notes=())
+        if replies.ends_round:
+            new = self._judged(replace(new, round=state.round + 1), replies, self.assignment(state).groups)
         return replace(new, notes=(*self._of_arms(told, state.leader, new.leader), *new.notes))
 
     @property
@@ -247,10 +251,10 @@ class Race:
             models = {name: serving(client, at[name], served[name], held) for name in at}
             for one, other in pairs(at, state.arms):
                 difference = held.difference(models[one], models[other])
-                if difference is not None and math.isfinite(difference[1]):
+                if difference is not None:
                     seen.setdefault(f"{one} {other}", {})[client] = (*difference, held.count)
             loss = held.difference(models[state.leader], None) if state.leader in models else None
-            if loss is not None and math.isfinite(loss[1]):
+            if loss is not None:
                 losses[client] = (*loss, held.count)
         return seen, losses
 
@@ -258,12 +262,13 @@ class Race:
         """End a round: choose the leader, drop arms, and start dropped ones again. ``groups`` are those before the round."""
         if not replies.held:
             return state
-        past = dict(state.past)
+        past, level = dict(state.past), abs(pooled(state.round, state.losses).mean) if state.losses else 1.0
         for one, other in pairs(state.arms, state.arms):
             key = f"{one} {other}"
             if state.seen.get(key):
-                share = len(replies.held) / len(state.seen[key])
-                past[key] = (*past.get(key, ()), pooled(state.round, state.seen[key], min(share, 1.0)))
+                share = min(len(replies.held) / len(state.seen[key]), 1.0)
+                now = replace(pooled(state.round, state.seen[key]), share=share, level=max(level, 1e-9))
+                past[key] = (*past.get(key, ()), now)
         state, notes, before = replace(state, past=past), [], state.leader
         for one, other in pairs(state.arms, state.arms):
             if one in state.arms and other in state.arms:
@@ -316,22 +321,24 @@ class Race:
     def _compared(self, state: RaceState, simple: str, other: str) -> tuple[str, Note] | None:
         """The arm of two that is dropped, and why; ``simple`` is the simpler of them."""
         history = state.past.get(f"{simple} {other}", ())
-        if sum(each.share for each in history) < self.patience - 1e-6 or not history[-1].error:  # 0: the same models
+        reports = sum(each.share for each in history) + 1e-6
+        if reports < self.patience or not history[-1].error:  # 0: the same models
             return None
         now, later, looks = history[-1], expected(history), len(history)
         ends, stays = self.called[other], self.called[simple]
+        patient = reports < 2 * self.patience
         hope = Criterion(
             f"{EXPECTED} of {stays} less {ends}, in standard errors",
             later / now.error,
             "<",
-            2.0,
-            met="not lower by two standard errors",
-            unmet="lower by two standard errors",
+            0.0 if patient else 2.0,
+            met="not lower" if patient else "not lower by two standard errors",
+            unmet="lower" if patient else "lower by two standard errors",
         )
         if hope.held:
             return other, _drop(state, other, (ends, stays), -1, now, later, hope)
-        level = self.level / (len(self.methods) * looks * (looks + 1))
-        bound = float(scipy.stats.norm.isf(level))
+        level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
+        bound = float(scipy.stats.t.isf(level, now.degrees))
         beyond = Criterion(
             f"{LOSS} of {stays} less {ends}, in standard errors",
             now.z,
@@ -352,13 +359,8 @@ class Race:
         return state.notes
 
     def admit(self, state: RaceState, clients: tuple[Client, ...]) -> RaceState:
-        named = self.named
-        for name in state.arms:
-            if not isinstance(named[name], Admits):
-                raise SettingError(
-                    f"race.methods: {named[name].name} cannot take newcomers: it has no methods admit and retire"
-                )
-        return replace(state, arms={name: named[name].admit(arm, clients) for name, arm in state.arms.items()}, notes=())
+        arms = {name: self.named[name].admit(arm, clients) for name, arm in state.arms.items()}
+        return replace(state, arms=arms, notes=())
 
     def retire(self, state: RaceState, clients: tuple[Client, ...]) -> RaceState:
         gone, named = set(clients), self.named
@@ -398,7 +400,7 @@ def pairs(names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
     return [(one, other) for i, one in enumerate(known) for other in known[i + 1 :]]
 
 
-def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
+def pooled(round: int, seen: Reports) -> Difference:
     """Return the mean difference over all held-out examples of all clients.
 
     Clients are the ones that are served, not a sample of others: the variance is that within clients.
@@ -406,34 +408,56 @@ def pooled(round: int, seen: Reports, heard: float = 1.0) -> Difference:
     Args:
         round: The round.
         seen: Client -> (mean difference, variance of this mean, number of examples).
-        heard: Share of these clients that reported in this round.
     """
     means, variances, counts = (np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True))
-    low, high = np.quantile(means, [0.25, 0.75])
-    bounded = means.clip(low - 3 * (high - low), high + 3 * (high - low))
-    share = counts / counts.sum()
-    return Difference(round=round, mean=float(share @ bounded), error=float(np.sqrt(share**2 @ variances)), share=heard)
+    share = Averaging().bounded(counts)
+    share = share / share.sum()
+    spreads, known = np.minimum(variances, (2 * WORST_LOSS) ** 2) * counts, np.isfinite(variances)
+    spreads[~known] = spreads[known].mean() if known.any() else (means**2).mean()  # of clients with one example
+    errors = share**2 * fenced(spreads) / counts
+    total, squares = errors.sum(), (errors**2 / np.maximum(counts - 1, 1)).sum()
+    return Difference(
+        round=round,
+        mean=float(share @ fenced(means)),
+        error=math.sqrt(total),
+        degrees=float(total**2 / squares) if squares > 0 else math.inf,
+    )
 
 
 def expected(history: tuple[Difference, ...]) -> float:
     """Return the difference to be expected after twice as many rounds, linear in the logarithm of the rounds.
 
-    The slope is that of a least-squares line through the later half of the differences.
+    Extrapolated is the difference in units of the loss, because a difference shrinks with the losses themselves. The slope is
+    that of a least-squares line through the later half of the differences. Rounds count from the first difference: after
+    another start of the arms, few rounds say little about many.
     """
     late = history[len(history) // 2 :]
-    x, y = np.log([each.round for each in late]), np.array([each.mean for each in late])
+    if len(late) < 2:
+        return history[-1].mean
+    x = np.log([each.round - history[0].round + 1 for each in late])
+    y = np.array([each.mean / each.level for each in late])
     x = x - x.mean()
-    return history[-1].mean + math.log(2) * float(x @ y / (x @ x)) if len(late) > 1 else history[-1].mean
+    return history[-1].mean + late[-1].level * math.log(2) * float(x @ y / (x @ x))
 
 
 def ahead(state: RaceState) -> str:
-    """Return the arm with the lowest loss; an arm takes the lead from a simpler one by more than a standard error."""
-    leader = next(iter(state.arms))
-    for name in state.arms:
+    """Return the arm with the lowest loss; an arm takes the lead from a simpler one by more than a standard error.
+
+    Arms that have not been compared with the leader yet, as after another start, do not take its place.
+    """
+    all_ = state.leader not in state.arms
+    arms = [name for name in state.arms if all_ or name == state.leader or _history(state, name, state.leader)]
+    leader = arms[0]
+    for name in arms:
         history = state.past.get(f"{leader} {name}")
         if history and history[-1].z > 1:
             leader = name
     return leader
+
+
+def _history(state: RaceState, one: str, other: str) -> tuple[Difference, ...]:
+    """The differences of two arms, in either order."""
+    return state.past.get(f"{one} {other}") or state.past.get(f"{other} {one}") or ()
 
 
 def without_arm(state: RaceState, name: str) -> RaceState:
@@ -474,6 +498,8 @@ def shared(plans: Mapping[str, Plan]) -> dict[str, Plan]:
 
 def _serves(host: Plan, guest: Plan) -> bool:
     """Whether the replies to ``host`` are those to ``guest``, which trains one model at all of the same clients."""
+    if any(task.keep or (task.personal is not None and task.personal.start == "own") for task in guest.tasks.values()):
+        return False  # its clients' own values would be lost with the name of the part
     if host.parts or guest.parts or len(guest.models) != 1 or guest.need != "mean" or host.need != "rows" or host.sketch:
         return False
     if host.tasks.keys() != guest.tasks.keys() or host.weighting != guest.weighting or host.ends_round != guest.ends_round:
@@ -562,7 +588,7 @@ def _drop(
     numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **spent, **_numbers(state)}
     text = (
         f"clients stop training {called[0]}: held-out loss with it is {_by(-sign * now.mean)} ± {now.error:.2g} than with "
-        f"{called[1]}, and expected to be {_by(-sign * later)} after {2 * state.round} rounds, {criterion.meaning}; {paid}"
+        f"{called[1]}, and expected to be {_by(-sign * later)} after twice as many rounds, {criterion.meaning}; {paid}"
     )
     return Note(kind="drop", clients=_everyone(state), text=text, criteria=(criterion,), numbers=numbers)
 

@@ -54,7 +54,7 @@ from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
 from coterie.methods._half_steps import of_equal_steps
 from coterie.settings import check, setting
 
-LONGER = 2.0
+LONGER = 4.0
 """Steps on a half, in those of a client of median size in a round. What a client's distribution says adds up over the steps,
 and the noise of single batches averages out: with 40 examples a client, the groups of digits are found that half a round does
 not show."""
@@ -142,7 +142,7 @@ class SplitHalf:
         8, "rounds from a change of groups to a review of all groups; more if reviews change nothing; 0: never", ge=0
     )
     steps: int | None = setting(
-        None, "mini-batch steps on each half; none: twice those of a client of median size in a round", ge=1
+        None, "mini-batch steps on each half; none: four times those of a client of median size in a round", ge=1
     )
     fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1)
     weighting: Weighting = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))

@@ -25,6 +25,7 @@ import numpy as np
 import scipy
 
 from coterie.core import Admits, Assignment, Client, Cohort, Federation, Note, Personal, Plan, Replies, Task, state
+from coterie.methods._fences import fenced
 from coterie.settings import SettingError, check, setting
 
 EXPECTED = "expected difference of held-out losses"
@@ -45,12 +46,14 @@ class TunedState:
         inner: State of the method.
         gains: Client -> the last report of its gain.
         own: Clients that are served by their personal models, sorted.
+        tuned: Names of the method's parts in which clients have personal models; other values of theirs are the method's.
         notes: Notes of the last exchange.
     """
 
     inner: Any
     gains: Mapping[Client, Gain] = field(default_factory=dict)
     own: tuple[Client, ...] = ()
+    tuned: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
 
 
@@ -75,12 +78,12 @@ class Tuned:
 
     def __post_init__(self) -> None:
         check(self)
-        object.__setattr__(self, "method", method_of(self.method))
+        object.__setattr__(self, "method", method_of(self.method, "tuned.method"))
 
     @property
     def asks(self) -> tuple[Task, ...]:
         """Tasks of later rounds that the first round may not have."""
-        return tuple(self._tuned(task) for task in (Task(offered=(0,)), *getattr(self.method, "asks", ())))
+        return tuple(self.tuned(task) for task in (Task(offered=(0,)), *getattr(self.method, "asks", ())))
 
     @property
     def fraction(self) -> float:
@@ -97,25 +100,28 @@ class Tuned:
 
     def _with_personal(self, plan: Plan) -> Plan:
         """The plan, in which clients train a personal model too, also in the parts of the plan."""
-        tasks = {c: self._tuned(task) if plan.ends_round else self._held(task) for c, task in plan.tasks.items()}
+        tasks = {c: self.tuned(task) if plan.ends_round else self._held(task) for c, task in plan.tasks.items()}
         return replace(plan, tasks=tasks, parts={name: self._with_personal(part) for name, part in plan.parts.items()})
 
-    def _tuned(self, task: Task) -> Task:
-        """A task that makes a personal model, unless it makes no model, or already makes values that stay at the client."""
-        if not task.trains or task.gradient or task.keep or task.personal is not None:
+    def tuned(self, task: Task) -> Task:
+        """A task that makes a personal model, unless it trains no model or layers stay at the client."""
+        if not task.trains or task.gradient or task.keep:
             return self._held(task)
-        personal = Personal(start=self.start, epochs=self.epochs, pull=self.pull)
+        personal = task.personal or Personal(start=self.start, epochs=self.epochs, pull=self.pull)
         return replace(self._held(task), held_out=True, personal=personal)
 
     def _held(self, task: Task) -> Task:
-        return replace(task, holdout=task.holdout or self.holdout)
+        """The task with the share of this method, so that all parts of a plan hold out the same examples."""
+        return replace(task, holdout=self.holdout)
 
     def step(self, state: TunedState, replies: Replies) -> TunedState:
         inner = self.method.step(state.inner, replies)
         part = self.method.assignment(inner).part
         found = {c: (held.difference((part, 1), (part, 0)), held.count) for c, held in replies.held.items()}
-        reports = {c: (*gain, count) for c, (gain, count) in found.items() if gain is not None and count > 1}
-        new = replace(state, inner=inner, gains={**state.gains, **reports}, notes=())
+        reports = {c: (*gain, count) for c, (gain, count) in found.items() if gain is not None}
+        parts = {name for held in replies.held.values() for name, personal in held.models if personal}
+        tuned = tuple(sorted({*state.tuned, *parts}))
+        new = replace(state, inner=inner, gains={**state.gains, **reports}, tuned=tuned, notes=())
         return self._chosen(new) if reports else new
 
     def _chosen(self, state: TunedState) -> TunedState:
@@ -128,15 +134,15 @@ class Tuned:
         return replace(state, own=own, notes=() if note is None else (note,))
 
     def assignment(self, state: TunedState) -> Assignment:
-        base = self.method.assignment(state.inner)
-        return replace(base, plain=tuple(c for c in sorted(base.row) if c in base.plain or c not in set(state.own)))
+        base, own = self.method.assignment(state.inner), set(state.own)
+        if base.part not in state.tuned:
+            return base  # the values of its own with which a client is served are the method's, such as layers that stay
+        return replace(base, plain=tuple(c for c in sorted(base.row) if c in base.plain or c not in own))
 
     def explain(self, state: TunedState) -> tuple[Note, ...]:
         return (*self.method.explain(state.inner), *state.notes)
 
     def admit(self, state: TunedState, clients: tuple[Client, ...]) -> TunedState:
-        if not isinstance(self.method, Admits):
-            raise SettingError(f"tuned.method {self.method.name} cannot take newcomers: it has no methods admit and retire")
         return replace(state, inner=self.method.admit(state.inner, clients), notes=())
 
     def retire(self, state: TunedState, clients: tuple[Client, ...]) -> TunedState:
@@ -146,17 +152,22 @@ class Tuned:
         return replace(state, inner=self.method.retire(state.inner, clients), gains=gains, own=own, notes=())
 
 
-def method_of(given: Any) -> Any:
-    """Return a method from its name, from a table of its name and settings, or as it is.
+def method_of(given: Any, setting: str) -> Any:
+    """Return the method that a setting names, from its name, from a table of its name and settings, or as it is.
+
+    Args:
+        given: The value of the setting.
+        setting: Its name, for the message.
 
     Raises:
-        SettingError: There is no such method, or a setting is not allowed.
+        SettingError: There is no such method, a setting of it is not allowed, or clients cannot join and leave it.
     """
-    if not isinstance(given, str | Mapping):
-        return given
     from coterie.methods import made  # this module is part of the list of methods
 
-    return made(given)
+    method = made(given)
+    if not isinstance(method, Admits):
+        raise SettingError(f"{setting} {method.name} must take newcomers: it has no methods admit and retire")
+    return method
 
 
 def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client]) -> dict[Client, float]:
@@ -174,21 +185,25 @@ def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client]) -> dict[Client
         >>> shrunk(reports, [1, 2, 3])[3] < 0  # its own evidence is weak
         True
     """
-    known = [c for c in group if c in gains and np.isfinite(gains[c]).all()]
+    known = [c for c in group if c in gains and not np.isnan(gains[c]).any()]
     if not known:
         return {}
     means, variances, counts = np.array([gains[c] for c in known]).T
-    common = float(counts @ means / counts.sum())
+    of_all = fenced(means)  # one hostile client decides nothing for the others
+    common = float(counts @ of_all / counts.sum())
     # The noise of single examples is that of the whole group: that of one client's few examples is badly known.
     freedom = float((counts - 1).sum())
-    noise = float((counts * (counts - 1)) @ variances / freedom) if freedom else 0.0
+    if not freedom:
+        return {}
+    noise = float((counts * (counts - 1)) @ np.where(counts > 1, variances, 0.0) / freedom)
     excess = float(counts @ (means - common) ** 2)
-    differ = noise > 0 and scipy.stats.chi2.sf(excess / noise, len(known) - 1) < DIFFER
+    differ = excess > 0 and (not noise or scipy.stats.chi2.sf(excess / noise, len(known) - 1) < DIFFER)
     scale = float(counts.sum() - (counts**2).sum() / counts.sum())
     between = max(excess - (len(known) - 1) * noise, 0.0) / scale if differ else 0.0
-    weight = 1 / (noise / counts + between) if between else counts
-    mean = float(weight @ means / weight.sum())
-    own = between / (between + noise / counts) if between else np.zeros(len(known))
+    if not between:
+        return dict.fromkeys(known, common)
+    weight = 1 / (noise / counts + between)
+    mean, own = float(weight @ of_all / weight.sum()), between * weight
     return dict(zip(known, map(float, own * means + (1 - own) * mean), strict=True))
 
 

@@ -34,6 +34,7 @@ Json = Any
 VALUES: Mapping[str, type[Any]] = {
     "assignment": core.Assignment,
     "criterion": core.Criterion,
+    "neighbours": core.Neighbours,
     "note": core.Note,
     "plan": core.Plan,
     "replies": core.Replies,

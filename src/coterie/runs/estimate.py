@@ -257,11 +257,11 @@ class _FirstRounds:
         served, distinct = done.assignment, dict[Hashable, int]()
         for client, row in served.row.items():
             rows = served.path.get(client, (row,)) if served.ensemble else (row,)
-            test, own = (
-                self.world.clients[client].test,
-                client if done.position.own(done.assignment, client) is not None else None,
-            )
-            distinct[rows, own, id(test.inputs), id(test.index)] = len(test) * len(rows)
+            data, alone = self.world.clients[client], done.position.own(served, client) is not None
+            test, near = data.test, served.neighbours is not None
+            more = len(data.train) + len(data.validation) if near else 0  # whose features are computed as well
+            own = client if alone or near else None
+            distinct[rows, own, id(test.inputs), id(test.index)] = len(test) * len(rows) + more
         return sum(distinct.values()) * (self.share if len(distinct) == len(served.row) else 1)
 
     def _stored(self) -> float:

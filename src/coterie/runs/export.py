@@ -25,11 +25,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
-from coterie.core import Assignment, Client, Cohort, Position
+from coterie.core import Assignment, Client, Cohort, Position, Task
 from coterie.data.objective import COMBINED, mean_probability
 from coterie.data.scenario import OwnWorld
 from coterie.engines.served import Ensemble
 from coterie.files import Folder, read_within
+from coterie.methods import Auto, Race, Tuned
 from coterie.models import nets
 from coterie.models import nets as models
 from coterie.models.layout import Layout, averaging, own_layers
@@ -181,12 +182,31 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
 
 
 def _stays(run: Run, position: Position) -> tuple[str, ...]:
-    """The layers that stay at the clients, according to the plan that the method would make next."""
+    """The layers that stay at the clients, in the next tasks of the method that serves them."""
     with from_stored(run.record.checkpoints.path(position.round)):
-        plan = run.method.plan(position.state, Cohort(present=position.members, exchange=position.exchange, seed=run.seed))
-        served = run.method.assignment(position.state).part
-        tasks = [task for name, part in plan.leaves() if name == served for task in part.tasks.values()]
-        return tuple(sorted({layer for task in tasks for layer in task.keep}))
+        return tuple(sorted({layer for task in _tasks(run, position) for layer in task.keep}))
+
+
+def _personal(run: Run, position: Position, assignment: Assignment) -> bool:
+    """Whether clients are served by personal models, which stay with them."""
+    return set(assignment.plain) < set(assignment.row) and any(task.personal is not None for task in _tasks(run, position))
+
+
+def _tasks(run: Run, position: Position) -> list[Task]:
+    """The next tasks of the method that serves the clients."""
+    cohort = Cohort(present=position.members, exchange=position.exchange, seed=run.seed)
+
+    def tasks_of(method: Any, state: Any) -> list[Task]:
+        if isinstance(method, Auto):
+            return tasks_of(method.race, state)
+        if isinstance(method, Race):  # the next plan may be without the leader, which waits for other arms
+            return tasks_of(method.named[state.leader], state.arms[state.leader])
+        if isinstance(method, Tuned):
+            return [method.tuned(task) for task in tasks_of(method.method, state.inner)]
+        served = method.assignment(state).part
+        return [task for name, part in method.plan(state, cohort).leaves() if name == served for task in part.tasks.values()]
+
+    return tasks_of(run.method, position.state)
 
 
 def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], tuple[str, ...], Callable[[Tensor], Tensors]]:
@@ -265,14 +285,15 @@ def save(
         progress: Called after each run.
         trust_code: Whether a model that a run directory names as ``package.module:Name`` may be imported.
         secret: The boundary's secret, if the run had one; None for the environment's COTERIE_SECRET.
-        warn: Called with a sentence if there are records after the newest checkpoint; issues a warning by default.
+        warn: Called with a sentence if there are records after the newest checkpoint, or if personal models stay at the
+            clients of a federation; issues a warning by default.
 
     Returns:
         The new folder, as an absolute path.
 
     Raises:
-        UserError: ``to`` is not empty, a run has no checkpoint yet or is damaged, all layers stay at the clients, or code or
-            a secret is needed and was not given.
+        UserError: ``to`` is not empty, a run has no checkpoint yet or is damaged, all layers stay at the clients, clients are
+            also served by their training examples, or code or a secret is needed and was not given.
     """
     to = Path(to).absolute()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -315,9 +336,18 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     path = run.record.checkpoints.path(round)
     with from_stored(path):
         assignment: Assignment = run.method.assignment(position.state)
+        if assignment.neighbours is not None:
+            raise UserError(
+                f"{run.method.name} also serves each client by its own training examples, which no model's file can hold; in a "
+                "Python program, Round.model(client) makes the net of a client"
+            )
         numbers = assignment.models.shape[1]
         files, clients = _files(assignment, position, run.record.naming(run.record.description()))
     net = net_of(run, position, numbers)
+    if run.experiment.engine == "flower" or of_federation(run):
+        with from_stored(path):
+            if _personal(run, position, assignment):
+                warn(f"personal models of {run.folder} stay at its clients; the export has only the models that they share")
     folder.mkdir(exist_ok=True)
     checksums = {}
     for (row, client), name in files.items():

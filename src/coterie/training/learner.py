@@ -196,6 +196,33 @@ class Learner:
             found.append(self.objective.each(self.outputs(self.arranged(x)), y).float().cpu())
         return torch.cat(found)
 
+    @torch.no_grad()
+    def seen(self, row: Tensor, data: Split, layer: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Compute what a model ``(d,)`` makes of a client's examples.
+
+        Args:
+            row: The model.
+            data: The examples.
+            layer: A layer that the model uses once.
+
+        Yields:
+            Outputs ``(b, ..., classes)``, inputs of the layer in float32 ``(b, ..., f)``, and targets ``(b, ...)``, batch by
+            batch.
+
+        Raises:
+            ValueError: The layer has no input for each target, or the targets are not class labels.
+        """
+        self.load(row)
+        self.module.eval()
+        with inputs_of(self.module, layer) as found:
+            for start in range(0, len(data), self.at_once):
+                x, y = self.batch(data, torch.arange(start, min(start + self.at_once, len(data))))
+                outputs = self.outputs(self.arranged(x))
+                if not isinstance(y, Tensor) or y.is_floating_point() or not found or found[-1].shape[:-1] != y.shape:
+                    raise ValueError(f"the nearest examples need a class label for each input of the layer {layer!r}")
+                yield outputs, found.pop().float(), y
+                found.clear()
+
     # -- training -----------------------------------------------------------------------------------------------------
 
     def train(
@@ -335,6 +362,17 @@ class Learner:
             gradients = torch.cat([g.reshape(-1) for g in self.gradients(self.arranged(x), y)])
             total[: self.layout.trainable].add_(gradients, alpha=len(at) / len(data))
         return total.cpu()
+
+
+@contextmanager
+def inputs_of(module: nn.Module, layer: str) -> Iterator[list[Tensor]]:
+    """Context in which the inputs of a layer are appended to the list that it returns, one for each use."""
+    found: list[Tensor] = []
+    handle = module.get_submodule(layer).register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+    try:
+        yield found
+    finally:
+        handle.remove()
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -294,9 +294,13 @@ def tested(me: Participant, learner: training.Learner, content: RecordDict, cont
     keeping = Keeping(context, learner.layout, order.run, order.client, order.part, order.since)
     kept = None if order.plain else keeping.before(order.key[1])
     rows = _models(learner.layout, _arrays(content, 0, len(order.task.offered)), kept)
-    test = me.data.test
+    test, near = me.data.test, order.neighbours
     with seeded(0):
-        totals = learner.sums(rows, [(test.inputs, test.index, [test.targets])])[0][0]
+        if near is None:
+            totals = learner.sums(rows, [(test.inputs, test.index, [test.targets])])[0][0]
+        else:
+            data = training.held_out(me.data, near.holdout, order.key[0], Purpose.HOLDOUT, order.client)
+            totals = training.sums_with_neighbours(learner, rows[0], data, near)
     found = me.objective.scores({name: part for name, part in totals.items() if part[1]})
     return RecordDict({METRICS: MetricRecord({**found, "num-examples": len(test)})})
 

@@ -198,7 +198,7 @@ class Carrier:
             why |= {c: text for c, text in refused.items() if c in part.tasks}
             found[name] = gathered(part, usable, why, self.wire, self.robust)
             self._remember(name, part, {client: usable[client] for client in found[name].clients}, exchange)
-        self._end(plan.ended, exchange)
+        self._end(plan.all_ended, exchange)
         held = {
             client: one.held_of({n for n, each in found.items() if client in each.clients}) for client, one in heard.items()
         }
@@ -352,7 +352,8 @@ class Carrier:
             has = () if plain else self.kept.get(self.nodes.node(client), {}).get(assignment.part, ())
             offered = self._offered(assignment.models, Task(offered=rows, choose=len(rows)), has, records)
             task = Task(offered=tuple(range(len(rows))), choose=len(rows))
-            order = self._order(task, client, position, part=assignment.part, plain=plain)
+            near = assignment.neighbours
+            order = self._order(task, client, position, part=assignment.part, plain=plain, neighbours=near)
             out.append(self._message("evaluate", offered, [order]))
         return out
 

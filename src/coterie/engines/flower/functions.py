@@ -7,7 +7,7 @@ models and to keep layers: the rest of a task is the same as with Coterie's own 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -130,6 +130,10 @@ class FunctionLearner(training.Learner):
     def losses(self, row: Tensor, data: Split) -> Tensor:
         """Raise ``ValueError``: a function that tests returns the mean loss only."""
         raise ValueError("this app tests by a function of its own, so it cannot report losses of single examples")
+
+    def seen(self, row: Tensor, data: Split, layer: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Raise ``ValueError``: a function that tests shows no features."""
+        raise ValueError("this app tests by a function of its own, so it cannot compare examples with each other")
 
     def train_mixture(self, *task: Any) -> tuple[Tensor, Tensor, float]:
         """Raise ``ValueError``: a function that trains one net does not train a mixture of two."""

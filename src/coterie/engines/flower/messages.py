@@ -25,7 +25,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from coterie.boundary import update_number
-from coterie.core import WORST_LOSS, Candidate, Client, Held, Method, Personal, Plan, Stage, Task, Training
+from coterie.core import WORST_LOSS, Candidate, Client, Held, Method, Neighbours, Personal, Plan, Stage, Task, Training
 from coterie.models.layout import Layout
 from coterie.settings import SettingError
 
@@ -102,6 +102,7 @@ class Order:
         number: Position of the part in the plan.
         since: Own values that the client stored before this exchange do not count.
         plain: Whether a test is without own values.
+        neighbours: How the client's nearest training examples take part in a test; None if they do not.
         ended: Name of a part -> an exchange: the client deletes the values of this part from before it, and those of its
             parts.
 
@@ -119,6 +120,7 @@ class Order:
     number: int = 0
     since: int = 0
     plain: bool = False
+    neighbours: Neighbours | None = None
     ended: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -130,7 +132,9 @@ class Order:
     def to_json(self) -> dict[str, Any]:
         """Return the order as a value for JSON."""
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**shown, "task": {**asdict(self.task), "training": None}, "training": asdict(self.training)}
+        near = None if self.neighbours is None else asdict(self.neighbours)
+        task = {**asdict(self.task), "training": None}
+        return {**shown, "task": task, "training": asdict(self.training), "neighbours": near}
 
     @classmethod
     def of(cls, found: Any) -> Order:
@@ -159,6 +163,7 @@ class Order:
             number=int(found["number"]),
             since=int(found["since"]),
             plain=bool(found["plain"]),
+            neighbours=_neighbours(found["neighbours"]),
             ended={str(name): int(exchange) for name, exchange in found["ended"].items()},
         )
 
@@ -188,6 +193,16 @@ def _personal(own: Personal) -> Personal:
     if not right or not (own.mixture is None or _real(own.mixture)) or type(own.adapt) is not bool:
         raise ValueError(f"Personal needs numbers >= 0 as epochs and pull, a number as mixture, a truth value as adapt: {own}")
     return own
+
+
+def _neighbours(found: Mapping[str, Any] | None) -> Neighbours | None:
+    if found is None:
+        return None
+    near = Neighbours(**{**found, "weights": tuple(found["weights"])})
+    real = _count(near.k) and all(map(_real, (near.scale, near.holdout, *near.weights)))
+    if not real or not isinstance(near.layer, str):
+        raise ValueError(f"Neighbours needs a layer's name, a whole number k, and numbers, got {near}")
+    return near
 
 
 def _real(value: Any) -> bool:
@@ -580,6 +595,7 @@ def check(
     aware: Collection[Client],
     functions: Collection[Client] = (),
     names: Mapping[Client, str] | None = None,
+    near: bool = False,
 ) -> None:
     """Check before the first training that the clients' apps can do the method's tasks.
 
@@ -593,6 +609,7 @@ def check(
         aware: Clients whose apps know Coterie.
         functions: Those of them whose apps train by a function of their own.
         names: Client -> its name, for the message.
+        near: Whether the method serves clients by their nearest training examples.
 
     Raises:
         SettingError: The clients' apps would ignore a part of a task.
@@ -603,6 +620,11 @@ def check(
     if getattr(method, "measures", False):
         later = (*later, Task(offered=(0,), measure="train"))
     client = min(first.asked, default=0)
+    if near:
+        raise SettingError(
+            f"{method.name} serves clients by their nearest training examples, which no app here supports; make the apps with "
+            "coterie.engines.flower.client_app, without train and test"
+        )
     for tasks in (*(tasks_of(first, each) for each in first.asked), *([task] for task in later)):
         if refusal := sentence(method.name, tasks, (names or {}).get(client, client), bool(aware)):
             raise SettingError(refusal)

@@ -102,6 +102,8 @@ class GroupedResult(Result):
             )
         if self.served.ensemble:
             found.append("clients are served by several models together; result.arrays and result.arrays_of have only the last")
+        if self.served.neighbours is not None:
+            found.append("clients are also served by their nearest training examples; the result has only the model")
         if self.stays:
             layers = ", ".join(self.stays)
             found.append(f"layers stay at the clients ({layers}); the result has the values of the first model there")

@@ -543,7 +543,8 @@ class Conductor:
         method = self.terms.method
         state = method.init(self._federation(founders))
         cohort = Cohort(present=founders, exchange=0, seed=self.terms.seed)
-        messages.check(method, method.plan(state, cohort), self.nodes.aware, self.nodes.functions, self.nodes.names)
+        near = method.assignment(state).neighbours is not None
+        messages.check(method, method.plan(state, cohort), self.nodes.aware, self.nodes.functions, self.nodes.names, near)
         return Position(round=0, exchange=0, state=state, members=founders)
 
     def _greeting(self, config: Mapping[str, Any]) -> RecordDict:

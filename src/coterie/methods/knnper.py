@@ -1,0 +1,119 @@
+"""kNN-Per: FedAvg, and every client mixes the shared model's predictions with those of its nearest training examples.
+
+O. Marfoq, G. Neglia, L. Kameni, R. Vidal, "Personalized Federated Learning through Local Memorization", ICML 2022, arXiv
+2111.09360, Algorithm 1, with FedAvg for the shared model. A client is served by the class probabilities
+``λ p_knn + (1 - λ) p_model``: its k nearest training examples, by the features of the shared model, count for their classes
+with weights proportional to ``exp(-d / scale)``. A client chooses λ on its validation examples. Nothing else is trained.
+
+Deviations
+- λ is the value of lowest validation loss among 0, 0.1, ..., 1. The authors' code measures accuracies in steps of 0.01.
+- Clients without validation examples hold some of their training examples out, of FedAvg's training too.
+- Distances are Euclidean. The authors' code divides squared distances by the number of features.
+- A client remembers all of its training examples that are not held out. The authors' code can bound their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Neighbours,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    Weighting,
+    joined,
+    state,
+    without,
+)
+from coterie.settings import SettingError, check, setting
+
+GRID = tuple(i / 10 for i in range(11))
+"""The weights λ from which a client chooses."""
+
+
+@state("knn-per")
+class KNNPerState:
+    """State of kNN-Per.
+
+    Attributes:
+        clients: all ids.
+        model: ``(d,)``, the shared model.
+        layer: the classifier, whose input is the features.
+    """
+
+    clients: tuple[Client, ...]
+    model: torch.Tensor
+    layer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KNNPer:
+    """One model for all, whose predictions every client mixes with those of its nearest training examples."""
+
+    name: ClassVar[str] = "knn-per"
+
+    neighbours: int = setting(10, "number of nearest training examples that count (k)", ge=1)
+    scale: float = setting(1.0, "unit of distances: a neighbour at distance d has weight exp(-d / scale)", gt=0, lt=1e9)
+    weight: float | None = setting(
+        None, "weight of the neighbours (λ), the same for all clients; none: each client chooses it", ge=0, le=1
+    )
+    holdout: float = setting(
+        0.2, "share of the training examples that clients without a validation part hold out to choose λ", gt=0, le=0.5
+    )
+    fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
+    weighting: Weighting = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def init(self, federation: Federation) -> KNNPerState:
+        layer = tuple(federation.columns)[-1]
+        if not federation.labels:
+            raise SettingError("knn-per needs clients that predict a class, and these predict several labels or numbers")
+        if layer not in federation.dense:
+            raise SettingError(f"knn-per needs a model whose last layer is fully connected (nn.Linear), and {layer!r} is not")
+        return KNNPerState(clients=federation.clients, model=federation.draw(0), layer=layer)
+
+    def plan(self, state: KNNPerState, cohort: Cohort) -> Plan:
+        task = Task(offered=(0,), holdout=self._held)
+        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
+        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
+
+    def step(self, state: KNNPerState, replies: Replies) -> KNNPerState:
+        if not replies.clients:
+            return state
+        return replace(state, model=state.model + replies.mean_updates[0])
+
+    def assignment(self, state: KNNPerState) -> Assignment:
+        groups = (state.clients,) if state.clients else ()
+        return Assignment(
+            models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups, neighbours=self._near(state.layer)
+        )
+
+    def explain(self, state: KNNPerState) -> tuple[Note, ...]:
+        return ()
+
+    def admit(self, state: KNNPerState, clients: tuple[Client, ...]) -> KNNPerState:
+        return replace(state, clients=joined(state.clients, clients))
+
+    def retire(self, state: KNNPerState, clients: tuple[Client, ...]) -> KNNPerState:
+        return replace(state, clients=without(state.clients, clients))
+
+    @property
+    def _held(self) -> float:
+        return self.holdout if self.weight is None else 0.0
+
+    def _near(self, layer: str) -> Neighbours | None:
+        if self.weight == 0:  # the model alone
+            return None
+        weights = GRID if self.weight is None else (self.weight,)
+        return Neighbours(layer=layer, k=self.neighbours, scale=self.scale, weights=weights, holdout=self._held)

@@ -1,0 +1,439 @@
+"""Race: the evidence and its tests against brute force, hostile clients, and what a race of methods reduces to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import small
+from coterie.boundary import Boundary
+from coterie.core import Averaging, Cohort, Round
+from coterie.data.scenario import SCENARIOS
+from coterie.data.world import Attendance, World, among
+from coterie.engines.rounds import rounds
+from coterie.methods import (
+    ACFL,
+    CFL,
+    FLHC,
+    HCCT,
+    IFCA,
+    MAXFL,
+    Auto,
+    FedAvg,
+    FedPer,
+    Independent,
+    Race,
+    SplitHalf,
+    Tuned,
+)
+from coterie.methods._fences import fenced
+from coterie.methods.race import Difference, RaceState, ahead, expected, pooled, shared
+from coterie.settings import SettingError, UserError
+from scripted import bits, outcome
+from worlds import THREE, grouped, last
+from worlds import play as played
+
+Reports = dict[int, tuple[float, float, int]]
+PAIR = "fedavg split-half"
+
+
+def digits(name: str = "label-permutation", seed: int = 0, clients: int = 6, **how: Any) -> World:
+    shares = {"train": 0.6, "validation": 0.2, **how}
+    return replace(SCENARIOS[f"digits/{name}"], clients=clients, groups=2, **shares).build(seed)
+
+
+def run(method: Any, world: World, count: int, workers: int = 1, **how: Any) -> list[Round]:
+    return list(rounds(method, world, rounds=count, workers=workers, **how))
+
+
+def reports(losses: np.ndarray) -> Reports:
+    """Of differences of losses ``(clients, examples)``."""
+    m = losses.shape[1]
+    return {c: (float(x.mean()), float(x.var(ddof=1)) / m if m > 1 else math.inf, m) for c, x in enumerate(losses)}
+
+
+def raced(past: dict[str, tuple[Difference, ...]], arms: tuple[str, ...] = ("fedavg", "split-half")) -> RaceState:
+    round = max((len(history) for history in past.values()), default=0)
+    return RaceState(arms=dict.fromkeys(arms, 0), leader=arms[0], past=past, round=round)
+
+
+# -- pooled differences ---------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=12))
+def test_values_are_limited_by_the_fences_of_the_others(values: list[float]) -> None:
+    found = fenced(np.array(values))
+    for i, value in enumerate(values):
+        others = values[:i] + values[i + 1 :]
+        if len(others) > 1:
+            low, high = np.quantile(others, [0.25, 0.75])
+            value = min(max(value, low - 3 * (high - low)), high + 3 * (high - low))
+        assert found[i] == pytest.approx(value, abs=1e-9)
+
+
+def test_a_pooled_difference_is_the_mean_over_examples() -> None:
+    rng = np.random.default_rng(0)
+    each = [rng.normal(0.1, 1.0, size=m) for m in (400, 500, 600, 450)]
+    seen = {c: (float(x.mean()), float(x.var(ddof=1) / len(x)), len(x)) for c, x in enumerate(each)}
+    found = pooled(7, seen, 0.5)
+    assert (found.round, found.share) == (7, 0.5)
+    assert found.mean == pytest.approx(np.concatenate(each).mean())  # no value is beyond a fence
+    share = np.array([len(x) for x in each]) / 1950
+    errors = [s**2 * x.var(ddof=1) / len(x) for s, x in zip(share, each, strict=True)]
+    assert found.error == pytest.approx(math.sqrt(sum(errors)))
+    welch = sum(errors) ** 2 / sum(e**2 / (len(x) - 1) for e, x in zip(errors, each, strict=True))
+    assert found.degrees == pytest.approx(welch)
+
+
+def test_one_client_and_one_example() -> None:
+    assert pooled(1, {3: (0.5, 0.25, 4)}).z == pytest.approx(1.0)
+    alone = pooled(1, {3: (0.5, math.inf, 1)})  # nothing is known of its noise: it never takes the lead
+    assert alone.z == pytest.approx(1.0)
+    assert ahead(raced({PAIR: (alone,)})) == "fedavg"
+    mixed = pooled(1, {1: (0.5, 0.25, 4), 2: (0.5, math.inf, 1)})
+    assert mixed.error == pytest.approx(math.sqrt(0.64 * 0.25 + 0.04 * 1.0))  # as noisy an example as the others'
+    many = pooled(1, {c: (0.1 + 0.01 * c, math.inf, 1) for c in range(20)})
+    assert many.z > 3
+
+
+def test_equal_models_have_no_difference() -> None:
+    same = pooled(3, dict.fromkeys(range(6), (0.0, 0.0, 5)))
+    assert (same.mean, same.error, same.z) == (0.0, 0.0, 0.0)
+    assert same.degrees == math.inf
+    assert Race()._compared(raced({PAIR: (same,) * 40}), "fedavg", "split-half") is None
+
+
+def test_no_client_counts_for_more_than_two_or_a_tenth() -> None:
+    for n in (3, 5, 20, 40):
+        seen = {c: (float(c == 0), 0.01, 10**9 if c == 0 else 10) for c in range(n)}
+        share = max(0.1, 2 / n)
+        others = pooled(1, {**seen, 0: (0.0, 0.01, 10**9)})
+        assert pooled(1, seen).mean - others.mean <= share + 1e-9
+    assert Averaging().share == 0.1
+
+
+# -- one hostile client -----------------------------------------------------------------------------------------------------
+
+LIES = [(1e4, 0.0), (-1e4, 0.0), (1e4, 1e8), (-1e4, 1e8), (0.0, 1e8), (0.0, 1e300), (1e4, math.inf), (-1e4, math.inf)]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+@pytest.mark.parametrize("count", [1, 30, 10**12])
+@pytest.mark.parametrize("n", [3, 4, 5, 8, 20])
+def test_one_hostile_client_decides_nothing(n: int, count: int, lie: tuple[float, float]) -> None:
+    """All honest clients are clearly better off with one arm: that arm leads, and the other is dropped, or neither is."""
+    rng = np.random.default_rng(n)
+    race = Race(methods=("fedavg", "split-half"))
+    for gain, better in ((0.5, "split-half"), (-0.5, "fedavg")):
+        honest = reports(gain + 0.02 * rng.normal(size=(n - 1, 1)) + 0.2 * rng.normal(size=(n - 1, 30)))
+        told: Reports = {**honest, n: (*lie, count)}
+        past = tuple(pooled(r, told) for r in range(1, 41))
+        state = raced({PAIR: past})
+        assert ahead(state) == better, (n, lie)
+        found = race._compared(state, "fedavg", "split-half")
+        assert found is not None
+        assert found[0] != better
+
+
+def test_of_two_clients_neither_is_known_to_be_hostile() -> None:
+    assert fenced(np.array([1.0, 1e4])).tolist() == [1.0, 1e4]
+
+
+# -- the sequential test -----------------------------------------------------------------------------------------------------
+
+
+def dropped(rng: np.random.Generator, n: int, m: int, level: float, again: float, gain: float = 0.0) -> str | None:
+    """The arm that is dropped in 40 looks at the same held-out examples, of whose noise a part is drawn again each time."""
+    race, past = Race(methods=("fedavg", "split-half"), level=level, patience=1), ()
+    fixed = rng.normal(size=(n, m))
+    for look in range(1, 41):
+        noise = math.sqrt(1 - again) * fixed + math.sqrt(again) * rng.normal(size=(n, m))
+        past = (*past, pooled(look, reports(noise + gain)))
+        found = race._compared(raced({PAIR: past}), "fedavg", "split-half")
+        if found is not None:
+            return found[0]
+    return None
+
+
+@pytest.mark.parametrize("again", [0.0, 0.7])
+@pytest.mark.parametrize(("n", "m"), [(3, 2), (1, 3), (10, 8), (20, 1)])
+def test_an_arm_that_is_as_good_is_dropped_at_most_at_the_level(n: int, m: int, again: float) -> None:
+    rng, level, runs = np.random.default_rng(n + m), 0.05, 300
+    wrong = sum(dropped(rng, n, m, level, again) == "fedavg" for _ in range(runs))
+    assert wrong <= runs * level + 3 * math.sqrt(runs * level * (1 - level))
+
+
+def test_an_arm_that_is_behind_is_dropped() -> None:
+    rng = np.random.default_rng(1)
+    assert {dropped(rng, 10, 30, 0.01, 0.5, gain=0.6) for _ in range(20)} == {"fedavg"}
+    assert {dropped(rng, 10, 30, 0.01, 0.5, gain=-0.6) for _ in range(20)} == {"split-half"}
+
+
+@pytest.mark.parametrize("first", [1, 30])
+def test_what_is_expected_lies_on_a_line_in_the_logarithm_of_the_rounds_since_the_start(first: int) -> None:
+    line = tuple(Difference(round=first + r - 1, mean=0.3 + 0.2 * math.log(r), error=0.1) for r in range(1, 31))
+    assert expected(line) == pytest.approx(0.3 + 0.2 * math.log(2 * 30))
+    assert expected(line[:1]) == line[0].mean
+    bent = (line[0], *(replace(one, mean=9.0) for one in line[1:15]), *line[15:])
+    assert expected(bent) == pytest.approx(expected(line))  # the first half does not count
+
+
+def test_patience_counts_reports_of_each_client() -> None:
+    """An arm that is behind is dropped as soon as all clients have reported so often on average."""
+    rng = np.random.default_rng(2)
+    seen, race = reports(rng.normal(-1.0, 0.1, size=(8, 20))), Race(patience=5)
+    for share, needed in ((1.0, 5), (0.5, 10), (0.25, 20)):
+        history = tuple(pooled(r, seen, share) for r in range(1, 31))
+        ends = [n for n in range(1, 31) if race._compared(raced({PAIR: history[:n]}), "fedavg", "split-half")]
+        assert ends[0] == needed
+
+
+def test_the_lead_is_taken_from_a_simpler_arm_beyond_a_standard_error() -> None:
+    for z, leader in ((0.9, "a"), (1.1, "b"), (-5.0, "a")):
+        assert ahead(raced({"a b": (Difference(round=1, mean=z, error=1.0),)}, ("a", "b"))) == leader
+    three = {pair: (Difference(round=1, mean=2.0, error=1.0),) for pair in ("a b", "a c", "b c")}
+    assert ahead(raced(three, ("a", "b", "c"))) == "c"
+
+
+def test_an_arm_that_was_not_compared_with_the_leader_does_not_replace_it() -> None:
+    now = (Difference(round=1, mean=0.0, error=1.0),)
+    state = replace(raced({"a b": now}, ("a", "b", "c")), leader="c")  # "a" and "b" have just started again
+    assert ahead(state) == "c"
+    assert ahead(replace(state, past={"a b": now, "a c": now})) == "a"
+    assert ahead(replace(state, leader="gone")) == "a"
+
+
+# -- reductions ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedAvg(fraction=0.5),
+        CFL(similarity="gradients", post_split="parent-mean", eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1),
+        IFCA(models=2, initial="kmeans++"),
+        FedPer(),
+        Independent(),
+        ACFL(pretrain_epochs=1),
+        SplitHalf(level=0.5, probe_every=1),
+    ],
+    ids=str,
+)
+def test_a_race_of_one_method_is_that_method(method: Any) -> None:
+    tried = digits()
+    for ours, alone in zip(run(Race(methods=(method,)), tried, 4), run(method, tried, 4), strict=True):
+        assert torch.equal(ours.assignment.models, alone.assignment.models)
+        assert ours.assignment.row == alone.assignment.row
+        assert ours.scores == alone.scores
+        assert (ours.exchanges, ours.asked, ours.answered) == (alone.exchanges, alone.asked, alone.answered)
+        assert ours.bytes_down == alone.bytes_down
+
+
+@pytest.mark.parametrize("weighting", ["data", "uniform"])
+def test_fedavg_beside_split_half_costs_nothing_and_stays_itself(weighting: Any) -> None:
+    tried = small.world(ids=range(6), sizes=(20, 9, 31, 14, 25, 40))
+    quiet = SplitHalf(weighting=weighting, first_probe=1000)
+    both = run(Race(methods=(FedAvg(weighting=weighting), quiet)), tried, 5)
+    for ours, alone, host in zip(both, run(FedAvg(weighting=weighting), tried, 5), run(quiet, tried, 5), strict=True):
+        assert set(ours.position.state.parts.values()) == {"split-half+fedavg"}
+        torch.testing.assert_close(ours.assignment.models, alone.assignment.models, rtol=0, atol=1e-6)
+        assert ours.scores == alone.scores
+        assert ours.bytes_down == host.bytes_down
+        assert ours.bytes_up == host.bytes_up + 6 * 3 * 4  # number of examples, sum, product, at 4 bytes
+        assert ours.position.state.leader == "fedavg"
+
+
+def test_where_it_never_splits_a_race_costs_its_probes_and_serves_one_model() -> None:
+    tried = digits("iid")
+    split = SplitHalf(level=1e-12, probe_every=2)
+    for ours, host in zip(run(Race(methods=("fedavg", split)), tried, 6), run(split, tried, 6), strict=True):
+        assert ours.bytes_down == host.bytes_down
+        assert ours.bytes_up - host.bytes_up == len(tried.clients) * 3 * 4
+        torch.testing.assert_close(ours.assignment.models[0], host.assignment.models[0], rtol=0, atol=1e-6)
+        assert not ours.position.state.dropped  # they are the same model: none is worse
+
+
+def test_different_weights_or_own_values_are_not_shared() -> None:
+    federation = grouped(THREE).federation()
+
+    def parts(*methods: Any) -> list[str]:
+        state = (race := Race(methods=methods)).init(federation)
+        return list(race.plan(state, Cohort(present=(2, 3, 5), exchange=0, seed=0)).parts)
+
+    assert parts("fedavg", "split-half") == ["split-half+fedavg"]
+    assert parts(FedAvg(weighting="uniform"), "split-half") == ["fedavg", "split-half"]
+    assert parts("fedavg", "fedavg") == ["fedavg", "fedavg-2"]  # both need means
+    tuned = [Tuned(method=one, epochs=2) for one in ("fedavg", "split-half")]
+    assert parts(*tuned) == ["tuned-split-half+tuned-fedavg"]
+    assert parts(replace(tuned[0], epochs=1), tuned[1]) == ["tuned-fedavg", "tuned-split-half"]
+    own = [replace(one, start="own") for one in tuned]  # the personal models go on from round to round
+    assert parts(*own) == ["tuned-fedavg", "tuned-split-half"]
+    assert shared({}) == {}
+
+
+def test_arms_with_more_exchanges_are_compared_with_those_of_one() -> None:
+    """The first round of ACFL has two exchanges; FedAvg's waits for the second, and then both are measured."""
+    done = run(Race(methods=("fedavg", ACFL(pretrain_epochs=1))), small.world(), 2)
+    assert [one.exchanges for one in done] == [2, 1]
+    assert [each.round for each in done[-1].position.state.past["fedavg acfl"]] == [1, 2]
+    assert done[-1].position.state.spent["fedavg"] == 2 * len(small.world().clients)
+
+
+# -- names, settings, boundaries --------------------------------------------------------------------------------------------
+
+
+class Renamed:
+    """FedAvg under a name with all that stands between names; and a setting called ``method``."""
+
+    name = "my own+method/2"
+    method = "ward"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(FedAvg(), name)
+
+
+def test_any_name_of_a_method_will_do() -> None:
+    race = Race(methods=(Renamed(), Renamed(), "fedavg", Tuned(method="cfl"), Tuned(method="cfl")))
+    assert list(race.named) == ["my-own-method-2", "my-own-method-2-2", "fedavg", "tuned-cfl", "tuned-cfl-2"]
+    end = last(Race(methods=(Renamed(), "cfl"), patience=2), grouped(THREE), 12)
+    assert len(end.state.arms) == 1
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        ((), "race.methods must name at least one method"),
+        (("fedavg", "ifkca"), "there is no method 'ifkca'; did you mean ifca"),
+        (("fedavg", {"name": "ifca", "model": 3}), "IFCA has no setting 'model'; did you mean models"),
+        ((5,), "a method is a name, a table with a name, or an object with the five functions, got 5"),
+        (5, "a method is a name, a table with a name, or an object with the five functions, got 5"),
+    ],
+)
+def test_a_wrong_list_of_methods_is_one_sentence(methods: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Race(methods=methods)
+
+
+def test_one_name_is_a_list_of_one() -> None:
+    assert Race(methods="ifca") == Race(methods=("ifca",)) == Race(methods=[IFCA()])
+
+
+@pytest.mark.parametrize("method", [Race(), Race(methods=(Race(methods=("fedavg",)),)), Auto(), Tuned(method=Race())], ids=str)
+def test_noise_is_refused_before_the_first_round(method: Any) -> None:
+    with pytest.raises(SettingError, match=f"Boundary.noise 1 cannot be used with {method.name} and these settings"):
+        next(rounds(method, small.world(), rounds=1, workers=1, boundary=Boundary(clip=1.0, noise=1.0)))
+
+
+def test_a_map_that_an_inner_method_does_not_allow_is_refused() -> None:
+    inner = FLHC(metric="l1", linkage="complete", warmup=1, threshold=None, groups=2)
+    for method in (Race(methods=("fedavg", inner)), Tuned(method=inner), Race(methods=(Tuned(method=inner),))):
+        with pytest.raises(SettingError, match=r"Boundary.rotation must be none or permute or permute-tensors for flhc"):
+            next(rounds(method, small.world(), rounds=1, workers=1, boundary=Boundary(rotation="blocks")))
+
+
+# -- real rounds ---------------------------------------------------------------------------------------------------------------
+
+NESTED: dict[str, Callable[[], Any]] = {
+    "tuned-race": lambda: Tuned(method=Race(methods=("fedavg", "ifca", "fedper"), patience=2)),
+    "race-of-races": lambda: Race(methods=("fedper", Race(methods=("fedavg", IFCA(models=2)), patience=2)), patience=3),
+    "keeps": lambda: Race(methods=("fedavg", "fedper", "independent", "hcct-p"), patience=2),
+    "several-exchanges": lambda: Race(
+        methods=("fedavg", ACFL(pretrain_epochs=1), "cfl", MAXFL(pretrain_epochs=1), FLHC(warmup=1)), patience=2
+    ),
+    "sampled": lambda: Race(methods=(FedAvg(fraction=0.5), SplitHalf(fraction=0.5), HCCT(fraction=0.5)), patience=1),
+    "own": lambda: Race(methods=(Tuned(start="own"), Tuned(method="ditto"), "apfl"), patience=3),
+    "auto": lambda: Auto(patience=1, few=0.7),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_rounds_with_all_that_can_happen_and_a_resume_of_them(name: str) -> None:
+    method = NESTED[name]()
+    attendance = Attendance(silent=0.3, joins={5: 3, 6: 4}, away={1: [(2, 4)], 2: [(3, 3)]}, patience=2)
+    tried = replace(among(digits(clients=8, validation=0.0), 0, 0.2, "scale", 5.0), attendance=attendance)
+    whole = run(method, tried, 6, workers=2)
+    assert [one.number for one in whole] == [1, 2, 3, 4, 5, 6]
+    for one in whole:
+        assert one.assignment.row.keys() == {c for group in one.assignment.groups for c in group}
+        for client in one.assignment.row:
+            assert one.model(client) is not None
+    for stop in (1, 3, 4):
+        rest = run(method, tried, 6, start=whole[stop - 1].position)
+        assert outcome(rest) == outcome(whole[stop:])
+
+
+def test_a_map_changes_nothing() -> None:
+    tried = digits()
+    method = Race(methods=("fedavg", Tuned(method=IFCA(models=2)), "cfl"), patience=2)
+    plain, sealed = run(method, tried, 4), run(method, tried, 4, boundary=Boundary(rotation="blocks"))
+    for one, other in zip(plain, sealed, strict=True):
+        assert one.assignment.groups == other.assignment.groups
+        assert one.position.state.leader == other.position.state.leader
+        assert other.scores is not None
+        for client, scores in (one.scores or {}).items():
+            assert other.scores[client] == pytest.approx(scores, rel=1e-2, abs=1e-3)
+
+
+def test_groups_that_pay_take_the_lead_and_one_model_is_dropped() -> None:
+    done = run(Race(methods=("fedavg", SplitHalf(probe_every=1)), patience=4), digits(clients=8), 14)
+    end = done[-1].position.state
+    assert end.leader == "split-half"
+    assert set(end.dropped) == {"fedavg"}
+    (note,) = (note for one in done for note in one.notes if note.kind == "drop")
+    assert "fedavg is dropped: split-half is ahead beyond noise" in note.text
+    assert note.criteria[0].held
+    assert len(done[-1].groups) == 2
+    assert bits(done[-1].position)  # it can be stored
+
+
+# -- another start ----------------------------------------------------------------------------------------------------------
+
+
+def settled() -> tuple[Race, RaceState]:
+    race = Race(methods=("fedavg", "split-half"), patience=2)
+    everyone = [sorted(c for group in THREE for c in group)]
+    *_, end = played(race, grouped(everyone), 12)
+    state = end.state
+    return race, replace(state, arms={"fedavg": state.arms["fedavg"]}, dropped={"split-half": 5}, decided=tuple(everyone[0]))
+
+
+def test_a_loss_that_rises_starts_dropped_arms_again() -> None:
+    race, state = settled()
+    steady = dict.fromkeys(state.decided, (1.0, 0.0001, 9))
+    calm = race._again(replace(state, losses=steady, lowest=None))
+    assert calm.dropped
+    assert calm.lowest is not None
+    assert race._again(replace(calm, losses=dict.fromkeys(state.decided, (1.4, 0.0001, 9)))).dropped
+    unsure = dict.fromkeys(state.decided, (2.0, 4.0, 9))
+    assert race._again(replace(calm, losses=unsure)).dropped  # within noise
+    risen = race._again(replace(calm, losses=dict.fromkeys(state.decided, (1.6, 0.0001, 9))))
+    assert not risen.dropped
+    assert list(risen.arms) == ["fedavg", "split-half"]
+    assert "the held-out loss rose from 1 to 1.6: split-half starts again" in risen.notes[-1].text
+    model = race.assignment(state).models[0]
+    assert torch.allclose(race.named["split-half"].assignment(risen.arms["split-half"]).models[0], model)
+
+
+def test_many_newcomers_start_dropped_arms_again() -> None:
+    race, state = settled()
+    few, many = race.admit(state, (200, 201)), race.admit(state, (200, 201, 202))  # of 14 and of 15 clients
+    assert race._again(few).dropped
+    assert not race._again(many).dropped
+    assert race._again(many).decided == (*state.decided, 200, 201, 202)
+
+
+def test_who_has_left_leaves_no_evidence() -> None:
+    race = Race(methods=("fedavg", "cfl"))
+    state = last(race, grouped(THREE), 4).state
+    gone = race.retire(state, (2, 17))
+    for seen in (*gone.seen.values(), gone.losses):
+        assert not {2, 17} & set(seen)
+        assert 3 in seen

@@ -1,0 +1,281 @@
+"""Tuned: the shrunk gains against their formula, which clients are served by personal models, and what it leaves alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import small
+from coterie.boundary import Boundary
+from coterie.core import Cohort, Personal, Round, Task
+from coterie.data.world import Attendance, ClientData, Split, World, whole
+from coterie.engines.rounds import rounds
+from coterie.methods import APFL, IFCA, Ditto, FedAvg, FedPer, Independent, Race, Tuned
+from coterie.methods._fences import fenced
+from coterie.methods.tuned import TunedState, shrunk
+from coterie.records.codec import decode, encode
+from coterie.settings import SettingError, UserError
+from scripted import bits, play
+from worlds import THREE, grouped, last
+
+IDS = (2, 3, 7, 11)
+Gains = dict[int, tuple[float, float, int]]
+
+
+def world(**more: Any) -> World:
+    return small.world(IDS, **{"sizes": (20, 9, 31, 14), **more})
+
+
+# -- the expected gains -------------------------------------------------------------------------------------------------------
+
+
+def by_hand(gains: Gains) -> dict[int, float]:
+    """DerSimonian and Laird with the noise of single examples pooled, sums written out; then each client's posterior mean."""
+    n = {c: count for c, (_, _, count) in gains.items()}
+    d = {c: mean for c, (mean, _, _) in gains.items()}
+    shown = dict(zip(d, fenced(np.array(list(d.values()))), strict=True))
+    noise = sum(n[c] * (n[c] - 1) * gains[c][1] for c in d) / sum(n[c] - 1 for c in d)
+    common = sum(n[c] * shown[c] for c in d) / sum(n.values())
+    q = sum(n[c] * (d[c] - common) ** 2 for c in d)
+    if len(d) == 1 or scipy.stats.chi2.sf(q / noise, len(d) - 1) >= 0.01:
+        return dict.fromkeys(d, common)
+    tau = (q - (len(d) - 1) * noise) / (sum(n.values()) - sum(x**2 for x in n.values()) / sum(n.values()))
+    mu = sum(shown[c] / (noise / n[c] + tau) for c in d) / sum(1 / (noise / n[c] + tau) for c in d)
+    return {c: (tau * d[c] + noise / n[c] * mu) / (tau + noise / n[c]) for c in d}
+
+
+REPORTS = st.tuples(st.floats(-3, 3), st.floats(1e-3, 3), st.integers(2, 40))
+
+
+@given(st.dictionaries(st.integers(0, 99), REPORTS, min_size=1, max_size=7))
+def test_expected_gains_are_the_formula(gains: Gains) -> None:
+    found = shrunk(gains, [*gains, 1000])  # a client without a report has none
+    assert found == pytest.approx(by_hand(gains), rel=1e-6, abs=1e-9)
+
+
+@given(st.dictionaries(st.integers(0, 99), REPORTS, min_size=1, max_size=7))
+def test_an_expected_gain_lies_between_the_client_and_its_group(gains: Gains) -> None:
+    found, means = shrunk(gains, gains), [mean for mean, _, _ in gains.values()]
+    assert set(found) == set(gains)
+    for client, value in found.items():
+        assert min(means) - 1e-9 <= value <= max(means) + 1e-9, client
+
+
+def test_clients_that_differ_by_chance_alone_have_the_groups_mean() -> None:
+    found = shrunk({1: (-0.2, 1.0, 5), 2: (0.1, 1.0, 5), 3: (-0.5, 1.0, 5)}, (1, 2, 3))
+    assert list(found.values()) == pytest.approx([-0.2] * 3)
+
+
+def test_clients_that_differ_far_beyond_chance_keep_their_own_gain() -> None:
+    found = shrunk({1: (-5.0, 1e-4, 9), 2: (5.0, 1e-4, 9), 3: (0.5, 1e-4, 9)}, (1, 2, 3))
+    assert list(found.values()) == pytest.approx([-5, 5, 0.5], abs=1e-3)
+
+
+def test_one_client_has_its_own_gain_and_only_those_of_the_group_count() -> None:
+    gains = {1: (-0.25, 0.5, 4), 2: (9.0, 0.1, 4)}
+    assert shrunk(gains, [1]) == pytest.approx({1: -0.25})
+    assert shrunk(gains, [5]) == shrunk({}, [1]) == {}
+
+
+def test_gains_without_variance_are_taken_as_they_are() -> None:
+    assert shrunk({1: (-0.5, 0.0, 3), 2: (0.5, 0.0, 3)}, (1, 2)) == pytest.approx({1: -0.5, 2: 0.5})
+    assert shrunk({1: (0.0, 0.0, 3), 2: (0.0, 0.0, 3)}, (1, 2)) == {1: 0.0, 2: 0.0}
+
+
+def test_a_client_with_one_example_has_no_variance_and_no_number_spoils_the_group() -> None:
+    sure: Gains = {1: (-0.3, 0.01, 20), 2: (-0.2, 0.01, 20), 3: (-0.25, 0.01, 20)}
+    found = shrunk({**sure, 4: (9.0, math.inf, 1), 5: (math.nan, 0.1, 3), 6: (0.1, math.nan, 3)}, range(9))
+    assert set(found) == {1, 2, 3, 4}
+    assert all(-0.31 < found[client] < -0.19 for client in sure)  # the others decide without it
+    assert shrunk({3: (9.0, math.inf, 1)}, [3]) == {}
+
+
+def test_few_examples_are_decided_by_the_group_many_by_themselves() -> None:
+    many = dict.fromkeys(range(8), (-0.3, 0.01, 10))
+    few, sure = (shrunk({**many, 8: (0.2, 0.1 / n, n), 9: (-0.5, 0.01, 10)}, range(10))[8] for n in (2, 400))
+    assert few < 0 < sure
+
+
+def one_differs() -> World:
+    """Classes of client 7 follow from its inputs. Those of the others are random, so that their own training does harm."""
+
+    def split(count: int, seed: int) -> Split:
+        inputs = small.examples(count, seed).inputs
+        return whole(inputs, inputs[:, : small.CLASSES].argmax(1))
+
+    clients = {c: small.client(c, train=8, validation=60) for c in IDS}
+    clients[7] = ClientData(train=split(90, 1), validation=split(60, 2), test=split(9, 3))
+    return world(clients=clients)
+
+
+# -- which model serves a client ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [FedAvg(), IFCA(models=2), Ditto(pull=0.5), FedPer(), APFL(), Independent()], ids=str)
+def test_the_methods_models_and_groups_stay_as_they_are(method: Any) -> None:
+    """With validation data no training example is held out, and personal models cost the shared ones nothing."""
+    tried = world()
+    for epochs in (0, 2):
+        pairs = zip(play(Tuned(method=method, epochs=epochs), tried, 4), play(method, tried, 4), strict=True)
+        for ours, alone in pairs:
+            assert torch.equal(ours.assignment.models, alone.assignment.models)
+            assert ours.assignment.groups == alone.assignment.groups
+            assert ours.bytes_down == alone.bytes_down
+
+
+@pytest.mark.parametrize("method", [FedPer(), Independent()], ids=str)
+def test_layers_that_stay_at_clients_still_serve_them(method: Any) -> None:
+    tried = world()
+    ours, alone = (play(one, tried, 3)[-1] for one in (Tuned(method=method), method))
+    assert ours.assignment.plain == ()
+    assert ours.scores == alone.scores
+    for client in IDS:
+        own, other = (one.position.own(one.assignment, client) for one in (ours, alone))
+        assert own is not None
+        assert other is not None
+        torch.testing.assert_close(own, other, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_methods_own_personal_models_are_judged() -> None:
+    method = Tuned(method=Ditto(pull=0.5))
+    state = method.init(grouped(THREE).federation())
+    plan = method.plan(state, Cohort(present=(2, 3), exchange=0, seed=0))
+    assert plan.tasks[2] == Task(offered=(0,), personal=Personal(start="own", pull=0.5), held_out=True, holdout=0.15)
+    ours, alone = (play(one, world(), 4)[-1] for one in (method, Ditto(pull=0.5)))
+    gains = ours.position.state.gains
+    assert set(gains) == set(IDS)
+    assert set(ours.position.state.own) == set(IDS) - set(ours.assignment.plain)
+    assert bits(ours.position.kept) == bits(alone.position.kept)
+
+
+def test_a_client_is_served_by_its_personal_model_where_it_expects_less_loss() -> None:
+    """Targets of the world's groups are far apart, and a personal model is half-way to the client's own."""
+    end = last(Tuned(), grouped(THREE), 3)
+    assert end.assignment.plain == ()
+    assert [note.kind for note in last(Tuned(), grouped(THREE), 1).notes] == ["tune"]
+
+
+def test_own_models_serve_in_tests_and_plain_ones_do_not() -> None:
+    done = play(Tuned(epochs=20), one_differs(), 4)[-1]
+    state = done.position.state
+    assert 7 in state.own
+    assert set(state.own) < set(IDS)
+    for client in IDS:
+        own = done.position.own(done.assignment, client)
+        assert (own is None) == (client in done.assignment.plain) == (client not in state.own)
+        served = done.assignment.models[done.assignment.row[client]] if own is None else own
+        net = done.model(client)
+        shown = torch.nn.utils.parameters_to_vector(net.parameters())
+        torch.testing.assert_close(shown.detach(), served)
+
+
+def test_clients_without_a_report_are_served_plain() -> None:
+    clients = {c: small.client(c, train=1, validation=0) for c in IDS}  # none can be held out of one example
+    done = play(Tuned(), world(clients=clients), 3)[-1]
+    assert done.position.state.gains == {}
+    assert done.assignment.plain == IDS
+    (first,) = play(Tuned(), world(attendance=Attendance(away={7: [(1, 1)]})), 1)
+    assert 7 in first.assignment.plain
+
+
+# -- held-out examples, newcomers, noise ------------------------------------------------------------------------------------
+
+
+def test_the_outermost_share_is_held_out_in_all_parts() -> None:
+    clients = {c: small.client(c, validation=0 if c == 2 else 6) for c in IDS}
+    method = Tuned(method=Race(methods=(Tuned(holdout=0.3), "ifca"), holdout=0.2), holdout=0.4)
+    state = method.init(grouped(THREE).federation())
+    plan = method.plan(state, Cohort(present=(2, 3), exchange=0, seed=0))
+    assert {task.holdout for _, part in plan.leaves() for task in part.tasks.values()} == {0.4}
+    done = play(method, world(clients=clients), 2)[-1]
+    assert {len(reports) for reports in done.position.state.inner.seen.values()} == {4}
+
+
+def test_who_has_left_leaves_nothing_behind() -> None:
+    method = Tuned()
+    state = last(method, grouped(THREE), 3).state
+    assert isinstance(state, TunedState)
+    assert 17 in state.gains
+    assert 17 in state.own
+    gone = method.retire(state, (17,))
+    assert 17 not in gone.gains
+    assert 17 not in gone.own
+    back = method.admit(gone, (17,))
+    assert 17 in method.assignment(back).plain
+    assert method.explain(back) == method.method.explain(back.inner)
+
+
+def test_evidence_of_one_example_survives_a_checkpoint() -> None:
+    clients = {c: small.client(c, train=3 if c == 2 else 20, validation=0) for c in IDS}
+    state = play(Tuned(), world(clients=clients), 2)[-1].position.state
+    assert state.gains[2][1] == math.inf
+    blobs: dict[str, bytes] = {}
+
+    def put(data: bytes) -> str:
+        blobs[str(len(blobs))] = data
+        return str(len(blobs) - 1)
+
+    assert bits(decode(encode(state, put), blobs.__getitem__)) == bits(state)
+
+
+def test_noise_is_refused_before_the_first_round() -> None:
+    with pytest.raises(SettingError, match=r"Boundary.noise 1 cannot be used with tuned and these settings") as refused:
+        next(rounds(Tuned(), world(), rounds=1, workers=1, boundary=Boundary(clip=1.0, noise=1.0)))
+    assert str(refused.value).count(".") == 1
+
+
+class Closed:
+    """A method that admits nobody."""
+
+    name = "closed"
+
+    def init(self, federation: Any) -> Any: ...
+    def plan(self, state: Any, cohort: Any) -> Any: ...
+    def step(self, state: Any, replies: Any) -> Any: ...
+    def assignment(self, state: Any) -> Any: ...
+    def explain(self, state: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("inner", "said"),
+    [
+        ("fedavgg", "there is no method 'fedavgg'; did you mean fedavg"),
+        ({"name": "ifca", "modles": 3}, "IFCA has no setting 'modles'; did you mean models"),
+        ({"models": 3}, "a method's table needs a name"),
+        (5, "a method is a name, a table with a name, or an object with the five functions, got 5"),
+        (Closed(), "tuned.method closed must take newcomers: it has no methods admit and retire"),
+    ],
+)
+def test_a_wrong_inner_method_is_one_sentence(inner: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Tuned(method=inner)
+
+
+def silent_run(workers: int, **how: Any) -> list[Round]:
+    tried = world(attendance=Attendance(silent=0.3, joins={11: 3}, away={3: [(2, 4)]}, patience=2))
+    return list(rounds(Tuned(start="own", pull=0.1), tried, rounds=6, workers=workers, **how))
+
+
+def test_a_resumed_run_is_the_same_bits() -> None:
+    done = silent_run(2)
+    for stop in (1, 3, 5):
+        rest = silent_run(1, start=done[stop - 1].position)
+        assert bits(rest[-1].position) == bits(done[-1].position)
+
+
+def test_personal_models_of_a_start_of_their_own_go_on() -> None:
+    tried = world(training=replace(world().training, lr=0.02))
+    once, again = play(Tuned(start="own", epochs=1), tried, 2)
+    for client in IDS:
+        first, second = (one.position.kept[""][client] for one in (once, again))
+        start = once.assignment.models[0]
+        assert float((second - first).norm()) < float((second - start).norm())
+    assert np.isfinite([gain for gain, _, _ in again.position.state.gains.values()]).all()
