@@ -123,7 +123,7 @@ function costs(run) {
 
 function events(run, ui) {
   const list = h("ol", { class: "events" });
-  const shown = (all) => run.events.filter((event) => all || event.changes || ["arrive", "join", "walk", "move", "wait", "leave", "node"].includes(event.kind));
+  const shown = (all) => run.events.filter((event) => all || event.changes || ["arrive", "join", "walk", "move", "wait", "leave", "node", "arms", "lead", "drop"].includes(event.kind));
   const fill = () => {
     const wanted = shown(ui.all);
     list.replaceChildren(...wanted.slice(0, 400).map((event) => h("li", {}, h("b", {}, `round ${event.round}, ${event.kind}`),
@@ -133,7 +133,7 @@ function events(run, ui) {
   };
   fill();
   return h("div", {}, h("div", { class: "controls" },
-    choices("Notes", [[false, "changes and walks"], [true, "every note"]], Boolean(ui.all), (all) => { ui.all = all; fill(); })), list);
+    choices("Notes", [[false, "changes and choices"], [true, "every note"]], Boolean(ui.all), (all) => { ui.all = all; fill(); })), list);
 }
 
 const plain = (value) => (Array.isArray(value) ? `[${value.map(plain).join(", ")}]` : String(value));

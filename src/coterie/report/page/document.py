@@ -46,8 +46,8 @@ LIMITS = (
 )
 """Settings of the run itself in ``run.toml``."""
 
-WALKS = ("arrive", "walk", "join", "move", "wait", "leave", "node")
-"""Kinds of notes about single clients that look for their group."""
+WALKS = ("arrive", "walk", "join", "move", "wait", "leave", "node", "arms", "lead", "drop")
+"""Kinds of notes about single clients that look for their group, and about the methods of a race."""
 
 
 def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
