@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import small
 from coterie.boundary import Boundary
-from coterie.core import Averaging, Cohort, Round
+from coterie.core import Averaging, Cohort, Held, Replies, Round
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import Attendance, World, among
 from coterie.engines.rounds import rounds
@@ -421,6 +421,23 @@ def test_a_loss_that_rises_starts_dropped_arms_again() -> None:
     assert "the held-out loss rose from 1 to 1.6: clients train groups (split-half) again" in risen.notes[-1].text
     model = race.assignment(state).models[0]
     assert torch.allclose(race.named["split-half"].assignment(risen.arms["split-half"]).models[0], model)
+
+
+def test_the_losses_of_another_leader_are_not_compared_with_those_before() -> None:
+    race, world = Race(methods=("fedavg", "split-half")), grouped(THREE)
+    steady = dict.fromkeys(world.clients, (1.0, 0.0001, 9))
+    state = replace(
+        race.init(world.federation()),
+        round=5,
+        leader="split-half",
+        losses=steady,
+        lowest=Difference(round=4, mean=1.0, error=0.01),
+        seen={PAIR: dict.fromkeys(world.clients, (-3.0, 0.0001, 9))},  # the simpler arm is far ahead
+    )
+    held = {2: Held.of([("fedavg", 0)], np.ones((1, 4)))}
+    new = race._judged(state, Replies(clients=(2,), examples=np.array([5]), held=held), (world.clients,))
+    assert new.leader == "fedavg"
+    assert (dict(new.losses), new.lowest) == ({}, None)
 
 
 def test_many_newcomers_start_dropped_arms_again() -> None:

@@ -280,6 +280,7 @@ class Race:
         if leader != before:
             parts = self.named[leader].assignment(state.arms[leader]).groups
             notes.append(_lead(state, leader, before, self.called, () if as_groups(parts) == as_groups(groups) else parts))
+            state = replace(state, losses={}, lowest=None)  # those of the models that served before
         return self._again(replace(state, leader=leader, notes=(*state.notes, *notes)))
 
     def _again(self, state: RaceState) -> RaceState:
