@@ -577,7 +577,7 @@ class Held:
     Example:
         >>> held = Held.of([("", 0), ("", 1)], np.array([[1.0, 2.0], [1.0, 4.0]]))  # losses of two models, two examples
         >>> held.difference(("", 0), ("", 1))  # mean, and its variance
-        (-1.0, 0.5)
+        (-1.0, 1.0)
     """
 
     models: tuple[Candidate, ...]

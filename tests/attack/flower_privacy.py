@@ -90,6 +90,8 @@ def a_task(rng: random.Random) -> Any:
         task["keep"] = rng.choice((("0",), ("2",), ("0", "2")))
     elif rng.random() < 0.4 and "gradient" not in task:
         task["personal"] = rng.choice((Personal(), Personal(start="own", mixture=0.5), Personal(start="offered", pull=1.0)))
+    if "gradient" in task or ("personal" in task and task["personal"].mixture is not None):
+        task.pop("stages", None)  # no task has both
     return Task(**task)
 
 

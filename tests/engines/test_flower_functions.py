@@ -48,7 +48,7 @@ def own(tried: World, **how: Any) -> ClientApp:
     def train(net: nn.Module, examples: Any, config: dict[str, Any]) -> None:
         optimizer = torch.optim.SGD(net.parameters(), lr=config["lr"])
         assert net.training
-        for _ in range(config["epochs"]):
+        for _ in range(config.get("steps", config["epochs"])):
             for x, y in DataLoader(examples, batch_size=len(examples), shuffle=True):
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(net(x), y).backward()
@@ -72,6 +72,10 @@ def test_own_functions_do_every_task_as_coteries_training_does(method: Any, flow
         with pytest.raises(
             SettingError, match=r"^knn-per serves clients by their nearest training examples, which no app here"
         ):
+            next(strategy_of(method, tried).rounds(Here(own(tried), 6), 1))
+        return
+    if method.name in ("apfl", "auto", "ditto", "fedbabu", "fedrep", "race", "tuned"):
+        with pytest.raises(SettingError, match=f"^{method.name} asks a client .* which client 0's app does not support"):
             next(strategy_of(method, tried).rounds(Here(own(tried), 6), 1))
         return
     found = list(strategy_of(method, tried).rounds(Here(own(tried), 6), 3))

@@ -527,7 +527,7 @@ def test_such_an_app_trains_personal_models_and_several_parts() -> None:
     task = Task(offered=(0,), holdout=0.3, personal=Personal(start="own", epochs=2))
 
     def say(exchange: int, models: Tensor) -> Plan:
-        return of_parts(a=all_do(task, models), b=all_do(Task(offered=(1,)), models))
+        return of_parts(a=all_do(task, models), b=all_do(Task(offered=(1,), holdout=0.3), models))
 
     tried = replace(
         tried, clients={c: replace(data, validation=a_client(c, validation=0).validation) for c, data in tried.clients.items()}
@@ -627,7 +627,9 @@ def test_held_out_losses_that_are_not_possible_are_refused(changes: dict[str, An
 
 
 def a_task(**changes: Any) -> dict[str, Any]:
-    task = Task(offered=(0,), stages=(Stage(layers=("0",)),), personal=Personal(start="own", mixture=0.5), held_out=True)
+    task = Task(
+        offered=(0,), stages=(Stage(layers=("0",)),), personal=Personal(start="own", pull=0.5, layers=("0",)), held_out=True
+    )
     order = Order(task=task, training=Training(), lr=0.1, key=(1, 2, 3), client=4, part="a/b", number=1, ended={"c": 2})
     assert Order.of(json.loads(json.dumps(order.to_json()))) == order
     found: dict[str, Any] = json.loads(json.dumps(order.to_json()))
@@ -658,7 +660,7 @@ NAN, INF = float("nan"), float("inf")
     ] + [
         {"task__personal__adapt": value} for value in (1, None, "yes")
     ] + [
-        {"task__personal__more": 1}, {"task__personal": "own"}, {"task__personal": [1]}, {"task__more": 1},
+        {"task__personal__layers": [3]}, {"task__personal__layers": None}, {"task__personal__more": 1}, {"task__personal": "own"}, {"task__personal": [1]}, {"task__more": 1},
         {"task__held_out": 1}, {"task__held_out": "yes"}, {"task__stages": 3}, {"task__stages": [3]}, {"task__stages": [{}]},
         {"task__stages__0__epochs": -1}, {"task__stages__0__epochs": 0.5}, {"task__stages__0__epochs": True},
         {"task__stages__0__layers": [3]}, {"task__stages__0__layers": None},

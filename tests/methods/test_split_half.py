@@ -78,8 +78,8 @@ def test_it_probes_in_its_turn_and_halves_make_equal_steps() -> None:
     for exchange in range(8):
         plan = method.plan(state, Cohort(present=(1, 2, 5), exchange=exchange, seed=0))
         probed.append({task.halves for task in plan.tasks.values()} == {True})
-        if probed[-1]:  # half of what the client of median size does: 3 passes over 60 examples in batches of 10
-            assert {task.how(Training()).steps for task in plan.tasks.values()} == {9}
+        if probed[-1]:  # four times what the client of median size does: 3 passes over 60 examples in batches of 10
+            assert {task.how(Training()).steps for task in plan.tasks.values()} == {72}
         replies = Replies(clients=(1, 2, 5), examples=np.array([20, 60, 600]), updates=torch.zeros(3, 4))
         state = method.step(state, replies)
     assert probed == [False, True, False, False, True, False, False, True]
@@ -87,7 +87,7 @@ def test_it_probes_in_its_turn_and_halves_make_equal_steps() -> None:
 
 @pytest.mark.parametrize(
     ("training", "own", "steps"),
-    [(Training(steps=10), None, 5), (Training(steps=1), None, 1), (Training(epochs=4, batch=0), None, 2), (Training(), 7, 7)],
+    [(Training(steps=10), None, 40), (Training(steps=1), None, 4), (Training(epochs=4, batch=0), None, 16), (Training(), 7, 7)],
     ids=str,
 )
 def test_the_steps_of_a_half(training: Training, own: int | None, steps: int) -> None:
@@ -247,9 +247,9 @@ def test_a_wrong_split_heals() -> None:
 
 def test_someone_who_is_away_in_a_review_stays_where_it_is() -> None:
     world = digits()
-    away = replace(world, attendance=Attendance(away={0: [(18, 21)]}))
-    found = played(SplitHalf(review_every=12), away, 24)  # the last split is in round 7, so the review is after 19
-    assert [done.number for done in found if done.exchanges > 1] == [20]
+    away = replace(world, attendance=Attendance(away={0: [(14, 17)]}))
+    found = played(SplitHalf(review_every=12), away, 20)  # the last split is in round 3, so the review is after 15
+    assert [done.number for done in found if done.exchanges > 1] == [16]
     assert found[-1].assignment.groups == world.truth
 
 

@@ -68,7 +68,7 @@ def recorded(folder: Path) -> dict[str, float]:
     return {client: entry["accuracy"] for client, entry in Record(folder).lines()[-1]["clients"].items()}
 
 
-OWN = ("independent", "fedper", "fedrep", "hcct-p", "ditto", "apfl", "fedbabu", "knn-per")
+OWN = ("independent", "fedper", "fedrep", "hcct-p", "ditto", "apfl", "fedbabu", "knn-per", "tuned", "auto")
 """Methods whose clients keep layers or models that the server does not have."""
 
 

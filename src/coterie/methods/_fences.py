@@ -14,7 +14,7 @@ def fenced(values: np.ndarray) -> np.ndarray:
 
     Example:
         >>> fenced(np.array([1.0, 2.0, 3.0, 4.0, 1000.0]))
-        array([1. , 2. , 3. , 4. , 7.75])
+        array([1.  , 2.  , 3.  , 4.  , 7.75])
     """
     others = len(values) - 1
     if others < 2:

@@ -26,6 +26,7 @@ import scipy
 
 from coterie.core import Admits, Assignment, Client, Cohort, Federation, Note, Personal, Plan, Replies, Task, state
 from coterie.methods._fences import fenced
+from coterie.methods._named import made
 from coterie.settings import SettingError, check, setting
 
 EXPECTED = "expected difference of held-out losses"
@@ -162,8 +163,6 @@ def method_of(given: Any, setting: str) -> Any:
     Raises:
         SettingError: There is no such method, a setting of it is not allowed, or clients cannot join and leave it.
     """
-    from coterie.methods import made  # this module is part of the list of methods
-
     method = made(given)
     if not isinstance(method, Admits):
         raise SettingError(f"{setting} {method.name} must take newcomers: it has no methods admit and retire")

@@ -177,7 +177,7 @@ def _task(found: Mapping[str, Any]) -> Task:
     if type(values["held_out"]) is not bool:
         raise ValueError(f"Task.held_out must be true or false, got {values['held_out']!r}")
     values["stages"] = tuple(_stage(stage) for stage in values["stages"])
-    values["personal"] = None if own is None else _personal(Personal(**own))
+    values["personal"] = None if own is None else _personal(Personal(**{**own, "layers": tuple(own["layers"])}))
     return Task(**values)
 
 
@@ -190,8 +190,9 @@ def _stage(found: Mapping[str, Any]) -> Stage:
 
 def _personal(own: Personal) -> Personal:
     right = (own.epochs is None or _count(own.epochs)) and _real(own.pull) and 0 <= own.pull <= LARGEST
-    if not right or not (own.mixture is None or _real(own.mixture)) or type(own.adapt) is not bool:
-        raise ValueError(f"Personal needs numbers >= 0 as epochs and pull, a number as mixture, a truth value as adapt: {own}")
+    right = right and (own.mixture is None or _real(own.mixture)) and type(own.adapt) is bool
+    if not right or not all(isinstance(layer, str) for layer in own.layers):
+        raise ValueError(f"Personal needs numbers >= 0, a truth value as adapt and names of layers, got {own}")
     return own
 
 

@@ -1,0 +1,51 @@
+"""Methods by name. The list itself is in :mod:`coterie.methods`; methods that are made of others look them up here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.core import Method
+from coterie.settings import SettingError, UserError, build, nearest
+
+METHODS: dict[str, type[Any]] = {}
+"""Name -> class, in the order used in lists and tables."""
+
+
+def method_class(name: str) -> type[Any]:
+    """Return the class of the method called ``name``.
+
+    Args:
+        name: a method's name.
+
+    Raises:
+        UserError: there is no such method; the message suggests the nearest known name.
+    """
+    if name not in METHODS:
+        raise UserError(f"there is no method {name!r}{nearest(name, METHODS)} (known: {', '.join(METHODS)})")
+    return METHODS[name]
+
+
+def made(given: Any) -> Any:
+    """Return a method from its name, from a table of its name and settings, or as it is.
+
+    Args:
+        given: The name, the table or the method.
+
+    Raises:
+        UserError: There is no such method, or a setting is not allowed.
+
+    Example:
+        >>> made({"name": "ifca", "models": 3}).models
+        3
+    """
+    if isinstance(given, str):
+        return method_class(given)()
+    if isinstance(given, Mapping):
+        settings = dict(given)
+        if "name" not in settings:
+            raise SettingError(f"a method's table needs a name, one of {', '.join(METHODS)}, got {given!r:.60}")
+        return build(method_class(str(settings.pop("name"))), settings)
+    if type(given) in METHODS.values() or isinstance(given, Method):
+        return given
+    raise SettingError(f"a method is a name, a table with a name, or an object with the five functions, got {given!r:.60}")
