@@ -660,7 +660,8 @@ NAN, INF = float("nan"), float("inf")
     ] + [
         {"task__personal__adapt": value} for value in (1, None, "yes")
     ] + [
-        {"task__personal__layers": [3]}, {"task__personal__layers": None}, {"task__personal__more": 1}, {"task__personal": "own"}, {"task__personal": [1]}, {"task__more": 1},
+        {"task__personal__layers": [3]}, {"task__personal__layers": None},
+        {"task__personal__more": 1}, {"task__personal": "own"}, {"task__personal": [1]}, {"task__more": 1},
         {"task__held_out": 1}, {"task__held_out": "yes"}, {"task__stages": 3}, {"task__stages": [3]}, {"task__stages": [{}]},
         {"task__stages__0__epochs": -1}, {"task__stages__0__epochs": 0.5}, {"task__stages__0__epochs": True},
         {"task__stages__0__layers": [3]}, {"task__stages__0__layers": None},
