@@ -419,7 +419,7 @@ class Task:
             trains. ``None`` skips this if ``m == choose``, and becomes ``"train"`` otherwise.
         gradient: Reply with the full-batch gradient of the mean training loss at the offered model instead of an update.
         held_out: Reply with sums of the losses, on held-out examples, of the model from which the client starts and of its
-            personal model, see :attr:`Replies.held`. Held-out examples are the client's validation part.
+            personal model, see ``Replies.held``. Held-out examples are the client's validation part.
         holdout: The share of its training examples, always the same ones, that a client without a validation part holds out
             of training. At least one, and at most half.
         stages: Train in these stages, one after the other, instead of all layers at once.
@@ -587,7 +587,7 @@ class Held:
 
     @classmethod
     def of(cls, models: Iterable[Candidate], losses: np.ndarray) -> Held:
-        """Make the sums of losses ``(m, examples)``. Losses that are not finite, or enormous, count as :data:`WORST_LOSS`."""
+        """Make the sums of losses ``(m, examples)``. Losses that are not finite, or enormous, count as ``WORST_LOSS``."""
         bounded = np.nan_to_num(losses.astype(np.float64), nan=WORST_LOSS, posinf=WORST_LOSS).clip(-WORST_LOSS, WORST_LOSS)
         return cls(models=tuple(models), count=losses.shape[1], sums=bounded.sum(axis=1), products=bounded @ bounded.T)
 
@@ -868,7 +868,7 @@ class Neighbours:
         scale: Unit of distances.
         weights: Values of λ, from which each client chooses the one with the lowest mean loss on its validation examples, the
             first of equal ones. A single value needs no such examples. A client without any is served by the model alone.
-        holdout: As :attr:`Task.holdout`, by which the same examples stay out of training.
+        holdout: As ``Task.holdout``, by which the same examples stay out of training.
 
     Raises:
         ValueError: A number is out of range.
@@ -898,7 +898,7 @@ class Assignment:
         path: Client -> positions of all models on its path through the parameter tree, starting at the root. Only for
             clients that have a path.
         ensemble: Serve the clients that have a path by the mean of the outputs of all models on it, instead of ``row``.
-        part: The part of the plans (:attr:`Plan.parts`) whose clients' own values are used; the name of a part of a part is
+        part: The part of the plans (``Plan.parts``) whose clients' own values are used; the name of a part of a part is
             ``"outer/inner"``.
         plain: Clients that are served without values of their own.
         neighbours: How a client's nearest training examples take part in serving it; None if they do not.
@@ -1322,7 +1322,7 @@ class Round:
         Returns:
             A new ``torch.nn.Module`` in evaluation mode. If the method serves the client by several models, it is their
             ensemble, a :class:`~coterie.engines.served.Ensemble`; if it also serves the client by its training examples,
-            a :class:`~coterie.training.neighbours.WithNeighbours`, which has the features of these examples.
+            a ``WithNeighbours``, which has the features of these examples.
 
         Raises:
             UserError: The round has no such client, or is of Flower's server, which does not have the clients' nets.

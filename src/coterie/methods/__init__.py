@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from coterie.methods._named import METHODS as METHODS
+from typing import Any
+
+from coterie.methods._named import KNOWN
 from coterie.methods._named import made as made
 from coterie.methods._named import method_class as method_class
 from coterie.methods.acfl import ACFL as ACFL
@@ -27,6 +29,9 @@ from coterie.methods.maxfl import MAXFL as MAXFL
 from coterie.methods.race import Race as Race
 from coterie.methods.split_half import SplitHalf as SplitHalf
 from coterie.methods.tuned import Tuned as Tuned
+
+METHODS: dict[str, type[Any]] = KNOWN
+"""Name -> class, in the order used in lists and tables."""
 
 METHODS.update(
     (method.name, method)

@@ -8,8 +8,8 @@ from typing import Any
 from coterie.core import Method
 from coterie.settings import SettingError, UserError, build, nearest
 
-METHODS: dict[str, type[Any]] = {}
-"""Name -> class, in the order used in lists and tables."""
+KNOWN: dict[str, type[Any]] = {}
+"""Name -> class; :mod:`coterie.methods` fills it."""
 
 
 def method_class(name: str) -> type[Any]:
@@ -21,9 +21,9 @@ def method_class(name: str) -> type[Any]:
     Raises:
         UserError: there is no such method; the message suggests the nearest known name.
     """
-    if name not in METHODS:
-        raise UserError(f"there is no method {name!r}{nearest(name, METHODS)} (known: {', '.join(METHODS)})")
-    return METHODS[name]
+    if name not in KNOWN:
+        raise UserError(f"there is no method {name!r}{nearest(name, KNOWN)} (known: {', '.join(KNOWN)})")
+    return KNOWN[name]
 
 
 def made(given: Any) -> Any:
@@ -44,8 +44,8 @@ def made(given: Any) -> Any:
     if isinstance(given, Mapping):
         settings = dict(given)
         if "name" not in settings:
-            raise SettingError(f"a method's table needs a name, one of {', '.join(METHODS)}, got {given!r:.60}")
+            raise SettingError(f"a method's table needs a name, one of {', '.join(KNOWN)}, got {given!r:.60}")
         return build(method_class(str(settings.pop("name"))), settings)
-    if type(given) in METHODS.values() or isinstance(given, Method):
+    if type(given) in KNOWN.values() or isinstance(given, Method):
         return given
     raise SettingError(f"a method is a name, a table with a name, or an object with the five functions, got {given!r:.60}")
