@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.methods._named import KNOWN
+from coterie.methods import _named
 from coterie.methods._named import made as made
 from coterie.methods._named import method_class as method_class
 from coterie.methods.acfl import ACFL as ACFL
@@ -30,7 +30,7 @@ from coterie.methods.race import Race as Race
 from coterie.methods.split_half import SplitHalf as SplitHalf
 from coterie.methods.tuned import Tuned as Tuned
 
-METHODS: dict[str, type[Any]] = KNOWN
+METHODS: dict[str, type[Any]] = _named.KNOWN
 """Name -> class, in the order used in lists and tables."""
 
 METHODS.update(
