@@ -338,9 +338,14 @@ def test_one_hostile_client_of_twenty_ruins_nobody(name: str, kind: str, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_no_method_loses_accuracy_to_one_hostile_client(name: str) -> None:
-    calm = influence.honest_accuracy(name, "none", 40)
+    seeds = range(3 if name == "fedbabu" else 1)  # seeds of a net with a random head differ by more than the margin
+
+    def accuracy(kind: str) -> float:
+        return sum(influence.honest_accuracy(name, kind, 40, seed) for seed in seeds) / len(seeds)
+
+    calm = accuracy("none")
     for kind in ("sign-flip", "scale", "examples", "little-is-enough"):  # make attack tries all of them
-        assert influence.honest_accuracy(name, kind, 40) >= calm - 0.03, kind  # one seed; docs/adversaries.md has the means
+        assert accuracy(kind) >= calm - 0.03, kind  # docs/adversaries.md has the means of several seeds
 
 
 def test_what_was_refused_is_recorded(tmp_path: Path) -> None:
