@@ -19,7 +19,7 @@ from coterie.core import Assignment, Client, Neighbours, Plan, Position, Task, T
 from coterie.data.objective import cross_entropy
 from coterie.data.world import ClientData, Split, World
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
-from coterie.models.layout import own_layers
+from coterie.models.layout import own_layers, with_weight, without_weight
 from coterie.randomness import Purpose, seeded
 from coterie.robust import Robust
 from coterie.training import Sums, halvable
@@ -119,6 +119,7 @@ class Worker:
         self.models = self.replies = torch.empty(0, wire.layout.size)
         self.sketches = torch.empty(0, 0)
         self._learner: local.Learner | None = None
+        self._data: dict[tuple[Client, float], ClientData] = {}
 
     @property
     def learner(self) -> local.Learner:
@@ -161,14 +162,16 @@ class Worker:
     def _job(self, client_job: ClientJob) -> local.Job:
         offered = [self.wire.open(self.models[row]) for row in client_job.rows]
         task, own = client_job.task, None if client_job.own is None else self.wire.open(self.models[client_job.own])
-        data = self.data(client_job.client, task, client_job.key[0])
+        data = self.data(client_job.client, task.holdout)
         training = client_job.training or task.how(self.world.training)
         job = local.Job(task, offered, data, training, client_job.lr, client_job.key, own, client_job.weight)
         return job if client_job.half is None else local.halved(job)[client_job.half]
 
-    def data(self, client: Client, task: Task, seed: int) -> ClientData:
-        """A client's data in a task, with validation examples if the task holds examples out."""
-        return local.held_out(self.world.clients[client], task.holdout, seed, Purpose.HOLDOUT, client)
+    def data(self, client: Client, holdout: float) -> ClientData:
+        """A client's data; without a validation part, this share of its training examples is held out in its place."""
+        if (client, holdout) not in self._data:
+            self._data[client, holdout] = local.held_out(self.world.clients[client], holdout, self.wire.seed, client)
+        return self._data[client, holdout]
 
     def _send(self, client_job: ClientJob, reply: local.Reply) -> Done:
         """Write the row of a reply to the reply matrix; refuse it if it is not finite."""
@@ -237,8 +240,7 @@ class Worker:
             raise EngineError(f"client {self.world.name(tests[0].clients[0])} failed in its test: {sentence(error)}") from error
 
     def _near(self, model: Tensor, client: Client, neighbours: Neighbours) -> local.Sums:
-        data = local.held_out(self.world.clients[client], neighbours.holdout, self.wire.seed, Purpose.HOLDOUT, client)
-        return local.sums_with_neighbours(self.learner, model, data, neighbours)
+        return local.sums_with_neighbours(self.learner, model, self.data(client, neighbours.holdout), neighbours)
 
     def _part(self, test: Test) -> local.Part:
         first, part = self.world.clients[test.clients[0]].test, slice(test.start, test.stop)
@@ -380,7 +382,7 @@ class ClientPool:
         slots = itertools.count(len(clients))  # rows of the reply matrix behind the first one of each client
         client_jobs = []
         for slot, client in enumerate(sorted(clients)):
-            data = self.hand.data(client, plan.tasks[client], when[0])
+            data = self.hand.data(client, plan.tasks[client].holdout)
             job = replace(self._job(plan, client, kept.get(client), when, slot, personal), part=part)
             client_jobs += self._in_parts(job, halvable(data.train, self.least), slots)
         workers = self._put(plan.models, personal, next(slots), self._sketch_size(plan))
@@ -399,15 +401,16 @@ class ClientPool:
         personal: list[Tensor],
     ) -> ClientJob:
         """The job of a client, whose reply goes to ``slot``; rows that are made for it alone are appended to ``personal``."""
-        task, first, d = plan.tasks[client], len(plan.models) + len(personal), self.layout.size
+        task, first = plan.tasks[client], len(plan.models) + len(personal)
         rows, own, weight = task.offered, self._own(task, before), None
         if own is not None:
             rows = tuple(range(first, first + len(rows)))
             personal += [own_layers(plan.models[r], own) for r in task.offered]
         mine = None
         if task.personal is not None and task.personal.start == "own" and before is not None:
-            mine, weight = first, float(before[d]) if len(before) > d else None
-            personal.append(before[:d])
+            values, weight = without_weight(before, self.layout.size)
+            mine = first
+            personal.append(values)
         training = task.how(self.world.training)
         lr = training.lr * training.lr_decay ** (when[2] if task.lr_round is None else task.lr_round)
         key = when[0], Purpose.TRAIN, when[1], client
@@ -420,11 +423,9 @@ class ClientPool:
         if not (task.halves and halvable):
             return [whole]
         halves = [replace(job, half=0), replace(job, half=1, slot=next(slots))]
-        more = task.personal is not None or task.held_out
-        if not more:
+        rest = local.beside_halves(task)
+        if rest is None:
             return halves
-        trains = task.personal is not None and task.personal.start == "trained"
-        rest = replace(task, halves=False) if trains else replace(task, halves=False, training=None, epochs=0)
         return [*halves, replace(whole, aside=True, task=rest, training=task.how(self.world.training))]
 
     def _jobs(self, client_jobs: Sequence[ClientJob]) -> list[list[ClientJob]]:
@@ -440,7 +441,7 @@ class ClientPool:
 
     def _data(self, client_job: ClientJob) -> Split:
         """The training examples of a job; for a half, the right number of examples."""
-        data = self.hand.data(client_job.client, client_job.task, client_job.key[0]).train
+        data = self.hand.data(client_job.client, client_job.task.holdout).train
         size = len(data) // 2
         return data if client_job.half is None else data.at(slice(size))
 
@@ -468,9 +469,7 @@ class ClientPool:
         main = {job.half or 0: (job, done) for job, done in found if not job.aside}
         aside, more = next(((job, done) for job, done in found if job.aside), main[0])
         (job, done), rows = main[0], self.hand.replies
-        own = None if aside.personal is None else rows[aside.personal]
-        if own is not None and more.weight is not None:
-            own = torch.cat([own, torch.tensor([more.weight])])
+        own = None if aside.personal is None else with_weight(rows[aside.personal], more.weight)
         return Answer(
             slot=job.slot,
             second=main[1][0].slot if 1 in main else None,

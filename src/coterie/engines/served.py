@@ -15,7 +15,7 @@ from coterie.core import Client, Neighbours
 from coterie.data.objective import Objective, mean_probability
 from coterie.data.world import ClientData
 from coterie.models.layout import own_layers
-from coterie.randomness import Purpose, seeded
+from coterie.randomness import seeded
 
 
 class Ensemble(nn.Module):
@@ -73,7 +73,7 @@ class Nets:
         return (nets[0] if len(nets) == 1 else Ensemble(nets, self.objective.combine)).eval()
 
     def _near(self, net: nn.Module, client: Client, neighbours: Neighbours) -> nn.Module:
-        data = local.held_out(self.clients[client], neighbours.holdout, self.wire.seed, Purpose.HOLDOUT, client)
+        data = local.held_out(self.clients[client], neighbours.holdout, self.wire.seed, client)
         learner = local.Learner(net, self.objective)
         with seeded(0):
             memory, weight = local.remembered(learner, learner.layout.row(net), data, neighbours)

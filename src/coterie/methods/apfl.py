@@ -16,26 +16,22 @@ Deviations
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from coterie.core import (
-    Assignment,
     Client,
     Cohort,
     Federation,
-    Note,
     Personal,
     Plan,
-    Replies,
     Task,
     Weighting,
-    joined,
     state,
-    without,
 )
+from coterie.methods._one_model import OneModel
 from coterie.settings import check, setting
 
 
@@ -53,7 +49,7 @@ class APFLState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class APFL:
+class APFL(OneModel[APFLState]):
     """One model for all, mixed at every client with values of its own, by a weight that the client learns."""
 
     name: ClassVar[str] = "apfl"
@@ -73,23 +69,4 @@ class APFL:
 
     def plan(self, state: APFLState, cohort: Cohort) -> Plan:
         task = Task(offered=(0,), personal=Personal(start="own", mixture=self.mixture, adapt=self.adapt))
-        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
-        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
-
-    def step(self, state: APFLState, replies: Replies) -> APFLState:
-        if not replies.clients:
-            return state
-        return replace(state, model=state.model + replies.mean_updates[0])
-
-    def assignment(self, state: APFLState) -> Assignment:
-        groups = (state.clients,) if state.clients else ()
-        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
-
-    def explain(self, state: APFLState) -> tuple[Note, ...]:
-        return ()
-
-    def admit(self, state: APFLState, clients: tuple[Client, ...]) -> APFLState:
-        return replace(state, clients=joined(state.clients, clients))
-
-    def retire(self, state: APFLState, clients: tuple[Client, ...]) -> APFLState:
-        return replace(state, clients=without(state.clients, clients))
+        return self.asking(state, cohort, task)

@@ -12,26 +12,22 @@ Deviations
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from coterie.core import (
-    Assignment,
     Client,
     Cohort,
     Federation,
-    Note,
     Personal,
     Plan,
-    Replies,
     Task,
     Weighting,
-    joined,
     state,
-    without,
 )
+from coterie.methods._one_model import OneModel
 from coterie.settings import SettingError, check, setting
 
 
@@ -49,7 +45,7 @@ class DittoState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ditto:
+class Ditto(OneModel[DittoState]):
     """One model for all, and every client's own model that is trained near it and serves the client."""
 
     name: ClassVar[str] = "ditto"
@@ -73,23 +69,4 @@ class Ditto:
 
     def plan(self, state: DittoState, cohort: Cohort) -> Plan:
         task = Task(offered=(0,), personal=Personal(start="own", epochs=self.epochs, pull=self.pull))
-        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
-        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
-
-    def step(self, state: DittoState, replies: Replies) -> DittoState:
-        if not replies.clients:
-            return state
-        return replace(state, model=state.model + replies.mean_updates[0])
-
-    def assignment(self, state: DittoState) -> Assignment:
-        groups = (state.clients,) if state.clients else ()
-        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
-
-    def explain(self, state: DittoState) -> tuple[Note, ...]:
-        return ()
-
-    def admit(self, state: DittoState, clients: tuple[Client, ...]) -> DittoState:
-        return replace(state, clients=joined(state.clients, clients))
-
-    def retire(self, state: DittoState, clients: tuple[Client, ...]) -> DittoState:
-        return replace(state, clients=without(state.clients, clients))
+        return self.asking(state, cohort, task)

@@ -2,32 +2,20 @@
 
 B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017, arXiv 1602.05629, Algorithm 1. The "Global" baseline of HCCT, and the first phase of
-CFL and FL+HC.
+CFL and FL+HC. The step that adds the mean to the model is in ``_one_model.py``, as the methods that personalize it share it.
 
 Deviation: weights are ``n_k / Σ n_k`` over the clients that answered, so that they sum to one under partial participation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from coterie.core import (
-    Assignment,
-    Client,
-    Cohort,
-    Federation,
-    Note,
-    Plan,
-    Replies,
-    Weighting,
-    joined,
-    state,
-    train_from,
-    without,
-)
+from coterie.core import Client, Cohort, Federation, Plan, Task, Weighting, state
+from coterie.methods._one_model import OneModel
 from coterie.settings import check, setting
 
 
@@ -45,7 +33,7 @@ class FedAvgState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg:
+class FedAvg(OneModel[FedAvgState]):
     """One model for all: what clustered methods are measured against."""
 
     name: ClassVar[str] = "fedavg"
@@ -60,23 +48,4 @@ class FedAvg:
         return FedAvgState(clients=federation.clients, model=federation.draw(0))
 
     def plan(self, state: FedAvgState, cohort: Cohort) -> Plan:
-        asked = cohort.sample(state.clients, self.fraction)
-        return train_from(state.model[None], dict.fromkeys(asked, 0), need="mean", weighting=self.weighting)
-
-    def step(self, state: FedAvgState, replies: Replies) -> FedAvgState:
-        if not replies.clients:
-            return state
-        return FedAvgState(clients=state.clients, model=state.model + replies.mean_updates[0])
-
-    def assignment(self, state: FedAvgState) -> Assignment:
-        groups = (state.clients,) if state.clients else ()
-        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
-
-    def admit(self, state: FedAvgState, clients: tuple[Client, ...]) -> FedAvgState:
-        return replace(state, clients=joined(state.clients, clients))
-
-    def retire(self, state: FedAvgState, clients: tuple[Client, ...]) -> FedAvgState:
-        return replace(state, clients=without(state.clients, clients))
-
-    def explain(self, state: FedAvgState) -> tuple[Note, ...]:
-        return ()
+        return self.asking(state, cohort, Task(offered=(0,)))

@@ -20,21 +20,18 @@ from typing import ClassVar, Literal
 import torch
 
 from coterie.core import (
-    Assignment,
     Client,
     Cohort,
     Federation,
-    Note,
     Personal,
     Plan,
     Replies,
     Stage,
     Task,
     Weighting,
-    joined,
     state,
-    without,
 )
+from coterie.methods._one_model import OneModel
 from coterie.settings import SettingError, check, setting
 
 
@@ -58,7 +55,7 @@ class FedBABUState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBABU:
+class FedBABU(OneModel[FedBABUState]):
     """One model for all whose head stays at its first values; every client fine-tunes it for itself."""
 
     name: ClassVar[str] = "fedbabu"
@@ -92,26 +89,12 @@ class FedBABU:
         tuned = {"full": (), "head": state.head, "body": state.body}[self.tune]
         personal = Personal(start="offered", epochs=self.tune_epochs, layers=tuned) if self.tune_epochs else None
         task = Task(offered=(0,), stages=(Stage(layers=state.body),) if state.head else (), personal=personal)
-        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
-        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
+        return self.asking(state, cohort, task)
 
     def step(self, state: FedBABUState, replies: Replies) -> FedBABUState:
         if not replies.clients:
             return state
         return replace(state, model=state.model + _without(replies.mean_updates[0], state.still))
-
-    def assignment(self, state: FedBABUState) -> Assignment:
-        groups = (state.clients,) if state.clients else ()
-        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
-
-    def explain(self, state: FedBABUState) -> tuple[Note, ...]:
-        return ()
-
-    def admit(self, state: FedBABUState, clients: tuple[Client, ...]) -> FedBABUState:
-        return replace(state, clients=joined(state.clients, clients))
-
-    def retire(self, state: FedBABUState, clients: tuple[Client, ...]) -> FedBABUState:
-        return replace(state, clients=without(state.clients, clients))
 
 
 def _without(update: torch.Tensor, still: Sequence[tuple[int, int]]) -> torch.Tensor:

@@ -12,12 +12,13 @@ Deviations
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, Weighting, joined, state, without
+from coterie.core import Client, Cohort, Federation, Plan, Task, Weighting, state
+from coterie.methods._one_model import OneModel
 from coterie.settings import SettingError, check, setting
 
 
@@ -37,7 +38,7 @@ class FedPerState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPer:
+class FedPer(OneModel[FedPerState]):
     """One model for all but its last layers, of which every client has its own."""
 
     name: ClassVar[str] = "fedper"
@@ -57,23 +58,4 @@ class FedPer:
 
     def plan(self, state: FedPerState, cohort: Cohort) -> Plan:
         task = Task(offered=(0,), keep=state.keep)
-        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
-        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
-
-    def step(self, state: FedPerState, replies: Replies) -> FedPerState:
-        if not replies.clients:
-            return state
-        return replace(state, model=state.model + replies.mean_updates[0])
-
-    def assignment(self, state: FedPerState) -> Assignment:
-        groups = (state.clients,) if state.clients else ()
-        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
-
-    def explain(self, state: FedPerState) -> tuple[Note, ...]:
-        return ()
-
-    def admit(self, state: FedPerState, clients: tuple[Client, ...]) -> FedPerState:
-        return replace(state, clients=joined(state.clients, clients))
-
-    def retire(self, state: FedPerState, clients: tuple[Client, ...]) -> FedPerState:
-        return replace(state, clients=without(state.clients, clients))
+        return self.asking(state, cohort, task)

@@ -14,26 +14,22 @@ Deviations
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from coterie.core import (
-    Assignment,
     Client,
     Cohort,
     Federation,
-    Note,
     Plan,
-    Replies,
     Stage,
     Task,
     Weighting,
-    joined,
     state,
-    without,
 )
+from coterie.methods._one_model import OneModel
 from coterie.settings import SettingError, check, setting
 
 
@@ -55,7 +51,7 @@ class FedRepState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRep:
+class FedRep(OneModel[FedRepState]):
     """One model for all but its last layers, which every client trains for itself before it trains the shared ones."""
 
     name: ClassVar[str] = "fedrep"
@@ -83,23 +79,4 @@ class FedRep:
     def plan(self, state: FedRepState, cohort: Cohort) -> Plan:
         stages = Stage(layers=state.keep, epochs=self.head_epochs), Stage(layers=state.body, epochs=self.body_epochs)
         task = Task(offered=(0,), keep=state.keep, stages=tuple(stage for stage in stages if stage.layers))
-        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
-        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
-
-    def step(self, state: FedRepState, replies: Replies) -> FedRepState:
-        if not replies.clients:
-            return state
-        return replace(state, model=state.model + replies.mean_updates[0])
-
-    def assignment(self, state: FedRepState) -> Assignment:
-        groups = (state.clients,) if state.clients else ()
-        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
-
-    def explain(self, state: FedRepState) -> tuple[Note, ...]:
-        return ()
-
-    def admit(self, state: FedRepState, clients: tuple[Client, ...]) -> FedRepState:
-        return replace(state, clients=joined(state.clients, clients))
-
-    def retire(self, state: FedRepState, clients: tuple[Client, ...]) -> FedRepState:
-        return replace(state, clients=without(state.clients, clients))
+        return self.asking(state, cohort, task)

@@ -25,15 +25,12 @@ from coterie.core import (
     Cohort,
     Federation,
     Neighbours,
-    Note,
     Plan,
-    Replies,
     Task,
     Weighting,
-    joined,
     state,
-    without,
 )
+from coterie.methods._one_model import OneModel
 from coterie.settings import SettingError, check, setting
 
 GRID = tuple(i / 10 for i in range(11))
@@ -56,7 +53,7 @@ class KNNPerState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KNNPer:
+class KNNPer(OneModel[KNNPerState]):
     """One model for all, whose predictions every client mixes with those of its nearest training examples."""
 
     name: ClassVar[str] = "knn-per"
@@ -85,28 +82,10 @@ class KNNPer:
 
     def plan(self, state: KNNPerState, cohort: Cohort) -> Plan:
         task = Task(offered=(0,), holdout=self._held)
-        asked = cohort.sample(state.clients, self.fraction) if state.clients else ()
-        return Plan(models=state.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
-
-    def step(self, state: KNNPerState, replies: Replies) -> KNNPerState:
-        if not replies.clients:
-            return state
-        return replace(state, model=state.model + replies.mean_updates[0])
+        return self.asking(state, cohort, task)
 
     def assignment(self, state: KNNPerState) -> Assignment:
-        groups = (state.clients,) if state.clients else ()
-        return Assignment(
-            models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups, neighbours=self._near(state.layer)
-        )
-
-    def explain(self, state: KNNPerState) -> tuple[Note, ...]:
-        return ()
-
-    def admit(self, state: KNNPerState, clients: tuple[Client, ...]) -> KNNPerState:
-        return replace(state, clients=joined(state.clients, clients))
-
-    def retire(self, state: KNNPerState, clients: tuple[Client, ...]) -> KNNPerState:
-        return replace(state, clients=without(state.clients, clients))
+        return replace(super().assignment(state), neighbours=self._near(state.layer))
 
     @property
     def _held(self) -> float:

@@ -206,6 +206,21 @@ def averaged(model: Callable[[], torch.nn.Module], names: tuple[str, ...]) -> to
     return module
 
 
+def with_weight(values: torch.Tensor, weight: float | None) -> torch.Tensor:
+    """Return a client's own values ``(d,)`` with the weight of a mixture as one more entry; without one, as they are."""
+    return values if weight is None else torch.cat([values, torch.tensor([weight])])
+
+
+def without_weight(kept: torch.Tensor, size: int) -> tuple[torch.Tensor, float | None]:
+    """Return a client's own values ``(d,)``, and the weight of their mixture, None without one: see :func:`with_weight`.
+
+    Args:
+        kept: The values, and perhaps the weight behind them.
+        size: Number of values d.
+    """
+    return kept[:size], float(kept[size]) if len(kept) > size else None
+
+
 def own_layers(row: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
     """Put a client's own values into a model.
 

@@ -135,10 +135,10 @@ def mostly(clients: Sequence[ClientId], at: Mapping[ClientId, int]) -> int:
 # same group, so methods that make new groups in every round can be followed too.
 
 
-BESIDE = ("arm", "arms", "drop", "tune")
-"""Notes of these kinds are not about the groups that serve the clients, but about other models."""
+ASIDE = ("arm", "arms", "tune")
+"""Notes of these kinds are about models other than those of the groups that serve the clients."""
 
-KEEPS = ("keep", "hold", "ask", "gradients", "arrive", "join", "wait", "walk", "leave", "node", *BESIDE)
+KEEPS = ("keep", "hold", "ask", "gradients", "arrive", "join", "wait", "walk", "leave", "node", "drop", *ASIDE)
 """Notes of these kinds create no new group, except for that of a single new client."""
 
 

@@ -28,6 +28,7 @@ from coterie.data.scenario import FEDERATION, OWN
 from coterie.files import within
 from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, shown_as
+from coterie.report.gathered import ASIDE
 from coterie.report.summary import ALIKE, Summary, interval, summarised, unequal
 from coterie.report.terminal import numbered
 from coterie.report.words import count, sentence, short, who
@@ -105,10 +106,10 @@ def read(run: Path | str, upto: int | None = None) -> Trial:
 def reason(lines: Sequence[Line]) -> str:
     """Return the last decision that divided the clients, or for one group the last one that did not, as a sentence."""
     wanted = 2 if len(lines[-1]["groups"]) > 1 else 0
-    aside = ("arm", "arms", "tune")  # for one group, the end of an arm with several groups is a reason
     for line in reversed(lines):
         for note in reversed(line["notes"]):
-            if len(note["parts"]) >= wanted and len(note["clients"]) > 1 and note["text"] and note["kind"] not in aside:
+            # The end of an arm (drop) is a reason for one group, too.
+            if len(note["parts"]) >= wanted and len(note["clients"]) > 1 and note["text"] and note["kind"] not in ASIDE:
                 return f"Round {line['round']}: {sentence(note['text'])}"
     return ""
 

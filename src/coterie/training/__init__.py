@@ -4,6 +4,7 @@ from coterie.training.jobs import Job as Job
 from coterie.training.jobs import Reply as Reply
 from coterie.training.jobs import answer as answer
 from coterie.training.jobs import answer_together as answer_together
+from coterie.training.jobs import beside_halves as beside_halves
 from coterie.training.jobs import halvable as halvable
 from coterie.training.jobs import halved as halved
 from coterie.training.jobs import held_out as held_out

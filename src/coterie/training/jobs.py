@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.core import Personal, Stage, Task, Training
+from coterie.core import Client, Personal, Stage, Task, Training
 from coterie.data.world import ClientData, Split
-from coterie.randomness import generator, seeded
+from coterie.randomness import Purpose, generator, seeded
 from coterie.training.blocks import Block
 from coterie.training.learner import Learner, Pull, Scores
 
@@ -165,19 +165,36 @@ def _half(job: Job, at: Tensor, half: int) -> Job:
     return replace(job, data=data, key=(*job.key, 2, half))
 
 
-def held_out(data: ClientData, share: float, *key: int) -> ClientData:
+def beside_halves(task: Task) -> Task | None:
+    """Return what a client does besides training on both halves: it tells held-out losses, and trains its personal model.
+
+    Args:
+        task: A task with ``halves``.
+
+    Returns:
+        The task, on all data; its update does not count. None if the halves are all that is asked for.
+    """
+    if task.personal is None and not task.held_out:
+        return None
+    if task.personal is not None and task.personal.start == "trained":
+        return replace(task, halves=False)
+    return replace(task, halves=False, training=None, epochs=0)
+
+
+def held_out(data: ClientData, share: float, seed: int, client: Client) -> ClientData:
     """Return a client's data with validation examples.
 
     Args:
         data: The client's data.
         share: The share of its training examples that become validation examples if it has none, at least one and at most
             half; always the same ones. 0 for none.
-        *key: Seed of the draw.
+        seed: The seed of the run.
+        client: The client.
     """
     count = min(max(round(share * len(data.train)), 1), len(data.train) // 2)
     if not share or len(data.validation) or not count:
         return data
-    order = torch.randperm(len(data.train), generator=generator(*key))
+    order = torch.randperm(len(data.train), generator=generator(seed, Purpose.HOLDOUT, client))
     kept, shown = order[:count].sort().values, order[count:].sort().values
     return replace(data, train=data.train.at(shown), validation=data.train.at(kept))
 

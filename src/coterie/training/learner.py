@@ -185,15 +185,21 @@ class Learner:
         """Mean loss and metrics of a model ``(d,)`` on a client's examples; NaN without examples."""
         return self.objective.scores(self.sums([row], [(data.inputs, data.index, [data.targets])])[0][0])
 
+    def _in_order(self, data: Split) -> Iterator[tuple[Batch, Batch, int]]:
+        """(inputs, targets, number of examples) of batches of a client's examples, in order and without augmentation."""
+        for start in range(0, len(data), self.at_once):
+            at = torch.arange(start, min(start + self.at_once, len(data)))
+            x, y = self.batch(data, at)
+            yield self.arranged(x), y, len(at)
+
     @torch.no_grad()
     def losses(self, row: Tensor, data: Split) -> Tensor:
         """Loss of a model ``(d,)`` for each of a client's examples ``(n,)``."""
         self.load(row)
         self.module.eval()
         found = [torch.zeros(0)]
-        for start in range(0, len(data), self.at_once):
-            x, y = self.batch(data, torch.arange(start, min(start + self.at_once, len(data))))
-            found.append(self.objective.each(self.outputs(self.arranged(x)), y).float().cpu())
+        for x, y, _ in self._in_order(data):
+            found.append(self.objective.each(self.outputs(x), y).float().cpu())
         return torch.cat(found)
 
     @torch.no_grad()
@@ -215,9 +221,8 @@ class Learner:
         self.load(row)
         self.module.eval()
         with inputs_of(self.module, layer) as found:
-            for start in range(0, len(data), self.at_once):
-                x, y = self.batch(data, torch.arange(start, min(start + self.at_once, len(data))))
-                outputs = self.outputs(self.arranged(x))
+            for x, y, _ in self._in_order(data):
+                outputs = self.outputs(x)
                 if not isinstance(y, Tensor) or y.is_floating_point() or not found or found[-1].shape[:-1] != y.shape:
                     raise ValueError(f"the nearest examples need a class label for each input of the layer {layer!r}")
                 yield outputs, found.pop().float(), y
@@ -356,11 +361,9 @@ class Learner:
         self.load(row)
         self.module.eval()
         total = torch.zeros(self.layout.size, device=self.device)
-        for start in range(0, len(data), self.at_once):
-            at = torch.arange(start, min(start + self.at_once, len(data)))
-            x, y = self.batch(data, at)
-            gradients = torch.cat([g.reshape(-1) for g in self.gradients(self.arranged(x), y)])
-            total[: self.layout.trainable].add_(gradients, alpha=len(at) / len(data))
+        for x, y, count in self._in_order(data):
+            gradients = torch.cat([g.reshape(-1) for g in self.gradients(x, y)])
+            total[: self.layout.trainable].add_(gradients, alpha=count / len(data))
         return total.cpu()
 
 

@@ -37,7 +37,7 @@ from coterie.engines.flower.messages import FUNCTIONS, KEPT, METRICS, PERSONAL, 
 from coterie.engines.flower.names import Claim, claim_of, named, said
 from coterie.engines.rounds import held_losses
 from coterie.files import read_within, within
-from coterie.models.layout import Layout, own_layers
+from coterie.models.layout import Layout, own_layers, with_weight, without_weight
 from coterie.randomness import Purpose, seeded
 from coterie.records.store import write_whole
 
@@ -255,15 +255,13 @@ def _answers(
 ) -> list[training.Reply]:
     """The reply to a task, or to it on both halves of the data, and a third one if halves have not all that is asked for."""
     seed, exchange, _ = order.key
-    task, size = order.task, learner.layout.size
-    data = training.held_out(me.data, task.holdout, seed, Purpose.HOLDOUT, order.client)
+    task = order.task
+    data = training.held_out(me.data, task.holdout, seed, order.client)
     key = seed, Purpose.TRAIN, exchange, order.client
-    weight = None if own is None or len(own) == size else float(own[size])
-    job = training.Job(task, offered, data, order.training, order.lr, key, None if own is None else own[:size], weight)
+    values, weight = (None, None) if own is None else without_weight(own, learner.layout.size)
+    job = training.Job(task, offered, data, order.training, order.lr, key, values, weight)
     jobs = training.parts(job, learner.least)
-    if len(jobs) > 1 and (task.personal is not None or task.held_out):
-        trains = task.personal is not None and task.personal.start == "trained"
-        rest = replace(task, halves=False) if trains else replace(task, halves=False, training=None, epochs=0)
+    if len(jobs) > 1 and (rest := training.beside_halves(task)) is not None:
         jobs = (*jobs, replace(job, task=rest))
     return [training.answer(learner, each) for each in jobs]
 
@@ -272,7 +270,7 @@ def _personal(reply: training.Reply) -> Tensor | None:
     """The own values of a personal model, with the weight of a mixture behind them; None if they are not finite."""
     if reply.own is None or not torch.isfinite(reply.own).all():
         return None
-    return reply.own if reply.weight is None else torch.cat([reply.own, torch.tensor([reply.weight])])
+    return with_weight(reply.own, reply.weight)
 
 
 def tested(me: Participant, learner: training.Learner, content: RecordDict, context: Context) -> RecordDict:
@@ -299,7 +297,7 @@ def tested(me: Participant, learner: training.Learner, content: RecordDict, cont
         if near is None:
             totals = learner.sums(rows, [(test.inputs, test.index, [test.targets])])[0][0]
         else:
-            data = training.held_out(me.data, near.holdout, order.key[0], Purpose.HOLDOUT, order.client)
+            data = training.held_out(me.data, near.holdout, order.key[0], order.client)
             totals = training.sums_with_neighbours(learner, rows[0], data, near)
     found = me.objective.scores({name: part for name, part in totals.items() if part[1]})
     return RecordDict({METRICS: MetricRecord({**found, "num-examples": len(test)})})
