@@ -514,6 +514,8 @@ class Plan:
             answers all of its tasks or none, and holds out the same examples in all of them. It keeps its own values for each
             part separately. If its reply to one task is refused, those to the others count.
         ended: Names of parts of earlier plans whose clients' own values are no longer needed.
+        second_halves: Whether ``step`` also needs the updates of the second halves, of tasks that ask for halves. Such a
+            plan needs rows, without sketches.
 
     Example:
         >>> plan = Plan(models=torch.zeros(1, 3), tasks={4: Task(offered=(0,)), 7: Task(offered=(0,))}, need="mean")
@@ -530,6 +532,7 @@ class Plan:
     ends_round: bool = True
     parts: Mapping[str, Plan] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
+    second_halves: bool = False
 
     def __post_init__(self) -> None:
         shares: dict[Client, float] = {}
@@ -639,6 +642,8 @@ class Replies:
         halves: Shape ``(2 n, 2 n)``: if tasks asked for halves, the Gram matrix over the plan's columns of the first updates
             of all clients, followed by their second updates. NaN for a client that was not asked for halves or has too few
             examples. ``None`` if no client sent halves.
+        second_halves: Shape ``(n, d)``: if the plan asked for them, the updates of the second halves; NaN for a client
+            without. ``None`` if there are none.
         refused: Client -> the reason why its reply was refused (non-finite values, wrong shape, implausible norm). A refused
             client counts as silent.
         averaging: The rule by which the run averages updates, see :meth:`mean`.
@@ -666,6 +671,7 @@ class Replies:
     gram: np.ndarray | None = None
     updates: torch.Tensor | None = None
     halves: np.ndarray | None = None
+    second_halves: torch.Tensor | None = None
     refused: Mapping[Client, str] = field(default_factory=dict)
     averaging: Averaging = Averaging()
     claimed: Mapping[Client, int] = field(default_factory=dict)
@@ -743,6 +749,7 @@ class Replies:
             gram=None if self.gram is None else self.gram[np.ix_(at, at)],
             updates=None if self.updates is None else self.updates[at],
             halves=None if self.halves is None else self.halves[np.ix_(both, both)],
+            second_halves=None if self.second_halves is None else self.second_halves[at],
             held={client: self.held[client] for i in at if (client := self.clients[i]) in self.held},
         )
 

@@ -1,4 +1,4 @@
-"""Auto: which method looks for groups, tiny federations and clients, held-out examples, another start; and the command line."""
+"""Auto: clients that leave or are silent, tiny federations and clients, held-out examples, another start; and the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from coterie.training.learner import Learner
 from scripted import bits
 from worlds import THREE, grouped, last
 
-FEDAVG, HALVES, MEMORY = "tuned-fedavg", "tuned-split-half", "tuned-hcct"
+FEDAVG, HALVES = "tuned-fedavg", "tuned-split-half"
 
 
 def digits(name: str = "iid", clients: int = 6, **how: Any) -> World:
@@ -42,42 +42,14 @@ def notes(done: Sequence[Round], kind: str) -> list[tuple[int, Note]]:
     return [(one.number, note) for one in done for note in one.notes if note.kind == kind]
 
 
-# -- which method looks for groups --------------------------------------------------------------------------------------------
+# -- clients that leave or are silent -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("silent", "stays", "goes"), [(0.0, HALVES, MEMORY), (0.2, HALVES, MEMORY), (0.8, MEMORY, HALVES)])
-def test_the_share_of_answers_decides_who_looks_for_groups(silent: float, stays: str, goes: str) -> None:
-    world = small.world(ids=range(20), attendance=Attendance(silent=silent))
-    done = run(Auto(), world, 4)
-    ((number, note),) = notes(done, "arms")
-    assert number == 3
-    share = sum(one.answered for one in done[:3]) / 60
-    assert note.numbers["answered"] == pytest.approx(share)
-    assert f"{share:.0%} of them answered in the first 3 rounds" in note.text
-    for one in done[2:]:
-        assert stays in one.position.state.arms
-        assert goes not in one.position.state.arms
-        assert not one.position.state.dropped  # it does not start again
-    assert not any(part.startswith(goes) for part in done[3].position.kept)
-
-
-@pytest.mark.parametrize(("few", "stays"), [(0.0, HALVES), (1.0, HALVES)])
-def test_its_bounds_are_those_of_the_setting(few: float, stays: str) -> None:
-    assert stays in run(Auto(few=few), small.world(), 4)[-1].position.state.arms
-
-
-def test_sampled_clients_that_answer_are_many_answers() -> None:
-    done = run(Auto(fraction=0.5), small.world(ids=range(12)), 4)
-    ((_, note),) = notes(done, "arms")
-    assert note.numbers["answered"] == 1.0
-    assert HALVES in done[-1].position.state.arms
-
-
-def test_all_may_leave_before_it_has_listened() -> None:
+def test_all_may_leave() -> None:
     method, world = Auto(), grouped(THREE)
     state = method.retire(last(method, world, 2).state, world.clients)
     end = last(method, world, 1, state=method.admit(state, (2, 17)), first=2)
-    assert set(end.state.arms) < {FEDAVG, HALVES, MEMORY}
+    assert set(end.state.arms) == {FEDAVG, HALVES}
 
 
 def test_nobody_answers_and_all_goes_on() -> None:
@@ -200,8 +172,7 @@ def test_newcomers_start_dropped_arms_again() -> None:
     method, world = Auto(patience=4), replace(world, attendance=Attendance(joins={6: 9, 7: 9}))
     done = run(method, world, 10)
     assert set(done[7].position.state.dropped) == {FEDAVG}
-    ((_, gate), (number, note)) = notes(done, "arms")
-    assert "clients stop training groups (hcct)" in gate.text
+    ((number, note),) = notes(done, "arms")
     assert number == 9
     assert note.text.startswith("many clients have joined: clients train one model (fedavg) again")
     assert set(done[-1].assignment.row) == set(range(8))

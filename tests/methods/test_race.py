@@ -351,7 +351,7 @@ NESTED: dict[str, Callable[[], Any]] = {
     ),
     "sampled": lambda: Race(methods=(FedAvg(fraction=0.5), SplitHalf(fraction=0.5), HCCT(fraction=0.5)), patience=1),
     "own": lambda: Race(methods=(Tuned(start="own"), Tuned(method="ditto"), "apfl"), patience=3),
-    "auto": lambda: Auto(patience=1, few=0.7),
+    "auto": lambda: Auto(patience=1),
 }
 
 

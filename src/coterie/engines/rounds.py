@@ -402,6 +402,7 @@ def _exchange_part(
         accuracies=tuple(a.accuracies for a in taken.values()),
         refused=refused,
         halves=halves.gram(tuple(taken)),
+        second_halves=second_halves(halves.seconds, tuple(taken)),
         averaging=pool.robust,
         claimed={c: claims[c] for c in taken if claims[c] > counted[c]},
         scaled=scaled,
@@ -558,7 +559,8 @@ def _short(plan: Plan, replies: Replies, sketches: Tensor) -> Replies:
 class HalfUpdates:
     """The two updates of each client that was asked to train on both halves of its data.
 
-    Their inner products are computed, from rows or from sketches. Then the mean of both replaces the first.
+    Their inner products are computed, from rows or from sketches. Then the mean of both replaces the first. The second is
+    copied if the plan asks for it.
     """
 
     def __init__(self, pool: ClientPool, plan: Plan) -> None:
@@ -566,6 +568,7 @@ class HalfUpdates:
         self.clients: list[Client] = []
         self.sketches: list[Tensor] = []
         self.products: np.ndarray | None = None
+        self.seconds: dict[Client, Tensor] = {}
 
     def take(self, answers: Mapping[Client, Answer]) -> None:
         """Take the updates of those clients in ``answers`` that trained on both halves."""
@@ -580,6 +583,8 @@ class HalfUpdates:
             self.sketches.append(self.pool.sketches(slots).view(2, len(pairs), -1))
         self.clients += pairs
         for client, pair in pairs.items():
+            if self.plan.second_halves:
+                self.seconds[client] = self.pool.hand.replies[pair[1]].clone()
             self.pool.average(*pair)
             if client in own:
                 self.pool.hand.replies[pair[0]][self.pool.mask(self.plan.tasks[client].keep)] = own[client]
@@ -603,6 +608,19 @@ class HalfUpdates:
         if self.sketches:
             self.products = gram(torch.cat(self.sketches, 1).flatten(0, 1))
         return None if self.products is None else spread(self.products, self.clients, clients)
+
+
+def second_halves(rows: Mapping[Client, Tensor], clients: Sequence[Client]) -> Tensor | None:
+    """Return the updates of the second halves, ``(n, d)``, NaN for a client without; None if there are none.
+
+    Args:
+        rows: Client -> the update ``(d,)`` of its second half.
+        clients: All clients that answered, in the order of the replies.
+    """
+    if not rows:
+        return None
+    missing = torch.full_like(next(iter(rows.values())), torch.nan)
+    return torch.stack([rows.get(client, missing) for client in clients])
 
 
 def products(plan: Plan, updates: Mapping[Client, Sequence[Tensor]], clients: Sequence[Client]) -> np.ndarray | None:

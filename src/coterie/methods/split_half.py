@@ -6,6 +6,9 @@ both updates. Their mean is the member's update for the round, so no round is lo
 server tests whether the members are congruent, that is, have the same signal (:func:`coterie.clustering.congruence`). The
 only threshold is ``level``, the probability of splitting clients that are alike.
 
+- If few clients answer in a round, the probe lasts several rounds (:class:`Gathered`): each client trains from the same model
+  when it first answers, until :data:`MOST` of the group, or :data:`MANY` clients, have answered. In the group's mean, such a
+  client counts with the model that it came to, and clients that have answered train as usual.
 - A group that a probe finds incongruent probes again in the next round. It splits if the two probes together are below
   ``level`` (:func:`coterie.clustering.repeated_p`), and its parts split further as long as they are incongruent in both
   (:func:`confirmed`). Clients that the two probes put on different sides walk down the parameter tree from there like
@@ -33,6 +36,7 @@ from coterie.clustering.congruence import Congruence, Contrast, Excess, Noise, e
 from coterie.clustering.halves import Halves, halves
 from coterie.core import (
     Assignment,
+    Averaging,
     Client,
     Cohort,
     Criterion,
@@ -59,8 +63,95 @@ LONGER = 4.0
 and the noise of single batches averages out: with 40 examples a client, the groups of digits are found that half a round does
 not show."""
 
+MOST, MANY = 0.8, 30
+"""A probe goes on until this share of a group, or this number of its clients, has answered."""
+
+LONGEST = 12
+"""Rounds after which a probe ends, whoever has answered."""
+
 CALM = 0.1
 """A probe with p above this shows no difference."""
+
+
+@state("split-half.gathered")
+class Gathered:
+    """Replies to a probe that lasts several rounds, because few clients answer in one. All train from the same model.
+
+    Attributes:
+        round: number of rounds completed when the probe began.
+        steps: mini-batch steps on each half.
+        model: ``(d,)``, the model from which clients train.
+        heard: clients that have answered.
+        clients: the m of them that have sent updates of halves.
+        updates: ``(m, d)``, the means of both updates of each client.
+        second_halves: ``(m, d)``, the updates of the second halves.
+    """
+
+    round: int
+    steps: int
+    model: torch.Tensor
+    heard: tuple[Client, ...] = ()
+    clients: tuple[Client, ...] = ()
+    updates: torch.Tensor
+    second_halves: torch.Tensor
+
+    @classmethod
+    def begun(cls, round: int, steps: int, model: torch.Tensor) -> Gathered:
+        """Return a probe to which nobody has answered."""
+        none = model.new_zeros(0, len(model))
+        return cls(round=round, steps=steps, model=model, updates=none, second_halves=none)
+
+    def enough(self, members: Sequence[Client], round: int) -> bool:
+        """Return whether the probe of a group ends after a round: most or many have answered, or it has lasted long."""
+        return len(self.heard) >= min(MOST * len(members), MANY) or round - self.round >= LONGEST
+
+    def late(self, own: Replies) -> tuple[Client, ...]:
+        """Return the clients of ``own`` that have not answered before; they have trained from the probe's model."""
+        return tuple(sorted(set(own.clients) - set(self.heard)))
+
+    def take(self, own: Replies) -> Gathered:
+        """Add the replies of clients that have not answered before."""
+        new = own.of(self.late(own))
+        halved = new.of(new.halved)
+        if halved.second_halves is None:
+            return replace(self, heard=(*self.heard, *new.clients))
+        return replace(
+            self,
+            heard=(*self.heard, *new.clients),
+            clients=(*self.clients, *halved.clients),
+            updates=torch.cat([self.updates, halved.all_updates]),
+            second_halves=torch.cat([self.second_halves, halved.second_halves]),
+        )
+
+    def of(self, clients: Iterable[Client]) -> Gathered:
+        """Keep only the replies of these clients."""
+        stay = set(clients)
+        at = [i for i, client in enumerate(self.clients) if client in stay]
+        return replace(
+            self,
+            heard=tuple(client for client in self.heard if client in stay),
+            clients=tuple(self.clients[i] for i in at),
+            updates=self.updates[at],
+            second_halves=self.second_halves[at],
+        )
+
+    def replies(self, parameters: int | None, examples: Mapping[Client, int], averaging: Averaging) -> Replies:
+        """Return the replies as if they were those of one exchange.
+
+        Args:
+            parameters: number of columns of the Gram matrix.
+            examples: client -> its number of training examples.
+            averaging: the rule by which the run averages updates.
+        """
+        at = sorted(range(len(self.clients)), key=lambda i: self.clients[i])
+        updates, seconds = self.updates[at], self.second_halves[at]
+        return Replies(
+            clients=tuple(self.clients[i] for i in at),
+            examples=np.array([examples.get(self.clients[i], 1) for i in at], dtype=np.int64),
+            updates=updates,
+            halves=gram(torch.cat([2 * updates - seconds, seconds]), columns=slice(0, parameters)) if at else None,
+            averaging=averaging,
+        )
 
 
 @state("split-half.watch")
@@ -71,15 +162,19 @@ class Watch:
         due: round of the next probe.
         calm: number of probes in a row that showed no difference.
         evidence: result of the last probe, if the next one is to confirm it.
+        gathered: replies to the current probe, if it lasts several rounds.
     """
 
     due: int
     calm: int = 0
     evidence: Evidence | None = None
+    gathered: Gathered | None = None
 
 
 def forget(watch: Watch, gone: set[Client]) -> Watch:
     """Return the schedule without the evidence of these clients."""
+    if watch.gathered is not None:
+        watch = replace(watch, gathered=watch.gathered.of(set(watch.gathered.heard) - gone))
     if watch.evidence is None or not gone & set(watch.evidence.clients):
         return watch
     stay = [client for client in watch.evidence.clients if client not in gone]
@@ -98,6 +193,7 @@ class SplitHalfState:
         watched: leaf's node -> schedule of its probes.
         probed: inner node -> the probe that split it.
         examples: client -> its number of training examples.
+        answered: share of the clients that answered in the last round, of those that were asked.
         merged: node of a merged leaf -> node of the leaf that it became part of.
         review: the round after which the next review comes, and the current interval between reviews, in rounds.
         reviewing: whether the next exchange is a review.
@@ -112,6 +208,7 @@ class SplitHalfState:
     watched: Mapping[int, Watch] = field(default_factory=dict)
     probed: Mapping[int, Probed] = field(default_factory=dict)
     examples: Mapping[Client, int] = field(default_factory=dict)
+    answered: float = 1.0
     merged: Mapping[int, int] = field(default_factory=dict)
     review: tuple[int, int] = (0, 0)
     reviewing: bool = False
@@ -172,20 +269,43 @@ class SplitHalf:
             tasks = dict.fromkeys(sorted(members), probe)
             return Plan(models=middle(state.leaves)[None], tasks=tasks, need="mean", columns=columns, ends_round=False)
         models, tasks = [leaf.model for leaf in state.leaves], {}
+        seconds = False
         for row, leaf in enumerate(state.leaves):
-            if leaf.clients:
-                probes = self.probes(state, leaf)  # asks all members: too few would not separate groups
-                task = replace(probe, offered=(row,)) if probes else Task(offered=(row,))
-                tasks.update(dict.fromkeys(cohort.sample(leaf.clients, 1.0 if probes else self.fraction), task))
+            if not leaf.clients:
+                continue
+            begun = state.watched[leaf.node].gathered
+            probes = begun is None and self.probes(state, leaf)  # asks all members: too few would not separate groups
+            task = replace(probe, offered=(row,)) if probes else Task(offered=(row,))
+            tasks.update(dict.fromkeys(cohort.sample(leaf.clients, 1.0 if probes else self.fraction), task))
+            seconds = seconds or self._lasts(state, leaf)
+            if begun is not None:
+                again = Task(offered=(len(models),), halves=True, training=replace(state.training, steps=begun.steps))
+                late = (set(cohort.present) & set(leaf.clients)) - set(begun.heard)
+                tasks.update(dict.fromkeys(sorted(late), replace(again, lr_round=begun.round)))
+                models.append(begun.model)
         more, walks = _cluster_tree.tasks(state.tree, state.walkers, cohort.present, len(models), halves=True)
         for client, task in walks.items():  # as many steps as the node's clients made when it was split
             steps = state.probed[state.walkers[client]].steps
             tasks[client] = replace(task, training=replace(state.training, steps=steps))
-        return Plan(models=torch.stack([*models, *more]), tasks=tasks, need="rows", columns=columns, weighting=self.weighting)
+        return Plan(
+            models=torch.stack([*models, *more]),
+            tasks=tasks,
+            need="rows",
+            columns=columns,
+            weighting=self.weighting,
+            second_halves=seconds,
+        )
 
     def probes(self, state: SplitHalfState, leaf: Leaf) -> bool:
         """Return whether a leaf probes in the next round."""
         return len(leaf.clients) > 1 and state.round + 1 >= state.watched[leaf.node].due
+
+    def _lasts(self, state: SplitHalfState, leaf: Leaf) -> bool:
+        """Return whether a leaf's probe lasts several rounds: too few would answer in the next one alone."""
+        if not self.probes(state, leaf):
+            return False
+        n = len(leaf.clients)
+        return state.watched[leaf.node].gathered is not None or state.answered * n < min(MOST * n, MANY)
 
     def _probing(self, state: SplitHalfState) -> Training:
         """The training settings of every half."""
@@ -206,26 +326,59 @@ class SplitHalf:
             own = replies.of(leaf.clients)
             if not own.clients:
                 new = replace(new, leaves=(*new.leaves, leaf))
+            elif self._lasts(state, leaf):
+                new = self._gather(new, leaf, own, steps)
             elif self.probes(state, leaf):
-                new = self._look(new, leaf, own, steps)
+                new = self._look(new, leaf, own, own, leaf.model, steps, state.round)
             else:
                 new = replace(new, leaves=(*new.leaves, self._trained(leaf, own)))
+        asked = self.fraction * (sum(len(leaf.clients) for leaf in state.leaves) + len(state.walkers))
+        new = replace(new, answered=min(1.0, len(replies.clients) / max(1.0, asked)))
         new = self._walk(replace(new, leaves=ordered(new.leaves)), state.walkers, replies)
         return self._ended(new, state)
 
     # -- in one step ----------------------------------------------------------------------------------------------------
 
-    def _look(self, new: SplitHalfState, leaf: Leaf, own: Replies, steps: int) -> SplitHalfState:
-        """The state after a leaf's probe with ``steps`` steps per half, with the leaf or its parts."""
+    def _gather(self, new: SplitHalfState, leaf: Leaf, own: Replies, steps: int) -> SplitHalfState:
+        """The state after a round of a leaf's probe that lasts several; ``steps`` per half, if it begins."""
         watch = new.watched[leaf.node]
-        found = looked_at(self.level, leaf, own, watch.evidence)
+        begun = watch.gathered or Gathered.begun(new.round - 1, steps, leaf.model)
+        gathered, late = begun.take(own), set(begun.late(own))
+        moved = torch.tensor([[client in late] for client in own.clients]) * (begun.model - leaf.model)
+        own = replace(own, updates=own.all_updates + moved)  # so the mean is that of the models that clients came to
+        if not gathered.enough(leaf.clients, new.round):
+            watch = replace(watch, gathered=gathered, due=new.round + 1)
+            return replace(new, leaves=(*new.leaves, self._trained(leaf, own)), watched={**new.watched, leaf.node: watch})
+        new = replace(new, watched={**new.watched, leaf.node: replace(watch, gathered=None)})
+        seen = gathered.of(leaf.clients).replies(new.tree.parameters, new.examples, own.averaging)
+        return self._look(new, leaf, own, seen, begun.model, begun.steps, begun.round)
+
+    def _look(
+        self, new: SplitHalfState, leaf: Leaf, own: Replies, seen: Replies, model: torch.Tensor, steps: int, begun: int
+    ) -> SplitHalfState:
+        """The state after a leaf's probe, with the leaf or its parts.
+
+        Args:
+            new: the state to change.
+            leaf: the leaf.
+            own: the replies of its clients in this round.
+            seen: their replies to the probe.
+            model: the model from which they trained in the probe.
+            steps: steps on each half.
+            begun: number of rounds completed when the probe began.
+        """
+        watch, trained = new.watched[leaf.node], self._trained(leaf, own)
+        found = looked_at(self.level, leaf, seen, watch.evidence)
         if found is None or found.note.kind != "split":
             watch = self._watch(watch, found, new.round)
-            leaves, watched = (*new.leaves, self._trained(leaf, own)), {**new.watched, leaf.node: watch}
+            leaves, watched = (*new.leaves, trained), {**new.watched, leaf.node: watch}
             notes = new.notes if found is None else (*new.notes, found.note)
             return replace(new, leaves=leaves, watched=watched, notes=notes)
-        means = {part: self._mean(own.of(part)) for part in found.note.parts}
-        tree, children = _cluster_tree.split(new.tree, leaf, means, own, new.round - 1)
+        means = {part: self._mean(seen.of(part)) for part in found.note.parts}
+        if seen is not own:  # parts differ from the group's model as their means do from that of all
+            since = trained.model - model - self._mean(seen)
+            means = {part: mean + since for part, mean in means.items()}
+        tree, children = _cluster_tree.split(new.tree, replace(leaf, model=model), means, seen, begun)
         note = _cluster_tree.placed(found.note, leaf, children)
         late = set(leaf.clients) - {c for part in means for c in part}
         return replace(

@@ -18,7 +18,7 @@ from coterie.core import Assignment, Candidate, Client, Held, Note, Plan, Positi
 from coterie.engines.flower import boundary_check, messages
 from coterie.engines.flower.messages import ARRAYS, CONFIG, KEPT, LARGEST, METRICS, PERSONAL, Order, Unfit
 from coterie.engines.flower.nodes import BEHIND, Kind, Nodes, Post, Present, Waiting, gone
-from coterie.engines.rounds import Clock, needed, products, together
+from coterie.engines.rounds import Clock, needed, products, second_halves, together
 from coterie.robust import Robust, lengths
 from coterie.settings import SettingError
 
@@ -594,6 +594,7 @@ def gathered(
         refused={**refused, **limited.refused},
         updates=torch.stack([_mean(rows[c], size) for c in taken]) if any(rows.values()) else None,
         halves=products(plan, {c: rows[c] for c in taken if plan.tasks[c].halves}, taken),
+        second_halves=second_halves({c: each[1] for c, each in rows.items() if plan.second_halves and len(each) == 2}, taken),
     )
     return needed(plan, stated if taken else replace(stated, updates=torch.empty(0, size)))
 
