@@ -115,7 +115,7 @@ def tight(found: Any, expected: Any) -> None:
 def agree(found: Replies, expected: Replies) -> None:
     assert (found.clients, found.chosen) == (expected.clients, expected.chosen)
     assert dict(found.refused) == dict(expected.refused)
-    for name in ("examples", "losses", "accuracies", "means", "heard", "gram", "updates", "halves"):
+    for name in ("examples", "losses", "accuracies", "means", "heard", "gram", "updates", "halves", "second_halves"):
         one, other = getattr(found, name), getattr(expected, name)
         assert (one is None) == (other is None)
         if other is not None:
@@ -240,7 +240,7 @@ def race(exchange: int, models: Tensor) -> Plan:
         shared=all_do(replace(task, personal=PERSONAL["own"]), models, need="mean"),
         mixed=all_do(replace(task, offered=(1,), personal=PERSONAL["mixture"]), models, IDS[1:], need="gram"),
     )
-    return of_parts(outer=inner, halves=all_do(replace(task, halves=True), models.flip(0), IDS[:3]))
+    return of_parts(outer=inner, halves=all_do(replace(task, halves=True), models.flip(0), IDS[:3], second_halves=True))
 
 
 @pytest.mark.parametrize("part", ["", "outer/shared", "outer/mixed", "halves"])

@@ -12,7 +12,21 @@ from torch import Tensor
 
 from coterie import training
 from coterie.boundary import Boundary
-from coterie.core import Assignment, Cohort, Federation, Note, Personal, Plan, Replies, Task, Training, average, state, weights
+from coterie.core import (
+    Assignment,
+    Cohort,
+    Federation,
+    Need,
+    Note,
+    Personal,
+    Plan,
+    Replies,
+    Task,
+    Training,
+    average,
+    state,
+    weights,
+)
 from coterie.data.world import Attendance, Split, World
 from coterie.engines import rounds as inprocess
 from coterie.models.layout import Layout
@@ -31,6 +45,7 @@ class Seen:
     halves: Any = None
     heard: tuple[int, ...] = ()
     updates: Any = None
+    second_halves: Any = None
     notes: tuple[Note, ...] = ()
 
 
@@ -47,12 +62,20 @@ class Probing:
 
     def plan(self, state: Seen, cohort: Cohort) -> Plan:
         tasks = {c: Task(offered=(0,), halves=c not in self.spared, keep=self.keep) for c in cohort.present}
-        return Plan(models=state.model[None], tasks=tasks, need="mean" if self.sketch else "rows", sketch=self.sketch)
+        need: Need = "mean" if self.sketch else "rows"
+        return Plan(models=state.model[None], tasks=tasks, need=need, sketch=self.sketch, second_halves=not self.sketch)
 
     def step(self, state: Seen, replies: Replies) -> Seen:
         mean = replies.means[0] if replies.means is not None else average(replies.updates, weights(replies, "data"))  # type: ignore[arg-type]
         updates = None if replies.updates is None else replies.updates.clone()
-        return replace(state, model=state.model + mean, halves=replies.halves, heard=replies.clients, updates=updates)
+        return replace(
+            state,
+            model=state.model + mean,
+            halves=replies.halves,
+            heard=replies.clients,
+            updates=updates,
+            second_halves=replies.second_halves,
+        )
 
     def assignment(self, state: Seen) -> Assignment:
         return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=(state.clients,))
@@ -93,6 +116,7 @@ def test_halves_are_two_updates_from_disjoint_halves_and_their_mean_is_the_updat
     rows = torch.stack([pair[half] for half in (0, 1) for pair in pairs]).double()
     np.testing.assert_allclose(found.halves, (rows @ rows.T).numpy(), rtol=1e-5, atol=1e-8)
     torch.testing.assert_close(found.updates, torch.stack([(a + b) / 2 for a, b in pairs]))
+    torch.testing.assert_close(found.second_halves, torch.stack([b for _, b in pairs]))
 
 
 def test_the_two_halves_share_no_example_and_leave_out_one_at_most() -> None:
@@ -124,6 +148,7 @@ def test_who_is_not_asked_for_halves_has_none() -> None:
     missing = np.isnan(found.halves)
     assert missing[[1, 5]].all()
     assert missing[:, [1, 5]].all()
+    assert found.second_halves.isnan().all(1).tolist() == [False, True, False, False]
     rest = [0, 2, 3, 4, 6, 7]
     whole = played(Probing(), tried, 1)[0].position.state.halves
     np.testing.assert_allclose(found.halves[np.ix_(rest, rest)], whole[np.ix_(rest, rest)], atol=1e-7)
@@ -214,6 +239,7 @@ def test_where_nobody_can_be_halved_there_are_no_halves() -> None:
     tried = world(IDS, sizes=[1] * 4)
     found = played(Probing(), tried, 1)[0]
     assert found.position.state.halves is None
+    assert found.position.state.second_halves is None
     torch.testing.assert_close(found.assignment.models, played(Probing(spared=IDS), tried, 1)[0].assignment.models)
 
 

@@ -1,4 +1,4 @@
-"""Auto: clients that leave or are silent, tiny federations and clients, held-out examples, another start; and the command line."""
+"""Auto: clients that leave or are silent, tiny federations and clients, held-out data, another start; and the command line."""
 
 from __future__ import annotations
 

@@ -431,3 +431,140 @@ def test_groups_of_which_few_answer_do_not_merge() -> None:
     few = evidence(np.zeros((4, D)), 2, (*CLIENTS[:2], *CLIENTS[8:10]))
     new, merged, _ = reviewed(1e-4, groups, asked(few), {})
     assert (len(new), merged) == (2, {})
+
+
+# -- probes of several rounds, where few clients answer ----------------------------------------------------------------------
+
+TEN = tuple(range(10))
+
+
+def federation_of(clients: tuple[int, ...], size: int = D) -> Federation:
+    return Federation(clients=clients, draw=lambda i: torch.zeros(size), columns={"all": (0, size)})
+
+
+def halved(clients: tuple[int, ...], signal: np.ndarray, seed: int, whole: tuple[int, ...] = ()) -> Replies:
+    """Replies with the updates of both halves; clients in ``whole`` have too few examples for halves."""
+    a, b = (signal + np.random.default_rng(seed).normal(size=(2, *signal.shape))).astype(np.float32)
+    products, out = halves_gram(a, b), [i for i, client in enumerate(clients) if client in whole]
+    both = [*out, *(len(clients) + i for i in out)]
+    products[both] = products[:, both] = np.nan
+    b[out] = np.nan
+    updates = torch.from_numpy(np.where(np.isnan(b), a, (a + b) / 2)).float()
+    examples = np.full(len(clients), 20)
+    return Replies(
+        clients=clients, examples=examples, updates=updates, halves=products, second_halves=torch.from_numpy(b).float()
+    )
+
+
+def some(replies: Replies, *clients: int) -> Replies:
+    return replies.of(clients)
+
+
+def silent_start(method: SplitHalf, clients: tuple[int, ...] = TEN) -> SplitHalfState:
+    """The state before the first probe, after a round in which three clients answered."""
+    state = method.init(federation_of(clients))
+    return method.step(state, Replies(clients=clients[:3], examples=np.full(3, 20), updates=torch.zeros(3, D)))
+
+
+def test_a_probe_of_few_answers_lasts_until_most_have_answered() -> None:
+    method, cohort = SplitHalf(), Cohort(present=TEN, exchange=1, seed=0)
+    state, all_ = silent_start(method), halved(TEN, signals(np.arange(10) % 2), 1)
+    plan = method.plan(state, cohort)
+    assert plan.second_halves
+    assert {task.halves for task in plan.tasks.values()} == {True}
+    state = method.step(state, some(all_, 0, 1, 2))
+    assert not state.notes
+    state = method.step(state, some(all_, 3, 4, 5))
+    plan = method.plan(state, cohort)
+    began = state.watched[0].gathered
+    assert began is not None
+    assert began.heard == (0, 1, 2, 3, 4, 5)
+    torch.testing.assert_close(plan.models[1], torch.zeros(D))  # the model of the probe, not that of the group
+    for client, task in plan.tasks.items():
+        assert (task.halves, task.offered) == ((False, (0,)) if client < 6 else (True, (1,)))
+    assert {task.lr_round for client, task in plan.tasks.items() if client >= 6} == {1}
+    state = method.step(state, some(all_, 1, 6, 7))
+    (note,) = state.notes
+    assert note.kind == "hold"
+    assert note.numbers["heard"] == 8
+    assert state.watched[0].gathered is None
+
+
+def test_replies_of_several_rounds_are_those_of_one() -> None:
+    method, all_ = SplitHalf(), halved(TEN, signals(np.arange(10) % 2), 1)
+    state = silent_start(method)
+    for few in ((4, 9), (0, 1), (0, 2, 3, 4), (5, 8)):
+        state = method.step(state, some(all_, *few))
+    whole = method.step(silent_start(method), some(all_, 0, 1, 2, 3, 4, 5, 8, 9))
+    found, expected = state.watched[0].evidence, whole.watched[0].evidence
+    assert found is not None
+    assert expected is not None
+    assert found.clients == expected.clients == (0, 1, 2, 3, 4, 5, 8, 9)
+    np.testing.assert_allclose(found.products, expected.products, rtol=1e-4, atol=1e-3)
+
+
+def test_parts_of_a_probe_of_several_rounds_differ_as_their_means() -> None:
+    method, groups = SplitHalf(), np.arange(10) % 2
+    signal = signals(groups)
+    state = silent_start(method)
+    for seed in (1, 2):
+        all_ = halved(TEN, signal, seed)
+        for few in (TEN[:4], TEN[4:7], TEN[7:9]):
+            state = method.step(state, some(all_, *few))
+    (note,) = state.notes
+    assert note.parts == ((0, 2, 4, 6, 8), (1, 3, 5, 7))
+    one, other = (leaf.model for leaf in state.leaves)
+    means = [all_.of(part).all_updates.mean(0) for part in note.parts]
+    torch.testing.assert_close(one - other, means[0] - means[1], rtol=1e-4, atol=1e-4)
+    assert state.walkers == {9: 0}
+    first, second = state.tree.children(0)
+    assert first.heard + second.heard == (0, 2, 4, 6, 8, 1, 3, 5, 7)
+
+
+def test_a_late_client_counts_with_the_model_that_it_came_to() -> None:
+    method = SplitHalf()
+    state = silent_start(method)
+    state = method.step(state, halved((0, 1), np.full((2, D), 4.0), 1))
+    moved = state.leaves[0].model
+    late, usual = halved((2,), np.full((1, D), 4.0), 2), torch.full((1, D), 3.0)
+    both = replace(
+        halved((0, 2), np.zeros((2, D)), 3), updates=torch.cat([usual, late.all_updates]), halves=np.full((4, 4), np.nan)
+    )
+    new = method.step(state, both).leaves[0].model
+    torch.testing.assert_close(new, ((moved + usual[0]) + late.all_updates[0]) / 2)
+
+
+def test_a_probe_ends_whoever_answers() -> None:
+    method, all_ = SplitHalf(), halved(TEN, np.zeros((10, D)), 1, whole=(1,))
+    state, rounds = silent_start(method), 0
+    while not state.notes:
+        state, rounds = method.step(state, some(all_, 0, 1, 2)), rounds + 1
+        assert rounds < 20
+    assert rounds == 12
+    (note,) = state.notes
+    assert (note.kind, note.numbers["heard"]) == ("keep", 2)
+
+
+def test_who_leaves_takes_its_replies_along() -> None:
+    method, all_ = SplitHalf(), halved(TEN, np.zeros((10, D)), 1, whole=(2,))
+    state = method.step(silent_start(method), some(all_, 0, 1, 2, 5))
+    left = method.retire(state, (1, 2, 7)).watched[0].gathered
+    assert left is not None
+    assert (left.heard, left.clients) == ((0, 5), (0, 5))
+    torch.testing.assert_close(left.updates, all_.of((0, 5)).all_updates)
+
+
+def test_enough_answers_in_a_round_need_no_second() -> None:
+    """Of a hundred clients thirty are many, though few of them."""
+    method, clients = SplitHalf(), tuple(range(100))
+    state = replace(silent_start(method, clients), answered=0.3)
+    plan = method.plan(state, Cohort(present=clients, exchange=1, seed=0))
+    assert not plan.second_halves
+    assert method.plan(replace(state, answered=0.29), Cohort(present=clients, exchange=1, seed=0)).second_halves
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", ["label-permutation", "class-groups"])
+def test_it_finds_groups_if_three_in_ten_answer(shift: str) -> None:
+    world = digits(shift, silent=0.7, patience=1000)
+    assert played(SplitHalf(), world, 40)[-1].assignment.groups == world.truth
