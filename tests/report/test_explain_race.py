@@ -32,7 +32,7 @@ def test_only_the_lead_changes_the_groups(run: Path) -> None:
     served = {line["round"]: len(line["groups"]) for line in lines}
     assert (served[3], served[4]) == (1, 4)
     early = [note for line in lines[:3] for note in line["notes"]]
-    assert {"arm", "arms"} <= {note["kind"] for note in early} <= {"arm", "arms", "tune", "keep", "hold"}
+    assert {"arm"} <= {note["kind"] for note in early} <= {"arm", "tune", "keep", "hold"}
     assert not any(note["parts"] for note in early)
     assert "not in use" in next(note["text"] for note in early if note["kind"] == "arm")
 
@@ -51,16 +51,12 @@ def test_the_lead_has_its_numbers_and_how_its_groups_were_found(run: Path) -> No
 
 
 def test_what_was_chosen_when_on_which_numbers_and_at_which_cost(run: Path) -> None:
-    arms, drop, tune = explain(run)["choices"]
-    assert (arms["kind"], arms["round"]) == ("arms", 3)
-    assert arms["text"].startswith("clients stop training groups (hcct): 100% of them answered in the first 3 rounds")
-    assert [(one["setting"], one["value"], one["bound"]) for one in arms["criteria"]] == [("few", 1.0, 0.5)]
+    drop, tune = explain(run)["choices"]
     assert (drop["kind"], drop["round"]) == ("drop", 6)
     assert drop["text"].startswith("clients stop training one model (fedavg): held-out loss with it is higher by")
-    spent = [note["numbers"]["models trained for it"] for note in (arms, drop)]
-    assert spent == [60.0, 60.0]  # hcct in rounds 1 to 3, and fedavg alone in rounds 4 to 6
-    assert drop["numbers"]["share of the models trained"] == pytest.approx(60 / (60 + 60 + 120))
-    assert "at most 25% of the models that clients have trained were for it" in drop["text"]
+    assert drop["numbers"]["models trained for it"] == 60.0  # alone in rounds 4 to 6
+    assert drop["numbers"]["share of the models trained"] == pytest.approx(60 / (60 + 120))
+    assert "at most 33% of the models that clients have trained were for it" in drop["text"]
     assert tune["kind"] == "tune"
 
 
@@ -76,6 +72,6 @@ def test_a_client_is_told_which_model_serves_it(run: Path) -> None:
 def test_the_words_name_methods_that_users_know(run: Path) -> None:
     text = words(run, width=10_000)
     assert "tuned-" not in text
-    assert "WHICH MODELS WERE TRAINED AND SERVED\n  Round 3: clients stop training groups (hcct)" in text
+    assert "WHICH MODELS WERE TRAINED AND SERVED\n  Round 6: clients stop training one model (fedavg)" in text
     assert "no reason was recorded" not in text
     assert reason(Record(run).shown()[1]).startswith("Round 4: The clients are now served by groups (split-half)")

@@ -192,8 +192,9 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
     if cls is None:
         raise UnknownClassError(f"the checkpoint holds a {kind}, which this version of Coterie does not know")
     fields = {k: decode(v, get) for k, v in value["fields"].items()}
-    strange = set(fields) ^ {f.name for f in dataclasses.fields(cls) if f.init}
-    if strange:
+    known = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    needed = {n for n, f in known.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING}
+    if strange := (fields.keys() - known) | (needed - fields.keys()):  # later versions add fields with defaults
         differs = sorted(strange)[0]
         raise UnknownClassError(f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs")
     hints = _hints(kind)
