@@ -15,9 +15,9 @@ from coterie.cli import main
 from coterie.randomness import seeded
 
 NAMES = sorted(path.stem for path in PROBLEMS.glob("*.py"))
-ROUNDS = {"regression": 8, "multi_label": 8, "rare_labels": 8, "language_model": 10}
+ROUNDS = {"regression": 8, "multi_label": 8, "rare_labels": 8}
 """Problems for the quick tests, and the rounds in which the groups are found."""
-SLOW = {"forecasting": 20, "masks": 10, "lora": 12, "sequences": 12}
+SLOW = {"language_model": 10, "forecasting": 20, "masks": 10, "lora": 12, "sequences": 12}
 
 
 @pytest.fixture(autouse=True)

@@ -275,7 +275,7 @@ class Race:
                 found = self._compared(state, one, other)
                 if found is not None:
                     notes.append(found[1])
-                    state = replace(without_arm(state, found[0]), decided=tuple(sorted(self.assignment(state).row)))
+                    state = replace(_without(state, found[0]), decided=tuple(sorted(self.assignment(state).row)))
         leader = ahead(state)
         if leader != before:
             parts = self.named[leader].assignment(state.arms[leader]).groups
@@ -460,7 +460,7 @@ def _history(state: RaceState, one: str, other: str) -> tuple[Difference, ...]:
     return state.past.get(f"{one} {other}") or state.past.get(f"{other} {one}") or ()
 
 
-def without_arm(state: RaceState, name: str) -> RaceState:
+def _without(state: RaceState, name: str) -> RaceState:
     """Return the state without an arm."""
     rest = lambda values: {key: value for key, value in values.items() if name not in key.split(" ")}  # noqa: E731
     new = replace(
@@ -590,7 +590,7 @@ def _drop(
     criterion: Criterion,
 ) -> Note:
     """The note that an arm ends; it and the one that stays are ``called`` so. ``sign`` 1: the simpler one ends."""
-    paid, spent = cost(state, name)
+    paid, spent = _cost(state, name)
     now, doubled = history[-1], 2 * history[-1].round - history[0].round + 1
     numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **spent, **_numbers(state)}
     text = (
@@ -604,7 +604,7 @@ def _by(difference: float) -> str:
     return f"lower by {difference:.3g}" if difference > 0 else f"higher by {-difference:.3g}"
 
 
-def cost(state: RaceState, name: str) -> tuple[str, dict[str, float]]:
+def _cost(state: RaceState, name: str) -> tuple[str, dict[str, float]]:
     """Return what an arm has cost, as the end of a sentence and as numbers; models trained for two arms count in full."""
     models = state.spent.get(name, 0)
     share = models / max(sum(state.spent.values()), 1)

@@ -262,27 +262,17 @@ class SplitHalf:
 
     def plan(self, state: SplitHalfState, cohort: Cohort) -> Plan:
         columns = slice(0, state.tree.parameters)
-        probe = Task(offered=(0,), halves=True, training=self._probing(state))
         if state.reviewing:
             present = set(cohort.present)
             members = [c for leaf in state.leaves for c in leaf.clients if c in present]
-            tasks = dict.fromkeys(sorted(members), probe)
+            tasks = dict.fromkeys(sorted(members), Task(offered=(0,), halves=True, training=self._probing(state)))
             return Plan(models=middle(state.leaves)[None], tasks=tasks, need="mean", columns=columns, ends_round=False)
         models, tasks = [leaf.model for leaf in state.leaves], {}
-        seconds = False
         for row, leaf in enumerate(state.leaves):
-            if not leaf.clients:
-                continue
-            begun = state.watched[leaf.node].gathered
-            probes = begun is None and self.probes(state, leaf)  # asks all members: too few would not separate groups
-            task = replace(probe, offered=(row,)) if probes else Task(offered=(row,))
-            tasks.update(dict.fromkeys(cohort.sample(leaf.clients, 1.0 if probes else self.fraction), task))
-            seconds = seconds or self._lasts(state, leaf)
-            if begun is not None:
-                again = Task(offered=(len(models),), halves=True, training=replace(state.training, steps=begun.steps))
-                late = (set(cohort.present) & set(leaf.clients)) - set(begun.heard)
-                tasks.update(dict.fromkeys(sorted(late), replace(again, lr_round=begun.round)))
-                models.append(begun.model)
+            if leaf.clients:
+                tasks.update(self._asked(state, leaf, row, len(models), cohort))
+                begun = state.watched[leaf.node].gathered
+                models += [] if begun is None else [begun.model]
         more, walks = _cluster_tree.tasks(state.tree, state.walkers, cohort.present, len(models), halves=True)
         for client, task in walks.items():  # as many steps as the node's clients made when it was split
             steps = state.probed[state.walkers[client]].steps
@@ -293,8 +283,22 @@ class SplitHalf:
             need="rows",
             columns=columns,
             weighting=self.weighting,
-            second_halves=seconds,
+            second_halves=any(self._lasts(state, leaf) for leaf in state.leaves if leaf.clients),
         )
+
+    def _asked(self, state: SplitHalfState, leaf: Leaf, row: int, earlier: int, cohort: Cohort) -> dict[Client, Task]:
+        """The tasks of a leaf's clients; its model is in ``row``, that of a probe which has begun before in ``earlier``."""
+        begun = state.watched[leaf.node].gathered
+        if begun is None and self.probes(state, leaf):  # asks all members: too few would not separate groups
+            task = Task(offered=(row,), halves=True, training=self._probing(state))
+            return dict.fromkeys(cohort.sample(leaf.clients, 1.0), task)
+        tasks = dict.fromkeys(cohort.sample(leaf.clients, self.fraction), Task(offered=(row,)))
+        if begun is not None:
+            same = replace(state.training, steps=begun.steps)
+            task = Task(offered=(earlier,), halves=True, training=same, lr_round=begun.round)
+            late = (set(cohort.present) & set(leaf.clients)) - set(begun.heard)
+            tasks.update(dict.fromkeys(sorted(late), task))
+        return tasks
 
     def probes(self, state: SplitHalfState, leaf: Leaf) -> bool:
         """Return whether a leaf probes in the next round."""
