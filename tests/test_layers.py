@@ -18,6 +18,7 @@ ORDER = [
     "notebook",
     "files",
     "randomness",
+    "masks",
     "clustering",
     "core",
     "models",

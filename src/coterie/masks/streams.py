@@ -1,0 +1,89 @@
+"""Keys that two clients have in common, and the masks made of them: X25519, HKDF, ChaCha20.
+
+All from the `cryptography` package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from coterie.masks.fixed import WORD
+
+KEY = 32
+"""Bytes of a key, private or public, and of the seed of a mask."""
+
+
+@dataclass(frozen=True, repr=False)
+class KeyPair:
+    """A private key of X25519 and its public key."""
+
+    private: X25519PrivateKey
+
+    @classmethod
+    def new(cls) -> KeyPair:
+        """Draw a new private key."""
+        return cls(X25519PrivateKey.generate())
+
+    @classmethod
+    def of(cls, private: bytes) -> KeyPair:
+        """Return the pair of a private key."""
+        return cls(X25519PrivateKey.from_private_bytes(private))
+
+    @property
+    def secret(self) -> bytes:
+        """The private key."""
+        return self.private.private_bytes_raw()
+
+    @property
+    def public(self) -> bytes:
+        """The public key."""
+        return self.private.public_key().public_bytes_raw()
+
+    def agree(self, public: bytes, purpose: bytes) -> bytes:
+        """Return the key of 32 bytes that this pair has in common with another one.
+
+        Args:
+            public: The other public key.
+            purpose: What the key is for, and for which sum; the same for both. Other purposes give unrelated keys.
+
+        Raises:
+            ValueError: The public key has another length, or is of a kind that gives the same key to all.
+        """
+        common = self.private.exchange(X25519PublicKey.from_public_bytes(public))
+        return HKDF(algorithm=hashes.SHA256(), length=KEY, salt=None, info=purpose).derive(common)
+
+
+def mask(seed: bytes, size: int) -> np.ndarray:
+    """Return a mask: ``size`` integers modulo 2³² from ChaCha20's key stream.
+
+    Args:
+        seed: 32 bytes, used for one mask only.
+        size: d, the number of integers.
+    """
+    stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(WORD.itemsize * size))
+    return np.frombuffer(stream, dtype=WORD)
+
+
+def sealed(key: bytes, text: bytes, about: bytes) -> bytes:
+    """Return a text encrypted and authenticated with a key that is used for this text only."""
+    return ChaCha20Poly1305(key).encrypt(bytes(12), text, about)
+
+
+def opened(key: bytes, sealed: bytes, about: bytes) -> bytes:
+    """Return the text that :func:`sealed` encrypted.
+
+    Raises:
+        ValueError: It was changed, or made with another key or ``about`` something else.
+    """
+    try:
+        return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, about)
+    except InvalidTag:
+        raise ValueError("it was changed on its way, or is meant for another client or another sum") from None
