@@ -7,7 +7,7 @@ J. Bell, K. Bonawitz, A. Gascón, T. Lepoint, M. Raykova, "Secure Single-Server 
 from __future__ import annotations
 
 import bisect
-import random
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -57,7 +57,7 @@ class Graph:
         if k >= len(ids) - 1:
             neighbours = {client: tuple(other for other in ids if other != client) for client in ids}
         else:
-            ring = random.SystemRandom().sample(ids, len(ids))
+            ring = secrets.SystemRandom().sample(ids, len(ids))
             steps = [step for near in range(1, k // 2 + 1) for step in (-near, near)]
             neighbours = {c: tuple(sorted(ring[(i + step) % len(ring)] for step in steps)) for i, c in enumerate(ring)}
         return cls(neighbours, threshold(min(k, len(ids) - 1)))
