@@ -67,7 +67,7 @@ def imported() -> frozenset[tuple[str, str]]:
 
 
 HOME = {
-    "engines/flower/": "flower", "tracking/": "track", "report/figures/": "report", "notebook/": "notebook",
+    "engines/flower/": "flower", "masks/": "masks", "tracking/": "track", "report/figures/": "report", "notebook/": "notebook",
     "data/datasets.py": "hub", "data/tables.py": "tables", "data/pictures.py": "images", "boundary/privacy.py": "dp",
 }  # fmt: skip
 """Where an extra is used -> its name."""
