@@ -344,7 +344,7 @@ def test_no_method_loses_accuracy_to_one_hostile_client(name: str) -> None:
         return sum(influence.honest_accuracy(name, kind, 40, seed) for seed in seeds) / len(seeds)
 
     calm = accuracy("none")
-    for kind in ("sign-flip", "scale", "examples", "little-is-enough"):  # make attack tries all of them
+    for kind in ("sign-flip", "little-is-enough"):  # within all bounds; the quick tests and make attack try others
         assert accuracy(kind) >= calm - 0.03, kind  # docs/adversaries.md has the means of several seeds
 
 

@@ -52,9 +52,9 @@ def test_no_reply_of_the_campaign_stops_anybody(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_replies_stop_nobody(tmp_path: Path) -> None:
+def test_thousands_of_replies_stop_nobody(tmp_path: Path) -> None:
     stream, first, failures = hostile.attempts(random.Random(17), tmp_path), hostile.SENT[0], []
-    while hostile.SENT[0] - first < 10_000:
+    while hostile.SENT[0] - first < 4_000:
         one = next(stream)
         if why := one.failure():
             failures.append(f"{one.name}: {why}")
