@@ -212,15 +212,34 @@ def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | Non
     """
     observed, expected = float((weights * h.mean).sum()), float(np.diagonal(weights) @ np.diagonal(h.noise))
     nothing = ROUNDING * len(h.noise) * float(np.abs(np.diagonal(weights)).max()) * float(np.diagonal(h.mean).max())
+    share = max(noise.share, LEAST)
+    bias = 1 + (2 if level is None else 1) * share
+    level = np.diagonal(h.noise) if level is None else level
+    squares = float((level**2).mean())
+    shrink = max(1 / bias, float(level.mean()) ** 2 / squares) if squares > 0 else 1.0
+    own = shrink * float(np.diagonal(weights) ** 2 @ level**2)
+    pairs = float(level @ (weights**2 - np.diag(np.diagonal(weights) ** 2)) @ level)
+    return compared(observed, expected, own, pairs, noise, nothing)
+
+
+def compared(observed: float, expected: float, own: float, pairs: float, noise: Noise, nothing: float) -> Excess:
+    """Compare a sum of squares X with its average under noise alone, Y, both with variances as in :func:`excess`.
+
+    Args:
+        observed: X.
+        expected: Y.
+        own: ``Σ_i W_ii² l_i²``.
+        pairs: The same sum over pairs ``i ≠ j``.
+        noise: The effective dimension.
+        nothing: Sums up to this are rounding errors.
+
+    Returns:
+        The result of the test.
+    """
     if expected <= nothing:  # without noise, any difference counts
         value = observed if observed > nothing else 0.0
         return Excess(value, 0.0, math.inf if value else 0.0, 0.0 if value else 1.0)
     share = max(noise.share, LEAST)
-    bias = 1 + (2 if level is None else 1) * share
-    level = np.diagonal(h.noise) if level is None else level
-    shrink = max(1 / bias, float(level.mean()) ** 2 / float((level**2).mean()))
-    own = shrink * float(np.diagonal(weights) ** 2 @ level**2)
-    pairs = float(level @ (weights**2 - np.diag(np.diagonal(weights) ** 2)) @ level)
     of_observed, of_expected = 2 * share * (own + pairs), 2 * share * own
     sd = math.sqrt(of_observed + of_expected)
     value = observed - expected

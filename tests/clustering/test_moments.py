@@ -1,0 +1,106 @@
+"""The split-half test from sums over clients: its statistics are those of the Gram matrix, and it keeps its level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.clustering import congruence, halves_gram
+from coterie.clustering.moments import Moments, axis, congruence_from_sums, histogram_cut, length
+
+
+def rows(seed: int, n: int, k: int, groups: int = 1, size: float = 0.0, levels: np.ndarray | float = 1.0) -> np.ndarray:
+    """Halves ``(2, n, k)`` of clients in groups, client i in group ``i % groups``."""
+    draw = np.random.default_rng(seed)
+    signal = size * draw.normal(size=(groups, k))[np.arange(n) % groups]
+    return signal + np.sqrt(np.broadcast_to(levels, n))[:, None] * draw.normal(size=(2, n, k))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 99))
+def test_vectors_of_clients_add_up_to_the_sums_of_their_group(n: int, k: int, seed: int) -> None:
+    a, b = rows(seed, n, k)
+    vectors = [Moments.of(a[i : i + 1], b[i : i + 1]).vector() for i in range(n)]
+    assert {len(one) for one in vectors} == {length(k)}
+    found, whole = Moments.from_vector(np.sum(vectors, axis=0), k), Moments.of(a, b)
+    for name in ("count", "total", "products", "noise", "fourth"):
+        np.testing.assert_allclose(getattr(found, name), getattr(whole, name), rtol=1e-10, atol=1e-10)
+    mean = (a + b) / 2
+    np.testing.assert_allclose(whole.scatter, (mean - mean.mean(0)).T @ (mean - mean.mean(0)), atol=1e-10)
+
+
+def test_a_vector_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="sums of sketches of 3 numbers have 17 numbers, got 4"):
+        Moments.from_vector(np.zeros(4), 3)
+
+
+@pytest.mark.parametrize("n", [2, 5, 20])
+@pytest.mark.parametrize("size", [0.0, 0.5])
+def test_the_spread_is_that_of_the_gram_matrix(n: int, size: float) -> None:
+    a, b = rows(3, n, 60, groups=2, size=size)
+    found, other = congruence_from_sums(Moments.of(a, b)), congruence(halves_gram(a, b))
+    assert found.clients == other.clients
+    assert found.spread == pytest.approx(other.spread)
+    assert found.dimension == pytest.approx(other.dimension, rel=0.2)  # that is the smaller one of two estimates
+    assert found.z == pytest.approx(other.z, rel=0.2, abs=0.1)
+
+
+def test_a_linear_map_for_all_clients_changes_no_decision() -> None:
+    """A sketch of signals that are the same is the same; of those that differ it differs."""
+    table = np.random.default_rng(1).normal(size=(900, 64))
+    alike, apart = rows(2, 20, 900), rows(2, 20, 900, groups=4, size=0.8)
+    assert congruence_from_sums(Moments.of(*(alike @ table))).p > 0.01
+    assert congruence_from_sums(Moments.of(*(apart @ table))).p < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "levels"), [(2, 20, 1.0), (4, 50, 1.0), (20, 64, 1.0), (20, 50, 1 / np.linspace(1 / 3, 2, 20))], ids=str
+)
+def test_false_alarms(n: int, k: int, levels: np.ndarray | float) -> None:
+    draws = 2000
+    ps = np.array([congruence_from_sums(Moments.of(*rows(1000 + i, n, k, levels=levels))).p for i in range(draws)])
+    for level in (0.05, 0.01, 0.001):
+        assert (ps < level).mean() <= 1.5 * level + 3 * np.sqrt(level / draws)
+    assert (ps < 0.5).mean() == pytest.approx(0.5, abs=0.06)
+
+
+def test_without_noise_any_difference_counts_and_none_is_none() -> None:
+    same, other = np.ones((5, 3)), np.arange(15.0).reshape(5, 3)
+    assert congruence_from_sums(Moments.of(same, same)).p == 1.0
+    assert congruence_from_sums(Moments.of(other, other)).p == 0.0
+    assert congruence_from_sums(Moments.of(other[:1], other[:1] + 1)).p == 1.0
+
+
+def test_the_axis_is_that_between_two_groups_whatever_the_noise() -> None:
+    """Noise is greatest in the first direction, groups differ along the last."""
+    draw = np.random.default_rng(0)
+    scale = np.array([6.0, *[1.0] * 18, 1.0])
+    signal = np.zeros((200, 20))
+    signal[::2, -1] = 3.0
+    v = axis(Moments.of(*(signal + scale * draw.normal(size=(2, 200, 20)))))
+    assert abs(v[-1]) > 0.9
+    assert np.linalg.norm(v) == pytest.approx(1)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8))
+def test_the_cut_has_the_least_variance_within(counts: list[int]) -> None:
+    places = np.repeat(np.arange(len(counts)), counts).astype(float)
+
+    def within(cut: int) -> float:
+        sides = places[places < cut], places[places >= cut]
+        return sum(float(((side - side.mean()) ** 2).sum()) for side in sides if len(side))
+
+    found = histogram_cut(np.array(counts))
+    cuts = [cut for cut in range(1, len(counts)) if 0 < (places < cut).sum() < len(places)]
+    if not cuts:
+        assert found is None
+    else:
+        assert found in cuts
+        assert within(found) == pytest.approx(min(map(within, cuts)), abs=1e-9)
+
+
+def test_bins_that_noise_made_negative_have_no_clients() -> None:
+    assert histogram_cut(np.array([5.0, -2.0, 0.0, 6.0])) in (1, 2, 3)
+    assert histogram_cut(np.array([5.0, -2.0])) is None
