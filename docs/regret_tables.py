@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ sys.path.append(str(BENCHMARKS))
 
 from study import regret_summary  # noqa: E402
 from study.frozen import frozen  # noqa: E402
-from study.regret_summary import Row  # noqa: E402
+from study.regret_summary import Row, Runs  # noqa: E402
 from study.regret_worlds import KINDS, SIZES  # noqa: E402
 
 REGRET = BENCHMARKS / "results" / "regret.jsonl"
@@ -53,14 +54,63 @@ def regret(what: str, answers: str, *sizes: str) -> str:
 
 
 def choices() -> str:
-    """What the judged method chose at last in each world, and in how many runs."""
+    """What served the clients at the end of the judged method's runs in each world, and which it had given up."""
     lines = []
     for world, runs in regret_summary.by_world(rows()).items():
-        last = [own["chosen"][-1] for own in runs.get(JUDGED, {}).values() if own["chosen"]]
-        texts = [f"{text} ({last.count(text)})" if len(last) > 1 else text for text in dict.fromkeys(last)]
-        if last:
-            lines.append((regret_summary.named(world), "; ".join(texts)))
-    return table(("world", "chosen"), lines) if lines else f"Not measured yet: `{COMMAND}` does it.\n"
+        own = [row["chosen"] for row in runs.get(JUDGED, {}).values()]
+        ends = [_last(each, "lead", "one model (fedavg)") for each in own], [_last(each, "drop", "none") for each in own]
+        if own:
+            lines.append((regret_summary.named(world), *map(_counted, ends)))
+    head = ("world", "served the clients at the end", "was no longer trained")
+    return table(head, lines) if lines else f"Not measured yet: `{COMMAND}` does it.\n"
 
 
-PARTS: Mapping[str, Callable[..., str]] = {"regret": regret, "regret-choices": choices}
+def _last(chosen: list[list[str]], kind: str, otherwise: str) -> str:
+    return next((what for found, what in reversed(chosen) if found == kind), otherwise)
+
+
+def _counted(ends: list[str]) -> str:
+    return ", ".join(f"{end}: {ends.count(end)}" for end in sorted(set(ends), key=lambda end: (-ends.count(end), end)))
+
+
+def found() -> str:
+    """The numbers of the judged method in sentences, by how many clients answer."""
+    sentences = []
+    for words, share in (("If all clients answer", 1.0), ("If three in ten answer", 0.3)):
+        worlds = regret_summary.by_world(row for row in rows() if row["participation"] == share)
+        lacks = [one.regret for runs in worlds.values() if (one := regret_summary.regret(runs, JUDGED))]
+        if lacks:
+            text = f"- **{words}**, {_lacking(lacks)} {_harmed(list(worlds.values()))} {_paid(list(worlds.values()))}"
+            sentences.append(textwrap.fill(text, 125, subsequent_indent="  ") + "\n")
+    return "".join(sentences) or f"Not measured yet: `{COMMAND}` does it.\n"
+
+
+def _lacking(lacks: list[float]) -> str:
+    close = sum(one <= regret_summary.CLOSE for one in lacks)
+    return (
+        f"the default lacks {sum(lacks) / len(lacks):.4f} on average to the best method of each of {len(lacks)} worlds, "
+        f"{max(lacks):.3f} at most, and no more than {regret_summary.CLOSE:g} in {close} of them."
+    )
+
+
+def _harmed(worlds: list[Runs]) -> str:
+    others = regret_summary.ONE, regret_summary.ALONE
+    worse = [one.by_tests for runs in worlds for than in others if (one := regret_summary.worse(runs, JUDGED, than))]
+    return f"In no world are more than {max(worse):.0%} of the clients surely worse off than with one model, or than alone."
+
+
+def _paid(worlds: list[Runs]) -> str:
+    paid = [one for runs in worlds if (one := regret_summary.bytes_of(runs, JUDGED)) is not None]
+    right = sum(_index(runs, JUDGED) >= _index(runs, "split-half") for runs in worlds)
+    return (
+        f"It sends {min(paid):.2f} to {max(paid):.2f} times the bytes of FedAvg. Its groups are as near to the true ones as "
+        f"those of split-half, or nearer, in {right} of {len(worlds)}."
+    )
+
+
+def _index(runs: Runs, method: str) -> float:
+    """The mean adjusted Rand index to two digits; 0 where there are no true groups."""
+    return round(regret_summary.average(list(runs.get(method, {}).values()), "ari") or 0.0, 2)
+
+
+PARTS: Mapping[str, Callable[..., str]] = {"regret": regret, "regret-choices": choices, "regret-found": found}

@@ -35,11 +35,8 @@ from study.run import KEY, Run, append, followed, lines, with_files
 
 SETTINGS = tomllib.loads((Path(__file__).parent / "regret.toml").read_text())
 
-CHOICES = ("choose", "race")
-"""Kinds of notes that say what a method chose."""
-
-MOST, LONGEST = 20, 300
-"""Most such notes that are kept of a run, the last ones, and the most characters of one."""
+CHOICES = {"lead": "the clients are now served by ", "drop": "clients stop training "}
+"""Kinds of notes that say what a method chose -> the words before that."""
 
 
 def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
@@ -57,10 +54,9 @@ def accuracies(last: Round, world: World) -> list[float | None]:
     return [None if client in world.attacks else scores[client]["accuracy"] for client in sorted(world.clients)]
 
 
-def chosen(notes: Iterable[Note]) -> list[str]:
-    """The last notes of a choice, without those that only repeat the one before."""
-    texts = [f"{note.kind}: {note.text}"[:LONGEST] for note in notes if note.kind in CHOICES]
-    return [text for text, before in zip(texts, [None, *texts], strict=False) if text != before][-MOST:]
+def chosen(notes: Iterable[Note]) -> list[list[str]]:
+    """What was chosen, in order: the kind of the note, and what began to serve clients or was trained no more."""
+    return [[note.kind, note.text.removeprefix(CHOICES[note.kind]).partition(":")[0]] for note in notes if note.kind in CHOICES]
 
 
 def known(methods: Sequence[str]) -> list[str]:

@@ -201,7 +201,7 @@ def _total(found: Mapping[World, Runs], method: str) -> tuple[float, tuple[str, 
         f"{sum(value <= CLOSE for value in lacks.values())} of {len(lacks)}",
         f"{mean(row['accuracy'] for runs in found.values() for row in runs[method].values()):.3f}",
         *(_share([worse(runs, method, than) for runs in found.values()]) for than in (ONE, ALONE)),
-        _mean([_bytes(runs, method) for runs in found.values()]),
+        _mean([bytes_of(runs, method) for runs in found.values()]),
     )
     return mean(lacks.values()), cells
 
@@ -222,7 +222,7 @@ def _mean(each: Sequence[float | None], digits: int = 2) -> str:
     return f"{mean(known):.{digits}f}" if known else NOTHING
 
 
-def _bytes(runs: Runs, method: str) -> float | None:
+def bytes_of(runs: Runs, method: str) -> float | None:
     """Bytes of a method over those of one model for all."""
     each = comparable(runs, method)
     of_one = average(each[ONE], "bytes") if ONE in each else None
@@ -263,7 +263,7 @@ def judged(rows: Iterable[Row], of: str) -> str:
                     _mean([found.crossed], 4),
                     _worse(worse(runs, of, ONE)),
                     _worse(worse(runs, of, ALONE)),
-                    _mean([_bytes(runs, of)]),
+                    _mean([bytes_of(runs, of)]),
                     *(_index(runs.get(one, {})) for one in (of, *also)),
                 )
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core import Note
 from coterie.data.examples import Pool
+from coterie.data.scenario import SCENARIOS
 from coterie.engines import rounds
 from coterie.methods import METHODS
 from coterie.settings import build
@@ -26,7 +27,7 @@ from study.frozen import frozen  # noqa: E402
 from study.held_out import _bags, distinct_tests, same_sizes  # noqa: E402
 from study.regret_summary import Worse  # noqa: E402
 from study.regret_worlds import KINDS, clients, examples, needs_files, scenario, sizes  # noqa: E402
-from study.run import lines  # noqa: E402
+from study.run import followed, lines  # noqa: E402
 
 WORLDS = [(kind, size) for kind in KINDS for size in sizes(kind)]
 
@@ -152,10 +153,10 @@ def test_runs_go_on_where_they_stopped(
 
 
 def test_what_a_method_chose_is_kept() -> None:
-    notes = [
-        Note(kind=kind, clients=(0,), text=text) for kind, text in [("keep", "a"), *[("choose", "b")] * 3, ("race", "c" * 400)]
-    ]
-    assert regret.chosen(notes) == ["choose: b", "race: " + "c" * 294]
+    """Of a real run, so that the words of notes cannot change unseen."""
+    world = replace(SCENARIOS["digits/label-permutation"], clients=8, groups=2, train=0.7, validation=0.1).build(0)
+    _, _, notes = followed(build(METHODS["auto"], {"patience": 4}), world, 0, 10)
+    assert sorted(regret.chosen(notes)) == [["drop", "one model (fedavg)"], ["lead", "groups (split-half)"]]
 
 
 # -- summary --------------------------------------------------------------------------------------------------------------
@@ -169,8 +170,8 @@ def row(method: str, seed: int, accuracies: list[float | None], **more: Any) -> 
 
 
 ROWS = [
-    row("auto", 0, [0.5, 0.75, None], bytes=9e6, chosen=["choose: one model"]),
-    row("auto", 1, [0.75, 0.75, None], bytes=9e6, chosen=["choose: alone"]),
+    row("auto", 0, [0.5, 0.75, None], bytes=9e6, chosen=[["lead", "groups"], ["drop", "one model"], ["lead", "all"]]),
+    row("auto", 1, [0.75, 0.75, None], bytes=9e6),
     row("fedavg", 0, [0.75, 0.75, None], ari=0.0),
     row("fedavg", 1, [1.0, 0.5, None], ari=0.0),
     row("independent", 0, [0.25, 0.75, None], bytes=0),
@@ -243,6 +244,6 @@ def test_tables_of_documents_are_of_those_who_answer(measured: Callable[..., Non
     assert "| `swaps-4`, many | 0.750 | 0.562 | **1.000** | 0.688 |" in regret_tables.regret("accuracies", "all", "many")
     assert "Not measured yet" in regret_tables.regret("accuracies", "all", "few")
     assert "0.0625 ± 0.0625" in regret_tables.regret("judged", "all")
-    assert "| `swaps-4`, many | choose: one model (1); choose: alone (1) |" in regret_tables.choices()
+    assert "| `swaps-4`, many | all: 1, one model (fedavg): 1 | none: 1, one model: 1 |" in regret_tables.choices()
     with pytest.raises(KeyError):
         regret_tables.regret("nonsense", "all")
