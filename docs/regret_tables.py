@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 import tomllib
@@ -18,10 +17,12 @@ from study import regret_summary  # noqa: E402
 from study.frozen import frozen  # noqa: E402
 from study.regret_summary import Row, Runs  # noqa: E402
 from study.regret_worlds import KINDS, SIZES  # noqa: E402
+from study.run import lines  # noqa: E402
 
-REGRET = BENCHMARKS / "results" / "regret.jsonl"
+REGRET = BENCHMARKS / "results" / "regret.jsonl.gz"
 SETTINGS = tomllib.loads((BENCHMARKS / "study" / "regret.toml").read_text())
-COMMAND = "python benchmarks/study/regret.py --out benchmarks/results/regret.jsonl --data DIR"
+COMMAND = "python benchmarks/study/regret.py --out benchmarks/results/regret.jsonl.gz --data DIR"
+NOT_YET = f"Not measured yet: `{COMMAND}` does it.\n"
 JUDGED = "auto"
 
 ANSWERS: Mapping[str, float] = {"all": 1.0, "three-in-ten": 0.3}
@@ -30,8 +31,7 @@ ANSWERS: Mapping[str, float] = {"all": 1.0, "three-in-ten": 0.3}
 
 def rows() -> list[Row]:
     """All runs at the frozen settings, in the order of worlds and of methods."""
-    found = [json.loads(line) for line in REGRET.read_text().splitlines()] if REGRET.is_file() else []
-    found = [row for row in found if row["settings"] == frozen(SETTINGS, row["kind"], row["method"])]
+    found = [row for row in lines(REGRET) if row["settings"] == frozen(SETTINGS, row["kind"], row["method"])]
     kinds, sizes, methods = list(KINDS), list(SIZES), list(SETTINGS["frozen"])
 
     def place(row: Row) -> tuple[int, int, float, int]:
@@ -44,7 +44,7 @@ def regret(what: str, answers: str, *sizes: str) -> str:
     """The ``totals``, ``accuracies`` or what is ``judged``, of worlds in which so many answer; of all sizes, or of some."""
     seen = [row for row in rows() if row["participation"] == ANSWERS[answers] and (not sizes or row["size"] in sizes)]
     if not seen:
-        return f"Not measured yet: `{COMMAND}` does it.\n"
+        return NOT_YET
     of: Mapping[str, Callable[[], str]] = {
         "totals": lambda: regret_summary.totals(seen),
         "accuracies": lambda: regret_summary.accuracies(seen),
@@ -55,14 +55,14 @@ def regret(what: str, answers: str, *sizes: str) -> str:
 
 def choices() -> str:
     """What served the clients at the end of the judged method's runs in each world, and which it had given up."""
-    lines = []
+    found = []
     for world, runs in regret_summary.by_world(rows()).items():
         own = [row["chosen"] for row in runs.get(JUDGED, {}).values()]
         ends = [_last(each, "lead", "one model (fedavg)") for each in own], [_last(each, "drop", "none") for each in own]
         if own:
-            lines.append((regret_summary.named(world), *map(_counted, ends)))
+            found.append((regret_summary.named(world), *map(_counted, ends)))
     head = ("world", "served the clients at the end", "was no longer trained")
-    return table(head, lines) if lines else f"Not measured yet: `{COMMAND}` does it.\n"
+    return table(head, found) if found else NOT_YET
 
 
 def _last(chosen: list[list[str]], kind: str, otherwise: str) -> str:
@@ -75,14 +75,14 @@ def _counted(ends: list[str]) -> str:
 
 def found() -> str:
     """The numbers of the judged method in sentences, by how many clients answer."""
-    sentences = []
+    seen, sentences = rows(), []
     for words, share in (("If all clients answer", 1.0), ("If three in ten answer", 0.3)):
-        worlds = regret_summary.by_world(row for row in rows() if row["participation"] == share)
+        worlds = regret_summary.by_world(row for row in seen if row["participation"] == share)
         lacks = [one.regret for runs in worlds.values() if (one := regret_summary.regret(runs, JUDGED))]
         if lacks:
             text = f"- **{words}**, {_lacking(lacks)} {_harmed(list(worlds.values()))} {_paid(list(worlds.values()))}"
             sentences.append(textwrap.fill(text, 125, subsequent_indent="  ") + "\n")
-    return "".join(sentences) or f"Not measured yet: `{COMMAND}` does it.\n"
+    return "".join(sentences) or NOT_YET
 
 
 def _lacking(lacks: list[float]) -> str:

@@ -1,8 +1,8 @@
 """Is one default as good as the best method, in every world? Every method over every world, a line of JSON per run.
 
-    python benchmarks/study/regret.py --out benchmarks/results/regret.jsonl [--only KIND,...] [--methods NAME,...]
+    python benchmarks/study/regret.py --out benchmarks/results/regret.jsonl.gz [--only KIND,...] [--methods NAME,...]
         [--sizes many,few] [--participation 1.0,0.3] [--seeds 0,1] [--data DIR] [--part 0/2]
-    python benchmarks/study/regret.py --summary benchmarks/results/regret.jsonl [--of auto]
+    python benchmarks/study/regret.py --summary benchmarks/results/regret.jsonl.gz [--of auto]
 
 As :mod:`study.run`, whose runs these are, but that in all of them clients hold out validation data, and that accuracies are
 written of each client. Runs that the file already has are left out; methods that Coterie does not have are, with a sentence.

@@ -12,6 +12,7 @@ bytes.
 from __future__ import annotations
 
 import argparse
+import gzip
 import itertools
 import json
 import os
@@ -20,7 +21,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
@@ -149,14 +150,21 @@ def with_files(worlds: Sequence[str], folder: str | None, needed: Callable[[str]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """What a file of results has already."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """What a file of results has already; one whose name ends in .gz is compressed."""
+    if not path.exists():
+        return []
+    with _opened(path, "rt") as file:
+        return [json.loads(line) for line in file]
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
     """One line more."""
-    with path.open("a") as file:
+    with _opened(path, "at") as file:
         file.write(json.dumps(row) + "\n")
+
+
+def _opened(path: Path, mode: str) -> IO[str]:
+    return cast(IO[str], gzip.open(path, mode) if path.suffix == ".gz" else path.open(mode))
 
 
 KEY = ("kind", "size", "participation", "method", "settings", "seed")

@@ -514,8 +514,7 @@ class Plan:
             answers all of its tasks or none, and holds out the same examples in all of them. It keeps its own values for each
             part separately. If its reply to one task is refused, those to the others count.
         ended: Names of parts of earlier plans whose clients' own values are no longer needed.
-        second_halves: Whether ``step`` also needs the updates of the second halves, of tasks that ask for halves. Such a
-            plan needs rows, without sketches.
+        second_halves: Whether ``step`` also needs the updates of the second halves, of tasks that ask for halves.
 
     Example:
         >>> plan = Plan(models=torch.zeros(1, 3), tasks={4: Task(offered=(0,)), 7: Task(offered=(0,))}, need="mean")

@@ -129,13 +129,13 @@ def test_runs_go_on_where_they_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(regret.SETTINGS, "rounds", 2)
-    path = tmp_path / "regret.jsonl"
+    path = tmp_path / "regret.jsonl.gz"
     call = ["--out", str(path), "--only", "adversaries,iid-60", "--methods", "fedavg,hcct,nonsense", "--seeds", "7"]
     assert regret.main([*call, "--participation", "1.0", "--part", "0/2"]) == 0
     assert capsys.readouterr().err == "left out, because Coterie does not have them: nonsense\n"
-    first = path.read_text()
+    first = path.read_bytes()
     assert regret.main([*call, "--participation", "1.0"]) == 0
-    assert path.read_text().startswith(first)
+    assert path.read_bytes().startswith(first)
     rows = lines(path)
     assert {(row["kind"], row["size"], row["method"]) for row in rows} == {
         (kind, size, method)

@@ -219,7 +219,7 @@ def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | Non
     shrink = max(1 / bias, float(level.mean()) ** 2 / squares) if squares > 0 else 1.0
     own = shrink * float(np.diagonal(weights) ** 2 @ level**2)
     pairs = float(level @ (weights**2 - np.diag(np.diagonal(weights) ** 2)) @ level)
-    return compared(observed, expected, own, pairs, noise, nothing)
+    return compared(observed, expected, own, pairs, Noise(share, noise.df), nothing)
 
 
 def compared(observed: float, expected: float, own: float, pairs: float, noise: Noise, nothing: float) -> Excess:
@@ -230,7 +230,7 @@ def compared(observed: float, expected: float, own: float, pairs: float, noise: 
         expected: Y.
         own: ``Σ_i W_ii² l_i²``.
         pairs: The same sum over pairs ``i ≠ j``.
-        noise: The effective dimension.
+        noise: The effective dimension, ``1/r`` at least :data:`LEAST`.
         nothing: Sums up to this are rounding errors.
 
     Returns:
@@ -239,8 +239,7 @@ def compared(observed: float, expected: float, own: float, pairs: float, noise: 
     if expected <= nothing:  # without noise, any difference counts
         value = observed if observed > nothing else 0.0
         return Excess(value, 0.0, math.inf if value else 0.0, 0.0 if value else 1.0)
-    share = max(noise.share, LEAST)
-    of_observed, of_expected = 2 * share * (own + pairs), 2 * share * own
+    of_observed, of_expected = 2 * noise.share * (own + pairs), 2 * noise.share * own
     sd = math.sqrt(of_observed + of_expected)
     value = observed - expected
     p = _p_value(max(observed, 0.0) / expected, 2 * expected**2 / of_observed, 2 * expected**2 / of_expected, noise.df)

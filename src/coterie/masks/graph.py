@@ -54,13 +54,13 @@ class Graph:
         if len(ids) < 3:
             raise ValueError(f"a masked sum needs three clients or more, got {len(ids)}")
         k = len(ids) - 1 if len(ids) <= COMPLETE else degree(len(ids), dropouts, colluding)
-        if k >= len(ids) - 1:
+        if k == len(ids) - 1:
             neighbours = {client: tuple(other for other in ids if other != client) for client in ids}
         else:
             ring = secrets.SystemRandom().sample(ids, len(ids))
             steps = [step for near in range(1, k // 2 + 1) for step in (-near, near)]
             neighbours = {c: tuple(sorted(ring[(i + step) % len(ring)] for step in steps)) for i, c in enumerate(ring)}
-        return cls(neighbours, threshold(min(k, len(ids) - 1)))
+        return cls(neighbours, threshold(k))
 
 
 def threshold(degree: int) -> int:

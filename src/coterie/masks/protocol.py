@@ -16,6 +16,7 @@ All keys are new in each sum. The server holds one total, to which it adds numbe
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -76,7 +77,7 @@ class Masker:
 
     def __init__(self, client: int, name: bytes) -> None:
         self.client, self.name, self.threshold = client, name, 0
-        self._sealing, self._masking, self._seed = KeyPair.new(), KeyPair.new(), KeyPair.new().secret
+        self._sealing, self._masking, self._seed = KeyPair.new(), KeyPair.new(), secrets.token_bytes(KEY)
         self._keys: Mapping[int, Keys] = {}
         self._held: dict[int, tuple[bytes, bytes]] = {}
         self._step = 0
@@ -237,21 +238,22 @@ class MaskedSum:
             ProtocolError: Too few clients have sent shares of a secret that is needed.
         """
         total = self.total.copy()
+        seeds, keys = {c: one.seeds for c, one in received.items()}, {c: one.keys for c, one in received.items()}
         for client in sorted(self.arrived):
-            total -= mask(self._secret(client, {c: one.seeds for c, one in received.items()}), self.size)
+            total -= mask(self._secret(client, seeds), self.size)
         for client in sorted(self._shared - self.arrived):
             neighbours = [other for other in self.graph.neighbours[client] if other in self.arrived]
             if not neighbours:
                 continue
-            pair = KeyPair.of(self._secret(client, {c: one.keys for c, one in received.items()}))
+            pair = KeyPair.of(self._secret(client, keys))
             for other in neighbours:  # who has added or subtracted a mask in common with the silent client
                 common = mask(_common(pair, self._keys[other].masking, self.name, client, other), self.size)
                 total = total - common if other < client else total + common
         return total
 
     def _secret(self, of: int, received: Mapping[int, Mapping[int, bytes]]) -> bytes:
-        holders = {of, *self.graph.neighbours[of]}
-        shares = {client + 1: own[of] for client, own in received.items() if client in holders and of in own}
+        holders = (of, *self.graph.neighbours[of])
+        shares = {client + 1: received[client][of] for client in holders if of in received.get(client, {})}
         try:
             return join(shares, self.graph.threshold)
         except ValueError as error:

@@ -49,6 +49,7 @@ from coterie.core import (
     Training,
     Weighting,
     as_groups,
+    rows_without,
     state,
     tested,
     weights,
@@ -101,7 +102,7 @@ class Gathered:
         none = model.new_zeros(0, len(model))
         return cls(round=round, steps=steps, model=model, updates=none, second_halves=none)
 
-    def enough(self, members: Sequence[Client], round: int) -> bool:
+    def ends(self, members: Sequence[Client], round: int) -> bool:
         """Return whether the probe of a group ends after a round: most or many have answered, or it has lasted long."""
         return len(self.heard) >= min(MOST * len(members), MANY) or round - self.round >= LONGEST
 
@@ -112,28 +113,22 @@ class Gathered:
     def take(self, own: Replies) -> Gathered:
         """Add the replies of clients that have not answered before."""
         new = own.of(self.late(own))
-        halved = new.of(new.halved)
+        halved, taken = new.of(new.halved), replace(self, heard=(*self.heard, *new.clients))
         if halved.second_halves is None:
-            return replace(self, heard=(*self.heard, *new.clients))
+            return taken
         return replace(
-            self,
-            heard=(*self.heard, *new.clients),
+            taken,
             clients=(*self.clients, *halved.clients),
             updates=torch.cat([self.updates, halved.all_updates]),
             second_halves=torch.cat([self.second_halves, halved.second_halves]),
         )
 
-    def of(self, clients: Iterable[Client]) -> Gathered:
-        """Keep only the replies of these clients."""
-        stay = set(clients)
-        at = [i for i, client in enumerate(self.clients) if client in stay]
-        return replace(
-            self,
-            heard=tuple(client for client in self.heard if client in stay),
-            clients=tuple(self.clients[i] for i in at),
-            updates=self.updates[at],
-            second_halves=self.second_halves[at],
-        )
+    def without(self, gone: set[Client]) -> Gathered:
+        """Remove the replies of these clients."""
+        clients, updates = rows_without(self.clients, self.updates, gone)
+        _, seconds = rows_without(self.clients, self.second_halves, gone)
+        heard = tuple(client for client in self.heard if client not in gone)
+        return replace(self, heard=heard, clients=clients, updates=updates, second_halves=seconds)
 
     def replies(self, parameters: int | None, examples: Mapping[Client, int], averaging: Averaging) -> Replies:
         """Return the replies as if they were those of one exchange.
@@ -174,7 +169,7 @@ class Watch:
 def forget(watch: Watch, gone: set[Client]) -> Watch:
     """Return the schedule without the evidence of these clients."""
     if watch.gathered is not None:
-        watch = replace(watch, gathered=watch.gathered.of(set(watch.gathered.heard) - gone))
+        watch = replace(watch, gathered=watch.gathered.without(gone))
     if watch.evidence is None or not gone & set(watch.evidence.clients):
         return watch
     stay = [client for client in watch.evidence.clients if client not in gone]
@@ -350,11 +345,12 @@ class SplitHalf:
         gathered, late = begun.take(own), set(begun.late(own))
         moved = torch.tensor([[client in late] for client in own.clients]) * (begun.model - leaf.model)
         own = replace(own, updates=own.all_updates + moved)  # so the mean is that of the models that clients came to
-        if not gathered.enough(leaf.clients, new.round):
+        if not gathered.ends(leaf.clients, new.round):
             watch = replace(watch, gathered=gathered, due=new.round + 1)
             return replace(new, leaves=(*new.leaves, self._trained(leaf, own)), watched={**new.watched, leaf.node: watch})
         new = replace(new, watched={**new.watched, leaf.node: replace(watch, gathered=None)})
-        seen = gathered.of(leaf.clients).replies(new.tree.parameters, new.examples, own.averaging)
+        members = gathered.without(set(gathered.heard) - set(leaf.clients))
+        seen = members.replies(new.tree.parameters, new.examples, own.averaging)
         return self._look(new, leaf, own, seen, begun.model, begun.steps, begun.round)
 
     def _look(
