@@ -129,6 +129,7 @@ print(json.dumps(out))
 """
 NEED = {
     "coterie.engines.flower": ("flwr", "cryptography", "google"),
+    "coterie.masks": ("cryptography",),
     "coterie.report.figures.drawings": ("matplotlib",),
 }
 """The modules that cannot be imported without an extra: where they begin, and what they lack."""
