@@ -29,6 +29,7 @@ from coterie.methods import (
     KNNPer,
     Race,
     SplitHalf,
+    SplitHalfSums,
     Tuned,
 )
 
@@ -98,6 +99,8 @@ EXAMPLES: dict[str, Any] = {
     "race-tuned": Tuned(method=Race(methods=("fedavg", "independent"), patience=2), epochs=0),
     "split-half": SplitHalf(level=1e-3, probe_every=2, review_every=6),
     "split-half-half": SplitHalf(level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2),
+    "split-half-sums": SplitHalfSums(level=1e-3, probe_every=2, review_every=6, smallest=2),
+    "split-half-sums-half": SplitHalfSums(level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2, sketch=16),
 }
 
 OF_GIVEN_NUMBER = ["cfl-scheduled", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]

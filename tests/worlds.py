@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,8 @@ class Pull:
     """How many of the last entries of a row are buffers, which similarity must not see."""
     single: frozenset[Client] = frozenset()
     """Who has too few examples to be halved."""
+    sketches: dict[Client, np.ndarray] = field(default_factory=dict)
+    """What clients keep of their last halves."""
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -123,7 +125,34 @@ class Pull:
             updates=self._updates(plan, rows),
             halves=products(plan, halves, clients),
         )
-        return needed(plan, full)
+        return self._sums(plan, full, halves) if plan.need == "sums" else needed(plan, full)
+
+    def _sums(self, plan: Plan, full: Replies, halves: Mapping[Client, tuple[Tensor, Tensor]]) -> Replies:
+        """What only sums show."""
+        sums: dict[int, np.ndarray] = {}
+        cells: dict[Client, int] = {}
+        for i, client in enumerate(full.clients):
+            task = plan.tasks[client]
+            if task.halves:
+                self.sketches.pop(client, None)
+            if client in halves:
+                self.sketches[client] = torch.stack(halves[client])[:, plan.columns].numpy()
+            if task.question is not None and task.question.ask == "cell":
+                cells |= {client: task.question.cell(self.sketches[client])} if client in self.sketches else {}
+            elif task.question is not None:
+                norm = float(full.updates[i].norm()) if full.updates is not None else None
+                answer = task.question.answer(self.sketches.get(client), norm, self.examples.get(client, 1))
+                if answer is not None:
+                    sums[task.offered[0]] = sums.get(task.offered[0], 0.0) + answer
+        sent = {
+            client: task if task.sent else replace(task, epochs=0, halves=False, question=None)
+            for client, task in plan.tasks.items()
+        }
+        means = needed(replace(plan, need="mean", sketch=None, tasks=sent), full)
+        if means.means is None:  # nobody trained
+            means = replace(means, means=torch.zeros_like(plan.models), heard=np.zeros(len(plan.models), dtype=np.int64))
+        ones = np.ones(len(full.clients), dtype=np.int64)
+        return replace(means, examples=ones, losses=(), accuracies=(), halves=None, sums=sums, cells=cells)
 
     def _updates(self, plan: Plan, rows: list[Tensor]) -> Tensor | None:
         if not any(task.trains for task in plan.tasks.values()) and rows:

@@ -16,7 +16,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import numpy as np
 import scipy
@@ -27,7 +27,11 @@ from coterie.printable import one_line
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import UserError, check, nearest, setting
 
+if TYPE_CHECKING:
+    from coterie.clustering.cells import Question
+
 __all__ = [
+    "HALVES",
     "STATES",
     "Admits",
     "Assignment",
@@ -321,8 +325,8 @@ def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[floa
 Weighting = Literal["data", "uniform"]
 """The weights of a mean: by training examples, or equal."""
 
-Need = Literal["mean", "gram", "rows"]
-"""What a plan asks of an engine: ``"mean"``, ``"gram"`` or ``"rows"``."""
+Need = Literal["mean", "gram", "rows", "sums"]
+"""What a plan asks of an engine: ``"mean"``, ``"gram"``, ``"rows"`` or ``"sums"``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,6 +433,9 @@ class Task:
             few examples for two halves trains once, on all of them.
         keep: Layers that stay at the client, which trains and is tested with its own values of them. Their columns of an
             update are zero, and they cost no bytes. If these are all layers, nothing is sent.
+        question: A question of a plan with ``need="sums"``, see ``Replies.sums``. A task without epochs only asks it.
+        sent: Whether the update counts in the means of a plan with ``need="sums"``. Otherwise the client only keeps the
+            sketches of its halves.
 
     Raises:
         ValueError: The fields contradict each other.
@@ -453,6 +460,8 @@ class Task:
     holdout: float = 0.0
     stages: tuple[Stage, ...] = ()
     personal: Personal | None = None
+    question: Question | None = None
+    sent: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.choose <= len(self.offered):
@@ -503,7 +512,9 @@ class Plan:
         tasks: Client -> task.
         need: The part of the replies that ``step`` needs. ``"mean"``: for each row of ``models``, the weighted mean update
             of the clients that trained from it. ``"gram"``: these means and the Gram matrix of the updates over ``columns``.
-            ``"rows"``: every update.
+            ``"rows"``: every update. ``"sums"``: these means, and the sums of answers to questions; nothing of a single
+            client but which rows it was offered, whether it answered, and its cell if it was asked for that. Clients keep
+            the sketches of their halves, see :class:`~coterie.clustering.cells.Question`.
         columns: The columns for the Gram matrix, or for the sketches; ``None`` for all.
         sketch: If given, rows and Gram matrix are those of sketches (:func:`coterie.clustering.sketch`) of that many
             numbers, made of these columns as replies arrive. An engine then holds only some of the updates at a time. With
@@ -649,6 +660,8 @@ class Replies:
         claimed: Client -> the number of examples that it reports, if it counts for fewer.
         scaled: Client -> the factor by which its update was scaled down.
         held: Client -> the sums of its held-out losses, if tasks asked for these.
+        sums: First offered row -> the sum of the answers of the clients that were offered it, to the question of their tasks.
+        cells: Client -> its cell, if it was asked for that.
         ends_round: Whether the exchange ended the round, as far as the plan is concerned.
         parts: Name -> the replies to a part of the plan.
 
@@ -677,6 +690,8 @@ class Replies:
     scaled: Mapping[Client, float] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
     held: Mapping[Client, Held] = field(default_factory=dict)
+    sums: Mapping[int, np.ndarray] = field(default_factory=dict)
+    cells: Mapping[Client, int] = field(default_factory=dict)
     ends_round: bool = True
     parts: Mapping[str, Replies] = field(default_factory=dict)
 
@@ -1191,6 +1206,9 @@ def group_means(
 # The position of a run, and the events of a round.
 
 
+HALVES = "/halves"
+"""What follows the name of a part in :class:`Position` where clients keep the sketches of their halves."""
+
 Kept = Mapping[str, Mapping[Client, "torch.Tensor"]]  # a string: reading commands start without torch
 """Name of a plan's part -> client -> its own values, see :class:`Position`."""
 
@@ -1205,6 +1223,7 @@ class Position:
         state: The state of the method.
         kept: Name of a plan's part -> client -> its own values, shape ``(d,)``, of the layers that stay with it; NaN in the
             other columns. A plan without parts has the empty name. Values of a mixture have one more entry, its weight.
+            The sketches ``(2, k)`` of a client's halves are under the name of the part and :data:`HALVES`.
         members: The clients that take part.
         missed: Client -> number of consecutive rounds without an answer.
 

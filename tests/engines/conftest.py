@@ -30,6 +30,7 @@ from coterie.methods import (
     KNNPer,
     Race,
     SplitHalf,
+    SplitHalfSums,
     Tuned,
 )
 
@@ -56,6 +57,7 @@ EXAMPLES: Mapping[str, Any] = {
     "tuned": Tuned(method="cfl", epochs=1),
     "race": Race(methods=("fedavg", "split-half"), patience=2),
     "split-half": SplitHalf(level=0.5, probe_every=1, review_every=2),
+    "split-half-sums": SplitHalfSums(level=0.5, probe_every=1, review_every=2, smallest=1, sketch=16),
 }
 
 

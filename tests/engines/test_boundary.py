@@ -71,6 +71,10 @@ def wired(boundary: Boundary, model: Any = normed, seed: int = 0) -> Wire:
 @seeded(0)
 def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(method: Any, rotation: str) -> None:
     tried, boundary = world(model=normed, sizes=SIZES), Boundary(rotation=rotation, block=BLOCK)
+    if method.name == "split-half-sums":
+        with pytest.raises(SettingError, match="must be none for split-half-sums"):
+            play(method, tried, 1, boundary=boundary)
+        return
     if rotation in WHOLE_ROW and method.name in BY_LAYERS:
         with pytest.raises(SettingError, match="must be none or permute-tensors"):
             play(method, tried, 4, boundary=boundary)

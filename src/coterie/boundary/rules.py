@@ -126,6 +126,12 @@ class Boundary:
             SettingError: The plan asks for losses under noise, or for single columns under a map of the whole row.
         """
         tasks = set(plan.tasks.values())
+        used = [field for field in ("rotation", "clip", "compress") if getattr(self, field) not in (None, "none")]
+        if plan.need == "sums" and used:
+            raise SettingError(
+                f"Boundary.{used[0]} must be none for {name}, got {getattr(self, used[0])}: it asks for sums over clients, in "
+                "which single updates are not protected but hidden"
+            )
         if self.noise and any(task.measure or task.held_out for task in tasks):
             raise self._measured(name)
         if self.rotation in WHOLE_ROW:

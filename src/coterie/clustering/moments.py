@@ -19,11 +19,12 @@ sizes from a third to double made ten times as many false alarms at 0.001 as the
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.clustering.congruence import LEAST, Congruence, Noise, compared
+from coterie.clustering.congruence import LEAST, Congruence, Contrast, Noise, compared
 from coterie.clustering.halves import ROUNDING
 
 
@@ -76,6 +77,10 @@ class Moments:
         total, products, noise = np.split(vector[2:], [k, k + k * (k + 1) // 2])
         return cls(float(vector[0]), total, _symmetric(products, k), _symmetric(noise, k), float(vector[1]))
 
+    def __add__(self, other: Moments) -> Moments:
+        """Return the sums of both groups together."""
+        return Moments.from_vector(self.vector() + other.vector(), len(self.total))
+
     @property
     def scatter(self) -> np.ndarray:
         """S: the centred scatter ``(k, k)`` of the whole updates."""
@@ -117,14 +122,61 @@ def congruence_from_sums(sums: Moments) -> Congruence:
     if n < 2:
         return Congruence(n, 0.0, 0.0, math.inf, math.inf, 1.0, None, None, 1.0)
     observed, total, df = float(np.trace(scatter)), float(np.trace(sums.noise)), n * (n - 1)
-    both = observed * total
-    share = min(max(float((scatter * sums.noise).sum()) / both, LEAST), 1.0) if both > 0 else LEAST
-    # The square of a level is too large on average by the factor 1 + 2/r; levels are at least as unequal as equal ones.
-    squares = max(sums.fourth / (1 + 2 * share), total**2 / n)
+    share = _share(scatter, sums.noise)
+    squares = _squares(sums, share)
     own, pairs = (1 - 1 / n) ** 2 * squares, (total**2 - squares) / n**2
     nothing = ROUNDING * n * float(np.trace(sums.products) + total)
     found = compared(observed, (1 - 1 / n) * total, own, pairs, Noise(share, df), nothing)
     return Congruence(n, found.value, found.z, 1 / share, df, found.p, None, None, found.p)
+
+
+def contrast_from_sums(one: Moments, other: Moments, more: Iterable[Moments] = ()) -> Contrast:
+    """Test whether two groups have the same mean signal: :func:`~coterie.clustering.contrast` from sums alone.
+
+    Args:
+        one: The sums of one group, of one client or more.
+        other: Those of the other group, of sketches from the same model by the same map.
+        more: The sums of further groups, from which the effective dimension of the noise is estimated as well.
+
+    Returns:
+        The squared distance of the mean signals, without the bias of noise, and its p-value.
+
+    Example:
+        >>> noise = np.random.default_rng(0).normal(size=(2, 2, 5, 50))
+        >>> one, other = Moments.of(*noise[0]), Moments.of(*(1 + noise[1]))
+        >>> found = contrast_from_sums(one, other)
+        >>> found.p < 1e-6, 45 < found.distance < 55, contrast_from_sums(one, Moments.of(*noise[1])).p > 0.05
+        (True, True, True)
+    """
+    groups, known = (one, other), (one, other, *more)
+    apart = one.total / one.count - other.total / other.count
+    noise = one.noise + other.noise
+    levels = [float(np.trace(group.noise)) for group in groups]
+    along = float(apart @ noise @ apart) / max(float(apart @ apart) * sum(levels), 1e-300)
+    scatter: np.ndarray = np.sum([group.scatter for group in known], axis=0)
+    share = min(max(_share(scatter, np.sum([group.noise for group in known], axis=0)), along), 1.0)
+    squares = [_squares(group, share) for group in groups]
+    expected = sum(level / group.count**2 for group, level in zip(groups, levels, strict=True))
+    own = sum(square / group.count**4 for group, square in zip(groups, squares, strict=True))
+    df = sum(round(group.count) * (round(group.count) - 1) for group in known)
+    nothing = ROUNDING * float(sum(np.trace(group.products) for group in groups) + sum(levels))
+    found = compared(float(apart @ apart), expected, own, max(expected**2 - own, 0.0), Noise(share, max(df, 1)), nothing)
+    spread = sum(float(apart @ group.noise @ apart) / group.count**2 for group in groups)
+    return Contrast(found.value, max(found.sd, 2 * math.sqrt(spread)), found.z, max(df, 1), found.p)
+
+
+def _share(scatter: np.ndarray, noise: np.ndarray) -> float:
+    """``1/r``, the second mean of :mod:`~coterie.clustering.congruence`."""
+    both = float(np.trace(scatter) * np.trace(noise))
+    return min(max(float((scatter * noise).sum()) / both, LEAST), 1.0) if both > 0 else LEAST
+
+
+def _squares(sums: Moments, share: float) -> float:
+    """The sum of squared noise levels.
+
+    The square of a level is too large on average by the factor 1 + 2/r; levels are at least as unequal as equal ones.
+    """
+    return max(sums.fourth / (1 + 2 * share), float(np.trace(sums.noise)) ** 2 / sums.count)
 
 
 def axis(sums: Moments) -> np.ndarray:

@@ -26,6 +26,11 @@ from coterie.training import Sums, halvable
 from coterie.training.blocks import goes_with
 
 
+def sketch_size(plan: Plan, d: int) -> int:
+    """Numbers of a plan's sketches of models of d parameters; if columns are fewer, they are the sketch. 0 without sketches."""
+    return 0 if plan.sketch is None else min(plan.sketch, len(range(d)[plan.columns or slice(None)]))
+
+
 @dataclass(frozen=True)
 class ClientJob:
     """A client's task in the form that a worker receives.
@@ -385,7 +390,7 @@ class ClientPool:
             data = self.hand.data(client, plan.tasks[client].holdout)
             job = replace(self._job(plan, client, kept.get(client), when, slot, personal), part=part)
             client_jobs += self._in_parts(job, halvable(data.train, self.least), slots)
-        workers = self._put(plan.models, personal, next(slots), self._sketch_size(plan))
+        workers = self._put(plan.models, personal, next(slots), sketch_size(plan, self.layout.size))
         found: dict[Client, list[tuple[ClientJob, Done]]] = {}
         for job, done in (one for block in workers.run(self._jobs(client_jobs)) for one in block):
             found.setdefault(job.client, []).append((job, done))
@@ -481,11 +486,6 @@ class ClientPool:
             own=own,
             held=more.held,
         )
-
-    def _sketch_size(self, plan: Plan) -> int:
-        """Numbers of a sketch, at most the number of columns; then the columns themselves are the sketch."""
-        columns = range(self.layout.size)[plan.columns or slice(None)]
-        return 0 if plan.sketch is None else min(plan.sketch, len(columns))
 
     def start_row(self, plan: Plan, task: Task, kept: Tensor | None, chosen: Sequence[int]) -> Tensor:
         """Return the row from which a client trained: the mean of the models that it chose, with its own layers in them.

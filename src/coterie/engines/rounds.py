@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from coterie.boundary import NUMBER, Boundary, Wire
 from coterie.clustering import gram, sketch
 from coterie.core import (
     CHUNK,
+    HALVES,
     Admits,
     Candidate,
     Client,
@@ -30,6 +31,7 @@ from coterie.core import (
     Kept,
     Means,
     Method,
+    Need,
     Note,
     Plan,
     Position,
@@ -41,8 +43,9 @@ from coterie.core import (
 )
 from coterie.data.objective import mean_probability
 from coterie.data.world import Attendance, World
-from coterie.engines.pool import Answer, ClientPool
+from coterie.engines.pool import Answer, ClientPool, sketch_size
 from coterie.engines.served import Nets
+from coterie.engines.sums import Answers
 from coterie.engines.workers import EngineError, Hardware
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, seeded
@@ -310,7 +313,10 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
     replies: dict[str, Replies] = {}
     losses: dict[str, Mapping[Client, np.ndarray]] = {}
     for i, (name, part) in enumerate(plan.leaves()):
-        replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock, i)
+        answers = Answers(pool, part, kept.get(name + HALVES, {})) if part.need == "sums" else None
+        replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock, i, answers)
+        if answers is not None:
+            kept[name + HALVES] = answers.halves
         if plan.parts and replies[name].updates is not None:  # the next part uses the same memory
             replies[name] = replace(replies[name], updates=replies[name].all_updates.clone())
     gone = tuple(f"{name}/" for name in plan.all_ended)
@@ -362,18 +368,24 @@ def _nested(plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping
 
 
 def _exchange_part(
-    pool: ClientPool, plan: Plan, before: Mapping[Client, Tensor], when: tuple[int, int, int], clock: Clock, number: int
+    pool: ClientPool,
+    plan: Plan,
+    before: Mapping[Client, Tensor],
+    when: tuple[int, int, int],
+    clock: Clock,
+    number: int,
+    sums: Answers | None,
 ) -> tuple[Replies, Mapping[Client, Tensor], Mapping[Client, np.ndarray]]:
     """Carry out a plan without parts: the replies, the values that each client keeps afterwards, and held-out losses."""
     clients, size = sorted(plan.tasks), window(plan, pool.layout.size, pool.robust.needs_all)
     halves = HalfUpdates(pool, plan)
     claims, kept = {c: _claimed(pool, c) for c in clients}, dict(before)
-    counted = pool.robust.counted(claims)
+    counted = pool.robust.counted(claims) if sums is None else claims  # no server sees single ones in sums
     taken: dict[Client, Answer] = {}
     refused: dict[Client, str] = {}
     scaled: dict[Client, float] = {}
     usual = Usual()
-    streams = plan.sketch is not None or size < len(clients)
+    streams = plan.sketch is not None or sums is not None or size < len(clients)
     means = Means(len(plan.models), pool.layout.size, pool.robust) if streams else None
     sketches = []
     for start in range(0, len(clients), size):
@@ -382,8 +394,11 @@ def _exchange_part(
             answers = pool.train(plan, wave, before, when, number)
         with clock("server"):
             _collude(pool, plan, answers)
-            answers = _screened(pool, plan, answers, claims, usual, scaled)
+            if sums is None:
+                answers = _screened(pool, plan, answers, claims, usual, scaled)
             new = {c: a for c, a in answers.items() if a.refused is None}
+            if sums is not None:
+                sums.take(new)
             halves.take(new)
             for client, answer in new.items():
                 _keep(pool, plan, client, answer, kept)
@@ -392,7 +407,7 @@ def _exchange_part(
         if means is not None:
             with clock("server"):
                 _average(pool, plan, new, counted, means)
-        if plan.sketch is not None:
+        if plan.sketch is not None and sums is None:
             sketches.append(pool.sketches([a.slot for a in new.values()]))
     replies = Replies(
         clients=tuple(taken),
@@ -413,6 +428,8 @@ def _exchange_part(
         if means is None:
             updates = pool.updates([a.slot for a in taken.values()]) if trained else None
             return needed(plan, replace(replies, updates=updates)), kept, losses
+        if sums is not None:
+            return sums.only(replace(replies, means=means.means, heard=means.heard)), kept, losses
         if not trained:
             return replies, kept, losses
         replies = replace(replies, means=means.means, heard=means.heard)
@@ -430,7 +447,7 @@ def window(plan: Plan, d: int, robust: bool = False) -> int:
     Returns:
         The number of all tasks (at least 1), or a multiple of :data:`~coterie.core.CHUNK`, the replies averaged together.
     """
-    whole = robust or plan.need != "mean" or any(task.halves for task in plan.tasks.values())
+    whole = robust or plan.need not in ("mean", "sums") or any(task.halves for task in plan.tasks.values())
     if robust or (whole and plan.sketch is None):
         return max(1, len(plan.tasks))
     return max(1, WINDOW_BYTES // (4 * d * CHUNK)) * CHUNK
@@ -517,7 +534,8 @@ def _keep(pool: ClientPool, plan: Plan, client: Client, answer: Answer, kept: di
 def _average(
     pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer], counted: Mapping[Client, int], means: Means
 ) -> None:
-    groups = [answer.chosen if plan.tasks[client].trains else () for client, answer in answers.items()]
+    tasks = [plan.tasks[client] for client in answers]
+    groups = [a.chosen if task.trains and task.sent else () for a, task in zip(answers.values(), tasks, strict=True)]
     weigh = amounts(np.array([counted[client] for client in answers]), plan.weighting)
     means.add(pool.updates([answer.slot for answer in answers.values()]), weigh, groups)
 
@@ -577,7 +595,9 @@ class HalfUpdates:
             return
         slots = [*(first for first, _ in pairs.values()), *(second for _, second in pairs.values())]
         own = {client: self._own(client, *pair) for client, pair in pairs.items() if self.plan.tasks[client].keep}
-        if self.plan.sketch is None:  # all of them are in memory at once, see window
+        if self.plan.need == "sums":
+            pass  # products of two clients are no sums
+        elif self.plan.sketch is None:  # all of them are in memory at once, see window
             self.products = gram(self.pool.updates(slots), columns=self.plan.columns)
         else:
             self.sketches.append(self.pool.sketches(slots).view(2, len(pairs), -1))
@@ -805,16 +825,28 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     sizes: dict[tuple[str, ...], tuple[int, int]] = {}
     for count in held_models(plan).values():  # the number of examples, sums, and products
         up += (1 + count + count * (count + 1) // 2) * NUMBER
-    for task in (task for _, part in plan.leaves() for task in part.tasks.values()):
+    for need, task, size in _tasks_of(plan, wire.layout.size):
         if task.keep not in sizes:
             sizes[task.keep] = wire.columns(task)
         parameters, others = sizes[task.keep]
         row = parameters + others
+        if task.question is not None:
+            up += (task.question.ask == "cell" or task.question.length(size)) * NUMBER
+            down += task.question.sent * NUMBER
+        if need == "sums" and not (task.trains or task.measure):  # no model is sent
+            continue
         if row or task.measure or task.held_out:
-            updates = task.trains * (2 if task.halves else 1)
+            updates = task.trains * task.sent * (2 if task.halves and need != "sums" else 1)
             up += updates * wire.bytes_of(parameters, others) + _reply_numbers(task, wire) * NUMBER
             down += len(task.offered) * row * NUMBER
     return up, down
+
+
+def _tasks_of(plan: Plan, d: int) -> Iterator[tuple[Need, Task, int]]:
+    """All tasks of a plan's parts, with what the part needs, and the numbers of a sketch."""
+    for _, part in plan.leaves():
+        for task in part.tasks.values():
+            yield part.need, task, sketch_size(part, d)
 
 
 def as_sent(plan: Plan, replies: Replies) -> Plan:

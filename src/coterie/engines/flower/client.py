@@ -29,11 +29,13 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie import training
+from coterie.clustering import sketch
+from coterie.core import HALVES
 from coterie.data.objective import Objective
 from coterie.data.world import ClientData
 from coterie.engines.flower import messages
 from coterie.engines.flower.functions import FunctionLearner, Functions, Test, Train, client_data
-from coterie.engines.flower.messages import FUNCTIONS, KEPT, METRICS, PERSONAL, QUERY, Order
+from coterie.engines.flower.messages import ANSWER, CELL, FUNCTIONS, KEPT, METRICS, PERSONAL, QUERY, Order
 from coterie.engines.flower.names import Claim, claim_of, named, said
 from coterie.engines.rounds import held_losses
 from coterie.files import read_within, within
@@ -180,6 +182,8 @@ def trained(me: Participant, learner: training.Learner, content: RecordDict, con
         first += len(order.task.offered)
         for name, update in zip(messages.updates_of(place), work.updates, strict=False):
             records[name] = messages.packed(update, learner.layout, without=work.keep)
+        if work.answer is not None:
+            records[messages.of_task(ANSWER, place)] = ArrayRecord({ANSWER: Array(work.answer)})
         metrics |= {messages.of_task(name, place): value for name, value in work.metrics.items()}
         if work.losses is not None:
             losses[order.part] = {order.client: work.losses}
@@ -187,6 +191,8 @@ def trained(me: Participant, learner: training.Learner, content: RecordDict, con
     if losses:
         metrics |= messages.held_metrics(held_losses(losses)[orders[0].client])
     for work in done:  # only if all tasks are done
+        if work.halves is not None:
+            work.sketches.put(orders[0].key[1], work.halves)
         if work.own is not None:
             work.keeping.keep(orders[0].key[1], work.own)
     return RecordDict({**records, METRICS: MetricRecord(metrics)})
@@ -203,6 +209,9 @@ class Work:
         losses: Held-out losses ``(m, examples)``; None if the task does not ask for them.
         keeping: Stores the client's own values.
         own: The own values after the task; None if they do not change.
+        answer: The answer to the task's question; None if it has none.
+        halves: New sketches ``(2, k)``, or an empty array if the client could not make them; None if they do not change.
+        sketches: Stores them.
     """
 
     updates: list[Tensor]
@@ -211,6 +220,9 @@ class Work:
     losses: np.ndarray | None
     keeping: Keeping
     own: Tensor | None
+    sketches: Sketches
+    answer: np.ndarray | None = None
+    halves: np.ndarray | None = None
 
 
 def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequence[Any], context: Context) -> Work:
@@ -226,7 +238,7 @@ def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequ
     reply, last = replies[0], replies[-1]
     chosen = [task.offered.index(row) for row in reply.chosen]
     metrics: dict[str, Any] = {"chosen": chosen}
-    if reply.losses:
+    if reply.losses and not order.sums:
         metrics |= {"losses": list(reply.losses), "accuracies": list(reply.accuracies)}
     updates = [each.row for each in replies[:2] if each.row is not None]
     if me.attack is not None:
@@ -247,7 +259,31 @@ def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequ
     if task.personal is not None:
         metrics[PERSONAL] = int(own is not None)
     losses = None if last.held is None else last.held.numpy()
-    return Work(updates, keep, metrics, losses, keeping, own)
+    work = Work(updates, keep, metrics, losses, keeping, own, Sketches(context, order))
+    return _in_sums(work, order, layout, len(me.data.train)) if order.sums else work
+
+
+def _in_sums(work: Work, order: Order, layout: Layout, examples: int) -> Work:
+    """What a client has done for a task of which only sums are needed: one update, and the answer to its question."""
+    task, halves = order.task, work.sketches.before(order.key[1])
+    if task.halves:
+        halves = np.zeros((0, 0), dtype=np.float32)
+        if len(work.updates) == 2 and order.sketch:
+            halves = sketch(torch.stack(work.updates)[:, slice(*order.columns)], order.sketch).numpy()
+    update = torch.stack(work.updates).sum(0) / len(work.updates) if work.updates else None
+    known, metrics, answer = halves if halves is not None and len(halves) else None, dict(work.metrics), None
+    if task.question is not None and task.question.ask == "cell":
+        metrics |= {} if known is None else {CELL: task.question.cell(known)}
+    elif task.question is not None:
+        norm = None if update is None else float(update[: layout.trainable].norm())
+        answer = task.question.answer(known, norm, examples)
+    return replace(
+        work,
+        updates=[] if update is None or not task.sent else [update],
+        metrics=metrics,
+        answer=answer,
+        halves=halves if task.halves else None,
+    )
 
 
 def _answers(
@@ -508,6 +544,31 @@ class Keeping:
         if len(weight):
             record[MIXTURE] = Array(weight.numpy())
         self.shelf.put(exchange, record)
+        for tag in sorted(self.shelf.tags())[:-VERSIONS]:
+            self.shelf.drop(tag)
+
+
+class Sketches:
+    """The sketches of a client's halves in one run, for a part of the plan.
+
+    Args:
+        context: Flower's context of the node.
+        order: A task of that part.
+    """
+
+    def __init__(self, context: Context, order: Order) -> None:
+        self.shelf, self.since = shelf(context, order.run, order.client, order.part + HALVES), order.since
+
+    def before(self, exchange: int) -> np.ndarray | None:
+        """Return the sketches ``(2, k)`` of the last halves before ``exchange``; None if there are none."""
+        tag = max((tag for tag in self.shelf.tags() if self.since <= tag < exchange), default=None)
+        return None if tag is None else messages.array_of(self.shelf.take(tag), ANSWER).astype(np.float32)
+
+    def put(self, exchange: int, halves: np.ndarray) -> None:
+        """Store sketches; those of later exchanges are deleted, as in :meth:`Keeping.keep`."""
+        for tag in [tag for tag in self.shelf.tags() if tag > exchange]:
+            self.shelf.drop(tag)
+        self.shelf.put(exchange, ArrayRecord({ANSWER: Array(halves)}))
         for tag in sorted(self.shelf.tags())[:-VERSIONS]:
             self.shelf.drop(tag)
 

@@ -14,10 +14,23 @@ from torch import Tensor, nn
 
 from coterie.boundary import Wire
 from coterie.clustering import sketch
-from coterie.core import Assignment, Candidate, Client, Held, Note, Plan, Position, Replies, Task, Training
+from coterie.core import Assignment, Candidate, Client, Held, Means, Note, Plan, Position, Replies, Task, Training, amounts
 from coterie.engines.flower import boundary_check, messages
-from coterie.engines.flower.messages import ARRAYS, CONFIG, KEPT, LARGEST, METRICS, PERSONAL, Order, Unfit
+from coterie.engines.flower.messages import (
+    ANSWER,
+    ARRAYS,
+    CELL,
+    CONFIG,
+    KEPT,
+    LARGEST,
+    METRICS,
+    PERSONAL,
+    ROUNDED,
+    Order,
+    Unfit,
+)
 from coterie.engines.flower.nodes import BEHIND, Kind, Nodes, Post, Present, Waiting, gone
+from coterie.engines.pool import sketch_size
 from coterie.engines.rounds import Clock, needed, products, second_halves, together
 from coterie.robust import Robust, lengths
 from coterie.settings import SettingError
@@ -126,7 +139,7 @@ class Carrier:
             if (task := part.tasks.get(client)) is not None:
                 own = task.keep if has.get(name) == task.keep else ()
                 offered += self._offered(part.models, task, own, records, number)
-                orders.append(self._order(task, client, position, part=name, number=number))
+                orders.append(self._order(task, client, position, part=name, number=number, **self._summed(part)))
         return self._message("train", offered, orders)
 
     def _offered(
@@ -153,6 +166,14 @@ class Carrier:
             since=self._since(part),
             **more,
         )
+
+    def _summed(self, plan: Plan) -> dict[str, Any]:
+        """The fields of an order that say which sums a plan needs."""
+        if plan.need != "sums":
+            return {}
+        columns = range(self.wire.layout.size)[plan.columns or slice(None)]
+        size = sketch_size(plan, self.wire.layout.size)
+        return {"sums": True, "sketch": size, "columns": (columns.start, columns.stop)}
 
     def _since(self, part: str) -> int:
         """The exchange from which on own values of a part count: the one after it last ended."""
@@ -196,7 +217,10 @@ class Carrier:
             usable = {c: one.tasks[name] for c, one in heard.items() if name in one.tasks}
             why = {c: one.refused[name] for c, one in heard.items() if name in one.refused}
             why |= {c: text for c, text in refused.items() if c in part.tasks}
-            found[name] = gathered(part, usable, why, self.wire, self.robust)
+            if part.need == "sums":
+                found[name] = added_up(part, usable, why, self.wire)
+            else:
+                found[name] = gathered(part, usable, why, self.wire, self.robust)
             self._remember(name, part, {client: usable[client] for client in found[name].clients}, exchange)
         self._end(plan.all_ended, exchange)
         held = {
@@ -400,6 +424,8 @@ class ClientReply:
         losses: Measured losses, one per offered model, or empty.
         accuracies: Measured accuracies, one per offered model, or empty.
         kept: The exchange after which the client stored the own layers that it trained from, -1 for none.
+        answer: The answer to the task's question, or None.
+        cell: The client's cell, if it was asked for that and knows it.
     """
 
     updates: tuple[Tensor, ...]
@@ -408,6 +434,8 @@ class ClientReply:
     losses: tuple[float, ...]
     accuracies: tuple[float, ...]
     kept: int
+    answer: np.ndarray | None = None
+    cell: int | None = None
 
 
 @dataclass(frozen=True)
@@ -491,11 +519,31 @@ def _read_task(content: Any, metrics: Any, place: int, plan: Plan, task: Task, w
     if metrics.get(messages.of_task(PERSONAL, place), 1) != 1:
         raise Unfit("its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)")
     places = _places(metrics, task, place)
-    losses, accuracies = _measured(metrics, task, place)
-    updates = _updates(content, plan, task, places, wire, place) if task.trains else ()
+    losses, accuracies = _measured(metrics, task, place) if plan.need != "sums" else ((), ())
+    updates = _updates(content, plan, task, places, wire, place) if task.trains and task.sent else ()
     kept = messages.whole(metrics.get(messages.of_task(KEPT, place)))
     chosen = tuple(task.offered[each] for each in places)
-    return ClientReply(updates, examples, chosen, losses, accuracies, -1 if kept is None else kept)
+    answer, cell = _answer(content, metrics, plan, task, wire.layout.size, place)
+    return ClientReply(updates, examples, chosen, losses, accuracies, -1 if kept is None else kept, answer, cell)
+
+
+def _answer(content: Any, metrics: Any, plan: Plan, task: Task, d: int, place: int) -> tuple[np.ndarray | None, int | None]:
+    """The answer to a task's question, or the cell; None if the client does not know them."""
+    question, name = task.question, messages.of_task(ANSWER, place)
+    if question is None:
+        return None, None
+    if question.ask == "cell":
+        cell = messages.whole(metrics.get(messages.of_task(CELL, place)))
+        if cell is not None and cell >= question.count:
+            raise Unfit(f"it says that it is in cell {cell} of {question.count}")
+        return None, cell
+    if name not in content.array_records:
+        return None, None
+    length = question.length(sketch_size(plan, d))
+    numbers = messages.array_of(content.array_records[name], ANSWER, (length,)).astype(np.float64)
+    if not (np.abs(numbers) <= 1 + ROUNDED).all():  # NaN fails, too
+        raise Unfit("its answer to a question has numbers that are not between -1 and 1")
+    return numbers, None
 
 
 def _places(metrics: Any, task: Task, place: int) -> list[int]:
@@ -524,7 +572,8 @@ def _measured(metrics: Any, task: Task, place: int) -> tuple[tuple[float, ...], 
 def _updates(content: Any, plan: Plan, task: Task, places: Sequence[int], wire: Wire, place: int = 0) -> tuple[Tensor, ...]:
     stay = wire.layout.mask(task.keep) if task.keep else None
     arrays, both = content.array_records, messages.updates_of(place)
-    names = both[: 2 if task.halves and both[1] in arrays else 1]  # a client with too few examples sends no halves
+    two = task.halves and plan.need != "sums" and both[1] in arrays
+    names = both[: 2 if two else 1]  # a client with too few examples sends no halves
     if wire.boundary.compress != "none":
         rows = [_decompressed(arrays, name, wire, stay) for name in names]
     elif names[0] in arrays or place:
@@ -597,6 +646,40 @@ def gathered(
         second_halves=second_halves({c: each[1] for c, each in rows.items() if plan.second_halves and len(each) == 2}, taken),
     )
     return needed(plan, stated if taken else replace(stated, updates=torch.empty(0, size)))
+
+
+def added_up(plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[Client, str], wire: Wire) -> Replies:
+    """Combine the replies to a plan that needs only sums. They are kept as sums, and everything else is dropped.
+
+    Args:
+        plan: The plan.
+        heard: Client -> its reply after parsing.
+        refused: Client -> why its reply was refused.
+        wire: The wire between clients and server.
+
+    Returns:
+        The replies.
+    """
+    clients, means = tuple(sorted(heard)), Means(len(plan.models), wire.layout.size)
+    trained = [c for c in clients if heard[c].updates]
+    if trained:
+        weigh = amounts(np.array([heard[c].examples for c in trained]), plan.weighting)
+        means.add(torch.stack([heard[c].updates[0] for c in trained]), weigh, [heard[c].chosen for c in trained])
+    sums: dict[int, np.ndarray] = {}
+    for client in clients:
+        if (answer := heard[client].answer) is not None:
+            row = plan.tasks[client].offered[0]
+            sums[row] = sums.get(row, 0.0) + answer
+    return Replies(
+        clients=clients,
+        examples=np.ones(len(clients), dtype=np.int64),
+        chosen=tuple(heard[c].chosen for c in clients),
+        refused=refused,
+        means=means.means,
+        heard=means.heard,
+        sums=sums,
+        cells={c: cell for c in clients if (cell := heard[c].cell) is not None},
+    )
 
 
 def _mean(updates: Sequence[Tensor], size: int) -> Tensor:

@@ -15,9 +15,10 @@ import io
 import json
 import math
 import warnings
+from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from coterie.boundary import update_number
+from coterie.clustering.cells import Ask, Question
 from coterie.core import WORST_LOSS, Candidate, Client, Held, Method, Neighbours, Personal, Plan, Stage, Task, Training
 from coterie.models.layout import Layout
 from coterie.settings import SettingError
@@ -55,6 +57,12 @@ NO_TEST = "No evaluate function registered with name 'default'"
 
 FUNCTIONS = "functions"
 """Key of that record: 1 if the app trains by a function of its own."""
+
+ANSWER = "answer"
+"""Record of a reply, and its only array: the answer to a task's question."""
+
+CELL = "cell"
+"""Key of the metrics: the client's cell."""
 
 KEPT = "kept"
 """Key of the metrics: the exchange after which a client stored the own values that it trained from, -1 if it had none."""
@@ -105,6 +113,9 @@ class Order:
         neighbours: How the client's nearest training examples take part in a test; None if they do not.
         ended: Name of a part -> an exchange: the client deletes the values of this part from before it, and those of its
             parts.
+        sums: Whether the plan needs only sums: no losses are sent, one update even of two halves, and the answer to a question.
+        sketch: Numbers of the sketches that the client keeps of its halves; 0 for none.
+        columns: First and last column of the sketches.
 
     Raises:
         ValueError: A number is out of range, or a name is too long.
@@ -122,9 +133,13 @@ class Order:
     plain: bool = False
     neighbours: Neighbours | None = None
     ended: Mapping[str, int] = field(default_factory=dict)
+    sums: bool = False
+    sketch: int = 0
+    columns: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
-        if not all(0 <= number < 2**63 for number in (self.number, self.since, *self.ended.values())):
+        counts = (self.number, self.since, *self.ended.values(), self.sketch, *self.columns)
+        if not all(0 <= number < 2**63 for number in counts):
             raise ValueError("the numbers of a task's part and of exchanges must be from 0 to 2^63 - 1")
         if any(len(name) > LONGEST_PART for name in (self.part, *self.ended)):
             raise ValueError(f"the name of a part must have at most {LONGEST_PART} characters")
@@ -133,7 +148,7 @@ class Order:
         """Return the order as a value for JSON."""
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
         near = None if self.neighbours is None else asdict(self.neighbours)
-        task = {**asdict(self.task), "training": None}
+        task = {**asdict(replace(self.task, question=None)), "training": None, "question": _stated(self.task.question)}
         return {**shown, "task": task, "training": asdict(self.training), "neighbours": near}
 
     @classmethod
@@ -165,6 +180,9 @@ class Order:
             plain=bool(found["plain"]),
             neighbours=_neighbours(found["neighbours"]),
             ended={str(name): int(exchange) for name, exchange in found["ended"].items()},
+            sums=bool(found["sums"]),
+            sketch=int(found["sketch"]),
+            columns=(int(found["columns"][0]), int(found["columns"][1])),
         )
 
 
@@ -178,7 +196,38 @@ def _task(found: Mapping[str, Any]) -> Task:
         raise ValueError(f"Task.held_out must be true or false, got {values['held_out']!r}")
     values["stages"] = tuple(_stage(stage) for stage in values["stages"])
     values["personal"] = None if own is None else _personal(Personal(**{**own, "layers": tuple(own["layers"])}))
+    values["question"] = _question(values["question"])
     return Task(**values)
+
+
+def _stated(question: Question | None) -> dict[str, Any] | None:
+    """A question as a value for JSON; arrays are their bytes in single precision."""
+    if question is None:
+        return None
+    values = {f.name: getattr(question, f.name) for f in fields(question)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    coded = {name: [list(a.shape), b64encode(a.astype("<f4").tobytes()).decode()] for name, a in arrays.items()}
+    return {**values, "cells": list(question.cells), **coded}
+
+
+def _question(found: Mapping[str, Any] | None) -> Question | None:
+    """Read a question from JSON. Raises :class:`ValueError` or :class:`TypeError` if a value is not allowed."""
+    if found is None:
+        return None
+    values = dict(found)
+    for name, dimensions in (("centres", 2), ("axis", 1)):
+        if values[name] is not None:
+            shape, data = values[name]
+            array = np.frombuffer(b64decode(data, validate=True), "<f4").reshape(shape)
+            if array.ndim != dimensions or not array.size or not np.isfinite(array).all():
+                raise ValueError(f"Question.{name} must be finite numbers of {dimensions} dimensions, got {shape}")
+            values[name] = array
+    question = Question(**{**values, "cells": tuple(values["cells"])})
+    real = all(map(_real, (question.scale, question.low, question.high)))
+    cells = all(_count(cell) and cell < question.count for cell in question.cells)
+    if question.ask not in get_args(Ask) or not real or not 0 < question.scale < math.inf or not cells:
+        raise ValueError(f"Question needs something to ask, finite numbers and cells that exist, got {found!r:.200}")
+    return question
 
 
 def _stage(found: Mapping[str, Any]) -> Stage:
@@ -524,6 +573,8 @@ def ignored(task: Task) -> str | None:
         if task.keep
         else "for updates of both halves of its data"
         if task.halves
+        else "to answer questions about its update"
+        if task.question is not None
         else "to train its layers in stages"
         if task.stages
         else "to train a personal model"

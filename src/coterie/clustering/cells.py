@@ -1,0 +1,206 @@
+"""Clustering by sums over clients: clients answer questions by numbers which are added up, and place themselves.
+
+Coterie's own. A client keeps the sketches of the updates of both halves of its data. A *cell* is the set of clients whose
+whole update, the mean of both sketches, is nearest to one of m centres. The server knows the centres and asks. A client answers
+with a vector that is zero in the places of the other cells, so the sum of all answers contains the sums by cell. With these
+sums the server clusters as Lloyd's algorithm does:
+
+- ``"sizes"``: histograms of the norm of the client's update, and of its number of examples (:func:`sizes_of`).
+- ``"moments"``: the :class:`~coterie.clustering.moments.Moments` of some cells, which test whether a cell is one group.
+- ``"coordinates"``: a histogram of the coordinates of a cell's clients on an axis; it gives a cut (:func:`two_centres`).
+- ``"means"``: the number and the mean of the clients in each cell (:func:`centres_of`), the new centres.
+- ``"cell"``: no numbers. The client says which cell is its own, and so which group's model it takes.
+
+Before, a client divides its sketches by ``scale`` and shortens longer ones to norm 1. So all numbers are between -1 and 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from coterie.clustering.moments import Moments, axis, histogram_cut, length
+
+Ask = Literal["sizes", "moments", "coordinates", "means", "cell"]
+
+OCTAVES, STEPS = 32, 2
+"""Norms and numbers of examples are told apart from 2^-16 to 2^16, in this many steps per octave."""
+
+BINS = 32
+"""Bins of a histogram of coordinates."""
+
+WIDTH = 3.0
+"""It reaches this many standard deviations to both sides of the cell's mean."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Question:
+    """A question that clients answer about the sketches ``(2, k)`` of their halves, or about their update.
+
+    Attributes:
+        ask: What is asked, see :mod:`~coterie.clustering.cells`.
+        scale: Sketches are divided by this; longer ones are shortened to it.
+        centres: Shape ``(m, k)``, in units of ``scale``. None for a single cell.
+        cells: The cells that are asked about, for ``"moments"`` and ``"coordinates"`` (one).
+        axis: Shape ``(k,)``, for ``"coordinates"``.
+        low: Where the histogram begins.
+        high: Where it ends; coordinates beyond are counted in the last bins.
+    """
+
+    ask: Ask
+    scale: float = 1.0
+    centres: np.ndarray | None = None
+    cells: tuple[int, ...] = (0,)
+    axis: np.ndarray | None = None
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("centres", "axis"):  # as they are sent
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else np.asarray(value, dtype=np.float32))
+
+    @property
+    def count(self) -> int:
+        """m, the number of cells."""
+        return 1 if self.centres is None else len(self.centres)
+
+    def length(self, k: int) -> int:
+        """Return how many numbers a client answers that has sketches of k numbers."""
+        of = {"sizes": 2 * OCTAVES * STEPS, "coordinates": BINS, "means": self.count * (1 + k), "cell": 0}
+        return len(self.cells) * length(k) if self.ask == "moments" else of[self.ask]
+
+    @property
+    def sent(self) -> int:
+        """How many numbers a client receives with the question."""
+        return sum(0 if part is None else part.size for part in (self.centres, self.axis)) + 4
+
+    def cell(self, halves: np.ndarray) -> int:
+        """Return the cell of a client with these sketches ``(2, k)``."""
+        halves = halves.astype(np.float64)
+        if self.centres is None:
+            return 0
+        return int(np.argmin(((self._scaled(halves).mean(axis=0) - self.centres) ** 2).sum(axis=1)))
+
+    def _scaled(self, halves: np.ndarray) -> np.ndarray:
+        """Both halves in units of the scale, with a mean and a noise of norm 1 at most."""
+        mean, noise = (halves[0] + halves[1]) / 2 / self.scale, (halves[0] - halves[1]) / 2 / self.scale
+        mean, noise = (part / max(1.0, float(np.linalg.norm(part))) for part in (mean, noise))
+        return np.stack([mean + noise, mean - noise])
+
+    def answer(self, halves: np.ndarray | None, norm: float | None = None, examples: int = 0) -> np.ndarray | None:
+        """Return a client's answer, a vector of :meth:`length` numbers.
+
+        Args:
+            halves: Shape ``(2, k)``, the sketches of its halves; None if it has none.
+            norm: The norm of its update, for ``"sizes"``.
+            examples: Its number of training examples, for ``"sizes"``.
+
+        Returns:
+            The answer in single precision; None if the client does not know what is asked for.
+        """
+        found = self._answer(halves, norm, examples)
+        return None if found is None else found.astype(np.float32)
+
+    def _answer(self, halves: np.ndarray | None, norm: float | None, examples: int) -> np.ndarray | None:
+        if self.ask == "sizes":
+            return None if norm is None else np.concatenate([_one(_size_bin(norm)), _one(_size_bin(examples))])
+        if halves is None:
+            return None
+        halves = halves.astype(np.float64)
+        scaled, cell = self._scaled(halves), self.cell(halves)
+        if self.ask == "moments":
+            own = Moments.of(*scaled[:, None]).vector()
+            return np.concatenate([own if cell == one else np.zeros(len(own)) for one in self.cells])
+        if self.ask == "means":
+            out = np.zeros((self.count, 1 + scaled.shape[1]))
+            out[cell] = [1.0, *scaled.mean(axis=0)]
+            return out.ravel()
+        out = np.zeros(self.length(scaled.shape[1]))
+        if self.ask == "coordinates" and cell in self.cells and self.axis is not None:
+            place = (float(self.axis @ scaled.mean(axis=0)) - self.low) / (self.high - self.low)
+            out[int(np.clip(place * BINS, 0, BINS - 1))] = 1.0
+        return out
+
+
+def _size_bin(value: float) -> int:
+    return int(np.clip(np.floor((np.log2(max(value, 1e-300)) + OCTAVES / 2) * STEPS), 0, OCTAVES * STEPS - 1))
+
+
+def _one(at: int) -> np.ndarray:
+    out = np.zeros(OCTAVES * STEPS)
+    out[at] = 1.0
+    return out
+
+
+def sizes_of(sums: np.ndarray, quantile: float = 1.0) -> tuple[float, float]:
+    """Return a bound on the norms of updates, and the median number of examples, from answers about sizes.
+
+    Args:
+        sums: The sum of the answers.
+        quantile: The share of the norms that are below the bound.
+
+    Returns:
+        The upper end of the bin in which the norms reach that share, and the middle of the bin of the median.
+
+    Example:
+        >>> question = Question(ask="sizes")
+        >>> bound, examples = sizes_of(sum(question.answer(None, norm, 68) for norm in (0.3, 1.7, 5.0)))
+        >>> round(bound, 2), round(examples)
+        (5.66, 76)
+    """
+    norms, counts = np.maximum(np.split(sums, 2), 0.0)
+    return 2.0 ** ((_quantile(norms, quantile) + 1) / STEPS - OCTAVES / 2), 2.0 ** (
+        (_quantile(counts, 0.5) + 0.5) / STEPS - OCTAVES / 2
+    )
+
+
+def _quantile(counts: np.ndarray, share: float) -> int:
+    return int(np.searchsorted(np.cumsum(counts), share * counts.sum() * (1 - 1e-12)))
+
+
+def coordinates(cell: int, sums: Moments, scale: float, centres: np.ndarray | None) -> Question:
+    """Ask for the histogram of a cell's clients along the axis on which they differ most.
+
+    Args:
+        cell: The cell.
+        sums: Its moments.
+        scale: The scale of the sketches.
+        centres: All centres.
+    """
+    direction = axis(sums)
+    middle = float(direction @ sums.total) / sums.count
+    width = WIDTH * max(float(direction @ sums.scatter @ direction) / sums.count, 1e-30) ** 0.5
+    low, high = middle - width, middle + width
+    return Question(ask="coordinates", scale=scale, centres=centres, cells=(cell,), axis=direction, low=low, high=high)
+
+
+def two_centres(question: Question, counts: np.ndarray, mean: np.ndarray) -> np.ndarray | None:
+    """Return the centres ``(2, k)`` of both sides of a cut through a cell.
+
+    Args:
+        question: The question of :func:`coordinates`.
+        counts: Shape ``(BINS,)``, the sum of the answers.
+        mean: Shape ``(k,)``, the mean of the cell.
+
+    Returns:
+        The centres, on the axis through the mean; None if all clients are in one bin.
+    """
+    cut, direction = histogram_cut(counts), question.axis
+    if cut is None or direction is None:
+        return None
+    counts = np.maximum(counts, 0.0)
+    places = question.low + (np.arange(BINS) + 0.5) * (question.high - question.low) / BINS
+    sides = [float(counts[side] @ places[side] / counts[side].sum()) for side in (slice(cut), slice(cut, None))]
+    return np.stack([mean + (side - float(direction @ mean)) * direction for side in sides])
+
+
+def centres_of(sums: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers ``(m,)`` and the means ``(m, k)`` of the clients in each of m cells, from answers about means.
+
+    The mean of an empty cell is zero.
+    """
+    table = sums.reshape(m, -1)
+    return table[:, 0], table[:, 1:] / np.maximum(table[:, :1], 1e-9)
