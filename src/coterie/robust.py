@@ -14,7 +14,7 @@ import torch
 
 from coterie.boundary import Wire
 from coterie.core import CHUNK, Averaging, Client, Plan
-from coterie.settings import setting
+from coterie.settings import SettingError, setting
 
 PEERS = 3
 """The smallest number of clients whose median norm is a reference: one hostile client among three cannot choose it."""
@@ -56,6 +56,21 @@ class Robust(Averaging):
         gt=1,
     )
     most_examples: int = setting(10**9, "number of examples above which a client's reply is refused", ge=1)
+
+    def check_plan(self, plan: Plan) -> None:
+        """Check that the rule of averaging can be computed from what a plan asks for.
+
+        Args:
+            plan: The plan.
+
+        Raises:
+            SettingError: The rule needs single updates, and the plan asks for sums.
+        """
+        if self.needs_all and any(part.need == "sums" for _, part in plan.leaves()):
+            raise SettingError(
+                f"robust.mean must be mean for a method that asks for sums only, such as split-half-sums, got {self.mean}, "
+                "which needs single updates"
+            )
 
     def counted(self, claims: Mapping[Client, int]) -> dict[Client, int]:
         """Compute how many examples each client of an exchange counts for.

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.clustering import congruence, halves_gram
-from coterie.clustering.moments import Moments, axis, congruence_from_sums, histogram_cut, length
+from coterie.clustering import congruence, contrast, halves_gram
+from coterie.clustering.moments import Moments, axis, congruence_from_sums, contrast_from_sums, histogram_cut, length
 
 
 def rows(seed: int, n: int, k: int, groups: int = 1, size: float = 0.0, levels: np.ndarray | float = 1.0) -> np.ndarray:
@@ -104,3 +104,32 @@ def test_the_cut_has_the_least_variance_within(counts: list[int]) -> None:
 def test_bins_that_noise_made_negative_have_no_clients() -> None:
     assert histogram_cut(np.array([5.0, -2.0, 0.0, 6.0])) in (1, 2, 3)
     assert histogram_cut(np.array([5.0, -2.0])) is None
+
+
+@pytest.mark.parametrize(("n", "m", "k"), [(5, 5, 30), (3, 8, 64), (2, 2, 50)])
+def test_a_contrast_is_that_of_the_gram_matrix_and_rarely_alarms(n: int, m: int, k: int) -> None:
+    ps = []
+    for i in range(500):
+        halves = rows(3000 + i, n + m, k)
+        one, other = (Moments.of(*(half[at] for half in halves)) for at in (slice(n), slice(n, None)))
+        found = contrast_from_sums(one, other)
+        same = contrast(halves_gram(*halves), range(n), range(n, n + m))
+        assert found.distance == pytest.approx(same.distance, rel=1e-6, abs=1e-9)
+        ps.append(found.p)
+    assert np.mean(np.array(ps) < 0.01) <= 0.03
+
+
+def test_further_groups_tell_more_of_the_noise() -> None:
+    """Two groups of two are known to differ only with the noise of others."""
+    halves = rows(7, 12, 40)
+    halves[:, 2:4] += 1.2
+    groups = [Moments.of(*(half[i : i + 2] for half in halves)) for i in range(0, 12, 2)]
+    alone, together = contrast_from_sums(*groups[:2]), contrast_from_sums(*groups[:2], groups[2:])
+    assert together.distance == alone.distance
+    assert together.p < alone.p / 2
+
+
+def test_sums_of_groups_add_up() -> None:
+    a, b = rows(9, 6, 5)
+    both = Moments.of(a[:2], b[:2]) + Moments.of(a[2:], b[2:])
+    np.testing.assert_allclose(both.vector(), Moments.of(a, b).vector())

@@ -97,7 +97,9 @@ def test_a_stored_state_goes_on_as_if_nothing_had_happened(method: Any, world: P
     blobs: dict[str, bytes] = {}
     restored = decode(encode(halfway, lambda data: _put(blobs, data)), blobs.__getitem__)
     assert same(halfway, restored)
-    worlds = [dataclasses.replace(world, sketches=dict(world.sketches)) for _ in range(2)]  # each with what clients have kept so far
+    worlds = [
+        dataclasses.replace(world, sketches=dict(world.sketches)) for _ in range(2)
+    ]  # each with what clients have kept so far
     on, again = (last(method, w, 9, state=s, first=9).state for w, s in zip(worlds, (halfway, restored), strict=True))
     assert same(on, again)
     assert type(halfway) in STATES.values()

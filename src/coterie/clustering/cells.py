@@ -74,8 +74,8 @@ class Question:
 
     @property
     def sent(self) -> int:
-        """How many numbers a client receives with the question."""
-        return sum(0 if part is None else part.size for part in (self.centres, self.axis)) + 4
+        """How many numbers a client receives with the question, besides a few of the task's."""
+        return sum(0 if part is None else part.size for part in (self.centres, self.axis))
 
     def cell(self, halves: np.ndarray) -> int:
         """Return the cell of a client with these sketches ``(2, k)``."""
@@ -195,6 +195,13 @@ def two_centres(question: Question, counts: np.ndarray, mean: np.ndarray) -> np.
     places = question.low + (np.arange(BINS) + 0.5) * (question.high - question.low) / BINS
     sides = [float(counts[side] @ places[side] / counts[side].sum()) for side in (slice(cut), slice(cut, None))]
     return np.stack([mean + (side - float(direction @ mean)) * direction for side in sides])
+
+
+def halved(sums: Moments) -> np.ndarray:
+    """Return the centres ``(2, k)`` of a cut at the mean, across the axis on which a cell's clients differ most."""
+    direction, mean = axis(sums), sums.total / sums.count
+    apart = (float(direction @ sums.scatter @ direction) / sums.count) ** 0.5 * direction
+    return np.stack([mean - apart, mean + apart])
 
 
 def centres_of(sums: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:

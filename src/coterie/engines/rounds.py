@@ -150,7 +150,14 @@ def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> t
     return wire, wire.veil(federation)
 
 
-def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary, hardware: Hardware | None = None) -> None:
+def rehearse(
+    method: Method[Any],
+    world: World,
+    seed: int,
+    boundary: Boundary,
+    hardware: Hardware | None = None,
+    robust: Robust | None = None,
+) -> None:
     """Check the settings as far as the first plan of the method shows mistakes. No client trains.
 
     Args:
@@ -159,6 +166,7 @@ def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary, h
         seed: Seed of all random draws.
         boundary: Operations on the rows between clients and server.
         hardware: Hardware settings to check as well. None leaves this check out.
+        robust: Bounds on the influence of one client to check as well.
 
     Raises:
         SettingError: The settings contain a mistake.
@@ -167,7 +175,9 @@ def rehearse(method: Method[Any], world: World, seed: int, boundary: Boundary, h
         hardware.check(world)
     wire, federation = setup(method, world, seed, boundary)
     cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
-    for _, part in method.plan(method.init(federation), cohort).leaves():
+    plan = method.plan(method.init(federation), cohort)
+    (robust or Robust()).check_plan(plan)
+    for _, part in plan.leaves():
         wire.check(part, method.name)
 
 
@@ -309,6 +319,7 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
     Returns:
         The replies in the form that ``step`` needs, and the values that each client keeps afterwards.
     """
+    pool.robust.check_plan(plan)
     when, kept = (seed, position.exchange, position.round), dict(position.kept)
     replies: dict[str, Replies] = {}
     losses: dict[str, Mapping[Client, np.ndarray]] = {}

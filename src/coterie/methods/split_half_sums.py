@@ -12,7 +12,8 @@ clients (:mod:`~coterie.clustering.cells`). The server learns which group's mode
    If few clients answer in a round, a probe lasts several rounds, as in split-half.
 3. **Search.** At the beginning of the next round, without training, the group is cut along the axis on which its members differ
    most, by a histogram. Some steps of Lloyd's algorithm follow, in which the server learns the mean of each cell. A cell whose
-   moments are incongruent is cut in turn. Then every member says which cell it is in, and each cell becomes a group.
+   moments are incongruent is cut in turn. Then every member says which cell it is in, and each cell becomes a group. If few
+   clients answer in a round, the group is cut at the mean instead.
 4. **Newcomers**, and members that were silent in a search, train on halves from the model of the probe, and say which cell is
    theirs, from the root of the tree to a leaf. No update of theirs is sent.
 5. **Moves.** Some rounds after a change of groups, and in reviews, all clients receive the models of all groups, and say which
@@ -36,7 +37,7 @@ import numpy as np
 import torch
 
 from coterie.clustering import repeated_p
-from coterie.clustering.cells import Question, centres_of, coordinates, sizes_of, two_centres
+from coterie.clustering.cells import Question, centres_of, coordinates, halved, sizes_of, two_centres
 from coterie.clustering.congruence import Congruence, Contrast
 from coterie.clustering.moments import Moments, congruence_from_sums, contrast_from_sums
 from coterie.core import (
@@ -190,6 +191,7 @@ class SplitHalfSumsState:
         answered: share of the clients that answered in the last round, of those that were asked.
         review: the round after which the next review comes, and the current interval between reviews, in rounds.
         moves: the round after which clients choose among the groups next.
+        settled: clients that have chosen since.
         training: the experiment's training settings.
         notes: notes of the last exchange.
     """
@@ -209,6 +211,7 @@ class SplitHalfSumsState:
     answered: float = 1.0
     review: tuple[int, int] = (0, 0)
     moves: int = 0
+    settled: tuple[Client, ...] = ()
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
 
@@ -290,8 +293,8 @@ class SplitHalfSums:
                 tasks |= dict.fromkeys(sorted(present & set(group.clients)), task)
         elif state.stage == "move":
             rows = tuple(row for row, group in enumerate(state.groups) if group.clients)
-            members = present & {client for group in state.groups for client in group.clients}
-            tasks = dict.fromkeys(sorted(members), Task(offered=rows, epochs=0))
+            members = {client for group in state.groups for client in group.clients} - set(state.settled)
+            tasks = dict.fromkeys(sorted(present & members), Task(offered=rows, epochs=0))
         else:
             return self._train(state, cohort)
         return self._planned(state, models, tasks, ends_round=False)
@@ -436,6 +439,8 @@ class SplitHalfSums:
         moments = Moments.from_vector(probe.sums.numpy(), new.k)
         centre = torch.from_numpy(moments.total / moments.count)[None]
         search = Search(probe=probe, note=note, centres=centre, before=centre, moments=probe.sums[None])
+        if lasts:  # a question would be answered by few: cut at the mean, and let clients move later
+            search = replace(search, stage="cell", centres=torch.from_numpy(halved(moments)))
         return replace(new, searches={**new.searches, group.node: search}, notes=new.notes[:-1])
 
     def _judged(self, group: Leaf, probe: Probe, watch: Watch, k: int) -> tuple[Congruence | None, Note | None, bool]:
@@ -530,7 +535,8 @@ class SplitHalfSums:
             for i in range(len(search.centres))
         ]
         there = [i for i, part in enumerate(parts) if part]
-        if len(there) < 2:
+        least = min((len(parts[i]) for i in there), default=0) * len(group.clients) / max(sum(map(len, parts)), 1)
+        if len(there) < 2 or least < self.smallest - 0.5:
             return replace(new, notes=(*new.notes, replace(search.note, text=f"{search.note.text}; but too few have answered")))
         first, probe = new.next_node, search.probe
         children = {first + i: tuple(parts[at]) for i, at in enumerate(there)}
@@ -568,6 +574,7 @@ class SplitHalfSums:
             notes=(*new.notes, note),
             review=(new.round + self.review_every, self.review_every),
             moves=new.round + SETTLED,
+            settled=(),
         )
 
     def _placed(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
@@ -608,7 +615,7 @@ class SplitHalfSums:
         if not new.notes:
             new = replace(new, notes=(_unchanged(new, sums),))
         wait = self.review_every if any(note.kind == "merge" for note in new.notes) else 2 * state.review[1]
-        return replace(new, review=(new.round + wait, wait), moves=new.round)
+        return replace(new, review=(new.round + wait, wait), moves=new.round, settled=())
 
     def _moved(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         """The state after clients have chosen the group whose model has the lowest loss on their data."""
@@ -620,7 +627,10 @@ class SplitHalfSums:
             if away and len(group.clients) - len(away) < self.smallest:
                 goes = {client: to for client, to in goes.items() if client not in away}
         if not goes:
-            return replace(state, moves=state.review[0] if self.review_every else state.round + self.probe_every)
+            settled = joined(state.settled, chosen)
+            if len(settled) < MOST * len(at):
+                return replace(state, settled=settled)
+            return replace(state, moves=state.review[0] if self.review_every else state.round + self.probe_every, settled=())
         nodes = {client: state.groups[row].node for client, row in goes.items()}
         groups = [replace(group, clients=without(group.clients, goes)) for group in state.groups]
         changed = {state.groups[row].node for row in {*goes.values(), *(at[client] for client in goes)}}
@@ -631,6 +641,7 @@ class SplitHalfSums:
             watched={**state.watched, **{node: Watch(due=self._turn(state.round)) for node in changed}},
             review=(state.round + self.review_every, self.review_every),
             moves=state.round + SETTLED,
+            settled=(),
             notes=(*state.notes, *notes),
         )
 

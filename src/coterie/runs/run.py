@@ -488,7 +488,7 @@ def begin(
     trial(world, experiment.seeds[0])
     experiment.check_calendar()
     for method in experiment.methods:
-        inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary, experiment.hardware())
+        inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary, experiment.hardware(), experiment.robust)
     runs_ = _runs(experiment, folder)
     folder.mkdir(parents=True, exist_ok=True)
     if len(runs_) == 1:

@@ -118,8 +118,9 @@ class Carrier:
             One message for each client of the plan whose app can do the task.
 
         Raises:
-            SettingError: No client's app can do its task.
+            SettingError: No client's app can do its task, or the rule of averaging needs more than the plan asks for.
         """
+        self.robust.check_plan(plan)
         aware, functions = self.nodes.aware, self.nodes.functions
         asked = plan.asked
         limited = {c: messages.tasks_of(plan, c) for c in asked if c not in aware or c in functions}
