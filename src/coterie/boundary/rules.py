@@ -55,6 +55,13 @@ class Boundary:
         0.1, "fraction of the entries that topk sends; more than one half would cost more than all", gt=0, le=0.5
     )
 
+    masks: bool = setting(
+        False, "secure aggregation: clients send masked numbers, of which the server can read only the sum over clients"
+    )
+    bound: float = setting(
+        1.0, "maximum change of one parameter that masked numbers can express; larger changes are cut to it", gt=0, lt=1e9
+    )
+
     def __post_init__(self) -> None:
         if self.secret not in (None, "none") and (not _whole(self.secret) or self.secret < 0):
             raise SettingError("Boundary.secret must be a non-negative integer or none; the given value is not shown")
@@ -62,6 +69,12 @@ class Boundary:
         if self.noise and self.clip is None:
             raise SettingError(
                 f"Boundary.noise {self.noise:g} needs Boundary.clip, got none: without a maximum norm, noise gives no privacy"
+            )
+        used = [name for name in ("rotation", "clip", "compress") if getattr(self, name) not in (None, "none")]
+        if self.masks and used:
+            raise SettingError(
+                f"Boundary.masks true needs Boundary.{used[0]} none, got {getattr(self, used[0])}: masked numbers are not "
+                "mapped, clipped or compressed"
             )
         if self.secret is not None and self.rotation == "none":
             raise SettingError("Boundary.secret needs Boundary.rotation, got none")
@@ -78,7 +91,7 @@ class Boundary:
         A method's ``invariant`` names the maps that do not change its results: ``"rotation"`` (any orthonormal map; the
         default), ``"signed-permutation"`` or ``"permutation"``. L1 distances (a field ``metric``) are of the second kind.
         ``measures`` is true for a method that asks for losses, even if only in a later round; a plan has the requests of the
-        current round.
+        current round. ``beyond_sums`` says what a method needs besides sums over clients; it is empty if it needs nothing.
 
         Args:
             method: The method.
@@ -88,6 +101,8 @@ class Boundary:
         """
         if self.noise and getattr(method, "measures", False):
             raise self._measured(method.name)
+        if self.masks and (why := getattr(method, "beyond_sums", "it needs the update of each client")):
+            raise SettingError(f"Boundary.masks must be false for {method.name}, got true: {why}")
         usual = "signed-permutation" if getattr(method, "metric", None) == "l1" else "rotation"
         invariant = getattr(method, "invariant", usual)
         if self.rotation not in UNCHANGED[invariant]:

@@ -324,7 +324,8 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
     replies: dict[str, Replies] = {}
     losses: dict[str, Mapping[Client, np.ndarray]] = {}
     for i, (name, part) in enumerate(plan.leaves()):
-        answers = Answers(pool, part, kept.get(name + HALVES, {})) if part.need == "sums" else None
+        summed = part.need == "sums" or pool.wire.boundary.masks
+        answers = Answers(pool, part, kept.get(name + HALVES, {})) if summed else None
         replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock, i, answers)
         if answers is not None:
             kept[name + HALVES] = answers.halves
@@ -411,6 +412,8 @@ def _exchange_part(
             if sums is not None:
                 sums.take(new)
             halves.take(new)
+            if pool.wire.boundary.masks:
+                _bound(new, pool.wire.boundary.bound)
             for client, answer in new.items():
                 _keep(pool, plan, client, answer, kept)
         refused.update((c, a.refused) for c, a in answers.items() if a.refused is not None)
@@ -526,6 +529,13 @@ def _collude(pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> 
             if plan.sketch is not None:
                 shown = row.masked_fill(stays, 0.0)[None, plan.columns or slice(None)]
                 pool.hand.sketches[own.second if half else own.slot] = sketch(shown, plan.sketch)[0]
+
+
+def _bound(answers: Mapping[Client, Answer], bound: float) -> None:
+    """Cut the updates to what masked numbers can express."""
+    for answer in answers.values():
+        if answer.update is not None:
+            answer.update.clamp_(-bound, bound)
 
 
 def _keep(pool: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:

@@ -16,6 +16,7 @@ All keys are new in each sum. The server holds one total, to which it adds numbe
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -81,6 +82,26 @@ class Masker:
         self._keys: Mapping[int, Keys] = {}
         self._held: dict[int, tuple[bytes, bytes]] = {}
         self._step = 0
+
+    def saved(self) -> bytes:
+        """Return everything that a client must store between two steps, its secrets among them."""
+        keys = {client: [each.sealing.hex(), each.masking.hex()] for client, each in self._keys.items()}
+        held = {client: [seed.hex(), key.hex()] for client, (seed, key) in self._held.items()}
+        secrets_ = [self._sealing.secret.hex(), self._masking.secret.hex(), self._seed.hex()]
+        about = {"client": self.client, "name": self.name.hex(), "threshold": self.threshold, "step": self._step}
+        return json.dumps({**about, "secrets": secrets_, "keys": keys, "held": held}).encode()
+
+    @classmethod
+    def restored(cls, data: bytes) -> Masker:
+        """Return a client from what :meth:`saved` has returned, in the same step."""
+        found = json.loads(data)
+        masker = cls(int(found["client"]), bytes.fromhex(found["name"]))
+        sealing, masking, masker._seed = map(bytes.fromhex, found["secrets"])
+        masker._sealing, masker._masking = KeyPair.of(sealing), KeyPair.of(masking)
+        masker._keys = {int(c): Keys(*map(bytes.fromhex, each)) for c, each in found["keys"].items()}
+        masker._held = {int(c): (bytes.fromhex(seed), bytes.fromhex(key)) for c, (seed, key) in found["held"].items()}
+        masker.threshold, masker._step = int(found["threshold"]), int(found["step"])
+        return masker
 
     def _next(self, step: int) -> None:
         if self._step != step:

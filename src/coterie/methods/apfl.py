@@ -53,6 +53,7 @@ class APFL(OneModel[APFLState]):
     """One model for all, mixed at every client with values of its own, by a weight that the client learns."""
 
     name: ClassVar[str] = "apfl"
+    beyond_sums: ClassVar[str] = ""
 
     mixture: float = setting(0.5, "weight of a client's own values in its first round (α)", ge=0, le=1)
     adapt: bool = setting(True, "whether each client adapts its weight, once in each round")

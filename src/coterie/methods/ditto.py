@@ -49,6 +49,7 @@ class Ditto(OneModel[DittoState]):
     """One model for all, and every client's own model that is trained near it and serves the client."""
 
     name: ClassVar[str] = "ditto"
+    beyond_sums: ClassVar[str] = ""
 
     pull: float = setting(1.0, "weight of the term that pulls a client's own model to the shared one (λ)", ge=0, lt=1e9)
     epochs: int | None = setting(None, "passes for a client's own model (s); none: as for the shared model", ge=1)

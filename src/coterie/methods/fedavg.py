@@ -37,6 +37,7 @@ class FedAvg(OneModel[FedAvgState]):
     """One model for all: what clustered methods are measured against."""
 
     name: ClassVar[str] = "fedavg"
+    beyond_sums: ClassVar[str] = ""
 
     fraction: float = setting(1.0, "fraction of the clients sampled in each round (C), at least one", gt=0, le=1)
     weighting: Weighting = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))

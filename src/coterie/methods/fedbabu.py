@@ -59,6 +59,7 @@ class FedBABU(OneModel[FedBABUState]):
     """One model for all whose head stays at its first values; every client fine-tunes it for itself."""
 
     name: ClassVar[str] = "fedbabu"
+    beyond_sums: ClassVar[str] = ""
 
     head: int = setting(1, "number of last layers that keep their first values", ge=0)
     tune_epochs: int = setting(5, "passes of fine-tuning (τ); 0: clients are served by the shared model", ge=0)

@@ -42,6 +42,7 @@ class FedPer(OneModel[FedPerState]):
     """One model for all but its last layers, of which every client has its own."""
 
     name: ClassVar[str] = "fedper"
+    beyond_sums: ClassVar[str] = ""
 
     personal: int = setting(1, "number of last layers that stay at their client (K_P)", ge=0)
     fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)

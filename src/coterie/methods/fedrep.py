@@ -55,6 +55,7 @@ class FedRep(OneModel[FedRepState]):
     """One model for all but its last layers, which every client trains for itself before it trains the shared ones."""
 
     name: ClassVar[str] = "fedrep"
+    beyond_sums: ClassVar[str] = ""
 
     personal: int = setting(1, "number of last layers that stay at their client, the head", ge=0)
     head_epochs: int | None = setting(10, "passes in which only the head is trained; none: as the experiment states", ge=0)

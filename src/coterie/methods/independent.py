@@ -36,6 +36,7 @@ class Independent:
     """Every client on its own: no communication, one model per client."""
 
     name: ClassVar[str] = "independent"
+    beyond_sums: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check(self)

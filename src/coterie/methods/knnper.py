@@ -57,6 +57,7 @@ class KNNPer(OneModel[KNNPerState]):
     """One model for all, whose predictions every client mixes with those of its nearest training examples."""
 
     name: ClassVar[str] = "knn-per"
+    beyond_sums: ClassVar[str] = ""
 
     neighbours: int = setting(10, "number of nearest training examples that count (k)", ge=1)
     scale: float = setting(1.0, "unit of distances: a neighbour at distance d has weight exp(-d / scale)", gt=0, lt=1e9)

@@ -231,6 +231,7 @@ class SplitHalfSums:
     """Split-half for secure aggregation: finds groups from sums over clients, and never sees one of them."""
 
     name: ClassVar[str] = "split-half-sums"
+    beyond_sums: ClassVar[str] = ""
 
     level: float = setting(1e-4, "probability that two probes split a group of equal clients (α)", gt=0, lt=1)
     sketch: int = setting(128, "numbers of a sketch (k); a probe's answer has about k² numbers", ge=4, le=1024, multiple=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from coterie.boundary import Wire
 from coterie.clustering import sketch
 from coterie.core import Assignment, Candidate, Client, Held, Means, Note, Plan, Position, Replies, Task, Training, amounts
 from coterie.engines.flower import boundary_check, messages
+from coterie.engines.flower.masking import MASKS, MaskedExchange
 from coterie.engines.flower.messages import (
     ANSWER,
     ARRAYS,
@@ -64,6 +66,7 @@ class Carrier:
         ending: The same for parts that ended in this round. Clients delete their values only when the round is stored.
         unasked: Client -> why it gets no task: its app would ignore a part of it.
         passed: Nodes and kinds of request that are sent without waiting for the answer.
+        masking: The masked sums of the current exchange, if the boundary has masks.
     """
 
     post: Post
@@ -89,6 +92,7 @@ class Carrier:
     ending: dict[str, int] = field(default_factory=dict)
     unasked: dict[Client, str] = field(default_factory=dict)
     passed: set[Kind] = field(default_factory=set)
+    masking: MaskedExchange | None = None
 
     @property
     def clients(self) -> dict[Client, int]:
@@ -129,7 +133,22 @@ class Carrier:
         if self.unasked and len(self.unasked) == len(asked):
             raise SettingError(self.nodes.shown.text(next(iter(self.unasked.values()))))
         records: dict[Any, ArrayRecord] = {}
-        return [self._tasks(plan, client, position, records) for client in asked if client not in self.unasked]
+        there = [client for client in asked if client not in self.unasked]
+        if self.wire.boundary.masks:
+            here = without(plan, self.unasked)
+            self.masking = MaskedExchange(
+                here, self.run, position.exchange, self.wire.layout.size, self.wire.boundary.bound, self._ask_each
+            )
+            self.masking.begin()
+            there = [client for client in there if not self.masking.silent(client)]
+        return [self._tasks(plan, client, position, records) for client in there]
+
+    def _ask_each(self, contents: Mapping[Client, RecordDict]) -> dict[Client, RecordDict]:
+        """Send a message to each client; the contents of the answers."""
+        out = [Message(each, dst_node_id=self.nodes.node(client), message_type="train") for client, each in contents.items()]
+        replies = self.ask(out)
+        found = {self.nodes.client.get(reply.metadata.src_node_id, -1): reply for reply in replies if reply.has_content()}
+        return {client: found[client].content for client in contents if client in found}
 
     def _tasks(self, plan: Plan, client: Client, position: Position, records: dict[Any, ArrayRecord]) -> Message:
         """The message with a client's tasks of all parts of a plan."""
@@ -141,7 +160,10 @@ class Carrier:
                 own = task.keep if has.get(name) == task.keep else ()
                 offered += self._offered(part.models, task, own, records, number)
                 orders.append(self._order(task, client, position, part=name, number=number, **self._summed(part)))
-        return self._message("train", offered, orders)
+        message = self._message("train", offered, orders)
+        if self.masking is not None:
+            message.content.config_records[CONFIG][MASKS] = json.dumps(self.masking.config(client))
+        return message
 
     def _offered(
         self, models: Tensor, task: Task, has: tuple[str, ...], known: dict[Any, ArrayRecord], number: int = 0
@@ -211,14 +233,20 @@ class Carrier:
                 continue  # another node, which was this client before
             try:
                 heard[client] = read(reply, plan, client, self.wire, secret, self.robust.most_examples)
+                if self.masking is not None:
+                    self.masking.take(client, reply.content)
             except Unfit as error:
                 refused[client] = messages.brief(error)
         found = {}
+        masked = {} if self.masking is None else self.masking.end()
+        self.nodes.notes += [] if self.masking is None else self.masking.notes
         for name, part in plan.leaves():
             usable = {c: one.tasks[name] for c, one in heard.items() if name in one.tasks}
             why = {c: one.refused[name] for c, one in heard.items() if name in one.refused}
             why |= {c: text for c, text in refused.items() if c in part.tasks}
-            if part.need == "sums":
+            if name in masked:
+                found[name] = unmasked(usable, why, *masked[name])
+            elif part.need == "sums":
                 found[name] = added_up(part, usable, why, self.wire)
             else:
                 found[name] = gathered(part, usable, why, self.wire, self.robust)
@@ -521,7 +549,8 @@ def _read_task(content: Any, metrics: Any, place: int, plan: Plan, task: Task, w
         raise Unfit("its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)")
     places = _places(metrics, task, place)
     losses, accuracies = _measured(metrics, task, place) if plan.need != "sums" else ((), ())
-    updates = _updates(content, plan, task, places, wire, place) if task.trains and task.sent else ()
+    plain = task.trains and task.sent and not wire.boundary.masks
+    updates = _updates(content, plan, task, places, wire, place) if plain else ()
     kept = messages.whole(metrics.get(messages.of_task(KEPT, place)))
     chosen = tuple(task.offered[each] for each in places)
     answer, cell = _answer(content, metrics, plan, task, wire.layout.size, place)
@@ -681,6 +710,44 @@ def added_up(plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[C
         sums=sums,
         cells={c: cell for c in clients if (cell := heard[c].cell) is not None},
     )
+
+
+def unmasked(
+    heard: Mapping[Client, ClientReply],
+    refused: Mapping[Client, str],
+    means: Tensor,
+    counts: np.ndarray,
+    sums: Mapping[int, np.ndarray],
+) -> Replies:
+    """Combine masked replies, as :func:`added_up` does plain ones.
+
+    Args:
+        heard: Client -> its reply after parsing, without masked numbers.
+        refused: Client -> why its reply was refused.
+        means: Shape ``(k, d)``, the mean updates.
+        counts: Shape ``(k,)``, the numbers of clients in them.
+        sums: First offered row -> the sum of the answers.
+
+    Returns:
+        The replies.
+    """
+    clients = tuple(sorted(heard))
+    return Replies(
+        clients=clients,
+        examples=np.ones(len(clients), dtype=np.int64),
+        chosen=tuple(heard[c].chosen for c in clients),
+        refused=refused,
+        means=means,
+        heard=counts,
+        sums=sums,
+        cells={c: cell for c in clients if (cell := heard[c].cell) is not None},
+    )
+
+
+def without(plan: Plan, gone: Collection[Client]) -> Plan:
+    """Return a plan without the tasks of some clients."""
+    parts = {name: without(part, gone) for name, part in plan.parts.items()}
+    return replace(plan, tasks={c: task for c, task in plan.tasks.items() if c not in gone}, parts=parts)
 
 
 def _mean(updates: Sequence[Tensor], size: int) -> Tensor:

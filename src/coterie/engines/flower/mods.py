@@ -20,8 +20,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, M
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire, spent, update_number
-from coterie.engines.flower import boundary_check, messages
+from coterie.engines.flower import boundary_check, masking, messages
 from coterie.engines.flower.client import FOLDER
+from coterie.engines.flower.masking import MASKS
 from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, NAME, NO_TEST, QUERY, WHO
 from coterie.engines.flower.names import named
 from coterie.models.layout import Layout
@@ -66,6 +67,7 @@ def boundary_mod(
     if simulated is None:
         _check_secret(boundary)
     own = None if budget is None else Budget(budget, boundary)
+    hides = bool(boundary.noise) or boundary.masks  # nothing of this client alone may be sent
     with seeded(0):
         module = model()
     layout = Layout(module)
@@ -81,6 +83,8 @@ def boundary_mod(
         category = message.metadata.message_type.partition(".")[0]
         if category not in (MessageType.TRAIN, MessageType.EVALUATE):
             return call_next(message, context)
+        if boundary.masks and (step := masking.step_of(message.content)) is not None:
+            return Message(sent(dict(masking.answered(step, context))), reply_to=message)
         asked = message.content.get(CONFIG)
         if isinstance(asked, ConfigRecord) and FIRST in asked:
             return first_model(asked, message)
@@ -114,20 +118,25 @@ def boundary_mod(
     def trained(here: Wire, orders: Sequence[messages.Order], offered: list[Tensor], call_next: Any, *asked: Any) -> Message:
         """The app's reply without the parts that the boundary does not let out."""
         try:
+            told = _masks_of(asked[0]) if boundary.masks else {}
             reply: Message = call_next(*asked)
-            if reply.has_content():
+            if reply.has_content() and boundary.masks:
+                updates = [_updates(layout, reply.content, offered, orders, place) for place in range(len(orders))]
+                rows = [each[0] if each else None for each in updates]
+                reply.content = sent(masking.masked(reply.content, orders, rows, told, asked[1], layout, boundary))
+            elif reply.has_content():
                 out = _sealed(here, reply.content, offered, orders, simulated) if reply.content.array_records else {}
                 counted = {METRICS: MetricRecord({"num-examples": 1})}
                 reply.content = sent({**out, **(dict(reply.content.metric_records) if here.counts else counted)})
         except Exception as error:
-            raise (RuntimeError(FAILED) if boundary.noise else error) from None
-        if boundary.noise and not reply.has_content():
+            raise (RuntimeError(FAILED) if hides else error) from None
+        if hides and not reply.has_content():
             raise RuntimeError(FAILED)
         return reply
 
     def tested(message: Message, context: Context, call_next: Any) -> Message:
         """The app's test results; with noise an empty reply. The app may still store its results at this node."""
-        if not boundary.noise or simulated is not None:
+        if not hides or simulated is not None:
             reply: Message = call_next(message, context)
             if reply.has_content():
                 reply.content = sent(dict(reply.content.metric_records))
@@ -149,6 +158,16 @@ def boundary_mod(
         return RecordDict({**records, boundary_check.BOUNDARY: boundary_check.stated(boundary)})
 
     return mod
+
+
+def _masks_of(message: Message) -> dict[str, Any]:
+    """What a message with tasks says about masked sums; the app does not see it."""
+    config = message.content.config_records[CONFIG]
+    if MASKS not in config:
+        return {}
+    told: dict[str, Any] = json.loads(str(config[MASKS]))
+    del config[MASKS]
+    return told
 
 
 def _check_secret(boundary: Boundary) -> None:
@@ -177,14 +196,7 @@ def _sealed(
     for place, order in enumerate(orders):
         both, exchange = messages.updates_of(place), order.key[1]
         keep = layout.mask(order.task.keep) if order.task.keep else None
-        if both[0] in content.array_records:
-            names = both[: 2 if order.task.halves else 1]  # at most as many as were asked for and counted
-            updates = [messages.unpacked(content[name], layout, may_lack=keep) for name in names if name in content]
-        elif len(orders) == 1:
-            trained = messages.unpacked(messages.only(content.array_records, ARRAYS, "array records"), layout)
-            updates = [trained - torch.stack(offered).mean(0)]
-        else:
-            updates = []
+        updates = _updates(layout, content, offered, orders, place)
         for half, update in enumerate(updates if order.task.trains else []):
             update = update if keep is None else update.masked_fill(keep, 0.0)
             number = update_number(order.number, half)
@@ -195,6 +207,21 @@ def _sealed(
             else:
                 out[both[half]] = ArrayRecord(wire.pack(sent, order.client, exchange, number, keep))
     return out
+
+
+def _updates(
+    layout: Layout, content: RecordDict, offered: list[Tensor], orders: Sequence[messages.Order], place: int
+) -> list[Tensor]:
+    """The updates in an app's reply to the task at a place: at most as many as were asked for and counted."""
+    task, both = orders[place].task, messages.updates_of(place)
+    keep = layout.mask(task.keep) if task.keep else None
+    if both[0] in content.array_records:
+        names = both[: 2 if task.halves else 1]
+        return [messages.unpacked(content[name], layout, may_lack=keep) for name in names if name in content]
+    if len(orders) > 1 or not content.array_records or not (task.trains and task.sent):
+        return []
+    trained = messages.unpacked(messages.only(content.array_records, ARRAYS, "array records"), layout)
+    return [trained - torch.stack(offered).mean(0)]
 
 
 # ----------------------------------------------------------------------------------------------------

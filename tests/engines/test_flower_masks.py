@@ -1,0 +1,221 @@
+"""Masked sums over Flower: the same rounds as in one process, and nothing of a single client at the server."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from flwr.app import Message
+
+from coterie.boundary import Boundary
+from coterie.data.world import Split, World
+from coterie.engines.flower import boundary_mod
+from coterie.engines.flower.masking import MASKED, MASKS, Form
+from coterie.masks import MaskedSum
+from coterie.methods import CFL, FLHC, IFCA, FedAvg, FedPer, SplitHalfSums
+from coterie.settings import SettingError
+from flowered import Here, app_of, over_flower, strategy_of
+from scripted import play
+from small import client, mlp, world
+
+pytestmark = pytest.mark.usefixtures("flower_run")
+
+MASKED_ = Boundary(masks=True)
+QUICK = SplitHalfSums(level=0.9, probe_every=1, review_every=3, smallest=3, sketch=8)
+
+
+def two_groups(count: int = 8) -> World:
+    """Clients whose class is the greatest of three features, and as many whose class is the least."""
+
+    def labelled(data: Split, sign: int) -> Split:
+        assert isinstance(data.inputs, torch.Tensor)
+        return replace(data, targets=(sign * data.inputs[data.index][:, :3]).argmax(1))
+
+    clients = {}
+    for c in range(count):
+        data, sign = client(c, train=60), 1 if c % 2 else -1
+        parts = {part: labelled(getattr(data, part), sign) for part in ("train", "validation", "test")}
+        clients[c] = replace(data, **parts)
+    return world(clients=clients, model=mlp)
+
+
+def mods(boundary: Boundary = MASKED_, seed: int | None = 0) -> list[Any]:
+    return [boundary_mod(boundary, mlp, simulated=seed)]
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedPer(), QUICK], ids=lambda method: method.name)
+def test_masked_rounds_are_those_of_one_process(method: Any) -> None:
+    tried = two_groups()
+    found = over_flower(method, tried, 5, mods=mods(), boundary=MASKED_)
+    expected = play(method, tried, 5, boundary=MASKED_)
+    for one, other in zip(found, expected, strict=True):
+        assert one.groups == other.groups
+        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-5)
+        assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
+
+
+def test_a_run_under_masks_divides_and_merges() -> None:
+    """What the test above compares has groups: otherwise it would show nothing."""
+    done = play(QUICK, two_groups(), 5, boundary=MASKED_)
+    assert done[-1].groups == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert any(one.exchanges > 3 for one in done)
+
+
+def test_the_server_receives_no_number_of_a_single_client() -> None:
+    """Every array of a reply is uniform, whatever the update is, and every metric the same for all."""
+    tried = two_groups()
+    grid = Here(app_of(tried, mods()), 8)
+    list(strategy_of(QUICK, tried, boundary=MASKED_).rounds(grid, 5))
+    arrays, metrics = [], set()
+    for asked, reply in grid.messages:
+        if reply is None or not reply.has_content() or asked.metadata.message_type != "train":
+            continue
+        for name, record in reply.content.array_records.items():
+            assert name.startswith(MASKED)
+            arrays.append(record[MASKED].numpy())
+        for record in reply.content.metric_records.values():
+            metrics |= {
+                (key, value if key == "num-examples" else None) for key, value in ((k, str(v)) for k, v in record.items())
+            }
+    assert {name for name, _ in metrics} <= {"num-examples", "chosen", "cell"}
+    assert ("num-examples", "1") in metrics
+    numbers = np.concatenate(arrays)
+    assert numbers.dtype == np.uint32
+    assert len(numbers) > 3000
+    shares = np.histogram(numbers, bins=16, range=(0, 2**32))[0] / len(numbers)
+    assert abs(shares - 1 / 16).max() < 5 * (1 / 16 / len(numbers)) ** 0.5
+
+
+def reachable(root: Any, without: Any) -> Iterator[Any]:
+    """All tensors and arrays that an object refers to, but through ``without``, classes, modules and functions."""
+    seen, left = {id(without)}, [root]
+    while left:
+        one = left.pop()
+        if id(one) in seen or isinstance(one, (type, ModuleType, FunctionType)):
+            continue
+        seen.add(id(one))
+        if type(one) in (torch.Tensor, np.ndarray):
+            yield one
+        left += gc.get_referents(one)
+
+
+def test_nothing_of_a_single_client_is_in_the_servers_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the server holds, after each reply and each round, has no client's update, plain or encoded."""
+    plain: list[np.ndarray] = []
+    encode, add, checked = Form.encode, MaskedSum.add, []
+
+    def noted(self: Form, update: Any, weight: float, answer: Any) -> np.ndarray:
+        numbers = encode(self, update, weight, answer)
+        plain.extend([numbers, numbers[: self.d], update.numpy().copy(), weight * update.numpy()])
+        return numbers
+
+    def look() -> None:
+        for held in reachable(strategy, grid):
+            values = np.asarray(held).ravel()
+            for row in plain:
+                assert not (values.size == row.size and np.allclose(values.astype(float), row.astype(float))), values
+            checked.append(values.size)
+
+    def added(self: MaskedSum, client: int, masked: np.ndarray) -> None:
+        add(self, client, masked)
+        look()
+
+    monkeypatch.setattr(Form, "encode", noted)
+    monkeypatch.setattr(MaskedSum, "add", added)
+    tried = world(ids=range(5), model=mlp)
+    strategy, grid = strategy_of(FedAvg(), tried, boundary=MASKED_), Here(app_of(tried, mods()), 5)
+    for _ in strategy.rounds(grid, 2):
+        look()
+    assert len(plain) == 4 * 10
+    assert {75, 77} <= set(checked)  # models, and totals
+    plain.append(strategy.last.position.state.model.numpy())  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError):
+        look()  # it finds what is there
+
+
+@pytest.mark.parametrize("step", ["keys", "shares", "task", "unmask"])
+def test_a_client_that_falls_silent_at_any_step_spoils_nothing(step: str) -> None:
+    tried = world(ids=range(6), model=mlp)
+    grid = Here(app_of(tried, mods()), 6)
+    gone = grid.get_node_ids()[2]
+
+    def fate(message: Message) -> Any:
+        if message.metadata.dst_node_id != gone or message.metadata.message_type != "train":
+            return None
+        text = str(message.content.config_records["config"].get(MASKS, ""))
+        at = next((name for name in ("keys", "shares", "unmask") if f'"step": "{name}"' in text), "task")
+        return "silent" if at == step else None
+
+    grid.fate = fate
+    (done,) = strategy_of(FedAvg(), tried, boundary=MASKED_).rounds(grid, 1)
+    expected = play(FedAvg(), tried, 1, boundary=MASKED_)[0]
+    if step == "unmask":  # its numbers have arrived
+        torch.testing.assert_close(done.assignment.models, expected.assignment.models, rtol=1e-4, atol=1e-5)
+        return
+    others = world(ids=range(6), model=mlp)
+    others.clients.pop(2)
+    assert done.answered == 5
+    assert not torch.allclose(done.assignment.models, expected.assignment.models, rtol=1e-4, atol=1e-5)
+    assert torch.isfinite(done.assignment.models).all()
+    assert done.assignment.models.abs().max() < 2
+
+
+def test_two_clients_are_too_few_and_the_record_says_so() -> None:
+    tried = world(ids=range(2), model=mlp)
+    found = over_flower(FedAvg(), tried, 1, mods=mods(), boundary=MASKED_)
+    assert "a masked sum was not formed: a masked sum needs three clients or more, got 2" in [n.text for n in found[0].notes]
+    assert found[0].answered == 0
+
+
+@pytest.mark.parametrize("method", [CFL(), FLHC(), IFCA()], ids=lambda method: method.name)
+def test_a_method_that_needs_single_updates_is_refused_before_the_first_round(method: Any) -> None:
+    with pytest.raises(SettingError, match=f"Boundary.masks must be false for {method.name}, got true"):
+        play(method, world(model=mlp), 1, boundary=MASKED_)
+
+
+def test_a_client_sends_no_plain_update_to_a_server_that_forgets_the_masks() -> None:
+    tried = world(ids=range(4), model=mlp)
+    grid = Here(app_of(tried, mods()), 4)
+    list(strategy_of(FedAvg(), tried).rounds(grid, 1))
+    replies = [reply for asked, reply in grid.messages if reply is not None and asked.metadata.message_type == "train"]
+    assert replies
+    assert not any(reply.has_content() and reply.content.array_records for reply in replies)
+
+
+def test_changes_beyond_the_bound_are_cut_and_said() -> None:
+    boundary = Boundary(masks=True, bound=1e-4)
+    tried = world(ids=range(4), model=mlp)
+    found = over_flower(FedAvg(), tried, 1, mods=mods(boundary), boundary=boundary)
+    expected = play(FedAvg(), tried, 1, boundary=boundary)
+    torch.testing.assert_close(found[0].assignment.models, expected[0].assignment.models, rtol=1e-4, atol=1e-7)
+    assert "4 of 4 updates had changes beyond boundary.bound 0.0001" in [note.text for note in found[0].notes]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rotation": "permute"}, {"clip": 1.0}, {"clip": 1.0, "noise": 1.0}, {"compress": "8bit"}], ids=str
+)
+def test_masks_do_not_go_with_other_operations(settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=r"Boundary\.masks true needs Boundary"):
+        Boundary(masks=True, **settings)
+
+
+def test_weights_updates_and_answers_add_up() -> None:
+    form, rng = Form(d=5, answer=3, clients=4, bound=2.0), np.random.default_rng(0)
+    updates, weights, answers = rng.normal(size=(4, 5)), rng.random(4), rng.uniform(-1, 1, size=(4, 3))
+    total = np.zeros(form.size, dtype=np.uint32)
+    for update, weight, answer in zip(updates, weights, answers, strict=True):
+        total += form.encode(torch.from_numpy(update), weight, answer)
+    rows, weight, cut, answer = form.decode(total)
+    np.testing.assert_allclose(rows, (weights[:, None] * updates.clip(-2, 2)).sum(0), atol=1e-7)
+    np.testing.assert_allclose(answer, answers.sum(0), atol=1e-7)
+    assert weight == pytest.approx(weights.sum(), abs=1e-7)
+    assert cut == (abs(updates) > 2).any(axis=1).sum()
