@@ -150,7 +150,7 @@ class Search:
         centres: ``(m, k)``.
         before: the centres before the last cut.
         cell: the cell that was cut last, or is cut next.
-        moments: ``(m, ...)``, moments of the cells, as vectors.
+        moments: ``(m, ...)``, moments of the cells, as vectors, from when each was cut.
         closed: centres that have been found to be of one group, or cannot be cut.
         turns: steps of Lloyd's algorithm that are left.
         asked: number of questions so far.
@@ -508,7 +508,10 @@ class SplitHalfSums:
             cut[search.cell] = two[0]
             return replace(search, stage="means", centres=torch.from_numpy(cut), before=search.centres, turns=TURNS)
         if search.stage == "moments":
-            return self._chosen(replace(search, moments=torch.from_numpy(answer.reshape(len(centres), -1))))
+            both = torch.from_numpy(answer.reshape(2, -1))
+            moments = torch.cat([search.moments, both[1:]])
+            moments[search.cell] = both[0]
+            return self._chosen(replace(search, moments=moments))
         counts, means = centres_of(answer, len(centres))
         members = counts * len(search.probe.heard) / max(float(counts.sum()), 1e-9)
         if members.min() < self.smallest - 0.5:
@@ -692,7 +695,7 @@ def _question(search: Search) -> Question:
     if search.stage == "coordinates":
         sums = Moments.from_vector(search.moments[search.cell].numpy(), centres.shape[1])
         return coordinates(search.cell, sums, scale, centres)
-    cells = tuple(range(len(centres))) if search.stage == "moments" else (0,)
+    cells = (search.cell, len(centres) - 1) if search.stage == "moments" else (0,)
     return Question(ask=search.stage, scale=scale, centres=centres, cells=cells)
 
 
