@@ -12,15 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
 from sklearn.datasets import load_digits
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
 from flwr.app import Message
 
+import coterie
 from coterie.core import Round, Training
 from coterie.engines.flower import MethodStrategy, client_app
-from coterie.methods import CFL, FedPer
+from coterie.methods import CFL, FedAvg, FedPer
+from coterie.models.layout import Layout
+from coterie.randomness import seeded
 from federation import ROOT, Federation, accuracies, federation, rounds_of, until
 from flowered import FIRST, Here, a_run
 
@@ -222,3 +227,53 @@ def test_layers_that_stay_are_those_of_the_round_a_stopped_server_goes_on_from(w
     watched.begin("second", method="fedper", nodes=2, rounds=3)
     watched.await_end("second")
     same(rounds_of(watched.out)[-1], expected(example, FedPer(), 2, 3, {}))
+
+
+MASKING = '''
+"""The example's client app behind masks: asked to unmask a sum for the N-th time, a node does as ``unmask-N`` says."""
+
+import time
+from pathlib import Path
+
+from coterie.boundary import Boundary
+from coterie.engines.flower import boundary_mod, client_app
+from digits_app.task import load, net
+
+
+def watching(message, context, call_next):
+    step = str(message.content["config"].get("coterie-masks", "")) if "config" in message.content else ""
+    if '"step": "unmask"' in step:
+        folder, me = Path(context.node_config["folder"]), context.node_config["partition-id"]
+        number = 1 + len(list(folder.glob(f"asked-{me}-*")))
+        (folder / f"asked-{me}-{number}").touch()
+        while context.node_config.get(f"unmask-{number}") == "waits":
+            time.sleep(0.1)
+    return call_next(message, context)
+
+
+app = client_app(model=net, data=load, mods=[watching, boundary_mod(Boundary(masks=True), net)])
+'''
+
+
+@pytest.mark.parametrize("watched", [3], indirect=True)
+def test_a_masked_sum_survives_a_node_killed_between_masking_and_unmasking(watched: Watched, example: ModuleType) -> None:
+    there = watched.folder / "app"
+    (there / "digits_app" / "client_app.py").write_text(MASKING)
+    with (there / "pyproject.toml").open("a") as config:
+        config.write("\n[tool.flwr.app.config.boundary]\nmasks = true\n")
+    for i in range(3):
+        watched.faulty(i, **({"unmask_1": "waits"} if i == 2 else {}))
+    watched.begin("run", method="fedavg", nodes=3, rounds=1, timeout=60.0)
+    until(lambda: (watched.folder / "asked-2-1").exists(), "node 2 is asked to unmask the sum", watched.failed)
+    watched.kill("node2")
+    watched.await_end("run")
+    lines = rounds_of(watched.out)
+    assert [(line["round"], line["asked"], line["answered"]) for line in lines] == [(1, 3, 3)]
+    assert accuracies(lines[-1]) == []  # no test score of a single client is sent
+    coterie.save(watched.out, watched.folder / "models")
+    (file,) = (watched.folder / "models").glob("*.safetensors")
+    with seeded(0):
+        layout = Layout(example.net())
+    row = layout.row(safetensors.torch.load_file(file))
+    done = expected(example, FedAvg(), 3, 1, {})
+    torch.testing.assert_close(row, done.assignment.models[0], rtol=1e-3, atol=1e-5)
