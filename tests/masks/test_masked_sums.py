@@ -75,9 +75,33 @@ def test_the_sum_is_that_of_those_whose_numbers_arrived(n: int, steps: list[int]
     except ProtocolError:
         begun = n - sum(step == 1 for step in steps[:n])
         left = n - len(steps[:n])
-        assert begun < 3 or left < threshold(begun - 1)
+        arrived = n - sum(step < 4 for step in steps[:n])
+        assert begun < 3 or left < threshold(begun - 1) or arrived < 3
     else:
         np.testing.assert_array_equal(found, played.expected)
+
+
+def test_a_sum_of_two_is_not_unmasked() -> None:
+    with pytest.raises(ProtocolError):
+        _ = Played(words(range(3)), {2: 3}).found
+    np.testing.assert_array_equal((played := Played(words(range(3)), {2: 4})).found, played.expected)
+
+
+def test_a_client_may_be_stored_between_any_two_steps() -> None:
+    numbers, server = words(range(4), size=6), MaskedSum(b"one", 6)
+    maskers = {c: Masker(c, b"one") for c in numbers}
+    again = {c: Masker.restored(each.saved()) for c, each in maskers.items()}
+    near = server.keys({c: each.keys() for c, each in again.items()})
+    again = {c: Masker.restored(each.saved()) for c, each in again.items()}
+    ready = server.shares({c: each.shares(near[c], server.graph.threshold) for c, each in again.items()})
+    again = {c: Masker.restored(each.saved()) for c, each in again.items()}
+    for c in (0, 1, 3):
+        server.add(c, again[c].masked(ready[c], numbers[c]))
+    again = {c: Masker.restored(again[c].saved()) for c in (0, 1, 3)}
+    found = server.unmasked({c: each.unmask(server.arrived) for c, each in again.items()})
+    np.testing.assert_array_equal(found, numbers[0] + numbers[1] + numbers[3])
+    with pytest.raises(ProtocolError):
+        Masker.restored(again[0].saved()).unmask(server.arrived)  # asked twice
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])

@@ -16,6 +16,9 @@ import scipy
 COMPLETE = 100
 """Up to so many clients, each has masks in common with all others."""
 
+LEAST = 3
+"""Clients of a sum, at least: of two, each could subtract its own numbers from the sum."""
+
 EXPOSED, FAILED = 2.0**-40, 2.0**-20
 """Probabilities that a sparse graph exposes any client, and that a sum fails, at most."""
 
@@ -48,10 +51,10 @@ class Graph:
             colluding: Share of the clients that may help the server.
 
         Raises:
-            ValueError: There are fewer than three clients: of two, each could subtract its own numbers from the sum.
+            ValueError: There are fewer than :data:`LEAST` clients.
         """
         ids = sorted(set(clients))
-        if len(ids) < 3:
+        if len(ids) < LEAST:
             raise ValueError(f"a masked sum needs three clients or more, got {len(ids)}")
         k = len(ids) - 1 if len(ids) <= COMPLETE else degree(len(ids), dropouts, colluding)
         if k == len(ids) - 1:

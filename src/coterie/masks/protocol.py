@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coterie.masks.fixed import WORD
-from coterie.masks.graph import Graph
+from coterie.masks.graph import LEAST, Graph
 from coterie.masks.shamir import SHARE, join, split
 from coterie.masks.streams import KEY, KeyPair, mask, opened, sealed
 
@@ -177,12 +177,12 @@ class Masker:
 
         Raises:
             ProtocolError: This client's own numbers have not arrived, or those of fewer than a threshold of clients that it
-                knows: the sum of few says much about each. Or it was asked before: with a second answer the server could
+                knows, or of fewer than three: the sum of few says much about each. Or it was asked before: with a second answer the server could
                 learn both secrets of a client.
         """
         self._next(3)
         there = set(arrived) & set(self._held)
-        if self.client not in there or len(there) < self.threshold:
+        if self.client not in there or len(there) < max(self.threshold, LEAST):
             raise ProtocolError(f"a sum of {len(there)} of the clients that client {self.client} knows is not unmasked")
         gone = self._held.keys() - there
         return Unmasking({c: self._held[c][0] for c in sorted(there)}, {c: self._held[c][1] for c in sorted(gone)})
