@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 DEFAULTS = ROOT / "benchmarks" / "results" / "cfl-defaults.json"
 BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"
+MASKS = ROOT / "benchmarks" / "results" / "masks.json"
 SIGNALS = ROOT / "benchmarks" / "results" / "hcct-signals.json"
 ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries-methods.json"
 PAGE = ROOT / "benchmarks" / "results" / "report-page.json"
@@ -225,6 +226,30 @@ def boundary_results() -> str:
     ]
     head = ("method", "boundary", "exactly the true groups", "adjusted Rand", "accuracy", "sent up", "ε")
     return f"After {found['rounds']} rounds, ε at δ = {found['delta']:g}:\n\n{table(head, rows, 'llrrrrr')}"
+
+
+def mask_costs() -> str:
+    """What masked sums cost, from benchmarks/masks.py."""
+    rows = [
+        (
+            f"{row['clients']:,}",
+            f"{row['neighbours']}",
+            f"{row['bytes']:.3f} ×",
+            size(row["more"]),
+            f"{row['client']:.2f} s",
+            f"{row['server']:.1f} s",
+        )
+        for row in json.loads(MASKS.read_text())
+    ]
+    head = (
+        "clients",
+        "neighbours",
+        "bytes of a round",
+        "more for each client",
+        "a client's masking",
+        "all of the server's work",
+    )
+    return table(head, rows, "rrrrrr")
 
 
 def _range(values: Sequence[int]) -> str:
