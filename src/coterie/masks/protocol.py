@@ -177,8 +177,8 @@ class Masker:
 
         Raises:
             ProtocolError: This client's own numbers have not arrived, or those of fewer than a threshold of clients that it
-                knows, or of fewer than three: the sum of few says much about each. Or it was asked before: with a second answer the server could
-                learn both secrets of a client.
+                knows, or of fewer than three: the sum of few says much about each. Or it was asked before: with a second
+                answer the server could learn both secrets of a client.
         """
         self._next(3)
         there = set(arrived) & set(self._held)
