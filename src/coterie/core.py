@@ -16,19 +16,17 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import numpy as np
 import scipy
 import torch
 
+from coterie.clustering.cells import Question
 from coterie.notebook.tables import by_group, count, frame, labels, mean, partition, some, table
 from coterie.printable import one_line
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import UserError, check, nearest, setting
-
-if TYPE_CHECKING:
-    from coterie.clustering.cells import Question
 
 __all__ = [
     "HALVES",
@@ -1223,7 +1221,7 @@ class Position:
         state: The state of the method.
         kept: Name of a plan's part -> client -> its own values, shape ``(d,)``, of the layers that stay with it; NaN in the
             other columns. A plan without parts has the empty name. Values of a mixture have one more entry, its weight.
-            The sketches ``(2, k)`` of a client's halves are under the name of the part and :data:`HALVES`.
+            The sketches ``(2, k)`` of a client's halves are under the name of the part followed by ``/halves``.
         members: The clients that take part.
         missed: Client -> number of consecutive rounds without an answer.
 

@@ -1,10 +1,10 @@
 """The split-half test from sums over clients, which need not show any client.
 
-Coterie's own; letters and assumptions as in :mod:`~coterie.clustering.halves`. Clients map both half updates to k numbers, by
+Coterie's own; letters and assumptions as in ``coterie.clustering.halves``. Clients map both half updates to k numbers, by
 the same random map (:func:`~coterie.clustering.sketch`). The map is linear, so clients with the same signal have the same one
 after it, and the test keeps its level. Of the sketches of whole updates ``M_i`` and noise ``D_i`` only these sums over the
 clients of a group are needed (:class:`Moments`): their number, ``Σ M_i``, ``Σ M_i M_iᵀ``, ``N = Σ D_i D_iᵀ``, and
-``Σ ‖D_i‖⁴``. They can be computed under masks (:mod:`coterie.masks`).
+``Σ ‖D_i‖⁴``. They can be computed under masks (``coterie.masks``).
 
 - The *spread* is a trace, ``X = tr S`` with the centred scatter S of the whole updates, and ``Y = (1 - 1/n) tr N``. The
   effective dimension is ``r = tr S tr N / tr(S N)``, the second mean of :mod:`~coterie.clustering.congruence`.
@@ -110,7 +110,7 @@ def congruence_from_sums(sums: Moments) -> Congruence:
         sums: The sums of the group.
 
     Returns:
-        The result of the test, of the spread alone. One client is congruent: p = 1.
+        The result of the test, of the spread alone; p is 1 for a single client.
 
     Example:
         >>> rng = np.random.default_rng(2)
