@@ -57,15 +57,18 @@ class Robust(Averaging):
     )
     most_examples: int = setting(10**9, "number of examples above which a client's reply is refused", ge=1)
 
-    def check_plan(self, plan: Plan) -> None:
-        """Check that the rule of averaging can be computed from what a plan asks for.
+    def check_plan(self, plan: Plan, masks: bool = False) -> None:
+        """Check that the rule of averaging can be computed from what the server sees.
 
         Args:
             plan: The plan.
+            masks: Whether clients send masked numbers.
 
         Raises:
-            SettingError: The rule needs single updates, and the plan asks for sums.
+            SettingError: The rule needs single updates, and the plan asks for sums, or clients mask their numbers.
         """
+        if self.needs_all and masks:
+            raise SettingError(f"robust.mean must be mean with boundary.masks, got {self.mean}, which needs single updates")
         if self.needs_all and any(part.need == "sums" for _, part in plan.leaves()):
             raise SettingError(
                 f"robust.mean must be mean for a method that asks for sums only, such as split-half-sums, got {self.mean}, "

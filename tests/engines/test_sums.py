@@ -17,7 +17,7 @@ from coterie.engines import rounds as inprocess
 from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import Clock, exchange
 from coterie.engines.workers import Hardware
-from coterie.methods import SplitHalf, SplitHalfSums
+from coterie.methods import FedAvg, SplitHalf, SplitHalfSums
 from coterie.robust import Robust
 from coterie.settings import SettingError
 from scripted import play
@@ -135,3 +135,13 @@ def test_a_robust_mean_is_refused_before_anybody_trains() -> None:
     with pytest.raises(SettingError, match=r"which needs single updates"):
         play(SplitHalfSums(), world(model=mlp), 1, robust=Robust(mean="median"))
     inprocess.rehearse(SplitHalfSums(), world(model=mlp), 0, Boundary(), robust=Robust())
+
+
+def test_a_robust_mean_is_refused_behind_masks() -> None:
+    masks = Boundary(masks=True)
+    for call in (
+        lambda: inprocess.rehearse(FedAvg(), world(model=mlp), 0, masks, robust=Robust(mean="median")),
+        lambda: play(FedAvg(), world(model=mlp), 1, boundary=masks, robust=Robust(mean="median")),
+    ):
+        with pytest.raises(SettingError, match=r"^robust.mean must be mean with boundary.masks, got median"):
+            call()

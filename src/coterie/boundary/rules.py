@@ -70,11 +70,10 @@ class Boundary:
             raise SettingError(
                 f"Boundary.noise {self.noise:g} needs Boundary.clip, got none: without a maximum norm, noise gives no privacy"
             )
-        used = [name for name in ("rotation", "clip", "compress") if getattr(self, name) not in (None, "none")]
-        if self.masks and used:
+        if self.masks and (used := self._of_updates):
             raise SettingError(
-                f"Boundary.masks true needs Boundary.{used[0]} none, got {getattr(self, used[0])}: masked numbers are not "
-                "mapped, clipped or compressed"
+                f"Boundary.masks true needs Boundary.{used} none, got {getattr(self, used)}: masked numbers are not mapped, "
+                "clipped or compressed"
             )
         if self.secret is not None and self.rotation == "none":
             raise SettingError("Boundary.secret needs Boundary.rotation, got none")
@@ -82,6 +81,11 @@ class Boundary:
     def __repr__(self) -> str:
         shown = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name != "secret"]
         return f"Boundary({', '.join(shown)}{'' if self.secret is None else ', secret=<hidden>'})"
+
+    @property
+    def _of_updates(self) -> str | None:
+        """The first setting that changes single updates and is not off."""
+        return next((name for name in ("rotation", "clip", "compress") if getattr(self, name) not in (None, "none")), None)
 
     # -- compatibility checks ------------------------------------------------------------------------------------------
 
@@ -101,7 +105,9 @@ class Boundary:
         """
         if self.noise and getattr(method, "measures", False):
             raise self._measured(method.name)
-        if self.masks and (why := getattr(method, "beyond_sums", "it needs the update of each client")):
+        if self.masks and (
+            why := getattr(method, "beyond_sums", "it needs the update, the losses or the choice of each client")
+        ):
             raise SettingError(f"Boundary.masks must be false for {method.name}, got true: {why}")
         usual = "signed-permutation" if getattr(method, "metric", None) == "l1" else "rotation"
         invariant = getattr(method, "invariant", usual)
@@ -141,11 +147,10 @@ class Boundary:
             SettingError: The plan asks for losses under noise, or for single columns under a map of the whole row.
         """
         tasks = set(plan.tasks.values())
-        used = [field for field in ("rotation", "clip", "compress") if getattr(self, field) not in (None, "none")]
-        if plan.need == "sums" and used:
+        if plan.need == "sums" and (used := self._of_updates):
             raise SettingError(
-                f"Boundary.{used[0]} must be none for {name}, got {getattr(self, used[0])}: it asks for sums over clients, in "
-                "which single updates are not protected but hidden"
+                f"Boundary.{used} must be none for {name}, got {getattr(self, used)}: it asks for sums over clients, in which "
+                "single updates are not protected but hidden"
             )
         if self.noise and any(task.measure or task.held_out for task in tasks):
             raise self._measured(name)

@@ -79,13 +79,14 @@ class Question:
 
     def cell(self, halves: np.ndarray) -> int:
         """Return the cell of a client with these sketches ``(2, k)``."""
-        halves = halves.astype(np.float64)
-        if self.centres is None:
-            return 0
-        return int(np.argmin(((self._scaled(halves).mean(axis=0) - self.centres) ** 2).sum(axis=1)))
+        return self._nearest(self._scaled(halves).mean(axis=0))
+
+    def _nearest(self, mean: np.ndarray) -> int:
+        return 0 if self.centres is None else int(np.argmin(((mean - self.centres) ** 2).sum(axis=1)))
 
     def _scaled(self, halves: np.ndarray) -> np.ndarray:
-        """Both halves in units of the scale, with a mean and a noise of norm 1 at most."""
+        """Both halves in units of the scale, with a mean and a noise of norm 1 at most, in double precision."""
+        halves = halves.astype(np.float64)
         mean, noise = (halves[0] + halves[1]) / 2 / self.scale, (halves[0] - halves[1]) / 2 / self.scale
         mean, noise = (part / max(1.0, float(np.linalg.norm(part))) for part in (mean, noise))
         return np.stack([mean + noise, mean - noise])
@@ -109,18 +110,19 @@ class Question:
             return None if norm is None else np.concatenate([_one(_size_bin(norm)), _one(_size_bin(examples))])
         if halves is None:
             return None
-        halves = halves.astype(np.float64)
-        scaled, cell = self._scaled(halves), self.cell(halves)
+        scaled = self._scaled(halves)
+        mean = scaled.mean(axis=0)
+        cell = self._nearest(mean)
         if self.ask == "moments":
             own = Moments.of(*scaled[:, None]).vector()
             return np.concatenate([own if cell == one else np.zeros(len(own)) for one in self.cells])
         if self.ask == "means":
-            out = np.zeros((self.count, 1 + scaled.shape[1]))
-            out[cell] = [1.0, *scaled.mean(axis=0)]
-            return out.ravel()
-        out = np.zeros(self.length(scaled.shape[1]))
+            table = np.zeros((self.count, 1 + len(mean)))
+            table[cell] = [1.0, *mean]
+            return table.ravel()
+        out = np.zeros(self.length(len(mean)))
         if self.ask == "coordinates" and cell in self.cells and self.axis is not None:
-            place = (float(self.axis @ scaled.mean(axis=0)) - self.low) / (self.high - self.low)
+            place = (float(self.axis @ mean) - self.low) / (self.high - self.low)
             out[int(np.clip(place * BINS, 0, BINS - 1))] = 1.0
         return out
 

@@ -176,7 +176,7 @@ def rehearse(
     wire, federation = setup(method, world, seed, boundary)
     cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
     plan = method.plan(method.init(federation), cohort)
-    (robust or Robust()).check_plan(plan)
+    (robust or Robust()).check_plan(plan, boundary.masks)
     for _, part in plan.leaves():
         wire.check(part, method.name)
 
@@ -319,7 +319,7 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
     Returns:
         The replies in the form that ``step`` needs, and the values that each client keeps afterwards.
     """
-    pool.robust.check_plan(plan)
+    pool.robust.check_plan(plan, pool.wire.boundary.masks)
     when, kept = (seed, position.exchange, position.round), dict(position.kept)
     replies: dict[str, Replies] = {}
     losses: dict[str, Mapping[Client, np.ndarray]] = {}

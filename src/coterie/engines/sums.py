@@ -42,11 +42,13 @@ class Answers:
                 continue
             own = self.halves.get(client)
             sketches = None if own is None else own.numpy()
-            norm = None if answer.update is None else float(answer.update[: self.pool.layout.trainable].norm())
             if task.question.ask == "cell":
                 if sketches is not None:
                     self.cells[client] = task.question.cell(sketches)
                 continue
+            norm = None
+            if task.question.ask == "sizes" and answer.update is not None:
+                norm = float(answer.update[: self.pool.layout.trainable].norm())
             numbers = task.question.answer(sketches, norm, len(self.pool.world.clients[client].train))
             if numbers is not None:
                 self.sums[task.offered[0]] = self.sums.get(task.offered[0], 0.0) + numbers.astype(np.float64)

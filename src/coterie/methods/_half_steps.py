@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.core import Training
+from coterie.core import Task, Training, Weighting
+from coterie.settings import setting
 
 
 def of_equal_steps(training: Training, sizes: Iterable[int], share: float = 0.5) -> Training | None:
@@ -30,3 +31,33 @@ def of_equal_steps(training: Training, sizes: Iterable[int], share: float = 0.5)
     if size <= 1:
         return None
     return replace(training, steps=max(1, round(share * training.epochs * size / (training.batch or size))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probing:
+    """Settings of methods whose groups probe, and when the next probe of a group comes."""
+
+    level: float = setting(1e-4, "probability that two probes split a group of equal clients (α)", gt=0, lt=1)
+    probe_every: int = setting(4, "rounds between probes of a group; up to four times as many if nothing is found", ge=1)
+    first_probe: int = setting(2, "the round of the first probe", ge=2)
+    review_every: int = setting(
+        8, "rounds from a change of groups to a review of all groups; more if reviews change nothing; 0: never", ge=0
+    )
+    steps: int | None = setting(
+        None, "mini-batch steps on each half; none: four times those of a client of median size in a round", ge=1
+    )
+    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1)
+    weighting: Weighting = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))
+
+    @property
+    def asks(self) -> tuple[Task, ...]:
+        """Tasks of later rounds that the first round may not have."""
+        return (Task(offered=(0,), halves=True),)
+
+    def _turn(self, round: int) -> int:
+        """The first round after this one in which a probe is due."""
+        return round + 1 + (self.first_probe - round - 1) % self.probe_every if round >= self.first_probe else self.first_probe
+
+    def _later(self, round: int, calm: int) -> int:
+        """The round of the next probe of a group that stays whole: later, the more probes in a row showed no difference."""
+        return self._turn(round + self.probe_every * (min(2 ** max(calm - 1, 0), 4) - 1))

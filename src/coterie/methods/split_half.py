@@ -47,7 +47,6 @@ from coterie.core import (
     Replies,
     Task,
     Training,
-    Weighting,
     as_groups,
     rows_without,
     state,
@@ -56,8 +55,8 @@ from coterie.core import (
 )
 from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
-from coterie.methods._half_steps import of_equal_steps
-from coterie.settings import check, setting
+from coterie.methods._half_steps import Probing, of_equal_steps
+from coterie.settings import check
 
 LONGER = 4.0
 """Steps on a half, in those of a client of median size in a round. What a client's distribution says adds up over the steps,
@@ -222,30 +221,13 @@ def members_of(state: SplitHalfState) -> dict[int, tuple[Client, ...]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitHalf:
+class SplitHalf(Probing):
     """Splits groups where two halves of every client's data say so: no threshold but the probability of a false alarm."""
 
     name: ClassVar[str] = "split-half"
 
-    level: float = setting(1e-4, "probability that two probes split a group of equal clients (α)", gt=0, lt=1)
-    probe_every: int = setting(4, "rounds between probes of a group; up to four times as many if nothing is found", ge=1)
-    first_probe: int = setting(2, "the round of the first probe", ge=2)
-    review_every: int = setting(
-        8, "rounds from a change of groups to a review of all groups; more if reviews change nothing; 0: never", ge=0
-    )
-    steps: int | None = setting(
-        None, "mini-batch steps on each half; none: four times those of a client of median size in a round", ge=1
-    )
-    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1)
-    weighting: Weighting = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))
-
     def __post_init__(self) -> None:
         check(self)
-
-    @property
-    def asks(self) -> tuple[Task, ...]:
-        """Tasks of later rounds that the first round may not have."""
-        return (Task(offered=(0,), halves=True),)
 
     # -- the contract ---------------------------------------------------------------------------------------------------
 
@@ -401,11 +383,7 @@ class SplitHalf:
         if found.note.kind == "hold":
             return Watch(due=round + 1, evidence=found.evidence)
         calm = watch.calm + 1 if found.note.numbers["p"] > CALM else 0
-        return Watch(due=self._turn(round + self.probe_every * (min(2 ** max(calm - 1, 0), 4) - 1)), calm=calm)
-
-    def _turn(self, round: int) -> int:
-        """The first round after this one in which a probe is due."""
-        return round + 1 + (self.first_probe - round - 1) % self.probe_every if round >= self.first_probe else self.first_probe
+        return Watch(due=self._later(round, calm), calm=calm)
 
     def _mean(self, own: Replies) -> torch.Tensor:
         return own.mean(weights(own, self.weighting))
@@ -546,27 +524,27 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
         return Found(Note(kind="hold", clients=leaf.clients, text=text), before)
     test = congruence(now.products.numpy())
     if before is None:
-        one = _differ("p if seen twice", repeated_p(test.p, test.p, test.clients), level, test.clients)
+        one = differ("p if seen twice", repeated_p(test.p, test.p, test.clients), level, test.clients)
         again = "in the next round, for confirmation"
         if one.held:
             otherwise = f"it would not have been probed again {again}"
-            return Found(_group_note(leaf, "hold", f"{one.text}; probed again {again}", test, one, otherwise), now)
-        return Found(_group_note(leaf, "keep", one.text, test, one, f"it would have been probed again {again}"), now)
-    both = _differ("p of two probes", together(before, now), level, test.clients)
+            return Found(group_note(leaf, "hold", f"{one.text}; probed again {again}", test, one, otherwise), now)
+        return Found(group_note(leaf, "keep", one.text, test, one, f"it would have been probed again {again}"), now)
+    both = differ("p of two probes", together(before, now), level, test.clients)
     if not both.held:
         otherwise = "it would have split in this round, if both probes had found the same two sides"
-        return Found(_group_note(leaf, "keep", both.text, test, both, otherwise), now)
+        return Found(group_note(leaf, "keep", both.text, test, both, otherwise), now)
     parts = confirmed(level, before, now)
     if len(parts) < 2:
-        return Found(_group_note(leaf, "keep", f"{both.text}; but the probes find different sides", test, both), now)
+        return Found(group_note(leaf, "keep", f"{both.text}; but the probes find different sides", test, both), now)
     text, undecided = both.text, len(now.clients) - sum(map(len, parts))
     if undecided:
         text += f"; {undecided} clients, on which the probes disagree, walk down the tree"
-    note = _group_note(leaf, "split", text, test, both, "it would not have split in this round")
+    note = group_note(leaf, "split", text, test, both, "it would not have split in this round")
     return Found(_with_evidence(replace(note, parts=parts), before, now), now)
 
 
-def _differ(name: str, p: float, level: float, count: int) -> Criterion:
+def differ(name: str, p: float, level: float, count: int) -> Criterion:
     """The criterion of a split: a p-value, of all clients being alike, below the level."""
     return Criterion(
         name,
@@ -579,7 +557,8 @@ def _differ(name: str, p: float, level: float, count: int) -> Criterion:
     )
 
 
-def _group_note(leaf: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str = "") -> Note:
+def group_note(leaf: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str = "") -> Note:
+    """Describe the conclusion from a group's probe, with the numbers of its test."""
     numbers = {"node": float(leaf.node), "heard": float(test.clients), "p": test.p, "z": test.z, "spread": test.spread}
     numbers["dimension"] = test.dimension
     return Note(
@@ -791,7 +770,13 @@ def unchanged(leaves: Sequence[Leaf], replies: Replies, heard: bool) -> Note:
         return Note(kind="keep", clients=clients, text=text)
     one, other, found = pair
     numbers = {"node": float(one.node), "other_node": float(other.node), "distance": found.distance}
-    return Note(kind="keep", clients=clients, text=f"{text}; {_same(found).text}", criteria=(_same(found),), numbers=numbers)
+    return Note(
+        kind="keep",
+        clients=clients,
+        text=f"{text}; {same_group(found.p).text}",
+        criteria=(same_group(found.p),),
+        numbers=numbers,
+    )
 
 
 def _heard(leaf: Leaf, seen: Evidence) -> list[int]:
@@ -843,14 +828,14 @@ def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] 
         return None
     one, other, found = min(alike, key=lambda pair: pair[2].distance)
     clients = tuple(sorted((*one.clients, *other.clients)))
-    same = _same(found)
+    same = same_group(found.p)
     numbers = {"node": float(one.node), "other_node": float(other.node), "distance": found.distance, "error": found.error}
     return one, other, Note(kind="merge", clients=clients, text=same.text, criteria=(same,), numbers=numbers)
 
 
-def _same(found: Contrast) -> Criterion:
+def same_group(p: float) -> Criterion:
     """The criterion of a merge: a p-value, of two groups being one, above :data:`ALIKE`."""
-    return Criterion("p of one group", found.p, ">", ALIKE, met="two groups do not differ", unmet="all groups differ")
+    return Criterion("p of one group", p, ">", ALIKE, met="two groups do not differ", unmet="all groups differ")
 
 
 def _pairs(leaves: Iterable[Leaf], seen: Evidence) -> list[tuple[Leaf, Leaf, Contrast]]:

@@ -51,15 +51,14 @@ from coterie.core import (
     Replies,
     Task,
     Training,
-    Weighting,
     as_groups,
     joined,
     state,
     without,
 )
 from coterie.methods._cluster_tree import Leaf, join, ordered
-from coterie.methods._half_steps import of_equal_steps
-from coterie.methods.split_half import ALIKE, CALM, LONGER, LONGEST, MANY, MOST, middle
+from coterie.methods._half_steps import Probing, of_equal_steps
+from coterie.methods.split_half import ALIKE, CALM, LONGER, LONGEST, MANY, MOST, differ, group_note, middle, same_group
 from coterie.settings import check, setting
 
 TURNS = 4
@@ -153,7 +152,6 @@ class Search:
         moments: ``(m, ...)``, moments of the cells, as vectors, from when each was cut.
         closed: centres that have been found to be of one group, or cannot be cut.
         turns: steps of Lloyd's algorithm that are left.
-        asked: number of questions so far.
     """
 
     probe: Probe
@@ -165,7 +163,6 @@ class Search:
     moments: torch.Tensor
     closed: tuple[int, ...] = ()
     turns: int = TURNS
-    asked: int = 0
 
 
 Stage = Literal["search", "place", "review", "move", "train"]
@@ -178,7 +175,7 @@ class SplitHalfSumsState:
     Attributes:
         round: number of rounds completed.
         stage: what the next exchange is for.
-        groups: the groups, ordered by number.
+        groups: the groups.
         branches: node -> the group that was divided.
         walkers: client -> the branch where it is.
         watched: node of a group -> schedule of its probes.
@@ -227,36 +224,20 @@ class SplitHalfSumsState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitHalfSums:
+class SplitHalfSums(Probing):
     """Split-half for secure aggregation: finds groups from sums over clients, and never sees one of them."""
 
     name: ClassVar[str] = "split-half-sums"
     beyond_sums: ClassVar[str] = ""
 
-    level: float = setting(1e-4, "probability that two probes split a group of equal clients (α)", gt=0, lt=1)
     sketch: int = setting(128, "numbers of a sketch (k); a probe's answer has about k² numbers", ge=4, le=1024, multiple=4)
     smallest: int = setting(3, "clients of the smallest group; sums of one or two show each of them to the other", ge=1)
-    probe_every: int = setting(4, "rounds between probes of a group; up to four times as many if nothing is found", ge=1)
-    first_probe: int = setting(2, "the round of the first probe", ge=2)
-    review_every: int = setting(
-        8, "rounds from a change of groups to a review of all groups; more if reviews change nothing; 0: never", ge=0
-    )
-    steps: int | None = setting(
-        None, "mini-batch steps on each half; none: four times those of a client of median size in a round", ge=1
-    )
-    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1)
-    weighting: Weighting = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))
 
     def __post_init__(self) -> None:
         check(self)
 
     measures: ClassVar[bool] = True
     """Clients say which group is theirs, which noise does not cover."""
-
-    @property
-    def asks(self) -> tuple[Task, ...]:
-        """Tasks of later rounds that the first round may not have."""
-        return (Task(offered=(0,), halves=True),)
 
     # -- the contract ---------------------------------------------------------------------------------------------------
 
@@ -452,16 +433,20 @@ class SplitHalfSums:
         if test.clients < 2 or (watch.p is not None and 2 * test.clients < watch.p[1]):
             return None, None, False
         if watch.p is None:
-            one = _differ("p if seen twice", repeated_p(test.p, test.p, test.clients), self.level, test.clients)
+            one = differ("p if seen twice", repeated_p(test.p, test.p, test.clients), self.level, test.clients)
             again = "probed again in the next round, for confirmation"
             if one.held:
-                note = _note(group, "hold", f"{one.text}; {again}", test, one, f"it would not have been {again}")
+                note = group_note(group, "hold", f"{one.text}; {again}", test, one, f"it would not have been {again}")
             else:
-                note = _note(group, "keep", one.text, test, one, f"it would have been {again}")
+                note = group_note(group, "keep", one.text, test, one, f"it would have been {again}")
             return test, note, False
         p = repeated_p(watch.p[0], test.p, clients=min(watch.p[1], test.clients))
-        both = _differ("p of two probes", p, self.level, test.clients)
-        return test, _note(group, "keep", both.text, test, both, "its members would have been searched for groups"), both.held
+        both = differ("p of two probes", p, self.level, test.clients)
+        return (
+            test,
+            group_note(group, "keep", both.text, test, both, "its members would have been searched for groups"),
+            both.held,
+        )
 
     def _watch(self, watch: Watch, test: Congruence | None, note: Note | None, round: int) -> Watch:
         """Schedule the next probe of a group: in the next round if a finding is to be confirmed, else later."""
@@ -470,11 +455,7 @@ class SplitHalfSums:
         if note.kind == "hold":
             return Watch(due=round + 1, p=(test.p, test.clients))
         calm = watch.calm + 1 if test.p > CALM else 0
-        return Watch(due=self._turn(round + self.probe_every * (min(2 ** max(calm - 1, 0), 4) - 1)), calm=calm)
-
-    def _turn(self, round: int) -> int:
-        """The first round after this one in which a probe is due."""
-        return round + 1 + (self.first_probe - round - 1) % self.probe_every if round >= self.first_probe else self.first_probe
+        return Watch(due=self._later(round, calm), calm=calm)
 
     # -- a search ---------------------------------------------------------------------------------------------------------
 
@@ -751,11 +732,7 @@ def _alike(sums: Mapping[int, Moments]) -> tuple[int, int, Criterion] | None:
     if not alike:
         return None
     nearest, node, also = min(alike, key=lambda each: each[0].distance)
-    return node, also, _same(nearest.p)
-
-
-def _same(p: float) -> Criterion:
-    return Criterion("p of one group", p, ">", ALIKE, met="two groups do not differ", unmet="all groups differ")
+    return node, also, same_group(nearest.p)
 
 
 def _joined(state: SplitHalfSumsState, one: int, other: int, same: Criterion) -> SplitHalfSumsState:
@@ -786,22 +763,11 @@ def _unchanged(state: SplitHalfSumsState, sums: Mapping[int, Moments]) -> Note:
     if len(sums) < 2:
         return Note(kind="keep", clients=clients, text="reviewed: too few clients answered")
     p = max(found.p for found, _, _ in _contrasts(sums))
-    return Note(kind="keep", clients=clients, text=f"reviewed: no groups merge; {_same(p).text}", criteria=(_same(p),))
+    return Note(
+        kind="keep", clients=clients, text=f"reviewed: no groups merge; {same_group(p).text}", criteria=(same_group(p),)
+    )
 
 
 def _move_note(client: Client, at: int, to: int) -> Note:
     text = f"client {client} moves from node {at} to node {to}: that model has the lowest loss on its data"
     return Note(kind="move", clients=(client,), text=text, numbers={"at": float(at), "node": float(to)})
-
-
-def _differ(name: str, p: float, level: float, count: int) -> Criterion:
-    """The criterion of a search: a p-value, of all clients being alike, below the level."""
-    met, unmet = f"{count} clients differ beyond chance", f"{count} clients differ no more than by chance"
-    return Criterion(name, p, "<", level, "level", met=met, unmet=unmet)
-
-
-def _note(group: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str) -> Note:
-    numbers = {"node": float(group.node), "heard": float(test.clients), "p": test.p, "z": test.z, "spread": test.spread}
-    numbers["dimension"] = test.dimension
-    finite = {name: value for name, value in numbers.items() if np.isfinite(value)}
-    return Note(kind=kind, clients=group.clients, text=text, criteria=(criterion,), otherwise=otherwise, numbers=finite)

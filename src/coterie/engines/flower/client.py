@@ -191,7 +191,7 @@ def trained(me: Participant, learner: training.Learner, content: RecordDict, con
     if losses:
         metrics |= messages.held_metrics(held_losses(losses)[orders[0].client])
     for work in done:  # only if all tasks are done
-        if work.halves is not None:
+        if work.halves is not None and work.sketches is not None:
             work.sketches.put(orders[0].key[1], work.halves)
         if work.own is not None:
             work.keeping.keep(orders[0].key[1], work.own)
@@ -220,9 +220,9 @@ class Work:
     losses: np.ndarray | None
     keeping: Keeping
     own: Tensor | None
-    sketches: Sketches
     answer: np.ndarray | None = None
     halves: np.ndarray | None = None
+    sketches: Sketches | None = None
 
 
 def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequence[Any], context: Context) -> Work:
@@ -259,30 +259,34 @@ def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequ
     if task.personal is not None:
         metrics[PERSONAL] = int(own is not None)
     losses = None if last.held is None else last.held.numpy()
-    work = Work(updates, keep, metrics, losses, keeping, own, Sketches(context, order))
-    return _in_sums(work, order, layout, len(me.data.train)) if order.sums else work
+    work = Work(updates, keep, metrics, losses, keeping, own)
+    return _in_sums(work, order, Sketches(context, order), layout, len(me.data.train)) if order.sums else work
 
 
-def _in_sums(work: Work, order: Order, layout: Layout, examples: int) -> Work:
+def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examples: int) -> Work:
     """What a client has done for a task of which only sums are needed: one update, and the answer to its question."""
-    task, halves = order.task, work.sketches.before(order.key[1])
+    task, question = order.task, order.task.question
+    halves: np.ndarray | None = None
     if task.halves:
         halves = np.zeros((0, 0), dtype=np.float32)
         if len(work.updates) == 2 and order.sketch:
             halves = sketch(torch.stack(work.updates)[:, slice(*order.columns)], order.sketch).numpy()
+    elif question is not None and question.ask != "sizes":
+        halves = sketches.before(order.key[1])
     update = torch.stack(work.updates).sum(0) / len(work.updates) if work.updates else None
     known, metrics, answer = halves if halves is not None and len(halves) else None, dict(work.metrics), None
-    if task.question is not None and task.question.ask == "cell":
-        metrics |= {} if known is None else {CELL: task.question.cell(known)}
-    elif task.question is not None:
+    if question is not None and question.ask == "cell":
+        metrics |= {} if known is None else {CELL: question.cell(known)}
+    elif question is not None:
         norm = None if update is None else float(update[: layout.trainable].norm())
-        answer = task.question.answer(known, norm, examples)
+        answer = question.answer(known, norm, examples)
     return replace(
         work,
         updates=[] if update is None or not task.sent else [update],
         metrics=metrics,
         answer=answer,
         halves=halves if task.halves else None,
+        sketches=sketches,
     )
 
 
@@ -502,7 +506,7 @@ class Keeping:
 
     def last(self, exchange: int) -> int | None:
         """Return the last exchange before ``exchange`` with stored values that count; None if there is none."""
-        return max((tag for tag in self.shelf.tags() if self.since <= tag < exchange), default=None)
+        return _last(self.shelf, self.since, exchange)
 
     def before(self, exchange: int) -> Tensor | None:
         """Return the client's own values before ``exchange``, see :class:`~coterie.core.Position`; None if there are none.
@@ -537,15 +541,11 @@ class Keeping:
             exchange: The exchange.
             row: The values, as :meth:`before` returns them.
         """
-        for tag in [tag for tag in self.shelf.tags() if tag > exchange]:
-            self.shelf.drop(tag)
         own, weight = row[: self.layout.size], row[self.layout.size :]
         record = messages.packed(own, self.layout, without=own.isnan())
         if len(weight):
             record[MIXTURE] = Array(weight.numpy())
-        self.shelf.put(exchange, record)
-        for tag in sorted(self.shelf.tags())[:-VERSIONS]:
-            self.shelf.drop(tag)
+        _put(self.shelf, exchange, record)
 
 
 class Sketches:
@@ -561,16 +561,26 @@ class Sketches:
 
     def before(self, exchange: int) -> np.ndarray | None:
         """Return the sketches ``(2, k)`` of the last halves before ``exchange``; None if there are none."""
-        tag = max((tag for tag in self.shelf.tags() if self.since <= tag < exchange), default=None)
+        tag = _last(self.shelf, self.since, exchange)
         return None if tag is None else messages.array_of(self.shelf.take(tag), ANSWER).astype(np.float32)
 
     def put(self, exchange: int, halves: np.ndarray) -> None:
-        """Store sketches; those of later exchanges are deleted, as in :meth:`Keeping.keep`."""
-        for tag in [tag for tag in self.shelf.tags() if tag > exchange]:
-            self.shelf.drop(tag)
-        self.shelf.put(exchange, ArrayRecord({ANSWER: Array(halves)}))
-        for tag in sorted(self.shelf.tags())[:-VERSIONS]:
-            self.shelf.drop(tag)
+        """Store sketches, as :meth:`Keeping.keep` stores values."""
+        _put(self.shelf, exchange, ArrayRecord({ANSWER: Array(halves)}))
+
+
+def _last(shelf: Shelf, since: int, exchange: int) -> int | None:
+    """The last exchange before ``exchange``, and not before ``since``, with stored values; None if there is none."""
+    return max((tag for tag in shelf.tags() if since <= tag < exchange), default=None)
+
+
+def _put(shelf: Shelf, exchange: int, record: ArrayRecord) -> None:
+    """Store the values of an exchange, and delete those of later exchanges and the oldest."""
+    for tag in [tag for tag in shelf.tags() if tag > exchange]:
+        shelf.drop(tag)
+    shelf.put(exchange, record)
+    for tag in sorted(shelf.tags())[:-VERSIONS]:
+        shelf.drop(tag)
 
 
 def shelf(context: Context, run: str, client: int, part: str = "") -> Shelf:

@@ -124,7 +124,7 @@ class Carrier:
         Raises:
             SettingError: No client's app can do its task, or the rule of averaging needs more than the plan asks for.
         """
-        self.robust.check_plan(plan)
+        self.robust.check_plan(plan, self.wire.boundary.masks)
         aware, functions = self.nodes.aware, self.nodes.functions
         asked = plan.asked
         limited = {c: messages.tasks_of(plan, c) for c in asked if c not in aware or c in functions}
@@ -135,10 +135,8 @@ class Carrier:
         records: dict[Any, ArrayRecord] = {}
         there = [client for client in asked if client not in self.unasked]
         if self.wire.boundary.masks:
-            here = without(plan, self.unasked)
-            self.masking = MaskedExchange(
-                here, self.run, position.exchange, self.wire.layout.size, self.wire.boundary.bound, self._ask_each
-            )
+            size, bound = self.wire.layout.size, self.wire.boundary.bound
+            self.masking = MaskedExchange(plan, there, self.run, position.exchange, size, bound, self._ask_each)
             self.masking.begin()
             there = [client for client in there if not self.masking.silent(client)]
         return [self._tasks(plan, client, position, records) for client in there]
@@ -245,7 +243,7 @@ class Carrier:
             why = {c: one.refused[name] for c, one in heard.items() if name in one.refused}
             why |= {c: text for c, text in refused.items() if c in part.tasks}
             if name in masked:
-                found[name] = unmasked(usable, why, *masked[name])
+                found[name] = in_sums(usable, why, *masked[name])
             elif part.need == "sums":
                 found[name] = added_up(part, usable, why, self.wire)
             else:
@@ -700,29 +698,20 @@ def added_up(plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[C
         if (answer := heard[client].answer) is not None:
             row = plan.tasks[client].offered[0]
             sums[row] = sums.get(row, 0.0) + answer
-    return Replies(
-        clients=clients,
-        examples=np.ones(len(clients), dtype=np.int64),
-        chosen=tuple(heard[c].chosen for c in clients),
-        refused=refused,
-        means=means.means,
-        heard=means.heard,
-        sums=sums,
-        cells={c: cell for c in clients if (cell := heard[c].cell) is not None},
-    )
+    return in_sums(heard, refused, means.means, means.heard, sums)
 
 
-def unmasked(
+def in_sums(
     heard: Mapping[Client, ClientReply],
     refused: Mapping[Client, str],
     means: Tensor,
     counts: np.ndarray,
     sums: Mapping[int, np.ndarray],
 ) -> Replies:
-    """Combine masked replies, as :func:`added_up` does plain ones.
+    """Combine sums over clients with what single replies have besides.
 
     Args:
-        heard: Client -> its reply after parsing, without masked numbers.
+        heard: Client -> its reply after parsing.
         refused: Client -> why its reply was refused.
         means: Shape ``(k, d)``, the mean updates.
         counts: Shape ``(k,)``, the numbers of clients in them.
@@ -742,12 +731,6 @@ def unmasked(
         sums=sums,
         cells={c: cell for c in clients if (cell := heard[c].cell) is not None},
     )
-
-
-def without(plan: Plan, gone: Collection[Client]) -> Plan:
-    """Return a plan without the tasks of some clients."""
-    parts = {name: without(part, gone) for name, part in plan.parts.items()}
-    return replace(plan, tasks={c: task for c, task in plan.tasks.items() if c not in gone}, parts=parts)
 
 
 def _mean(updates: Sequence[Tensor], size: int) -> Tensor:

@@ -5,13 +5,14 @@ are sent, its clients send public keys, and encrypted shares for their neighbour
 modulo 2³²: the update times the client's weight, the weight, a 1 if the update was cut to the bound, and the answer to the
 task's question, all under masks. Afterwards the clients that are still there send the shares with which the sum is unmasked.
 
-What a reply has besides: the client's cell, or the model that it chose, if the task asks for that.
+What a reply has besides: the client's cell, or the model that it chose, if the task asks for that, and whether the client has
+stored its own values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +97,7 @@ class OneSum:
         row: The offered row.
         clients: The clients that have a task in it.
         form: What its numbers are.
+        name: Its name, never used again.
         server: The server's state; it never holds numbers of a single client.
         ready: Client -> the shares that its neighbours have encrypted for it.
     """
@@ -104,8 +106,12 @@ class OneSum:
     row: int
     clients: tuple[Client, ...]
     form: Form
-    server: MaskedSum
+    name: bytes
+    server: MaskedSum = field(init=False)
     ready: Mapping[Client, Mapping[Client, bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.server = MaskedSum(name=self.name, size=self.form.size)
 
 
 Ask = Callable[[Mapping[Client, RecordDict]], Mapping[Client, RecordDict]]
@@ -117,6 +123,7 @@ class MaskedExchange:
 
     Args:
         plan: The plan.
+        clients: The clients that take part, of those that have tasks.
         run: Name of the run.
         exchange: Number of the exchange.
         d: Number of parameters.
@@ -127,23 +134,20 @@ class MaskedExchange:
         notes: What went wrong, for the record of the round.
     """
 
-    def __init__(self, plan: Plan, run: str, exchange: int, d: int, bound: float, ask: Ask) -> None:
+    def __init__(
+        self, plan: Plan, clients: Collection[Client], run: str, exchange: int, d: int, bound: float, ask: Ask
+    ) -> None:
         self.plan, self.d, self.ask = plan, d, ask
         self.notes: list[Note] = []
         groups: dict[tuple[str, int, bool, int], list[Client]] = {}
         for name, part in plan.leaves():
             for client, task in sorted(part.tasks.items()):
-                if (sent := sends(task)) or _length(part, task, d):
-                    groups.setdefault((name, task.offered[0], sent, _length(part, task, d)), []).append(client)
+                sent, answer = sends(task), _length(part, task, d)
+                if client in clients and (sent or answer):
+                    groups.setdefault((name, task.offered[0], sent, answer), []).append(client)
         self.sums = [
-            OneSum(
-                part,
-                row,
-                tuple(clients),
-                Form(d * sent, answer, len(clients), bound),
-                _summed(run, exchange, i, d * sent, answer),
-            )
-            for i, ((part, row, sent, answer), clients) in enumerate(groups.items())
+            OneSum(part, row, tuple(members), Form(d * sent, answer, len(members), bound), f"{run}|{exchange}|{i}".encode())
+            for i, ((part, row, sent, answer), members) in enumerate(groups.items())
         ]
         self.needed = [(one.part, one.clients) for one in self.sums]
 
@@ -158,11 +162,11 @@ class MaskedExchange:
 
     def begin(self) -> None:
         """Carry out the first two steps: keys, and encrypted shares."""
-        names = {c: [one.server.name.hex() for one in self.of(c)] for one in self.sums for c in one.clients}
+        names = {c: [one.name.hex() for one in self.of(c)] for one in self.sums for c in one.clients}
         heard = self.ask({c: _stepped({"step": "keys", "client": c, "sums": each}) for c, each in names.items()})
         told: dict[Client, dict[str, Any]] = {}
         for one in list(self.sums):
-            keys = {c: found for c in one.clients if (found := _keys(heard.get(c), one.server.name)) is not None}
+            keys = {c: found for c in one.clients if (found := _keys(heard.get(c), one.name)) is not None}
             try:
                 offered = one.server.keys(keys)
             except ProtocolError as error:
@@ -170,17 +174,17 @@ class MaskedExchange:
                 continue
             for client, near in offered.items():
                 shown = {other: [each.sealing.hex(), each.masking.hex()] for other, each in near.items()}
-                told.setdefault(client, {})[one.server.name.hex()] = [shown, one.server.graph.threshold]
+                told.setdefault(client, {})[one.name.hex()] = [shown, one.server.graph.threshold]
         heard = self.ask({c: _stepped({"step": "shares", "client": c, "sums": each}) for c, each in told.items()})
         for one in self.sums:
-            shares = {c: each for c in one.clients if (each := _shares(heard.get(c), one.server.name)) is not None}
+            shares = {c: each for c in one.clients if (each := _shares(heard.get(c), one.name)) is not None}
             one.ready = one.server.shares(shares)
 
     def config(self, client: Client) -> dict[str, Any]:
         """Return what a client must know for its masked reply: part -> name, sizes and shares."""
         return {
             one.part: {
-                "name": one.server.name.hex(),
+                "name": one.name.hex(),
                 "form": [one.form.d, one.form.answer, one.form.clients],
                 "uniform": dict(self.plan.leaves())[one.part].weighting == "uniform",
                 "shares": {other: text.hex() for other, text in one.ready[client].items()},
@@ -218,7 +222,7 @@ class MaskedExchange:
         asked: dict[Client, dict[str, list[Client]]] = {}
         for one in self.sums:
             for client in sorted(one.server.arrived):
-                asked.setdefault(client, {})[one.server.name.hex()] = sorted(one.server.arrived)
+                asked.setdefault(client, {})[one.name.hex()] = sorted(one.server.arrived)
         heard = self.ask({c: _stepped({"step": "unmask", "client": c, "sums": each}) for c, each in asked.items()})
         found: dict[str, tuple[Tensor, np.ndarray, dict[int, np.ndarray]]] = {
             name: (torch.zeros(len(part.models), self.d), np.zeros(len(part.models), dtype=np.int64), {})
@@ -227,7 +231,7 @@ class MaskedExchange:
         for one in self.sums:
             if not one.server.arrived:
                 continue
-            shares = {c: each for c in one.clients if (each := _unmasking(heard.get(c), one.server.name)) is not None}
+            shares = {c: each for c in one.clients if (each := _unmasking(heard.get(c), one.name)) is not None}
             try:
                 rows, weight, cut, answer = one.form.decode(one.server.unmasked(shares))
             except ProtocolError as error:
@@ -256,10 +260,6 @@ def sends(task: Task) -> bool:
 
 def _length(plan: Plan, task: Task, d: int) -> int:
     return 0 if task.question is None else task.question.length(sketch_size(plan, d))
-
-
-def _summed(run: str, exchange: int, i: int, d: int, answer: int) -> MaskedSum:
-    return MaskedSum(name=f"{run}|{exchange}|{i}".encode(), size=d + 2 + answer)
 
 
 def _stepped(about: Mapping[str, Any]) -> RecordDict:
