@@ -16,6 +16,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import numpy as np
@@ -498,7 +499,12 @@ class Task:
             These settings, with the changes that the task asks for.
         """
         chosen = self.training or training
-        return chosen if self.epochs is None else replace(chosen, epochs=self.epochs, steps=None)
+        return chosen if self.epochs is None else _of_epochs(chosen, self.epochs)
+
+
+@lru_cache(maxsize=64)
+def _of_epochs(training: Training, epochs: int) -> Training:
+    return replace(training, epochs=epochs, steps=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -524,6 +530,11 @@ class Plan:
             part separately. If its reply to one task is refused, those to the others count.
         ended: Names of parts of earlier plans whose clients' own values are no longer needed.
         second_halves: Whether ``step`` also needs the updates of the second halves, of tasks that ask for halves.
+        hidden: Whether the server must not learn which model a client takes, in a plan with ``need="sums"`` whose tasks offer
+            all models. A client takes that of its cell if it is asked for its cell, else that of lowest loss. It sends a
+            vector with a slot for each model, and all but one are zero. A row of ``Replies.means`` is then the sum of the
+            updates from this model divided by the number of all clients that answered, and ``Replies.heard`` has estimates.
+        clip: The maximum norm of an update, if it is less than the boundary's.
 
     Example:
         >>> plan = Plan(models=torch.zeros(1, 3), tasks={4: Task(offered=(0,)), 7: Task(offered=(0,))}, need="mean")
@@ -541,8 +552,12 @@ class Plan:
     parts: Mapping[str, Plan] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
     second_halves: bool = False
+    hidden: bool = False
+    clip: float | None = None
 
     def __post_init__(self) -> None:
+        if self.hidden and self.need != "sums":
+            raise ValueError(f'Plan.hidden needs Plan.need "sums", got {self.need!r}')
         shares: dict[Client, float] = {}
         for task, client in ((t, c) for _, part in self.leaves() for c, t in part.tasks.items()) if self.parts else ():
             if shares.setdefault(client, task.holdout) != task.holdout:
@@ -660,6 +675,7 @@ class Replies:
         held: Client -> the sums of its held-out losses, if tasks asked for these.
         sums: First offered row -> the sum of the answers of the clients that were offered it, to the question of their tasks.
         cells: Client -> its cell, if it was asked for that.
+        deviation: Standard deviation of the noise on each number of ``sums``.
         ends_round: Whether the exchange ended the round, as far as the plan is concerned.
         parts: Name -> the replies to a part of the plan.
 
@@ -690,6 +706,7 @@ class Replies:
     held: Mapping[Client, Held] = field(default_factory=dict)
     sums: Mapping[int, np.ndarray] = field(default_factory=dict)
     cells: Mapping[Client, int] = field(default_factory=dict)
+    deviation: float = 0.0
     ends_round: bool = True
     parts: Mapping[str, Replies] = field(default_factory=dict)
 
@@ -820,6 +837,7 @@ class Federation:
         dense: The names of the fully connected layers.
         training: How clients train if a task does not state otherwise.
         labels: Whether the clients predict one class each time; true if the engine does not know.
+        clip: The maximum norm of an update; None without one.
     """
 
     clients: tuple[Client, ...]
@@ -829,6 +847,7 @@ class Federation:
     dense: tuple[str, ...] = ()
     training: Training = field(default_factory=Training)
     labels: bool = True
+    clip: float | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {count(len(self.clients), 'client')}, layers {some(self.columns)}>"
@@ -921,6 +940,9 @@ class Assignment:
             ``"outer/inner"``.
         plain: Clients that are served without values of their own.
         neighbours: How a client's nearest training examples take part in serving it; None if they do not.
+        hidden: Whether the server does not know which model serves a client: each takes the one of lowest loss on its
+            training data. ``row`` and ``groups`` then have all clients at the first model. In one process, tested rounds have
+            what clients choose instead, for the experimenter to see.
 
     Raises:
         ValueError: There are both an ensemble and neighbours.
@@ -939,6 +961,7 @@ class Assignment:
     part: str = ""
     plain: tuple[Client, ...] = ()
     neighbours: Neighbours | None = None
+    hidden: bool = False
 
     def __post_init__(self) -> None:
         if self.ensemble and self.neighbours is not None:

@@ -79,6 +79,16 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+_HINTS: dict[type[Any], dict[str, Any]] = {}
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    """The annotations of a class, as types; they are found once, because settings are checked whenever they are made."""
+    if cls not in _HINTS:
+        _HINTS[cls] = typing.get_type_hints(cls)
+    return _HINTS[cls]
+
+
 def check(settings: Any) -> None:
     """Check every field for its type and limits; call it in ``__post_init__``.
 
@@ -88,7 +98,7 @@ def check(settings: Any) -> None:
     Raises:
         SettingError: A value is not allowed.
     """
-    hints = typing.get_type_hints(type(settings))
+    hints = _hints(type(settings))
     for field in dataclasses.fields(settings):
         if "limits" not in field.metadata:
             continue
@@ -302,7 +312,7 @@ def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
         SettingError: A name is unknown (the message suggests the nearest known one), or a value is not allowed.
     """
     known = [f.name for f in dataclasses.fields(cls) if f.init]
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     for name in values:
         if name not in known:
             raise SettingError(f"{cls.__name__} has no setting {name!r}{nearest(name, known)} (known: {', '.join(known)})")
@@ -312,7 +322,7 @@ def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
 
 def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
     """Return (name, type in words, default, sentence) of every setting of ``cls``, in order, the advanced ones last."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     found = [field for field in dataclasses.fields(cls) if "doc" in field.metadata]
     return [
         (f.name, describe(hints[f.name]), f.default, f.metadata["doc"] + (" (advanced)" if f.metadata["advanced"] else ""))

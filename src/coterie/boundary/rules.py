@@ -61,6 +61,12 @@ class Boundary:
     bound: float = setting(
         1.0, "maximum change of one parameter that masked numbers can express; larger changes are cut to it", gt=0, lt=1e9
     )
+    honest: float = setting(
+        0.8,
+        "least share of the clients of a masked sum that must add noise; without them the sum is not read",
+        gt=0.5,
+        le=1,
+    )
 
     def __post_init__(self) -> None:
         if self.secret not in (None, "none") and (not _whole(self.secret) or self.secret < 0):
@@ -72,8 +78,8 @@ class Boundary:
             )
         if self.masks and (used := self._of_updates):
             raise SettingError(
-                f"Boundary.masks true needs Boundary.{used} none, got {getattr(self, used)}: masked numbers are not mapped, "
-                "clipped or compressed"
+                f"Boundary.masks true needs Boundary.{used} none, got {getattr(self, used)}: masked numbers are not mapped or "
+                "compressed"
             )
         if self.secret is not None and self.rotation == "none":
             raise SettingError("Boundary.secret needs Boundary.rotation, got none")
@@ -85,7 +91,8 @@ class Boundary:
     @property
     def _of_updates(self) -> str | None:
         """The first setting that changes single updates and is not off."""
-        return next((name for name in ("rotation", "clip", "compress") if getattr(self, name) not in (None, "none")), None)
+        names = ("rotation", "compress") if self.masks else ("rotation", "clip", "compress")
+        return next((name for name in names if getattr(self, name) not in (None, "none")), None)
 
     # -- compatibility checks ------------------------------------------------------------------------------------------
 
@@ -152,7 +159,7 @@ class Boundary:
                 f"Boundary.{used} must be none for {name}, got {getattr(self, used)}: it asks for sums over clients, in which "
                 "single updates are not protected but hidden"
             )
-        if self.noise and any(task.measure or task.held_out for task in tasks):
+        if self.noise and any(task.measure or task.held_out for task in tasks) and not (plan.hidden and self.masks):
             raise self._measured(name)
         if self.rotation in WHOLE_ROW:
             if any(task.keep and set(task.keep) != set(layout.columns) for task in tasks):

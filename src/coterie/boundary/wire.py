@@ -201,16 +201,22 @@ class Wire:
         if self.boundary.noise and not torch.isfinite(update.dot(update)):
             update = torch.zeros_like(update)
         out = update if keep is None else update.masked_fill(keep, 0.0)
+        if self.boundary.masks:  # sums are clipped and noised as sums
+            return out
         if self.boundary.clip is not None:
-            out = self._clipped(out)
+            out = self.clipped(out, self.boundary.clip)
         if self.boundary.noise:
             key = self.seed if seed is None else seed, Purpose.NOISE, exchange, client
             out = self._noised(out, keep, numpy_generator(*key, *((2 * number,) if number else ())))
         return self.seal(out)
 
-    def _clipped(self, update: torch.Tensor) -> torch.Tensor:
-        limit, parameters = self.boundary.clip, self.layout.trainable
-        assert limit is not None
+    def limit(self, plan: Plan) -> float | None:
+        """Return the maximum norm of an update in a plan: the least of the boundary's and the plan's; None without one."""
+        return min((limit for limit in (self.boundary.clip, plan.clip) if limit is not None), default=None)
+
+    def clipped(self, update: torch.Tensor, limit: float) -> torch.Tensor:
+        """Return an update ``(d,)`` whose parameters have at most the norm ``limit``."""
+        parameters = self.layout.trainable
         norm = float(update[:parameters].double().norm())
         if not norm > limit:
             return update
@@ -339,6 +345,13 @@ class Wire:
         self.boundary.check_plan(plan, self.layout, name)
 
     def releases(self, task: Task) -> int:
-        """The number of updates that a client sends in ``task`` and that noise must cover."""
+        """The number of updates that a client sends in ``task`` and that noise must cover.
+
+        An answer under masks counts as its question's ``cost``.
+        """
         sends = bool(self.boundary.noise) and task.trains and bool(self.columns(task)[0])
+        if self.boundary.masks:
+            asked = task.question is not None and task.question.ask != "cell"
+            cost = task.question.cost if task.question is not None and asked and self.boundary.noise else 0
+            return int(sends and task.sent) + cost
         return sends * (2 if task.halves else 1)

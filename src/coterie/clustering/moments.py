@@ -11,6 +11,10 @@ clients of a group are needed (:class:`Moments`): their number, ``Σ M_i``, ``Σ
 - The *axis* along which clients differ is the leading eigenvector of ``S - (1 - 1/n) N``. A histogram of the clients'
   coordinates on it, which is a sum too, gives the cut of least variance within (:func:`histogram_cut`).
 
+- Behind noise that makes the sums differentially private, :class:`Crossed` is enough: with halves a and b, of independent
+  noise, ``Σ a·b - Σa·Σb / n`` is zero on average if all signals are the same, and its variance is n times that of ``a·b`` at
+  most. No assumption is made about the noise (:func:`crossed_congruence`).
+
 What sums cannot give: single noise levels, so that levels count as equal but for the variance that ``Σ ‖D_i‖⁴`` shows; and the
 tests of one half by the other, which need levels: with weights that are all equal, twenty clients whose levels are inverse to
 sizes from a third to double made ten times as many false alarms at 0.001 as they should.
@@ -23,6 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 
 from coterie.clustering.congruence import LEAST, Congruence, Contrast, Noise, compared
 from coterie.clustering.halves import ROUNDING
@@ -177,6 +182,106 @@ def _squares(sums: Moments, share: float) -> float:
     The square of a level is too large on average by the factor 1 + 2/r; levels are at least as unequal as equal ones.
     """
     return max(sums.fourth / (1 + 2 * share), float(np.trace(sums.noise)) ** 2 / sums.count)
+
+
+_PARTS = np.array([0.2, 0.3, 0.5, 0.2, 0.75])
+_PARTS /= np.linalg.norm(_PARTS)
+"""Weights of count, halves, dot, square and products in an answer, each of which has norm 1 at most without them."""
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Sums over the clients of a cell, of the sketches ``(k,)`` of their halves a and b, each of norm 1 at most.
+
+    Halves are relative to the centre of the cell. The vector of a single client has norm 1 at most.
+
+    Attributes:
+        count: n, the number of clients.
+        totals: ``Σ a`` and ``Σ b``, shape ``(2, k)``.
+        dot: ``Σ a·b``.
+        square: ``Σ (a·b)²``.
+        products: ``Σ (a bᵀ + b aᵀ) / 2``, shape ``(k, k)``.
+    """
+
+    count: float
+    totals: np.ndarray
+    dot: float
+    square: float
+    products: np.ndarray
+
+    @classmethod
+    def of(cls, a: np.ndarray, b: np.ndarray) -> Crossed:
+        """Return the sums of n clients: rows ``(n, k)`` of their first and second halves."""
+        dots, products = (a * b).sum(axis=1), a.T @ b
+        totals = np.stack([a.sum(axis=0), b.sum(axis=0)])
+        return cls(len(a), totals, float(dots.sum()), float((dots**2).sum()), (products + products.T) / 2)
+
+    def vector(self) -> np.ndarray:
+        """Return all sums as one vector of :func:`crossed_length` numbers."""
+        upper = np.triu_indices(len(self.products))
+        twice = np.where(upper[0] == upper[1], 1.0, math.sqrt(2))  # then its norm is that of the whole matrix
+        parts = [[self.count], self.totals.ravel() / math.sqrt(2), [self.dot], [self.square], self.products[upper] * twice]
+        return np.concatenate([weight * np.asarray(part) for weight, part in zip(_PARTS, parts, strict=True)])
+
+    @classmethod
+    def from_vector(cls, vector: np.ndarray) -> Crossed:
+        """Return the sums of a vector."""
+        k = _size(len(vector))
+        count, totals, dot, square, products = (
+            part / weight for weight, part in zip(_PARTS, np.split(vector, np.cumsum([1, 2 * k, 1, 1])), strict=True)
+        )
+        upper = np.triu_indices(k)
+        products = products / np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
+        totals = totals.reshape(2, k) * math.sqrt(2)
+        return cls(float(count[0]), totals, float(dot[0]), float(square[0]), _symmetric(products, k))
+
+
+def crossed_length(k: int) -> int:
+    """Return how many numbers the :class:`Crossed` of sketches of k numbers are.
+
+    Example:
+        >>> crossed_length(16)
+        171
+    """
+    return 3 + 2 * k + k * (k + 1) // 2
+
+
+def _size(length: int) -> int:
+    return round((math.sqrt(25 + 8 * (length - 3)) - 5) / 2)
+
+
+def crossed_congruence(sums: Crossed, deviation: float = 0.0) -> tuple[float, float]:
+    """Test whether the clients of a cell have the same signal, from sums with noise.
+
+    Args:
+        sums: The sums of the cell.
+        deviation: Standard deviation of the noise on each number of the vector.
+
+    Returns:
+        How much the clients' signals differ, ``Σ a·b - Σa·Σb / n``, and the p-value, one-sided.
+
+    Example:
+        >>> rng = np.random.default_rng(2)
+        >>> signal, noise = np.repeat([[0.0] * 8, [0.2] * 8], 60, axis=0), 0.1 * rng.normal(size=(2, 120, 8))
+        >>> crossed_congruence(Crossed.of(*(signal - 0.1 + noise)))[1] < 1e-9, crossed_congruence(Crossed.of(*noise))[1] > 0.05
+        (True, True)
+    """
+    n, (_, halves, dot, _, _), k = max(sums.count, 2.0), deviation / _PARTS, sums.totals.shape[1]
+    spread = sums.dot - float(sums.totals[0] @ sums.totals[1]) / n
+    of_totals = 2 * halves**2 * (float((sums.totals**2).sum()) + 2 * k * halves**2) / n**2
+    variance = max(sums.square - sums.dot**2 / n, 0.0) + dot**2 + of_totals
+    if variance <= 0:
+        return spread, 1.0
+    return spread, float(scipy.special.stdtr(n - 1, -spread / math.sqrt(variance)))
+
+
+def crossed_axis(sums: Crossed) -> tuple[np.ndarray, float]:
+    """Return the direction ``(k,)`` of length 1 along which the clients' signals differ most, and its variance."""
+    n = max(sums.count, 2.0)
+    both = np.outer(*sums.totals)
+    values, directions = np.linalg.eigh(sums.products - (both + both.T) / 2 / n)
+    direction: np.ndarray = directions[:, -1]
+    return direction, max(float(values[-1]), 0.0) / n
 
 
 def axis(sums: Moments) -> np.ndarray:

@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie import training as local
 from coterie.boundary import Wire, update_number
 from coterie.clustering import sketch
-from coterie.core import Assignment, Client, Neighbours, Plan, Position, Task, Training
+from coterie.core import Assignment, Client, Neighbours, Plan, Position, Task, Training, as_groups
 from coterie.data.objective import cross_entropy
 from coterie.data.world import ClientData, Split, World
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
@@ -454,6 +454,8 @@ class ClientPool:
         """The properties that all clients of a block share; for a client that trains alone, its id."""
         task, alone = client_job.task, (client_job.client, client_job.half, client_job.aside)
         mixes = task.personal is not None and task.personal.mixture is not None
+        if self.width > 1 and task.measure and not (task.trains or task.personal or task.held_out):
+            return task.measure, task.offered
         if self.width == 1 or task.gradient or not task.trains or mixes:
             return alone
         data, training = self._data(client_job), task.how(self.world.training)
@@ -506,6 +508,21 @@ class ClientPool:
     def _own(self, task: Task, kept: Tensor | None) -> Tensor | None:
         """The client's own values of the layers that it keeps in a task; NaN in the other columns."""
         return None if kept is None or not task.keep else torch.where(self.mask(task.keep), kept, torch.nan)
+
+    def taken(self, assignment: Assignment, when: tuple[int, int, int]) -> Assignment:
+        """Return an assignment in which every client is served by the model of lowest loss on its training data.
+
+        Args:
+            assignment: The assignment.
+            when: The seed, the exchange, and the round counted from 0.
+        """
+        if len(assignment.models) == 1:
+            return assignment
+        task = Task(offered=tuple(range(len(assignment.models))), epochs=0)
+        plan = Plan(models=assignment.models, tasks=dict.fromkeys(assignment.row, task))
+        row = {client: answer.chosen[0] for client, answer in self.train(plan, sorted(assignment.row), {}, when).items()}
+        groups = [[client for client, at in row.items() if at == one] for one in sorted(set(row.values()))]
+        return replace(assignment, row=row, groups=as_groups(groups))
 
     # -- testing ------------------------------------------------------------------------------------------------------
 

@@ -113,6 +113,9 @@ def rounds(
             position = done.position
             if done.number % eval_every == 0 or done.number == rounds:
                 with clock("evaluate"):
+                    if done.assignment.hidden:
+                        when = seed, position.exchange, position.round
+                        done = replace(done, assignment=pool.taken(done.assignment, when))
                     scores = pool.evaluate(done.assignment, position)
                 done = replace(done, scores=scores)
             yield replace(done, main=world.objective.main, nets=nets)
@@ -146,6 +149,7 @@ def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> t
         dense=layout.dense,
         training=world.training,
         labels=world.objective.combine is mean_probability,
+        clip=boundary.clip,
     )
     return wire, wire.veil(federation)
 
@@ -325,7 +329,7 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
     losses: dict[str, Mapping[Client, np.ndarray]] = {}
     for i, (name, part) in enumerate(plan.leaves()):
         summed = part.need == "sums" or pool.wire.boundary.masks
-        answers = Answers(pool, part, kept.get(name + HALVES, {})) if summed else None
+        answers = Answers(pool, part, kept.get(name + HALVES, {})) if summed else None  # of the tasks as clients take them
         replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock, i, answers)
         if answers is not None:
             kept[name + HALVES] = answers.halves
@@ -389,6 +393,7 @@ def _exchange_part(
     sums: Answers | None,
 ) -> tuple[Replies, Mapping[Client, Tensor], Mapping[Client, np.ndarray]]:
     """Carry out a plan without parts: the replies, the values that each client keeps afterwards, and held-out losses."""
+    plan = plan if sums is None else sums.plan
     clients, size = sorted(plan.tasks), window(plan, pool.layout.size, pool.robust.needs_all)
     halves = HalfUpdates(pool, plan)
     claims, kept = {c: _claimed(pool, c) for c in clients}, dict(before)
@@ -412,8 +417,8 @@ def _exchange_part(
             if sums is not None:
                 sums.take(new)
             halves.take(new)
-            if pool.wire.boundary.masks:
-                _bound(new, pool.wire.boundary.bound)
+            if sums is not None:
+                sums.limit(new)
             for client, answer in new.items():
                 _keep(pool, plan, client, answer, kept)
         refused.update((c, a.refused) for c, a in answers.items() if a.refused is not None)
@@ -443,7 +448,7 @@ def _exchange_part(
             updates = pool.updates([a.slot for a in taken.values()]) if trained else None
             return needed(plan, replace(replies, updates=updates)), kept, losses
         if sums is not None:
-            return sums.only(replace(replies, means=means.means, heard=means.heard)), kept, losses
+            return sums.only(replace(replies, means=means.means, heard=means.heard), (when[0], when[1], number)), kept, losses
         if not trained:
             return replies, kept, losses
         replies = replace(replies, means=means.means, heard=means.heard)
@@ -529,13 +534,6 @@ def _collude(pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> 
             if plan.sketch is not None:
                 shown = row.masked_fill(stays, 0.0)[None, plan.columns or slice(None)]
                 pool.hand.sketches[own.second if half else own.slot] = sketch(shown, plan.sketch)[0]
-
-
-def _bound(answers: Mapping[Client, Answer], bound: float) -> None:
-    """Cut the updates to what masked numbers can express."""
-    for answer in answers.values():
-        if answer.update is not None:
-            answer.update.clamp_(-bound, bound)
 
 
 def _keep(pool: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
@@ -846,28 +844,31 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     sizes: dict[tuple[str, ...], tuple[int, int]] = {}
     for count in held_models(plan).values():  # the number of examples, sums, and products
         up += (1 + count + count * (count + 1) // 2) * NUMBER
-    for need, task, size in _tasks_of(plan, wire.layout.size):
+    for need, task, size, slots in _tasks_of(plan, wire.layout.size):
         if task.keep not in sizes:
             sizes[task.keep] = wire.columns(task)
         parameters, others = sizes[task.keep]
         row = parameters + others
         if task.question is not None:
-            up += (task.question.ask == "cell" or task.question.length(size)) * NUMBER
+            up += ((task.question.ask == "cell" and not slots) or task.question.length(size)) * NUMBER
             down += task.question.sent * NUMBER
         if need == "sums" and not (task.trains or task.measure):  # no model is sent
             continue
         if row or task.measure or task.held_out:
             updates = task.trains * task.sent * (2 if task.halves and need != "sums" else 1)
-            up += updates * wire.bytes_of(parameters, others) + _reply_numbers(task, wire) * NUMBER
+            if slots:  # and the number of clients in each
+                up += slots * (updates * wire.bytes_of(parameters, others) + NUMBER)
+            else:
+                up += updates * wire.bytes_of(parameters, others) + _reply_numbers(task, wire) * NUMBER
             down += len(task.offered) * row * NUMBER
     return up, down
 
 
-def _tasks_of(plan: Plan, d: int) -> Iterator[tuple[Need, Task, int]]:
-    """All tasks of a plan's parts, with what the part needs, and the numbers of a sketch."""
+def _tasks_of(plan: Plan, d: int) -> Iterator[tuple[Need, Task, int, int]]:
+    """All tasks of a plan's parts, with what the part needs, the numbers of a sketch, and the slots of a hidden plan."""
     for _, part in plan.leaves():
         for task in part.tasks.values():
-            yield part.need, task, sketch_size(part, d)
+            yield part.need, task, sketch_size(part, d), len(part.models) * part.hidden
 
 
 def as_sent(plan: Plan, replies: Replies) -> Plan:

@@ -1,28 +1,72 @@
-"""Sums over clients, without masks: what a server learns of a plan with ``need="sums"``, computed in one process."""
+"""Sums over clients, without masks: what a server learns of a plan with ``need="sums"``, computed in one process.
+
+With noise (``boundary.noise``) a sum gets what the clients' shares of it add up to. Of n clients that are asked, each adds
+Gaussian noise with 1 / sqrt(honest n) of the standard deviation, so that it is enough as soon as that share of them answers.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from coterie.core import Client, Plan, Replies
+from coterie.boundary import Boundary
+from coterie.core import Client, Plan, Replies, Task
 from coterie.engines.pool import Answer, ClientPool
+from coterie.randomness import Purpose, numpy_generator
+
+COUNTED = 0.4
+"""Weight of the number of clients beside an update of norm 1, in the slots of a hidden plan."""
+
+
+def noise_share(boundary: Boundary, asked: int) -> float:
+    """Return the standard deviation of one client's share of the noise, for numbers that together have norm 1 at most."""
+    return boundary.noise / math.sqrt(boundary.honest * max(asked, 1))
+
+
+def least(boundary: Boundary, asked: int) -> int:
+    """Return how many of the clients that were asked must answer, so that their noise is enough."""
+    return math.ceil(boundary.honest * asked - 1e-9) if boundary.noise else 1
+
+
+def as_taken(plan: Plan, halves: Mapping[Client, Tensor]) -> Plan:
+    """Return a plan in which clients that take the model of their cell are offered only that one.
+
+    Args:
+        plan: The plan.
+        halves: Client -> the sketches ``(2, k)`` of its halves; a client without takes the model of lowest loss.
+    """
+    if not plan.hidden or all(task.question is None or task.question.ask != "cell" for task in plan.tasks.values()):
+        return plan
+    return replace(plan, tasks={client: in_cell(task, halves.get(client)) for client, task in plan.tasks.items()})
+
+
+def in_cell(task: Task, halves: Tensor | np.ndarray | None) -> Task:
+    """Return the task of a hidden plan as a client with these sketches takes it."""
+    question = task.question
+    if question is None or question.ask != "cell":
+        return task
+    if halves is None:
+        return replace(task, question=None)
+    return replace(task, question=None, offered=(task.offered[question.cell(np.asarray(halves))],), measure=None)
 
 
 class Answers:
     """The clients' answers to the questions of a plan, added up as they arrive.
 
     Attributes:
+        plan: The plan, with the tasks as the clients take them.
         halves: Client -> the sketches ``(2, k)`` of its halves, which stay at the client.
         sums: First offered row -> the sum of the answers.
         cells: Client -> its cell, if it was asked for that.
     """
 
     def __init__(self, pool: ClientPool, plan: Plan, halves: Mapping[Client, Tensor]) -> None:
-        self.pool, self.plan, self.halves = pool, plan, dict(halves)
+        self.pool, self.plan, self.halves = pool, as_taken(plan, halves), dict(halves)
         self.sums: dict[int, np.ndarray] = {}
         self.cells: dict[Client, int] = {}
 
@@ -47,18 +91,35 @@ class Answers:
                     self.cells[client] = task.question.cell(sketches)
                 continue
             norm = None
-            if task.question.ask == "sizes" and answer.update is not None:
+            if task.question.ask in ("sizes", "norms") and answer.update is not None:
                 norm = float(answer.update[: self.pool.layout.trainable].norm())
             numbers = task.question.answer(sketches, norm, len(self.pool.world.clients[client].train))
             if numbers is not None:
                 self.sums[task.offered[0]] = self.sums.get(task.offered[0], 0.0) + numbers.astype(np.float64)
 
-    def only(self, replies: Replies) -> Replies:
-        """Return the replies without anything of a single client, and with the sums.
+    def limit(self, answers: Mapping[Client, Answer]) -> None:
+        """Shorten updates to the maximum norm, and cut them to what masked numbers can express."""
+        wire = self.pool.wire
+        if not wire.boundary.masks:
+            return
+        limit = wire.limit(self.plan)
+        for answer in answers.values():
+            if answer.update is not None:
+                if limit is not None:
+                    answer.update.copy_(wire.clipped(answer.update, limit))
+                answer.update.clamp_(-wire.boundary.bound, wire.boundary.bound)
+
+    def only(self, replies: Replies, key: tuple[int, int, int]) -> Replies:
+        """Return the replies without anything of a single client, and with the sums and their noise.
 
         Every client counts as one example.
+
+        Args:
+            replies: The replies, with means.
+            key: The seed, the exchange, and the position of the plan among the parts, for the noise.
         """
-        return replace(
+        hidden, boundary = self.plan.hidden, self.pool.wire.boundary
+        replies = replace(
             replies,
             examples=np.ones(len(replies.clients), dtype=np.int64),
             losses=(),
@@ -68,4 +129,41 @@ class Answers:
             second_halves=None,
             sums=self.sums,
             cells=self.cells,
+            chosen=() if hidden else replies.chosen,
         )
+        if hidden and replies.means is not None and replies.heard is not None:
+            shares = torch.from_numpy(replies.heard / max(len(replies.clients), 1)).float()
+            replies = replace(replies, means=replies.means * shares[:, None])
+        return self._noised(replies, numpy_generator(key[0], Purpose.NOISE, *key[1:])) if boundary.noise else replies
+
+    def _noised(self, replies: Replies, rng: np.random.Generator) -> Replies:
+        """The replies with noise on every sum; sums in which too few clients have answered are left out."""
+        boundary, means, heard = self.pool.wire.boundary, replies.means, replies.heard
+        assert means is not None
+        assert heard is not None
+        answered, tasks, each = set(replies.clients), self.plan.tasks, range(len(means))
+        rows = [list(tasks)] if self.plan.hidden else [[c for c in tasks if tasks[c].offered[0] == row] for row in each]
+        means, heard, sums, deviation = means.clone(), heard.astype(np.float64), dict(replies.sums), 0.0
+        limit = self.pool.wire.limit(self.plan) or 0.0
+        for row, asked in enumerate(rows):
+            there = len(answered.intersection(asked))
+            at = slice(None) if self.plan.hidden else slice(row, row + 1)
+            if there < least(boundary, len(asked)) or not there:
+                means[at], heard[at] = 0.0, 0.0
+                sums.pop(row, None)
+                continue
+            spread = noise_share(boundary, len(asked)) * math.sqrt(there)
+            if any(tasks[c].trains and tasks[c].sent for c in asked):
+                both = math.sqrt(1 + COUNTED**2) if self.plan.hidden else 1.0
+                scale = spread * both * limit / there
+                own = self.pool.mask(tasks[asked[0]].keep) if tasks[asked[0]].keep else None
+                noise = torch.from_numpy(rng.standard_normal(means[at].shape, dtype=np.float32)) * scale
+                noise[:, self.pool.layout.trainable :] = 0.0
+                means[at] += noise if own is None else noise.masked_fill(own, 0.0)
+                if self.plan.hidden:
+                    heard = heard + rng.standard_normal(len(heard)) * spread * both / COUNTED
+            if row in sums:
+                question = next(t.question for c in asked if (t := tasks[c]).question is not None)
+                deviation = spread / math.sqrt(question.cost)
+                sums[row] = sums[row] + rng.standard_normal(len(sums[row])) * deviation
+        return replace(replies, means=means, heard=heard, sums=sums, deviation=deviation)

@@ -28,6 +28,7 @@ from coterie.methods.knnper import KNNPer as KNNPer
 from coterie.methods.maxfl import MAXFL as MAXFL
 from coterie.methods.race import Race as Race
 from coterie.methods.split_half import SplitHalf as SplitHalf
+from coterie.methods.split_half_private import SplitHalfPrivate as SplitHalfPrivate
 from coterie.methods.split_half_sums import SplitHalfSums as SplitHalfSums
 from coterie.methods.tuned import Tuned as Tuned
 
@@ -38,6 +39,6 @@ METHODS.update(
     (method.name, method)
     for method in (
         *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU, KNNPer),
-        *(ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf, SplitHalfSums, Tuned, Race),
+        *(ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf, SplitHalfSums, SplitHalfPrivate, Tuned, Race),
     )
 )

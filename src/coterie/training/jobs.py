@@ -76,7 +76,7 @@ def answer(learner: Learner, job: Job) -> Reply:
         The reply. Its row is the trained model minus the start, or the gradient if the task asks for it.
     """
     with seeded(*job.key, 1):  # a separate key: dropout and the order of batches are independent
-        begun = _start(learner, job)
+        begun = _start(job, _measured(learner, [job])[0])
         start = begun[0]
         update, own, personal = None, None, job.task.personal
         if job.task.gradient:
@@ -204,15 +204,17 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
 
     Args:
         learner: Measures and trains.
-        jobs: Tasks that train, with equal keys of :func:`.blocks.goes_with`, equal stages and personal models.
+        jobs: Tasks that train, with equal keys of :func:`.blocks.goes_with`, equal stages and personal models; or tasks that
+            only measure the same models.
 
     Yields:
         The reply to each task, as of :func:`answer`.
     """
-    begun = []
-    for job in jobs:
-        with seeded(*job.key, 1):
-            begun.append(_start(learner, job))
+    with seeded(*jobs[0].key, 1):
+        begun = [_start(job, scores) for job, scores in zip(jobs, _measured(learner, jobs), strict=True)]
+    if not jobs[0].task.trains:
+        yield from (_reply(learner, job, each, None) for job, each in zip(jobs, begun, strict=True))
+        return
     starts = [start for start, _, _ in begun]
     block = Block(learner, starts)
     gens = [generator(*job.key) for job in jobs]
@@ -243,12 +245,24 @@ Begun = tuple[Tensor, list[Scores], list[int]]
 """The row from which a client trains, its measurements, and the positions of the models it chose."""
 
 
-def _start(learner: Learner, job: Job) -> Begun:
+def _measured(learner: Learner, jobs: Sequence[Job]) -> list[list[Scores]]:
+    """The measurements of each client; of a model that several clients were offered, in the same batches."""
+    found: list[list[Scores]] = [[{}] * len(job.offered) if job.task.measure else [] for job in jobs]
+    same: dict[int, list[tuple[int, int]]] = {}  # where a model is in memory -> clients, and its place in their offers
+    for i, job in enumerate(jobs):
+        for place, row in enumerate(job.offered if job.task.measure else ()):
+            same.setdefault(row.data_ptr(), []).append((i, place))
+    for at in same.values():
+        first, where = at[0]
+        data = [jobs[i].data.train if jobs[i].task.measure == "train" else jobs[i].data.validation for i, _ in at]
+        totals = learner.sums([jobs[first].offered[where]], [(part.inputs, part.index, [part.targets]) for part in data])
+        for (i, place), of_part in zip(at, totals, strict=True):
+            found[i][place] = learner.objective.scores(of_part[0])
+    return found
+
+
+def _start(job: Job, scores: list[Scores]) -> Begun:
     """The row from which a client trains, its measurements, and the positions of the models it chose."""
-    scores = []
-    if job.task.measure is not None:
-        part = job.data.train if job.task.measure == "train" else job.data.validation
-        scores = [learner.measure(row, part) for row in job.offered]
     count = len(job.offered)
     best = _least(scores, job.task.choose) if job.task.choose < count else list(range(count))
     start = job.offered[best[0]] if len(best) == 1 else torch.stack([job.offered[i] for i in best]).mean(0)
