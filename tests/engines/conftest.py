@@ -30,6 +30,7 @@ from coterie.methods import (
     KNNPer,
     Race,
     SplitHalf,
+    SplitHalfPrivate,
     SplitHalfSums,
     Tuned,
 )
@@ -58,6 +59,7 @@ EXAMPLES: Mapping[str, Any] = {
     "race": Race(methods=("fedavg", "split-half"), patience=2),
     "split-half": SplitHalf(level=0.5, probe_every=1, review_every=2),
     "split-half-sums": SplitHalfSums(level=0.5, probe_every=1, review_every=2, smallest=1, sketch=16),
+    "split-half-private": SplitHalfPrivate(level=0.9, first_probe=1, sketch=8),
 }
 
 

@@ -14,14 +14,15 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from coterie.boundary import Boundary
 from coterie.data.world import Split, World
 from coterie.engines.flower import boundary_mod
-from coterie.engines.flower.masking import MASKED, MASKS, Form
-from coterie.masks import MaskedSum
-from coterie.methods import CFL, FLHC, IFCA, FedAvg, FedPer, SplitHalfSums
+from coterie.engines.flower.masking import MASKED, MASKS, Form, Noise, answered
+from coterie.engines.sums import COUNTED
+from coterie.masks import MaskedSum, Masker, ProtocolError
+from coterie.methods import CFL, FLHC, IFCA, FedAvg, FedPer, SplitHalfPrivate, SplitHalfSums
 from coterie.settings import SettingError
 from flowered import Here, app_of, over_flower, strategy_of
 from scripted import play
@@ -61,6 +62,90 @@ def test_masked_rounds_are_those_of_one_process(method: Any) -> None:
         assert one.groups == other.groups
         torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-5)
         assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
+
+
+HIDDEN = SplitHalfPrivate(level=0.9, first_probe=1, levels=1, sketch=8)
+
+
+def test_masked_rounds_of_a_hidden_plan_are_those_of_one_process() -> None:
+    tried = two_groups()
+    grid = Here(app_of(tried, mods()), 8)
+    found = list(strategy_of(HIDDEN, tried, boundary=MASKED_).rounds(grid, 6))
+    expected = play(HIDDEN, tried, 6, boundary=MASKED_)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-5)
+        assert one.groups == (tuple(range(8)),)  # the server does not know them
+    assert len(found[-1].assignment.models) > 1
+    assert expected[-1].groups == ((0, 2, 4, 6), (1, 3, 5, 7))
+    said = {
+        key
+        for asked, reply in grid.messages
+        if reply is not None and reply.has_content() and asked.metadata.message_type == "train"
+        for record in reply.content.metric_records.values()
+        for key in record
+    }
+    assert said == {"num-examples"}
+
+
+NOISY = Boundary(masks=True, clip=0.5, noise=2.0, honest=0.75)
+
+
+@pytest.mark.parametrize("method", [FedAvg(), HIDDEN], ids=lambda method: method.name)
+def test_clients_add_as_much_noise_as_one_process_says(method: Any) -> None:
+    """The mean of eight updates has noise of z C / sqrt(8 honest) / 8 sqrt(8) on each number, and more in slots."""
+    tried, quiet = two_groups(), replace(NOISY, noise=1e-9)
+    over = [over_flower(method, tried, 1, mods=mods(one), boundary=one)[0] for one in (NOISY, quiet)]
+    here = [play(method, tried, 1, boundary=one)[0] for one in (NOISY, quiet)]
+    slots = 1.0 if method.name == "fedavg" else (1 + COUNTED**2) ** 0.5
+    clip = here[0].position.state.clip if method is HIDDEN else 0.5
+    expected = 2.0 * clip / (8 * 0.75) ** 0.5 * 8**0.5 / 8 * slots
+    for noisy, plain in (over, here):
+        models = [one.assignment.models[0][:75] for one in (noisy, plain)]
+        deviation = float((models[0] - models[1]).std())
+        assert 0.75 * expected < deviation < 1.3 * expected
+        assert noisy.released == dict.fromkeys(range(8), 1 if method.name == "fedavg" else 2)
+
+
+def test_a_sum_with_the_noise_of_too_few_is_not_read() -> None:
+    tried = two_groups()
+    grid = Here(app_of(tried, mods(NOISY)), 8)
+    gone = grid.get_node_ids()[:3]
+
+    def fate(message: Message) -> Any:
+        step = '"step"' in str(message.content.config_records["config"].get(MASKS))
+        task = message.metadata.message_type == "train" and not step
+        return "silent" if task and message.metadata.dst_node_id in gone else None
+
+    grid.fate = fate
+    (done,) = strategy_of(FedAvg(), tried, boundary=NOISY).rounds(grid, 1)
+    assert any("5 of 8 clients have added noise, which is too few" in note.text for note in done.notes)
+
+
+def test_a_client_with_noise_says_nothing_that_no_noise_covers() -> None:
+    """Such a plan is refused before the first round; a server without noise, which sends it, gets nothing."""
+    with pytest.raises(SettingError, match="cannot be used with split-half-sums"):
+        play(QUICK, two_groups(), 1, boundary=NOISY)
+    tried = two_groups()
+    grid = Here(app_of(tried, mods(NOISY)), 8)
+    list(strategy_of(QUICK, tried, boundary=MASKED_).rounds(grid, 1))
+    asked = [(str(a.content.config_records["config"].get("coterie", "")), r) for a, r in grid.messages]
+    assert asked
+    replies = [r for a, r in grid.messages if r is not None and r.has_content() and a.metadata.message_type == "train"]
+    assert not any(MASKED in name for reply in replies for name in reply.content.array_records)
+
+
+def test_a_client_does_not_unmask_a_sum_without_the_noise_of_its_neighbours() -> None:
+    masker, name = Masker(0, b"sum"), b"sum".hex()
+    others = {c: Masker(c, b"sum") for c in range(1, 6)}
+    keys = {0: masker.keys(), **{c: each.keys() for c, each in others.items()}}
+    own = masker.shares(keys, 4)
+    assert len(own) == 5
+    masker.masked({c: each.shares(keys, 4)[0] for c, each in others.items()}, np.zeros(3, dtype=np.uint32))
+    context = Context(0, 0, {}, RecordDict({f"{MASKS}-{name}": ConfigRecord({"masker": masker.saved()})}), {})
+    step = {"step": "unmask", "client": 0, "sums": {name: [0, 1, 2, 3]}}
+    with pytest.raises(ProtocolError, match="too few neighbours have added noise"):
+        answered(step, context, NOISY)
+    assert answered(step, context, MASKED_)  # four of six can unmask a sum without noise
 
 
 def test_a_run_under_masks_divides_and_merges() -> None:
@@ -113,8 +198,8 @@ def test_nothing_of_a_single_client_is_in_the_servers_memory(monkeypatch: pytest
     plain: list[np.ndarray] = []
     encode, add, checked = Form.encode, MaskedSum.add, []
 
-    def noted(self: Form, update: Any, weight: float, answer: Any) -> np.ndarray:
-        numbers = encode(self, update, weight, answer)
+    def noted(self: Form, update: Any, weight: float, *more: Any) -> np.ndarray:
+        numbers = encode(self, update, weight, *more)
         plain.extend([numbers, numbers[: self.d], update.numpy().copy(), weight * update.numpy()])
         return numbers
 
@@ -200,9 +285,7 @@ def test_changes_beyond_the_bound_are_cut_and_said() -> None:
     assert "4 of 4 updates had changes beyond boundary.bound 0.0001" in [note.text for note in found[0].notes]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"rotation": "permute"}, {"clip": 1.0}, {"clip": 1.0, "noise": 1.0}, {"compress": "8bit"}], ids=str
-)
+@pytest.mark.parametrize("settings", [{"rotation": "permute"}, {"compress": "8bit"}], ids=str)
 def test_masks_do_not_go_with_other_operations(settings: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=r"Boundary\.masks true needs Boundary"):
         Boundary(masks=True, **settings)
@@ -215,7 +298,35 @@ def test_weights_updates_and_answers_add_up() -> None:
     for update, weight, answer in zip(updates, weights, answers, strict=True):
         total += form.encode(torch.from_numpy(update), weight, answer)
     rows, weight, cut, answer = form.decode(total)
-    np.testing.assert_allclose(rows, (weights[:, None] * updates.clip(-2, 2)).sum(0), atol=1e-7)
+    np.testing.assert_allclose(rows[0], (weights[:, None] * updates.clip(-2, 2)).sum(0), atol=1e-7)
     np.testing.assert_allclose(answer, answers.sum(0), atol=1e-7)
-    assert weight == pytest.approx(weights.sum(), abs=1e-7)
+    assert weight[0] == pytest.approx(weights.sum(), abs=1e-7)
     assert cut == (abs(updates) > 2).any(axis=1).sum()
+
+
+def test_slots_of_clients_add_up_and_noise_is_as_large_as_it_says() -> None:
+    boundary, n, d = Boundary(masks=True, clip=1.0, noise=3.0, honest=1.0), 200, 40
+    noise = Noise.of(boundary, n, True, 1.0, 4)
+    assert noise is not None
+    form, rng = Form(d=d, answer=50, clients=n, bound=1.0, slots=3, noise=noise), np.random.default_rng(1)
+    total, slots = np.zeros(form.size, dtype=np.uint32), rng.integers(0, 3, n)
+    for slot in slots:
+        update = torch.zeros(d)
+        update[0] = 1.0
+        total += form.encode(update, 1.0, np.zeros(50), int(slot), rng.standard_normal)
+    rows, counts, _, answer = form.decode(total)
+    both = (1 + COUNTED**2) ** 0.5
+    expected = np.bincount(slots, minlength=3)
+    assert abs(rows[:, 0] - expected).max() < 5 * 3 * both
+    assert abs(counts - expected).max() < 5 * 3 * both / COUNTED
+    assert rows[:, 1:].std() == pytest.approx(3 * both, rel=0.3)
+    assert answer.std() == pytest.approx(3 / 2, rel=0.5)  # a question that costs four updates
+
+
+def test_layers_that_stay_at_a_client_have_no_noise() -> None:
+    tried = two_groups()
+    noisy = [over_flower(FedPer(), tried, 1, mods=mods(NOISY), boundary=NOISY)[0], play(FedPer(), tried, 1, boundary=NOISY)[0]]
+    still = play(FedPer(), tried, 1, boundary=replace(NOISY, noise=1e-9))[0]
+    for one in noisy:
+        same = one.assignment.models[0] == still.assignment.models[0]
+        assert 0 < int(same.sum()) < len(same)

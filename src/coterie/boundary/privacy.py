@@ -38,10 +38,11 @@ def leak(epsilon: float, separation: float) -> float:
 ACCOUNTANTS = ("exact", "rdp", "pld")
 
 
-def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "exact") -> float:
+def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "exact", sums: bool = False) -> float:
     """Return the least ε for which ``updates`` noised updates of a client are (ε, δ)-differentially private.
 
-    The unit of privacy is a client: all of its data may be replaced by any other.
+    The unit of privacy is a client. If it sends its own updates, all of its data may be replaced by any other. In sums it may
+    also be left out: its numbers may be replaced by zeros, so that the distance is half as large.
 
     Args:
         noise: The noise multiplier z of :class:`~coterie.boundary.Boundary`.
@@ -50,6 +51,7 @@ def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "ex
         accountant: ``exact``, or an accountant of Google's dp-accounting library (``coterie[dp]``): ``rdp``, a bound by
             Rényi divergences, or ``pld``, by privacy loss distributions. ``pld`` agrees with ``exact`` up to its
             discretisation, and takes minutes if the noise is small.
+        sums: Whether the noise is on sums over clients (``boundary.masks``).
 
     Returns:
         ε; infinite without noise, 0 without updates.
@@ -61,7 +63,10 @@ def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "ex
     Example:
         >>> round(spent(noise=10.0, updates=1), 3), round(spent(noise=10.0, updates=40), 3)
         (0.726, 5.759)
+        >>> round(spent(noise=10.0, updates=40, sums=True), 3)
+        2.594
     """
+    noise = 2 * noise if sums else noise
     if not 0 < delta < 1:
         raise SettingError(f"delta must be > 0 and < 1, got {delta!r}")
     if updates < 0 or noise < 0:
@@ -104,13 +109,14 @@ def _by_library(noise: float, updates: int, delta: float, accountant: str) -> fl
     return float(ledger.get_epsilon(delta))
 
 
-def noise_for(epsilon: float, updates: int, delta: float = 1e-5) -> float:
+def noise_for(epsilon: float, updates: int, delta: float = 1e-5, sums: bool = False) -> float:
     """Return the least noise multiplier with which ``updates`` updates spend at most ``epsilon``.
 
     Args:
         epsilon: ε.
         updates: Number of updates.
         delta: δ.
+        sums: Whether the noise is on sums over clients (``boundary.masks``).
 
     Returns:
         The noise multiplier z.
@@ -125,9 +131,9 @@ def noise_for(epsilon: float, updates: int, delta: float = 1e-5) -> float:
     if not epsilon > 0 or updates < 1:
         raise SettingError(f"epsilon must be > 0 and updates >= 1, got {epsilon!r} and {updates!r}")
     low, high = 1e-9, 1.0
-    while spent(high, updates, delta) > epsilon:
+    while spent(high, updates, delta, sums=sums) > epsilon:
         high *= 2
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if spent(middle, updates, delta) <= epsilon else (middle, high)
+        low, high = (low, middle) if spent(middle, updates, delta, sums=sums) <= epsilon else (middle, high)
     return high

@@ -12,6 +12,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from coterie.clustering.cells import COVERED
 from coterie.core import Method, Plan
 from coterie.files import read_regular, reason
 from coterie.models.layout import Layout
@@ -159,7 +160,11 @@ class Boundary:
                 f"Boundary.{used} must be none for {name}, got {getattr(self, used)}: it asks for sums over clients, in which "
                 "single updates are not protected but hidden"
             )
-        if self.noise and any(task.measure or task.held_out for task in tasks) and not (plan.hidden and self.masks):
+        hidden = plan.hidden and self.masks
+        asked = {task.question.ask for task in tasks if task.question is not None}
+        if self.noise and any(task.held_out or (task.measure and not hidden) for task in tasks):
+            raise self._measured(name)
+        if self.noise and not asked <= {*COVERED, *(("cell",) if hidden else ())}:
             raise self._measured(name)
         if self.rotation in WHOLE_ROW:
             if any(task.keep and set(task.keep) != set(layout.columns) for task in tasks):

@@ -51,6 +51,10 @@ WIDTH = 3.0
 """It reaches this many standard deviations to both sides of the cell's mean."""
 
 
+COVERED = ("norms", *CENTRED)
+"""Questions whose answers have norm 1 at most."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Question:
     """A question that clients answer about the sketches ``(2, k)`` of their halves, or about their update.

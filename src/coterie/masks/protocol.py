@@ -108,6 +108,11 @@ class Masker:
             raise ProtocolError(f"client {self.client} was asked for step {step + 1} of a masked sum, after step {self._step}")
         self._step += 1
 
+    @property
+    def neighbours(self) -> frozenset[int]:
+        """The other clients that share secrets with this one."""
+        return frozenset(self._keys)
+
     def keys(self) -> Keys:
         """Step 1: return the public keys."""
         self._next(0)

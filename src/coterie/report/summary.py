@@ -157,7 +157,8 @@ def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | Non
         sent.update(line.get("released", {}))
     updates = max(sent.values(), default=0)
     delta = boundary.get("delta", Boundary.delta)
-    return {"epsilon": spent(boundary["noise"], updates, delta), "delta": delta, "updates": updates}
+    epsilon = spent(boundary["noise"], updates, delta, sums=boundary.get("masks", False))
+    return {"epsilon": epsilon, "delta": delta, "updates": updates}
 
 
 def agreement(groups: Sequence[Sequence[ClientId]], truth: Sequence[Sequence[ClientId]] | None) -> float | None:

@@ -12,6 +12,7 @@ An app with functions of its own, as in Flower's quickstart; ``load(context)`` t
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,7 @@ from coterie.engines.flower.functions import FunctionLearner, Functions, Test, T
 from coterie.engines.flower.messages import ANSWER, CELL, FUNCTIONS, KEPT, METRICS, PERSONAL, QUERY, Order
 from coterie.engines.flower.names import Claim, claim_of, named, said
 from coterie.engines.rounds import held_losses
+from coterie.engines.sums import in_cell
 from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers, with_weight, without_weight
 from coterie.randomness import Purpose, seeded
@@ -227,17 +229,20 @@ class Work:
 
 def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequence[Any], context: Context) -> Work:
     """Carry out one task."""
-    task, layout, (seed, exchange, _) = order.task, learner.layout, order.key
+    layout, (seed, exchange, _) = learner.layout, order.key
+    asked, sketches = order.task, Sketches(context, order)
+    task = in_cell(asked, sketches.before(exchange)) if order.hidden else asked
+    order = replace(order, task=task)
     keep = layout.mask(task.keep) if task.keep else None
     keeping = Keeping(context, layout, order.run, order.client, order.part, order.since)
     kept = keeping.before(exchange) if keep is not None or task.personal is not None else None
     layers = None if keep is None or kept is None else torch.where(keep, kept[: layout.size], torch.nan)
-    offered = _models(layout, arrays, layers)
+    offered = _models(layout, [arrays[asked.offered.index(row)] for row in task.offered], layers)
     mine = kept if task.personal is not None and task.personal.start == "own" else None
     replies = _answers(me, learner, order, offered, mine)
     reply, last = replies[0], replies[-1]
     chosen = [task.offered.index(row) for row in reply.chosen]
-    metrics: dict[str, Any] = {"chosen": chosen}
+    metrics: dict[str, Any] = {"chosen": [asked.offered.index(row) for row in reply.chosen]}
     if reply.losses and not order.sums:
         metrics |= {"losses": list(reply.losses), "accuracies": list(reply.accuracies)}
     updates = [each.row for each in replies[:2] if each.row is not None]
@@ -260,7 +265,7 @@ def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequ
         metrics[PERSONAL] = int(own is not None)
     losses = None if last.held is None else last.held.numpy()
     work = Work(updates, keep, metrics, losses, keeping, own)
-    return _in_sums(work, order, Sketches(context, order), layout, len(me.data.train)) if order.sums else work
+    return _in_sums(work, order, sketches, layout, len(me.data.train)) if order.sums else work
 
 
 def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examples: int) -> Work:
@@ -271,7 +276,7 @@ def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examp
         halves = np.zeros((0, 0), dtype=np.float32)
         if len(work.updates) == 2 and order.sketch:
             halves = sketch(torch.stack(work.updates)[:, slice(*order.columns)], order.sketch).numpy()
-    elif question is not None and question.ask != "sizes":
+    elif question is not None and question.ask not in ("sizes", "norms"):
         halves = sketches.before(order.key[1])
     update = torch.stack(work.updates).sum(0) / len(work.updates) if work.updates else None
     known, metrics, answer = halves if halves is not None and len(halves) else None, dict(work.metrics), None
@@ -332,6 +337,9 @@ def tested(me: Participant, learner: training.Learner, content: RecordDict, cont
     keeping = Keeping(context, learner.layout, order.run, order.client, order.part, order.since)
     kept = None if order.plain else keeping.before(order.key[1])
     rows = _models(learner.layout, _arrays(content, 0, len(order.task.offered)), kept)
+    if order.hidden and len(rows) > 1:
+        with seeded(0):
+            rows = [min(rows, key=lambda row: _loss(learner, row, me))]
     test, near = me.data.test, order.neighbours
     with seeded(0):
         if near is None:
@@ -341,6 +349,11 @@ def tested(me: Participant, learner: training.Learner, content: RecordDict, cont
             totals = training.sums_with_neighbours(learner, rows[0], data, near)
     found = me.objective.scores({name: part for name, part in totals.items() if part[1]})
     return RecordDict({METRICS: MetricRecord({**found, "num-examples": len(test)})})
+
+
+def _loss(learner: training.Learner, row: Tensor, me: Participant) -> float:
+    loss = learner.measure(row, me.data.train)["loss"]
+    return loss if math.isfinite(loss) else math.inf
 
 
 def _arrays(content: RecordDict, first: int, count: int) -> list[Any]:

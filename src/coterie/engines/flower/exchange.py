@@ -135,8 +135,7 @@ class Carrier:
         records: dict[Any, ArrayRecord] = {}
         there = [client for client in asked if client not in self.unasked]
         if self.wire.boundary.masks:
-            size, bound = self.wire.layout.size, self.wire.boundary.bound
-            self.masking = MaskedExchange(plan, there, self.run, position.exchange, size, bound, self._ask_each)
+            self.masking = MaskedExchange(plan, there, self.run, position.exchange, self.wire, self._ask_each)
             self.masking.begin()
             there = [client for client in there if not self.masking.silent(client)]
         return [self._tasks(plan, client, position, records) for client in there]
@@ -194,7 +193,8 @@ class Carrier:
             return {}
         columns = range(self.wire.layout.size)[plan.columns or slice(None)]
         size = sketch_size(plan, self.wire.layout.size)
-        return {"sums": True, "sketch": size, "columns": (columns.start, columns.stop)}
+        shown = {"sums": True, "sketch": size, "columns": (columns.start, columns.stop)}
+        return {**shown, "hidden": plan.hidden, "clip": plan.clip}
 
     def _since(self, part: str) -> int:
         """The exchange from which on own values of a part count: the one after it last ended."""
@@ -243,7 +243,9 @@ class Carrier:
             why = {c: one.refused[name] for c, one in heard.items() if name in one.refused}
             why |= {c: text for c, text in refused.items() if c in part.tasks}
             if name in masked:
-                found[name] = in_sums(usable, why, *masked[name])
+                found[name] = in_sums(
+                    usable, why, *masked[name], deviation=self.masking.deviation(name) if self.masking else 0.0
+                )
             elif part.need == "sums":
                 found[name] = added_up(part, usable, why, self.wire)
             else:
@@ -404,7 +406,12 @@ class Carrier:
             offered = self._offered(assignment.models, Task(offered=rows, choose=len(rows)), has, records)
             task = Task(offered=tuple(range(len(rows))), choose=len(rows))
             near = assignment.neighbours
-            order = self._order(task, client, position, part=assignment.part, plain=plain, neighbours=near)
+            if assignment.hidden:
+                rows = tuple(range(len(assignment.models)))
+                offered, task = self._offered(assignment.models, Task(offered=rows), has, records), Task(offered=rows)
+            order = self._order(
+                task, client, position, part=assignment.part, plain=plain, neighbours=near, hidden=assignment.hidden
+            )
             out.append(self._message("evaluate", offered, [order]))
         return out
 
@@ -545,7 +552,7 @@ def _read_task(content: Any, metrics: Any, place: int, plan: Plan, task: Task, w
     """The reply to the task at a place among the client's tasks."""
     if metrics.get(messages.of_task(PERSONAL, place), 1) != 1:
         raise Unfit("its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)")
-    places = _places(metrics, task, place)
+    places = [] if plan.hidden and wire.boundary.masks else _places(metrics, task, place)
     losses, accuracies = _measured(metrics, task, place) if plan.need != "sums" else ((), ())
     plain = task.trains and task.sent and not wire.boundary.masks
     updates = _updates(content, plan, task, places, wire, place) if plain else ()
@@ -559,6 +566,8 @@ def _answer(content: Any, metrics: Any, plan: Plan, task: Task, d: int, place: i
     """The answer to a task's question, or the cell; None if the client does not know them."""
     question, name = task.question, messages.of_task(ANSWER, place)
     if question is None:
+        return None, None
+    if question.ask == "cell" and plan.hidden:
         return None, None
     if question.ask == "cell":
         cell = messages.whole(metrics.get(messages.of_task(CELL, place)))
@@ -698,7 +707,11 @@ def added_up(plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[C
         if (answer := heard[client].answer) is not None:
             row = plan.tasks[client].offered[0]
             sums[row] = sums.get(row, 0.0) + answer
-    return in_sums(heard, refused, means.means, means.heard, sums)
+    rows = means.means
+    if plan.hidden:
+        rows = rows * torch.from_numpy(means.heard / max(len(clients), 1)).float()[:, None]
+        heard = {client: replace(one, chosen=()) for client, one in heard.items()}
+    return in_sums(heard, refused, rows, means.heard, sums)
 
 
 def in_sums(
@@ -707,6 +720,7 @@ def in_sums(
     means: Tensor,
     counts: np.ndarray,
     sums: Mapping[int, np.ndarray],
+    deviation: float = 0.0,
 ) -> Replies:
     """Combine sums over clients with what single replies have besides.
 
@@ -716,19 +730,22 @@ def in_sums(
         means: Shape ``(k, d)``, the mean updates.
         counts: Shape ``(k,)``, the numbers of clients in them.
         sums: First offered row -> the sum of the answers.
+        deviation: Standard deviation of the noise on them.
 
     Returns:
         The replies.
     """
     clients = tuple(sorted(heard))
+    chosen = tuple(heard[c].chosen for c in clients)
     return Replies(
         clients=clients,
         examples=np.ones(len(clients), dtype=np.int64),
-        chosen=tuple(heard[c].chosen for c in clients),
+        chosen=chosen if any(chosen) else (),
         refused=refused,
         means=means,
         heard=counts,
         sums=sums,
+        deviation=deviation,
         cells={c: cell for c in clients if (cell := heard[c].cell) is not None},
     )
 

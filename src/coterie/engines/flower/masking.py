@@ -4,14 +4,17 @@ The steps of :mod:`coterie.masks.protocol` as messages. Clients whose tasks offe
 are sent, its clients send public keys, and encrypted shares for their neighbours. The reply to a task has one array of integers
 modulo 2³²: the update times the client's weight, the weight, a 1 if the update was cut to the bound, and the answer to the
 task's question, all under masks. Afterwards the clients that are still there send the shares with which the sum is unmasked.
+In a hidden plan all clients form one sum, and the update and a 1 are in the slot of the model that the client took. With
+noise, each client adds its share of it to its numbers before they are rounded and masked.
 
-What a reply has besides: the client's cell, or the model that it chose, if the task asks for that, and whether the client has
-stored its own values.
+What a reply has besides: the client's cell, or the model that it chose, if the task asks for that and the plan is not hidden;
+and whether the client has stored its own values.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,14 +24,14 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from torch import Tensor
 
-from coterie.boundary import Boundary
+from coterie.boundary import Boundary, Wire
 from coterie.core import Client, Note, Plan, Task
 from coterie.engines.flower import messages
 from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, METRICS, Order, Unfit
 from coterie.engines.pool import sketch_size
+from coterie.engines.sums import COUNTED, least, noise_share
 from coterie.masks import FixedPoint, MaskedSum, Masker, ProtocolError
 from coterie.masks.protocol import Keys, Unmasking
-from coterie.models.layout import Layout
 
 MASKS = "coterie-masks"
 """Key of the config of a message, and record of a reply: a step of masked sums, as JSON."""
@@ -41,6 +44,38 @@ EXAMPLES = 4096
 
 
 @dataclass(frozen=True)
+class Noise:
+    """Standard deviations of one client's share of the noise on a masked sum.
+
+    Attributes:
+        update: On each number of an update.
+        count: On each slot's number of clients.
+        answer: On each number of the answer.
+    """
+
+    update: float
+    count: float
+    answer: float
+
+    @classmethod
+    def of(cls, boundary: Boundary, clients: int, hidden: bool, limit: float | None, cost: int) -> Noise | None:
+        """Return the noise of a sum; None if the boundary has none.
+
+        Args:
+            boundary: The boundary.
+            clients: How many clients are asked.
+            hidden: Whether the plan is hidden.
+            limit: The maximum norm of an update.
+            cost: As how many updates the answer counts.
+        """
+        if not boundary.noise or limit is None:
+            return None
+        share = noise_share(boundary, clients)
+        both = share * math.sqrt(1 + COUNTED**2) if hidden else share
+        return cls(both * limit, both / COUNTED if hidden else 0.0, share / math.sqrt(cost))
+
+
+@dataclass(frozen=True)
 class Form:
     """What the numbers of one sum are.
 
@@ -49,39 +84,83 @@ class Form:
         answer: Numbers of the answer to the question.
         clients: How many clients there are at most.
         bound: The largest change of one parameter.
+        slots: The models among which clients choose, in a hidden plan; 1 if it is not hidden.
+        noise: The noise; None without.
     """
 
     d: int
     answer: int
     clients: int
     bound: float
+    slots: int = 1
+    noise: Noise | None = None
 
     @property
     def size(self) -> int:
-        """How many numbers a client sends: the update, its weight, whether it was cut, and the answer."""
-        return self.d + 2 + self.answer
+        """How many numbers a client sends: for each slot the update and its weight; whether it was cut; and the answer."""
+        return self.slots * (self.d + 1) + 1 + self.answer
 
-    def encode(self, update: Tensor | None, weight: float, answer: np.ndarray | None) -> np.ndarray:
-        """Return a client's numbers ``(size,)`` as integers; a client without an update or an answer has zeros there."""
-        rows = np.zeros(self.d) if update is None else update.double().numpy()
-        cut = float(self._wide.clipped(rows) > 0)
-        weight = 0.0 if update is None and self.d else weight
+    def encode(
+        self,
+        update: Tensor | None,
+        weight: float,
+        answer: np.ndarray | None,
+        slot: int = 0,
+        draw: Callable[[int], np.ndarray] | None = None,
+        keep: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return a client's numbers ``(size,)`` as integers; a client without an update or an answer has zeros there.
+
+        Args:
+            update: The update ``(d,)``, not longer than the noise allows.
+            weight: Its weight; 1 with noise.
+            answer: The answer.
+            slot: The model that the client took.
+            draw: Function that draws so many standard normal numbers, for the noise.
+            keep: Mask of the columns that stay at the client, ``(d,)``, which have no noise.
+        """
+        rows, weights = np.zeros((self.slots, self.d)), np.zeros(self.slots)
+        if update is not None:
+            rows[slot] = update.double().numpy()
+        if update is not None or not self.d:
+            weights[slot] = weight
+        cut = float((np.abs(rows) > self.bound).any()) if self.noise is None else 0.0
         rest = np.zeros(self.answer) if answer is None else answer.astype(np.float64)
-        scaled = self._wide.encode(rows.clip(-self.bound, self.bound) * weight)
-        return np.concatenate([scaled, self._unit.encode(np.concatenate([[weight, cut], rest]))])
+        rows = rows.clip(-self.bound, self.bound) * weights[:, None]
+        if self.noise is not None and draw is not None:
+            noise = self.noise.update * draw(rows.size).reshape(rows.shape)
+            rows += noise if keep is None else np.where(keep, 0.0, noise)
+            weights += self.noise.count * draw(self.slots)
+            rest += self.noise.answer * draw(self.answer)
+        parts = self._wide.encode(rows.ravel()), self._ones.encode(np.append(weights, cut)), self._unit.encode(rest)
+        return np.concatenate(parts)
 
-    def decode(self, total: np.ndarray) -> tuple[np.ndarray, float, int, np.ndarray]:
-        """Return the sums of weighted updates ``(d,)``, of weights, of updates that were cut, and of answers."""
-        rows, rest = self._wide.decode(total[: self.d]), self._unit.decode(total[self.d :])
-        return rows, float(rest[0]), round(float(rest[1])), rest[2:]
+    def decode(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
+        """Return the sums of weighted updates ``(slots, d)``, of weights, of updates that were cut, and of answers."""
+        rows, ones, rest = np.split(total, np.cumsum([self.slots * self.d, self.slots + 1]))
+        counts = self._ones.decode(ones)
+        return (
+            self._wide.decode(rows).reshape(self.slots, self.d),
+            counts[:-1],
+            round(float(counts[-1])),
+            self._unit.decode(rest),
+        )
 
     @property
     def _wide(self) -> FixedPoint:
-        return FixedPoint(bound=self.bound, clients=self.clients)
+        return self._code(self.bound, 0.0 if self.noise is None else self.noise.update)
+
+    @property
+    def _ones(self) -> FixedPoint:
+        return self._code(1.0, 0.0 if self.noise is None else self.noise.count)
 
     @property
     def _unit(self) -> FixedPoint:
-        return FixedPoint(bound=1.0, clients=self.clients)
+        return self._code(1.0, 0.0 if self.noise is None else self.noise.answer)
+
+    def _code(self, bound: float, deviation: float) -> FixedPoint:
+        """Numbers up to a bound, with noise that goes beyond this range once in 1e15 draws."""
+        return FixedPoint(bound=bound + 8 * deviation, clients=self.clients)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -126,30 +205,40 @@ class MaskedExchange:
         clients: The clients that take part, of those that have tasks.
         run: Name of the run.
         exchange: Number of the exchange.
-        d: Number of parameters.
-        bound: The largest change of one parameter.
+        wire: The wire between clients and server.
         ask: Sends messages.
 
     Attributes:
         notes: What went wrong, for the record of the round.
     """
 
-    def __init__(
-        self, plan: Plan, clients: Collection[Client], run: str, exchange: int, d: int, bound: float, ask: Ask
-    ) -> None:
-        self.plan, self.d, self.ask = plan, d, ask
+    def __init__(self, plan: Plan, clients: Collection[Client], run: str, exchange: int, wire: Wire, ask: Ask) -> None:
+        self.plan, self.d, self.wire, self.ask = plan, wire.layout.size, wire, ask
         self.notes: list[Note] = []
-        groups: dict[tuple[str, int, bool, int], list[Client]] = {}
+        groups: dict[tuple[str, int, bool, int, int], list[Client]] = {}
         for name, part in plan.leaves():
             for client, task in sorted(part.tasks.items()):
-                sent, answer = sends(task), _length(part, task, d)
+                sent, answer = sends(task), _length(part, task, self.d)
+                cost = task.question.cost if task.question is not None else 1
                 if client in clients and (sent or answer):
-                    groups.setdefault((name, task.offered[0], sent, answer), []).append(client)
+                    groups.setdefault((name, task.offered[0], sent, answer, cost), []).append(client)
+        parts = dict(plan.leaves())
         self.sums = [
-            OneSum(part, row, tuple(members), Form(d * sent, answer, len(members), bound), f"{run}|{exchange}|{i}".encode())
-            for i, ((part, row, sent, answer), members) in enumerate(groups.items())
+            OneSum(
+                name,
+                row,
+                tuple(members),
+                self._form(parts[name], sent, answer, cost, len(members)),
+                f"{run}|{exchange}|{i}".encode(),
+            )
+            for i, ((name, row, sent, answer, cost), members) in enumerate(groups.items())
         ]
         self.needed = [(one.part, one.clients) for one in self.sums]
+
+    def _form(self, plan: Plan, sent: bool, answer: int, cost: int, clients: int) -> Form:
+        boundary, slots = self.wire.boundary, len(plan.models) if plan.hidden and sent else 1
+        noise = Noise.of(boundary, clients, plan.hidden, self.wire.limit(plan), cost)
+        return Form(self.d * sent, answer, clients, boundary.bound, slots, noise)
 
     def of(self, client: Client) -> list[OneSum]:
         """Return the sums in which a client takes part."""
@@ -185,7 +274,7 @@ class MaskedExchange:
         return {
             one.part: {
                 "name": one.name.hex(),
-                "form": [one.form.d, one.form.answer, one.form.clients],
+                "form": [one.form.d, one.form.answer, one.form.clients, one.form.slots],
                 "uniform": dict(self.plan.leaves())[one.part].weighting == "uniform",
                 "shares": {other: text.hex() for other, text in one.ready[client].items()},
             }
@@ -220,7 +309,10 @@ class MaskedExchange:
             Name of a part -> the means ``(k, d)``, the numbers of clients in them, and row -> the sum of the answers.
         """
         asked: dict[Client, dict[str, list[Client]]] = {}
-        for one in self.sums:
+        for one in list(self.sums):
+            if 0 < len(one.server.arrived) < least(self.wire.boundary, len(one.clients)):
+                self._fail(one, f"{len(one.server.arrived)} of {len(one.clients)} clients have added noise, which is too few")
+                one.server.arrived.clear()
             for client in sorted(one.server.arrived):
                 asked.setdefault(client, {})[one.name.hex()] = sorted(one.server.arrived)
         heard = self.ask({c: _stepped({"step": "unmask", "client": c, "sums": each}) for c, each in asked.items()})
@@ -233,20 +325,33 @@ class MaskedExchange:
                 continue
             shares = {c: each for c in one.clients if (each := _unmasking(heard.get(c), one.name)) is not None}
             try:
-                rows, weight, cut, answer = one.form.decode(one.server.unmasked(shares))
+                rows, weights, cut, answer = one.form.decode(one.server.unmasked(shares))
             except ProtocolError as error:
                 self._fail(one, str(error))
                 continue
             means, counts, answers = found[one.part]
-            if one.form.d and weight > 0:
-                means[one.row] = torch.from_numpy(rows / weight).float()
-                counts[one.row] = len(one.server.arrived)
+            part, n = dict(self.plan.leaves())[one.part], len(one.server.arrived)
+            if one.form.d and part.hidden:
+                means[:] = torch.from_numpy(rows / n).float()
+                found[one.part] = means, (weights.round().astype(np.int64) if one.form.noise is None else weights), answers
+            elif one.form.d and weights[0] > 0:
+                means[one.row] = torch.from_numpy(rows[0] / (weights[0] if one.form.noise is None else n)).float()
+                counts[one.row] = n
             if one.form.answer:
                 answers[one.row] = answers.get(one.row, 0.0) + answer
             if cut:
                 text = f"{cut} of {len(one.server.arrived)} updates had changes beyond boundary.bound {one.form.bound:g}"
                 self.notes.append(Note(kind="node", clients=tuple(sorted(one.server.arrived)), text=text))
         return found
+
+    def deviation(self, part: str) -> float:
+        """Return the standard deviation of the noise on each number of the answers in a part of the plan."""
+        each = [
+            one.form.noise.answer * math.sqrt(len(one.server.arrived))
+            for one in self.sums
+            if one.part == part and one.form.noise
+        ]
+        return max(each, default=0.0)
 
     def _fail(self, one: OneSum, why: str) -> None:
         self.sums.remove(one)
@@ -311,12 +416,13 @@ def step_of(content: RecordDict) -> dict[str, Any] | None:
     return found
 
 
-def answered(step: Mapping[str, Any], context: Context) -> RecordDict:
+def answered(step: Mapping[str, Any], context: Context, boundary: Boundary) -> RecordDict:
     """Carry out a step besides that with the task.
 
     Args:
         step: The step.
         context: Flower's context of the node, whose state has the secrets between steps.
+        boundary: The client's boundary: with noise, most neighbours must have added theirs.
 
     Returns:
         The content of the reply.
@@ -340,10 +446,27 @@ def answered(step: Mapping[str, Any], context: Context) -> RecordDict:
             out[name] = {c: text.hex() for c, text in masker.shares(others, int(threshold)).items()}
         else:
             masker = _stored(context, name)
-            shares = masker.unmask([int(c) for c in step["sums"][name]])
+            arrived = [int(c) for c in step["sums"][name]]
+            if boundary.noise and len(masker.neighbours.intersection(arrived)) < boundary.honest * len(masker.neighbours):
+                raise ProtocolError("too few neighbours have added noise to this masked sum")
+            shares = masker.unmask(arrived)
             out[name] = [{c: text.hex() for c, text in part.items()} for part in (shares.seeds, shares.keys)]
         _store(context, name, masker)
     return RecordDict({MASKS: ConfigRecord({MASKS: json.dumps(out)})})
+
+
+def limited(update: Tensor, orders: Order, wire: Wire) -> Tensor:
+    """Return an update as it enters a sum: of no more than the maximum norm, and zero if it is not finite and noise is added.
+
+    Raises:
+        Unfit: It is not finite, and no noise is added.
+    """
+    if not torch.isfinite(update.dot(update)):
+        if not wire.boundary.noise:
+            raise Unfit("its update has a NaN or infinite entry (a smaller lr may help)")
+        return torch.zeros_like(update)
+    limit = min((each for each in (wire.boundary.clip, orders.clip) if each is not None), default=None)
+    return update if limit is None else wire.clipped(update, limit)
 
 
 def masked(
@@ -352,8 +475,8 @@ def masked(
     updates: Sequence[Tensor | None],
     told: Mapping[str, Any],
     context: Context,
-    layout: Layout,
-    boundary: Boundary,
+    wire: Wire,
+    rng: np.random.Generator,
 ) -> dict[str, Any]:
     """Return an app's reply to its tasks with everything under masks.
 
@@ -363,8 +486,8 @@ def masked(
         updates: The update of each task, if it has one.
         told: What :meth:`MaskedExchange.config` says.
         context: Flower's context of the node.
-        layout: The layout of the model's parameters.
-        boundary: The client's boundary, which has the bound.
+        wire: The client's wire, whose boundary has the bound and the noise.
+        rng: Draws the noise.
 
     Returns:
         The records of the reply.
@@ -373,11 +496,12 @@ def masked(
         ProtocolError: A neighbour's shares were changed on their way, or too few neighbours are left.
         Unfit: The app's reply has no update, or one that is not finite.
     """
-    metrics = messages.only(content.metric_records, METRICS, "metric records")
+    metrics, boundary = messages.only(content.metric_records, METRICS, "metric records"), wire.boundary
     out: dict[str, Any] = {}
     stated: dict[str, Any] = {"num-examples": 1}
     for place, order in enumerate(orders):
-        for key in (CELL, "chosen", messages.PERSONAL, messages.KEPT):
+        said = () if order.hidden else (CELL, "chosen")
+        for key in (*said, messages.PERSONAL, messages.KEPT):
             if (name := messages.of_task(key, place)) in metrics:
                 stated[name] = metrics[name]
         if order.part not in told:
@@ -385,21 +509,24 @@ def masked(
                 raise ProtocolError("this client sends masked numbers only, and was asked for plain ones")
             continue
         about = told[order.part]
-        d, length, clients = (int(number) for number in about["form"])
-        form = Form(d, length, clients, boundary.bound)
+        d, length, clients, slots = (int(number) for number in about["form"])
+        limit = min((each for each in (boundary.clip, order.clip) if each is not None), default=None)
+        cost = 1 if order.task.question is None else order.task.question.cost
+        form = Form(d, length, clients, boundary.bound, slots, Noise.of(boundary, clients, order.hidden, limit, cost))
         update = updates[place]
         if sends(order.task) and update is None:
             raise Unfit("the app's reply has no update")
-        if update is not None and order.task.keep:
-            update = update.masked_fill(layout.mask(order.task.keep), 0.0)
-        if update is not None and not torch.isfinite(update).all():
-            raise Unfit("its update has a NaN or infinite entry (a smaller lr may help)")
+        keep = wire.layout.mask(order.task.keep) if order.task.keep else None
+        if update is not None:
+            update = limited(update if keep is None else update.masked_fill(keep, 0.0), order, wire)
         answer = messages.of_task(ANSWER, place)
         numbers = messages.array_of(content[answer], ANSWER) if answer in content else None
-        weight = 1.0 if about["uniform"] else min(int(metrics["num-examples"]), EXAMPLES) / EXAMPLES
+        slot = int(metrics[messages.of_task("chosen", place)][0]) if slots > 1 else 0
+        weight = 1.0 if about["uniform"] or boundary.noise else min(int(metrics["num-examples"]), EXAMPLES) / EXAMPLES
         masker = _stored(context, about["name"])
         shares = {int(c): bytes.fromhex(text) for c, text in about["shares"].items()}
-        hidden = masker.masked(shares, form.encode(update, weight, numbers))
+        still = None if keep is None or not d else keep.numpy()
+        hidden = masker.masked(shares, form.encode(update, weight, numbers, slot, rng.standard_normal, still))
         _store(context, about["name"], masker)
         out[f"{MASKED}.{order.part}"] = ArrayRecord({MASKED: Array(hidden)})
     return {**out, METRICS: MetricRecord(stated)}

@@ -116,6 +116,9 @@ class Order:
         sums: Whether the plan needs only sums: no losses are sent, one update even of two halves, and the answer to a question.
         sketch: Numbers of the sketches that the client keeps of its halves; 0 for none.
         columns: First and last column of the sketches.
+        hidden: Whether the client must not say which model it takes; in a test, it takes the one of lowest loss on its
+            training data.
+        clip: The maximum norm of an update in sums, if it is less than the boundary's.
 
     Raises:
         ValueError: A number is out of range, or a name is too long.
@@ -136,11 +139,15 @@ class Order:
     sums: bool = False
     sketch: int = 0
     columns: tuple[int, int] = (0, 0)
+    hidden: bool = False
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         counts = (self.number, self.since, *self.ended.values(), self.sketch, *self.columns)
         if not all(0 <= number < 2**63 for number in counts):
             raise ValueError("the numbers of a task's part and of exchanges must be from 0 to 2^63 - 1")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(f"the maximum norm of an update must be positive and finite, got {self.clip}")
         if any(len(name) > LONGEST_PART for name in (self.part, *self.ended)):
             raise ValueError(f"the name of a part must have at most {LONGEST_PART} characters")
 
@@ -183,6 +190,8 @@ class Order:
             sums=bool(found["sums"]),
             sketch=int(found["sketch"]),
             columns=(int(found["columns"][0]), int(found["columns"][1])),
+            hidden=bool(found["hidden"]),
+            clip=None if found["clip"] is None else float(found["clip"]),
         )
 
 
@@ -215,17 +224,21 @@ def _question(found: Mapping[str, Any] | None) -> Question | None:
     if found is None:
         return None
     values = dict(found)
-    for name, dimensions in (("centres", 2), ("axis", 1)):
+    for name, dimensions in (("centres", (2,)), ("axis", (1, 2))):
         if values[name] is not None:
             shape, data = values[name]
             array = np.frombuffer(b64decode(data, validate=True), "<f4").reshape(shape)
-            if array.ndim != dimensions or not array.size or not np.isfinite(array).all():
-                raise ValueError(f"Question.{name} must be finite numbers of {dimensions} dimensions, got {shape}")
+            if array.ndim not in dimensions or not array.size or not np.isfinite(array).all():
+                raise ValueError(f"Question.{name} must be finite numbers of {dimensions[-1]} dimensions, got {shape}")
             values[name] = array
     question = Question(**{**values, "cells": tuple(values["cells"])})
     real = all(map(_real, (question.scale, question.low, question.high)))
     cells = all(_count(cell) and cell < question.count for cell in question.cells)
-    if question.ask not in get_args(Ask) or not real or not 0 < question.scale < math.inf or not cells:
+    of_axes = values["axis"] is None or question.ask != "places" or len(values["axis"]) == len(question.cells)
+    right = (
+        real and 0 < question.scale < math.inf and cells and of_axes and _count(question.cost) and 1 <= question.cost <= 10**6
+    )
+    if question.ask not in get_args(Ask) or not right:
         raise ValueError(f"Question needs something to ask, finite numbers and cells that exist, got {found!r:.200}")
     return question
 

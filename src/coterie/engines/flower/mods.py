@@ -20,13 +20,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, M
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire, spent, update_number
+from coterie.clustering.cells import COVERED
 from coterie.engines.flower import boundary_check, masking, messages
 from coterie.engines.flower.client import FOLDER
 from coterie.engines.flower.masking import MASKS
 from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, NAME, NO_TEST, QUERY, WHO
 from coterie.engines.flower.names import named
 from coterie.models.layout import Layout
-from coterie.randomness import seeded
+from coterie.randomness import Purpose, numpy_generator, seeded
 from coterie.records.store import write_whole
 from coterie.settings import SettingError
 
@@ -84,7 +85,7 @@ def boundary_mod(
         if category not in (MessageType.TRAIN, MessageType.EVALUATE):
             return call_next(message, context)
         if boundary.masks and (step := masking.step_of(message.content)) is not None:
-            return Message(sent(dict(masking.answered(step, context))), reply_to=message)
+            return Message(sent(dict(masking.answered(step, context, boundary))), reply_to=message)
         asked = message.content.get(CONFIG)
         if isinstance(asked, ConfigRecord) and FIRST in asked:
             return first_model(asked, message)
@@ -96,12 +97,20 @@ def boundary_mod(
         if category == MessageType.EVALUATE:
             return tested(message, context, call_next)
         tasks = [order.task for order in orders]
-        if boundary.noise and any(task.measure or task.held_out or not (task.trains or task.personal) for task in tasks):
+        if boundary.noise and not all(map(covered, orders)):
             raise ValueError(UNCOVERED)
         if own and (updates := sum(here.releases(task) for task in tasks)):
             own.spend(context, updates)  # before the app runs: a failure after this still counts
         first = [offered[name] for i in range(len(tasks[0].offered)) if (name := messages.name_of(i)) in offered]
         return trained(here, orders, first, call_next, message, context)
+
+    def covered(order: messages.Order) -> bool:
+        """Whether noise covers everything that a reply to an order has."""
+        task, asked = order.task, None if order.task.question is None else order.task.question.ask
+        if boundary.masks:
+            hides = order.hidden or not (task.measure or asked == "cell")
+            return hides and not task.held_out and asked in (None, "cell", *COVERED)
+        return not (task.measure or task.held_out) and bool(task.trains or task.personal)
 
     def named_only(message: Message, context: Context, call_next: Any) -> Message:
         """The app's reply to the query for its client id, with its name, without the results of a test."""
@@ -123,7 +132,9 @@ def boundary_mod(
             if reply.has_content() and boundary.masks:
                 updates = [_updates(layout, reply.content, offered, orders, place) for place in range(len(orders))]
                 rows = [each[0] if each else None for each in updates]
-                reply.content = sent(masking.masked(reply.content, orders, rows, told, asked[1], layout, boundary))
+                noise = secrets.randbits(128) if simulated is None else simulated
+                rng = numpy_generator(noise, Purpose.NOISE, orders[0].key[1], orders[0].client)
+                reply.content = sent(masking.masked(reply.content, orders, rows, told, asked[1], here, rng))
             elif reply.has_content():
                 out = _sealed(here, reply.content, offered, orders, simulated) if reply.content.array_records else {}
                 counted = {METRICS: MetricRecord({"num-examples": 1})}
@@ -275,7 +286,7 @@ class Budget:
     def _count(self, path: Path, updates: int) -> None:
         counts, noise = _counted(path), repr(self.boundary.noise)
         counts[noise] = counts.get(noise, 0) + updates
-        epsilon = _epsilon(counts, self.boundary.delta)
+        epsilon = _epsilon(counts, self.boundary.delta, self.boundary.masks)
         if epsilon > self.epsilon * (1 + 1e-9):
             raise ValueError(
                 f"this client's privacy budget is spent: one more answer would raise ε to {epsilon:.4g}, above "
@@ -325,7 +336,7 @@ def _counted(path: Path) -> dict[str, int]:
     return dict(counts)
 
 
-def _epsilon(counts: Mapping[str, int], delta: float) -> float:
+def _epsilon(counts: Mapping[str, int], delta: float, sums: bool = False) -> float:
     """The ε spent: T Gaussian releases with multipliers z_t reveal as much as a single one with 1 / z² = Σ 1 / z_t²."""
     inverse = sum(count / float(noise) ** 2 for noise, count in counts.items())
-    return spent(1 / math.sqrt(inverse), 1, delta) if inverse else 0.0
+    return spent(1 / math.sqrt(inverse), 1, delta, sums=sums) if inverse else 0.0
