@@ -10,6 +10,7 @@ or :data:`COMPARISONS`, and call from the repository's root, so that the paths i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ RESULTS = ROOT / "docs" / "results"
 DEFAULTS = ROOT / "benchmarks" / "results" / "cfl-defaults.json"
 BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"
 MASKS = ROOT / "benchmarks" / "results" / "masks.json"
+PRIVATE = ROOT / "benchmarks" / "results" / "private.jsonl"
 SIGNALS = ROOT / "benchmarks" / "results" / "hcct-signals.json"
 ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries-methods.json"
 PAGE = ROOT / "benchmarks" / "results" / "report-page.json"
@@ -250,6 +252,29 @@ def mask_costs() -> str:
         "all of the server's work",
     )
     return table(head, rows, "rrrrrr")
+
+
+def private_sums() -> str:
+    """Adjusted Rand index and accuracy by ε and clients, from benchmarks/private.py."""
+    found: dict[tuple[str, int], dict[float, list[Mapping[str, Any]]]] = {}
+    for row in map(json.loads, PRIVATE.read_text().splitlines()):
+        if row["groups"] > 1:
+            found.setdefault((row["method"], row["clients"]), {}).setdefault(row["epsilon"], []).append(row)
+    epsilons = sorted({epsilon for of in found.values() for epsilon in of}, key=lambda epsilon: -epsilon or -math.inf)
+
+    def cell(rows: Sequence[Mapping[str, Any]]) -> str:
+        means = [sum(row[key] for row in rows) / len(rows) for key in ("ari", "accuracy")]
+        return "{:.2f}, {:.3f}".format(*means) if rows else "-"
+
+    lines = [
+        (f"`{method}`", f"{n:,}", str(max(map(len, of.values()))), *(cell(of.get(epsilon, [])) for epsilon in epsilons))
+        for (method, n), of in sorted(found.items(), key=lambda each: (each[0][0] == "fedavg", each[0][1]))
+    ]
+    heads = [f"ε = {epsilon:g}" if epsilon else "no noise" for epsilon in epsilons]
+    alike = [row for row in map(json.loads, PRIVATE.read_text().splitlines()) if row["groups"] == 1]
+    false = sum(row["models"] > 1 for row in alike)
+    text = f"Where all clients are alike (100 clients, without noise and at ε = 2), {false} of {len(alike)} runs found groups.\n"
+    return table(("method", "clients", "seeds", *heads), lines, "lrr" + "r" * len(heads)) + "\n" + text
 
 
 def _range(values: Sequence[int]) -> str:

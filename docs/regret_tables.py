@@ -19,6 +19,7 @@ from study.regret_summary import Row, Runs  # noqa: E402
 from study.regret_worlds import KINDS, SIZES  # noqa: E402
 from study.run import lines  # noqa: E402
 
+ALIKE = BENCHMARKS / "results" / "alike.jsonl"
 REGRET = BENCHMARKS / "results" / "regret.jsonl.gz"
 SETTINGS = tomllib.loads((BENCHMARKS / "study" / "regret.toml").read_text())
 COMMAND = "python benchmarks/study/regret.py --out benchmarks/results/regret.jsonl.gz --data DIR"
@@ -85,6 +86,19 @@ def found() -> str:
     return "".join(sentences) or NOT_YET
 
 
+def alike() -> str:
+    """In how many runs the judged method reported groups of clients that are all alike."""
+    seen = lines(ALIKE)
+    if not seen:
+        return NOT_YET
+    false, all_answer = sum(row["groups"] > 1 for row in seen), sum(row["participation"] == 1 for row in seen)
+    text = (
+        f"In {len(seen)} further runs of `iid` with other seeds all clients are alike ({all_answer} in which all answer, "
+        f"{len(seen) - all_answer} in which three in ten do). In {false} of them the default reported groups."
+    )
+    return textwrap.fill(text, 125) + "\n"
+
+
 def _lacking(lacks: list[float]) -> str:
     close = sum(one <= regret_summary.CLOSE for one in lacks)
     return (
@@ -113,4 +127,4 @@ def _index(runs: Runs, method: str) -> float:
     return round(regret_summary.average(list(runs.get(method, {}).values()), "ari") or 0.0, 2)
 
 
-PARTS: Mapping[str, Callable[..., str]] = {"regret": regret, "regret-choices": choices, "regret-found": found}
+PARTS: Mapping[str, Callable[..., str]] = {"regret": regret, "regret-choices": choices, "regret-found": found, "regret-alike": alike}

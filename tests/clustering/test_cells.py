@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering.cells import BINS, Question, centres_of, coordinates, sizes_of, two_centres
-from coterie.clustering.moments import Moments
+from coterie.clustering.cells import (
+    BINS,
+    COVERED,
+    Question,
+    centres_of,
+    coordinates,
+    cuts,
+    norms_of,
+    sizes_of,
+    two_centres,
+)
+from coterie.clustering.moments import Crossed, Moments
 
 ASKS: dict[str, Any] = {
     "sizes": Question(ask="sizes"),
@@ -21,6 +31,10 @@ ASKS: dict[str, Any] = {
     ),
     "means": Question(ask="means", scale=3.0, centres=np.eye(2, 4)),
     "cell": Question(ask="cell", scale=3.0, centres=np.eye(2, 4)),
+    "norms": Question(ask="norms", scale=3.0),
+    "distances": Question(ask="distances", scale=3.0, centres=np.eye(2, 4)),
+    "crossed": Question(ask="crossed", scale=3.0, centres=np.eye(2, 4), cells=(1,)),
+    "places": Question(ask="places", scale=3.0, centres=np.eye(2, 4), cells=(0, 1), axis=np.eye(2, 4)),
 }
 
 
@@ -39,10 +53,51 @@ def test_an_answer_has_its_length_and_no_number_beyond_one(name: str, seed: int,
     assert (np.abs(answer) <= 1 + 1e-6).all()
 
 
-@pytest.mark.parametrize("name", [name for name in ASKS if name != "sizes"])
+@pytest.mark.parametrize("name", COVERED)
+@given(seed=st.integers(0, 10_000), size=st.floats(1e-3, 1e6))
+def test_noise_covers_an_answer_of_norm_one_at_most(name: str, seed: int, size: float) -> None:
+    answer = ASKS[name].answer(size * drawn(seed)[0], norm=size, examples=seed)
+    assert np.linalg.norm(answer.astype(np.float64)) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("name", [name for name in ASKS if name not in ("sizes", "norms")])
 def test_a_client_without_sketches_has_no_answer(name: str) -> None:
     assert ASKS[name].answer(None, norm=1.0, examples=3) is None
     assert ASKS["sizes"].answer(None, norm=None, examples=3) is None
+    assert ASKS["norms"].answer(None, norm=None, examples=3) is None
+
+
+def test_crossed_sums_of_a_cell_are_those_of_its_clients_around_its_centre() -> None:
+    question, halves = ASKS["crossed"], drawn(3, n=40)
+    total = sum(question.answer(own).astype(np.float64) for own in halves)
+    within = [own / 3 - np.eye(2, 4)[1] for own in halves if ((own / 3).mean(0) @ [1, -1, 0, 0]) < 0]
+    assert 0 < len(within) < 40
+    cut = [own / np.maximum(1, np.linalg.norm(own, axis=1, keepdims=True)) for own in within]
+    expected = Crossed.of(*np.stack(cut, axis=1)).vector()
+    np.testing.assert_allclose(total, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_histogram_of_places_cuts_between_two_groups() -> None:
+    axis = np.array([[0.0, 0.25, 0.0, 0.0]])  # a histogram that is four wide
+    question = Question(ask="places", scale=1.0, centres=np.zeros((1, 4)), axis=axis)
+    halves = [np.array([[0.0, sign * 0.8, 0.0, 0.0]] * 2) for sign in (-1, -1, 1)]
+    (two,) = cuts(question, sum(question.answer(own) for own in halves), 0.0)
+    assert two is not None
+    np.testing.assert_allclose(two[:, 1], [-0.8, 0.8], atol=4 / BINS)
+    assert cuts(question, np.eye(1, BINS)[0], 0.0) == [None]
+
+
+def test_a_median_from_a_noisy_histogram_is_too_large_rather_than_too_small() -> None:
+    norms = np.random.default_rng(0).lognormal(size=2000)
+    question = Question(ask="norms", scale=8.0)
+    counts = sum(question.answer(None, float(norm), 50).astype(np.float64) for norm in norms)
+    bound, examples = norms_of(counts, 8.0)
+    assert np.median(norms) <= bound <= np.median(norms) * 2**0.5
+    assert 50 / 2**0.5 <= examples <= 50 * 2**0.5
+    draws = np.random.default_rng(1).normal(size=(200, len(counts))) * 20
+    found = np.array([norms_of(counts + one, 8.0)[0] for one in draws])
+    assert np.quantile(found, 0.05) >= np.median(norms) / 2**0.5
+    assert np.quantile(found, 0.95) <= np.median(norms) * 2
 
 
 def test_moments_of_each_cell_are_those_of_its_clients() -> None:
