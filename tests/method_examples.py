@@ -103,7 +103,7 @@ EXAMPLES: dict[str, Any] = {
     "split-half-sums": SplitHalfSums(level=1e-3, probe_every=2, review_every=6, smallest=2),
     "split-half-sums-half": SplitHalfSums(level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2, sketch=16),
     "split-half-private": SplitHalfPrivate(first_probe=2),
-    "split-half-private-one": SplitHalfPrivate(first_probe=1, levels=1, level=0.1, sketch=8, steps=3),
+    "split-half-private-one": SplitHalfPrivate(first_probe=1, levels=2, steps=3),
 }
 
 OF_GIVEN_NUMBER = ["cfl-scheduled", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]

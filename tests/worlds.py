@@ -25,6 +25,7 @@ from coterie.core import (
     as_groups,
 )
 from coterie.engines.rounds import needed, products, together
+from coterie.engines.sums import as_taken
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Pull:
         return (((model - around) ** 2).sum(1) / 2).numpy()
 
     def _to_part(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:
+        plan = as_taken(plan, self.sketches)
         rows, clients, losses, accuracies, chosen = [], [], [], [], []
         halves: dict[Client, tuple[Tensor, Tensor]] = {}
         for client, task in sorted(plan.tasks.items()):
@@ -148,11 +150,24 @@ class Pull:
             client: task if task.sent else replace(task, epochs=0, halves=False, question=None)
             for client, task in plan.tasks.items()
         }
-        means = needed(replace(plan, need="mean", sketch=None, tasks=sent), full)
+        means = needed(replace(plan, need="mean", sketch=None, tasks=sent, hidden=False), full)
         if means.means is None:  # nobody trained
             means = replace(means, means=torch.zeros_like(plan.models), heard=np.zeros(len(plan.models), dtype=np.int64))
         ones = np.ones(len(full.clients), dtype=np.int64)
+        if plan.hidden:
+            assert means.means is not None
+            assert means.heard is not None
+            shares = torch.from_numpy(means.heard / max(len(full.clients), 1)).float()
+            means = replace(means, means=means.means * shares[:, None])
         return replace(means, examples=ones, losses=(), accuracies=(), halves=None, sums=sums, cells=cells)
+
+    def taken(self, assignment: Assignment) -> Assignment:
+        """What clients take by themselves, if the server does not know it."""
+        if not assignment.hidden:
+            return assignment
+        row = {c: int(((assignment.models - self.targets[c]) ** 2).sum(1).argmin()) for c in assignment.row}
+        groups = [[c for c, at in row.items() if at == one] for one in sorted(set(row.values()))]
+        return replace(assignment, row=row, groups=as_groups(groups))
 
     def _updates(self, plan: Plan, rows: list[Tensor]) -> Tensor | None:
         if not any(task.trains for task in plan.tasks.values()) and rows:
@@ -198,7 +213,7 @@ def play(
         plan = method.plan(state, Cohort(present=world.clients, exchange=exchange, seed=seed))
         replies = world.replies(plan, exchange, silent)
         state = method.step(state, replies)
-        yield Played(plan, replies, state, method.explain(state), method.assignment(state))
+        yield Played(plan, replies, state, method.explain(state), world.taken(method.assignment(state)))
 
 
 def last(method: Any, world: Pull, exchanges: int, **how: Any) -> Played:

@@ -941,8 +941,8 @@ class Assignment:
         plain: Clients that are served without values of their own.
         neighbours: How a client's nearest training examples take part in serving it; None if they do not.
         hidden: Whether the server does not know which model serves a client: each takes the one of lowest loss on its
-            training data. ``row`` and ``groups`` then have all clients at the first model. In one process, tested rounds have
-            what clients choose instead, for the experimenter to see.
+            training data. ``row`` and ``groups`` then have all clients at the first model. In one process, rounds have what
+            clients choose instead, for the experimenter to see.
 
     Raises:
         ValueError: There are both an ensemble and neighbours.

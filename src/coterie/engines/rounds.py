@@ -111,14 +111,23 @@ def rounds(
             steps = round_steps(method, world, wire, position, seed, clock)
             done = carry(steps, partial(exchange, pool, seed=seed, clock=clock))
             position = done.position
+            if done.assignment.hidden:
+                with clock("evaluate"):
+                    done = _shown(pool, done, (seed, position.exchange, position.round))
             if done.number % eval_every == 0 or done.number == rounds:
                 with clock("evaluate"):
-                    if done.assignment.hidden:
-                        when = seed, position.exchange, position.round
-                        done = replace(done, assignment=pool.taken(done.assignment, when))
                     scores = pool.evaluate(done.assignment, position)
                 done = replace(done, scores=scores)
             yield replace(done, main=world.objective.main, nets=nets)
+
+
+def _shown(pool: ClientPool, done: Round, when: tuple[int, int, int]) -> Round:
+    """A round with the models that clients take by themselves, for the experimenter to see, and a note that says so."""
+    assignment = pool.taken(done.assignment, when)
+    clients = tuple(sorted(assignment.row))
+    text = "each client takes the model of lowest loss on its training data; the server does not know which"
+    note = Note(kind="choose", clients=clients, text=text, parts=assignment.groups, values={"model": dict(assignment.row)})
+    return replace(done, assignment=assignment, notes=(*done.notes, note))
 
 
 def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> tuple[Wire, Federation]:
