@@ -84,7 +84,7 @@ def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(method: Any, r
         assert a.assignment.groups == b.assignment.groups
         assert a.assignment.row == b.assignment.row
         opened = torch.stack([wire.open(row) for row in b.assignment.models])
-        torch.testing.assert_close(opened, a.assignment.models, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(opened, a.assignment.models, rtol=3e-4, atol=1e-5)
         assert a.scores is not None
         assert b.scores is not None
         for client, scores in a.scores.items():
