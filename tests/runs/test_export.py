@@ -351,3 +351,25 @@ def test_a_failed_export_leaves_no_folders_above_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no completed round yet"):
         coterie.save(run.folder, tmp_path / "new" / "deep" / "models")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_clients_that_choose_by_themselves_get_what_the_record_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = {"name": "split-half-private", "first_probe": 1, "level": 0.5}
+    run = finished(tmp_path / "run", method, rounds=6, scenario={"clients": 12, "groups": 2})
+    last = Record(run.folder).lines()[-1]
+    assert len(last["groups"]) > 1
+    said: list[str] = []
+    export.save(run.folder, tmp_path / "to", warn=said.append)
+    document = json.loads((tmp_path / "to" / "models.json").read_text())
+    assert document["groups"] == last["groups"]
+    assert len({one["file"] for one in document["clients"].values()}) == len(last["groups"])
+    assert accuracies(run, lambda c: coterie.load(tmp_path / "to", c)) == pytest.approx(
+        {client: scores["accuracy"] for client, scores in last["clients"].items()}, abs=1e-6
+    )
+    assert not said
+    taken = export._taken  # as of a federation, whose record does not say what clients choose
+    monkeypatch.setattr(export, "_taken", lambda a, line, warn: taken(a, {**line, "notes": []}, warn))
+    export.save(run.folder, tmp_path / "federation", warn=said.append)
+    document = json.loads((tmp_path / "federation" / "models.json").read_text())
+    assert {len(one["path"]) for one in document["clients"].values()} == {len(document["files"])}
+    assert "the server does not know which of the" in said[0]

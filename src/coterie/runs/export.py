@@ -13,7 +13,7 @@ import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
-from coterie.core import Assignment, Client, Cohort, Position, Task
+from coterie.core import Assignment, Client, Cohort, Position, Task, as_groups
 from coterie.data.objective import COMBINED, mean_probability
 from coterie.data.scenario import OwnWorld
 from coterie.engines.served import Ensemble
@@ -341,6 +341,8 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
                 f"{run.method.name} also serves each client by its own training examples, which no model's file can hold; in a "
                 "Python program, Round.model(client) makes the net of a client"
             )
+        if assignment.hidden:
+            assignment = _taken(assignment, run.record.lines()[round - 1], warn)
         numbers = assignment.models.shape[1]
         files, clients = _files(assignment, position, run.record.naming(run.record.description()))
     net = net_of(run, position, numbers)
@@ -385,6 +387,23 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     }
     rows = [f"  {to_json(key)}: {to_json(value)}" for key, value in document.items()]
     (folder / MODELS).write_bytes(sealed_json(("{\n" + ",\n".join(rows) + "\n}").encode()) + b"\n")
+
+
+def _taken(assignment: Assignment, line: Mapping[str, Any], warn: Callable[[str], None]) -> Assignment:
+    """An assignment of which the server does not know who takes which model, as far as the record of the round shows it.
+
+    The record of a federation does not; each client then has all models on its path.
+    """
+    notes = [note for note in line["notes"] if note["kind"] == "choose"]
+    if notes:
+        row = {int(client): int(model) for client, model in notes[-1]["values"]["model"].items()}
+        return replace(assignment, row=row, groups=as_groups(notes[-1]["parts"]))
+    k = len(assignment.models)
+    warn(
+        f"the server does not know which of the {k} models serves a client: the entry of each has all of them as its path, and "
+        "a client takes the one of lowest loss on its own training data"
+    )
+    return replace(assignment, path=dict.fromkeys(assignment.row, tuple(range(k))))
 
 
 def _limits(run: Run) -> dict[str, Any]:

@@ -501,7 +501,8 @@ def masked(
     stated: dict[str, Any] = {"num-examples": 1}
     for place, order in enumerate(orders):
         said = () if order.hidden else (CELL, "chosen")
-        for key in (*said, messages.PERSONAL, messages.KEPT):
+        own = () if boundary.noise else (messages.PERSONAL, messages.KEPT)
+        for key in (*said, *own):
             if (name := messages.of_task(key, place)) in metrics:
                 stated[name] = metrics[name]
         if order.part not in told:

@@ -100,6 +100,11 @@ class GroupedResult(Result):
                 f"the clients are in {some} and have {len(models)} models: result.arrays is that of {whose}; "
                 "result.groups lists the groups, and result.arrays_of(client) returns the model of a client"
             )
+        if self.served.hidden:
+            found.append(
+                f"there are {len(self.served.models)} models, and the server does not know which one serves a client: "
+                "result.arrays is the first; a client takes the one of lowest loss on its training data"
+            )
         if self.served.ensemble:
             found.append("clients are served by several models together; result.arrays and result.arrays_of have only the last")
         if self.served.neighbours is not None:
