@@ -263,8 +263,10 @@ def private_sums() -> str:
     epsilons = sorted({epsilon for of in found.values() for epsilon in of}, key=lambda epsilon: -epsilon or -math.inf)
 
     def cell(rows: Sequence[Mapping[str, Any]]) -> str:
-        means = [sum(row[key] for row in rows) / len(rows) for key in ("ari", "accuracy")]
-        return "{:.2f}, {:.3f}".format(*means) if rows else "-"
+        if not rows:
+            return "-"
+        index, accuracy = (sum(row[key] for row in rows) / len(rows) for key in ("ari", "accuracy"))
+        return f"{index:.2f}, {accuracy:.3f}"
 
     lines = [
         (f"`{method}`", f"{n:,}", str(max(map(len, of.values()))), *(cell(of.get(epsilon, [])) for epsilon in epsilons))
