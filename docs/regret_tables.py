@@ -127,4 +127,9 @@ def _index(runs: Runs, method: str) -> float:
     return round(regret_summary.average(list(runs.get(method, {}).values()), "ari") or 0.0, 2)
 
 
-PARTS: Mapping[str, Callable[..., str]] = {"regret": regret, "regret-choices": choices, "regret-found": found, "regret-alike": alike}
+PARTS: Mapping[str, Callable[..., str]] = {
+    "regret": regret,
+    "regret-choices": choices,
+    "regret-found": found,
+    "regret-alike": alike,
+}
