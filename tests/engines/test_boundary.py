@@ -93,7 +93,7 @@ def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(method: Any, r
     assert len(plain.told) == len(sealed.told) > 4
     parameters = wire.layout.trainable
     for a_row, b_row in zip(plain.told, sealed.told, strict=True):
-        torch.testing.assert_close(wire.open(b_row), a_row, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(wire.open(b_row), a_row, rtol=3e-4, atol=1e-5)
         moved = a_row[:parameters][a_row[:parameters].abs() > 1e-3]
         same = b_row[:parameters][a_row[:parameters].abs() > 1e-3] == moved
         # A tensor of one size or value (BatchNorm's first scales) has entries that nothing can hide but their sign.
