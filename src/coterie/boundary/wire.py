@@ -210,9 +210,9 @@ class Wire:
             out = self._noised(out, keep, numpy_generator(*key, *((2 * number,) if number else ())))
         return self.seal(out)
 
-    def limit(self, plan: Plan) -> float | None:
-        """Return the maximum norm of an update in a plan: the least of the boundary's and the plan's; None without one."""
-        return min((limit for limit in (self.boundary.clip, plan.clip) if limit is not None), default=None)
+    def limit(self, clip: float | None) -> float | None:
+        """Return the maximum norm of an update: the least of the boundary's and a plan's ``clip``; None without one."""
+        return min((limit for limit in (self.boundary.clip, clip) if limit is not None), default=None)
 
     def clipped(self, update: torch.Tensor, limit: float) -> torch.Tensor:
         """Return an update ``(d,)`` whose parameters have at most the norm ``limit``."""

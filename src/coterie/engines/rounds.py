@@ -338,7 +338,7 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
     losses: dict[str, Mapping[Client, np.ndarray]] = {}
     for i, (name, part) in enumerate(plan.leaves()):
         summed = part.need == "sums" or pool.wire.boundary.masks
-        answers = Answers(pool, part, kept.get(name + HALVES, {})) if summed else None  # of the tasks as clients take them
+        answers = Answers(pool, part, kept.get(name + HALVES, {})) if summed else None
         replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock, i, answers)
         if answers is not None:
             kept[name + HALVES] = answers.halves
@@ -402,7 +402,7 @@ def _exchange_part(
     sums: Answers | None,
 ) -> tuple[Replies, Mapping[Client, Tensor], Mapping[Client, np.ndarray]]:
     """Carry out a plan without parts: the replies, the values that each client keeps afterwards, and held-out losses."""
-    plan = plan if sums is None else sums.plan
+    plan = plan if sums is None else sums.plan  # with the tasks as clients take them
     clients, size = sorted(plan.tasks), window(plan, pool.layout.size, pool.robust.needs_all)
     halves = HalfUpdates(pool, plan)
     claims, kept = {c: _claimed(pool, c) for c in clients}, dict(before)

@@ -102,7 +102,7 @@ class Answers:
         wire = self.pool.wire
         if not wire.boundary.masks:
             return
-        limit = wire.limit(self.plan)
+        limit = wire.limit(self.plan.clip)
         for answer in answers.values():
             if answer.update is not None:
                 if limit is not None:
@@ -144,7 +144,7 @@ class Answers:
         answered, tasks, each = set(replies.clients), self.plan.tasks, range(len(means))
         rows = [list(tasks)] if self.plan.hidden else [[c for c in tasks if tasks[c].offered[0] == row] for row in each]
         means, heard, sums, deviation = means.clone(), heard.astype(np.float64), dict(replies.sums), 0.0
-        limit = self.pool.wire.limit(self.plan) or 0.0
+        limit = self.pool.wire.limit(self.plan.clip) or 0.0
         for row, asked in enumerate(rows):
             there = len(answered.intersection(asked))
             at = slice(None) if self.plan.hidden else slice(row, row + 1)

@@ -237,7 +237,7 @@ class MaskedExchange:
 
     def _form(self, plan: Plan, sent: bool, answer: int, cost: int, clients: int) -> Form:
         boundary, slots = self.wire.boundary, len(plan.models) if plan.hidden and sent else 1
-        noise = Noise.of(boundary, clients, plan.hidden, self.wire.limit(plan), cost)
+        noise = Noise.of(boundary, clients, plan.hidden, self.wire.limit(plan.clip), cost)
         return Form(self.d * sent, answer, clients, boundary.bound, slots, noise)
 
     def of(self, client: Client) -> list[OneSum]:
@@ -455,8 +455,13 @@ def answered(step: Mapping[str, Any], context: Context, boundary: Boundary) -> R
     return RecordDict({MASKS: ConfigRecord({MASKS: json.dumps(out)})})
 
 
-def limited(update: Tensor, orders: Order, wire: Wire) -> Tensor:
-    """Return an update as it enters a sum: of no more than the maximum norm, and zero if it is not finite and noise is added.
+def limited(update: Tensor, limit: float | None, wire: Wire) -> Tensor:
+    """Return an update as it enters a sum: of no more than a norm, and zero if it is not finite and noise is added.
+
+    Args:
+        update: The update ``(d,)``.
+        limit: The maximum norm; None without one.
+        wire: The client's wire.
 
     Raises:
         Unfit: It is not finite, and no noise is added.
@@ -465,7 +470,6 @@ def limited(update: Tensor, orders: Order, wire: Wire) -> Tensor:
         if not wire.boundary.noise:
             raise Unfit("its update has a NaN or infinite entry (a smaller lr may help)")
         return torch.zeros_like(update)
-    limit = min((each for each in (wire.boundary.clip, orders.clip) if each is not None), default=None)
     return update if limit is None else wire.clipped(update, limit)
 
 
@@ -511,7 +515,7 @@ def masked(
             continue
         about = told[order.part]
         d, length, clients, slots = (int(number) for number in about["form"])
-        limit = min((each for each in (boundary.clip, order.clip) if each is not None), default=None)
+        limit = wire.limit(order.clip)
         cost = 1 if order.task.question is None else order.task.question.cost
         form = Form(d, length, clients, boundary.bound, slots, Noise.of(boundary, clients, order.hidden, limit, cost))
         update = updates[place]
@@ -519,7 +523,7 @@ def masked(
             raise Unfit("the app's reply has no update")
         keep = wire.layout.mask(order.task.keep) if order.task.keep else None
         if update is not None:
-            update = limited(update if keep is None else update.masked_fill(keep, 0.0), order, wire)
+            update = limited(update if keep is None else update.masked_fill(keep, 0.0), limit, wire)
         answer = messages.of_task(ANSWER, place)
         numbers = messages.array_of(content[answer], ANSWER) if answer in content else None
         slot = int(metrics[messages.of_task("chosen", place)][0]) if slots > 1 else 0
