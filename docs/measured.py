@@ -257,7 +257,8 @@ def mask_costs() -> str:
 def private_sums() -> str:
     """Adjusted Rand index and accuracy by ε and clients, from benchmarks/private.py."""
     found: dict[tuple[str, int], dict[float, list[Mapping[str, Any]]]] = {}
-    for row in map(json.loads, PRIVATE.read_text().splitlines()):
+    rows = [json.loads(line) for line in PRIVATE.read_text().splitlines()]
+    for row in rows:
         if row["groups"] > 1:
             found.setdefault((row["method"], row["clients"]), {}).setdefault(row["epsilon"], []).append(row)
     epsilons = sorted({epsilon for of in found.values() for epsilon in of}, key=lambda epsilon: -epsilon or -math.inf)
@@ -273,7 +274,7 @@ def private_sums() -> str:
         for (method, n), of in sorted(found.items(), key=lambda each: (each[0][0] == "fedavg", each[0][1]))
     ]
     heads = [f"ε = {epsilon:g}" if epsilon else "no noise" for epsilon in epsilons]
-    alike = [row for row in map(json.loads, PRIVATE.read_text().splitlines()) if row["groups"] == 1]
+    alike = [row for row in rows if row["groups"] == 1]
     false = sum(row["models"] > 1 for row in alike)
     text = f"Where all 100 clients are alike, without noise and at ε = 2, {false} of {len(alike)} runs found groups.\n"
     return table(("method", "clients", "seeds", *heads), lines, "lrr" + "r" * len(heads)) + "\n" + text

@@ -19,8 +19,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from coterie.boundary import Boundary
 from coterie.data.world import Split, World
 from coterie.engines.flower import boundary_mod
-from coterie.engines.flower.masking import MASKED, MASKS, Form, Noise, answered
-from coterie.engines.sums import COUNTED
+from coterie.engines.flower.masking import MASKED, MASKS, Form, answered
+from coterie.engines.sums import COUNTED, Noise
 from coterie.masks import MaskedSum, Masker, ProtocolError
 from coterie.methods import CFL, FLHC, IFCA, FedAvg, FedPer, SplitHalfPrivate, SplitHalfSums
 from coterie.settings import SettingError

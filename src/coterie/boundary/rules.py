@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.clustering.cells import COVERED
-from coterie.core import Method, Plan
+from coterie.core import Method, Plan, Task
 from coterie.files import read_regular, reason
 from coterie.models.layout import Layout
 from coterie.settings import SettingError, UserError, check, setting
@@ -160,17 +160,24 @@ class Boundary:
                 f"Boundary.{used} must be none for {name}, got {getattr(self, used)}: it asks for sums over clients, in which "
                 "single updates are not protected but hidden"
             )
-        hidden = plan.hidden and self.masks
-        asked = {task.question.ask for task in tasks if task.question is not None}
-        if self.noise and any(task.held_out or (task.measure and not hidden) for task in tasks):
-            raise self._measured(name)
-        if self.noise and not asked <= {*COVERED, *(("cell",) if hidden else ())}:
+        if self.noise and not all(self.covers(task, plan.hidden) for task in tasks):
             raise self._measured(name)
         if self.rotation in WHOLE_ROW:
             if any(task.keep and set(task.keep) != set(layout.columns) for task in tasks):
                 raise self.hidden(f"{name} keeps some layers at the clients")
             if plan.columns is not None and _span(plan.columns, layout) != (0, layout.trainable):
                 raise self.hidden(f"{name} compares updates by some of their columns")
+
+    def covers(self, task: Task, hidden: bool) -> bool:
+        """Return whether noise covers everything that a client says in a task, besides updates.
+
+        Args:
+            task: The task.
+            hidden: Whether its plan is hidden.
+        """
+        asked = None if task.question is None else task.question.ask
+        chooses = bool(task.measure) or asked == "cell"
+        return not task.held_out and asked in (None, "cell", *COVERED) and (not chooses or (hidden and self.masks))
 
     def _measured(self, name: str) -> SettingError:
         return SettingError(

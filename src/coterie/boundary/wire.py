@@ -351,7 +351,6 @@ class Wire:
         """
         sends = bool(self.boundary.noise) and task.trains and bool(self.columns(task)[0])
         if self.boundary.masks:
-            asked = task.question is not None and task.question.ask != "cell"
-            cost = task.question.cost if task.question is not None and asked and self.boundary.noise else 0
-            return int(sends and task.sent) + cost
+            cost = 0 if task.question is None or task.question.ask == "cell" else task.question.cost
+            return int(sends and task.sent) + cost * bool(self.boundary.noise)
         return sends * (2 if task.halves else 1)

@@ -14,11 +14,10 @@ sums the server clusters as Lloyd's algorithm does:
 
 Before, a client divides its sketches by ``scale`` and shortens longer ones to norm 1. So all numbers are between -1 and 1.
 
-The answers to the other questions have norm 1 at most, so that noise on their sum covers them (differential privacy). Three
-of them are about how clients differ from the centre of their cell, which each subtracts from its halves beforehand:
+The answers to the other questions have norm 1 at most, so that noise on their sum covers them (differential privacy). For the
+last three a client subtracts the centre of its cell from its halves beforehand:
 
 - ``"norms"``: histograms of the norm of the client's update, and of its number of examples (:func:`norms_of`).
-
 - ``"distances"``: a histogram of the distances from the centre, which gives their median (:func:`median_of`).
 - ``"crossed"``: the :class:`~coterie.clustering.moments.Crossed` of some cells, which test whether a cell is one group.
 - ``"places"``: histograms of the coordinates of several cells' clients, each on an axis of its own.
@@ -38,6 +37,9 @@ Ask = Literal["sizes", "moments", "coordinates", "means", "cell", "norms", "dist
 CENTRED = ("distances", "crossed", "places")
 """Questions about how clients differ from the centre of their cell."""
 
+COVERED = ("norms", *CENTRED)
+"""Questions whose answers have norm 1 at most."""
+
 OCTAVES, STEPS = 32, 2
 """Norms and numbers of examples are told apart from 2^-16 to 2^16, in this many steps per octave."""
 
@@ -49,10 +51,6 @@ BINS = 32
 
 WIDTH = 3.0
 """It reaches this many standard deviations to both sides of the cell's mean."""
-
-
-COVERED = ("norms", *CENTRED)
-"""Questions whose answers have norm 1 at most."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

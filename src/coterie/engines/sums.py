@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,9 +23,36 @@ COUNTED = 0.4
 """Weight of the number of clients beside an update of norm 1, in the slots of a hidden plan."""
 
 
-def noise_share(boundary: Boundary, asked: int) -> float:
-    """Return the standard deviation of one client's share of the noise, for numbers that together have norm 1 at most."""
-    return boundary.noise / math.sqrt(boundary.honest * max(asked, 1))
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviations of one client's share of the noise on a sum.
+
+    Attributes:
+        update: On each number of an update.
+        count: On each slot's number of clients.
+        answer: On each number of the answer.
+    """
+
+    update: float
+    count: float
+    answer: float
+
+    @classmethod
+    def of(cls, boundary: Boundary, clients: int, hidden: bool, limit: float | None, cost: int) -> Noise | None:
+        """Return the noise of a sum; None if the boundary has none.
+
+        Args:
+            boundary: The boundary.
+            clients: How many clients are asked.
+            hidden: Whether the plan is hidden.
+            limit: The maximum norm of an update.
+            cost: As how many updates the answer counts.
+        """
+        if not boundary.noise or limit is None:
+            return None
+        share = boundary.noise / math.sqrt(boundary.honest * clients)
+        both = share * math.sqrt(1 + COUNTED**2) if hidden else share
+        return cls(both * limit, both / COUNTED if hidden else 0.0, share / math.sqrt(cost))
 
 
 def least(boundary: Boundary, asked: int) -> int:
@@ -144,26 +171,29 @@ class Answers:
         answered, tasks, each = set(replies.clients), self.plan.tasks, range(len(means))
         rows = [list(tasks)] if self.plan.hidden else [[c for c in tasks if tasks[c].offered[0] == row] for row in each]
         means, heard, sums, deviation = means.clone(), heard.astype(np.float64), dict(replies.sums), 0.0
-        limit = self.pool.wire.limit(self.plan.clip) or 0.0
+        limit, hidden = self.pool.wire.limit(self.plan.clip), self.plan.hidden
         for row, asked in enumerate(rows):
             there = len(answered.intersection(asked))
-            at = slice(None) if self.plan.hidden else slice(row, row + 1)
+            at = slice(None) if hidden else slice(row, row + 1)
             if there < least(boundary, len(asked)) or not there:
                 means[at], heard[at] = 0.0, 0.0
                 sums.pop(row, None)
                 continue
-            spread = noise_share(boundary, len(asked)) * math.sqrt(there)
+            cost = next((t.question.cost for c in asked if (t := tasks[c]).question is not None), 1)
+            noise, together = Noise.of(boundary, len(asked), hidden, limit, cost), math.sqrt(there)
+            assert noise is not None
             if any(tasks[c].trains and tasks[c].sent for c in asked):
-                both = math.sqrt(1 + COUNTED**2) if self.plan.hidden else 1.0
-                scale = spread * both * limit / there
-                own = self.pool.mask(tasks[asked[0]].keep) if tasks[asked[0]].keep else None
-                noise = torch.from_numpy(rng.standard_normal(means[at].shape, dtype=np.float32)) * scale
-                noise[:, self.pool.layout.trainable :] = 0.0
-                means[at] += noise if own is None else noise.masked_fill(own, 0.0)
-                if self.plan.hidden:
-                    heard = heard + rng.standard_normal(len(heard)) * spread * both / COUNTED
+                means[at] += self._drawn(means[at], asked[0], rng) * (noise.update * together / there)
+                if hidden:
+                    heard = heard + rng.standard_normal(len(heard)) * noise.count * together
             if row in sums:
-                question = next(t.question for c in asked if (t := tasks[c]).question is not None)
-                deviation = spread / math.sqrt(question.cost)
+                deviation = noise.answer * together
                 sums[row] = sums[row] + rng.standard_normal(len(sums[row])) * deviation
         return replace(replies, means=means, heard=heard, sums=sums, deviation=deviation)
+
+    def _drawn(self, means: Tensor, client: Client, rng: np.random.Generator) -> Tensor:
+        """Standard normal numbers for some means; zero for running statistics, and for layers that stay at the clients."""
+        noise = torch.from_numpy(rng.standard_normal(means.shape, dtype=np.float32))
+        noise[:, self.pool.layout.trainable :] = 0.0
+        keep = self.plan.tasks[client].keep
+        return noise.masked_fill(self.pool.mask(keep), 0.0) if keep else noise

@@ -408,7 +408,7 @@ class Carrier:
             near = assignment.neighbours
             if assignment.hidden:
                 rows = tuple(range(len(assignment.models)))
-                offered, task = self._offered(assignment.models, Task(offered=rows), has, records), Task(offered=rows)
+                offered, task = self._offered(assignment.models, Task(offered=rows), has, records), Task(offered=rows, epochs=0)
             order = self._order(
                 task, client, position, part=assignment.part, plain=plain, neighbours=near, hidden=assignment.hidden
             )

@@ -29,7 +29,7 @@ from coterie.core import Client, Note, Plan, Task
 from coterie.engines.flower import messages
 from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, METRICS, Order, Unfit
 from coterie.engines.pool import sketch_size
-from coterie.engines.sums import COUNTED, least, noise_share
+from coterie.engines.sums import Noise, least
 from coterie.masks import FixedPoint, MaskedSum, Masker, ProtocolError
 from coterie.masks.protocol import Keys, Unmasking
 
@@ -41,38 +41,6 @@ MASKED = "masked"
 
 EXAMPLES = 4096
 """The number of training examples above which a client has no more weight: weights are fractions of it."""
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Standard deviations of one client's share of the noise on a masked sum.
-
-    Attributes:
-        update: On each number of an update.
-        count: On each slot's number of clients.
-        answer: On each number of the answer.
-    """
-
-    update: float
-    count: float
-    answer: float
-
-    @classmethod
-    def of(cls, boundary: Boundary, clients: int, hidden: bool, limit: float | None, cost: int) -> Noise | None:
-        """Return the noise of a sum; None if the boundary has none.
-
-        Args:
-            boundary: The boundary.
-            clients: How many clients are asked.
-            hidden: Whether the plan is hidden.
-            limit: The maximum norm of an update.
-            cost: As how many updates the answer counts.
-        """
-        if not boundary.noise or limit is None:
-            return None
-        share = noise_share(boundary, clients)
-        both = share * math.sqrt(1 + COUNTED**2) if hidden else share
-        return cls(both * limit, both / COUNTED if hidden else 0.0, share / math.sqrt(cost))
 
 
 @dataclass(frozen=True)
@@ -213,22 +181,21 @@ class MaskedExchange:
     """
 
     def __init__(self, plan: Plan, clients: Collection[Client], run: str, exchange: int, wire: Wire, ask: Ask) -> None:
-        self.plan, self.d, self.wire, self.ask = plan, wire.layout.size, wire, ask
+        self.parts, self.d, self.wire, self.ask = dict(plan.leaves()), wire.layout.size, wire, ask
         self.notes: list[Note] = []
         groups: dict[tuple[str, int, bool, int, int], list[Client]] = {}
-        for name, part in plan.leaves():
+        for name, part in self.parts.items():
             for client, task in sorted(part.tasks.items()):
                 sent, answer = sends(task), _length(part, task, self.d)
                 cost = task.question.cost if task.question is not None else 1
                 if client in clients and (sent or answer):
                     groups.setdefault((name, task.offered[0], sent, answer, cost), []).append(client)
-        parts = dict(plan.leaves())
         self.sums = [
             OneSum(
                 name,
                 row,
                 tuple(members),
-                self._form(parts[name], sent, answer, cost, len(members)),
+                self._form(self.parts[name], sent, answer, cost, len(members)),
                 f"{run}|{exchange}|{i}".encode(),
             )
             for i, ((name, row, sent, answer, cost), members) in enumerate(groups.items())
@@ -275,7 +242,7 @@ class MaskedExchange:
             one.part: {
                 "name": one.name.hex(),
                 "form": [one.form.d, one.form.answer, one.form.clients, one.form.slots],
-                "uniform": dict(self.plan.leaves())[one.part].weighting == "uniform",
+                "uniform": self.parts[one.part].weighting == "uniform",
                 "shares": {other: text.hex() for other, text in one.ready[client].items()},
             }
             for one in self.of(client)
@@ -318,7 +285,7 @@ class MaskedExchange:
         heard = self.ask({c: _stepped({"step": "unmask", "client": c, "sums": each}) for c, each in asked.items()})
         found: dict[str, tuple[Tensor, np.ndarray, dict[int, np.ndarray]]] = {
             name: (torch.zeros(len(part.models), self.d), np.zeros(len(part.models), dtype=np.int64), {})
-            for name, part in self.plan.leaves()
+            for name, part in self.parts.items()
         }
         for one in self.sums:
             if not one.server.arrived:
@@ -330,8 +297,8 @@ class MaskedExchange:
                 self._fail(one, str(error))
                 continue
             means, counts, answers = found[one.part]
-            part, n = dict(self.plan.leaves())[one.part], len(one.server.arrived)
-            if one.form.d and part.hidden:
+            n = len(one.server.arrived)
+            if one.form.d and self.parts[one.part].hidden:
                 means[:] = torch.from_numpy(rows / n).float()
                 found[one.part] = means, (weights.round().astype(np.int64) if one.form.noise is None else weights), answers
             elif one.form.d and weights[0] > 0:

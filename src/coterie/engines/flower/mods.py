@@ -20,7 +20,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, M
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire, spent, update_number
-from coterie.clustering.cells import COVERED
 from coterie.engines.flower import boundary_check, masking, messages
 from coterie.engines.flower.client import FOLDER
 from coterie.engines.flower.masking import MASKS
@@ -105,12 +104,9 @@ def boundary_mod(
         return trained(here, orders, first, call_next, message, context)
 
     def covered(order: messages.Order) -> bool:
-        """Whether noise covers everything that a reply to an order has."""
-        task, asked = order.task, None if order.task.question is None else order.task.question.ask
-        if boundary.masks:
-            hides = order.hidden or not (task.measure or asked == "cell")
-            return hides and not task.held_out and asked in (None, "cell", *COVERED)
-        return not (task.measure or task.held_out) and bool(task.trains or task.personal)
+        """Whether noise covers everything that a reply to an order has; without masks, a client only trains."""
+        task = order.task
+        return boundary.covers(task, order.hidden) and bool(boundary.masks or task.trains or task.personal)
 
     def named_only(message: Message, context: Context, call_next: Any) -> Message:
         """The app's reply to the query for its client id, with its name, without the results of a test."""
