@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.clustering import geometry, gram, gram_update
+from coterie.clustering import distances, geometry, gram, gram_update, halves_gram, noise_levels
 
 
 def rows(seed: int, n: int = 30, d: int = 50) -> np.ndarray:
@@ -123,3 +123,77 @@ def test_memory_is_that_of_the_result_and_a_block() -> None:
     """In a process of its own, as a process keeps the peak of all that it did."""
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 8 * 4000**2 + 200e6
+
+
+# -- rows with a large common part ----------------------------------------------------------------------------------------
+
+
+def with_common_part(ratio: float, n: int = 12, d: int = 30_000, seed: int = 0) -> torch.Tensor:
+    """Rows (n, d) that differ by about 1, from a common row of norm ``ratio``."""
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(d, generator=generator)
+    return torch.randn(n, d, generator=generator) / (2 * d) ** 0.5 + ratio * common / common.norm()
+
+
+def exact_distances(x: torch.Tensor) -> np.ndarray:
+    """Differences of all pairs, written out in float64."""
+    return np.array([[float((one.double() - two.double()).norm()) for two in x] for one in x])
+
+
+def assert_close_distances(found: np.ndarray, exact: np.ndarray) -> None:
+    off = ~np.eye(len(exact), dtype=bool)
+    assert np.abs(found[off] / exact[off] - 1).max() < 1e-4
+
+
+@pytest.mark.parametrize("ratio", [1, 10, 100, 600, 1e3, 1e4, 1e5])
+def test_a_common_part_does_not_cancel_in_distances(ratio: float) -> None:
+    """Published code takes them from float32 products: 8 to 14 % wrong where the common part is 600 times as large."""
+    x = with_common_part(ratio)
+    assert_close_distances(distances(gram(x)), exact_distances(x))
+    plain = x @ x.T
+    assert np.allclose(gram(x), plain.double(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("ratio", [600, 1e4])
+def test_a_common_part_of_each_group_does_not_cancel(ratio: float) -> None:
+    """Two groups with opposite common parts, whose mean is none; a row far larger than all others, one of zeros, equal ones."""
+    one, two = with_common_part(ratio), -with_common_part(ratio, seed=1)
+    x = torch.stack([pair[side] for pair in zip(one, two, strict=True) for side in (0, 1)])
+    x = torch.cat((x, 1e6 * ratio * x[:1].flip(1), torch.zeros_like(x[:1]), x[:2], x[:2]))
+    found, exact = distances(gram(x)), exact_distances(x)
+    assert_close_distances(found[:24, :24], exact[:24, :24])
+    assert found[26, 28] < 1e-3
+    assert gram(x)[25].tolist() == [0.0] * len(x)
+
+
+def test_an_updated_matrix_keeps_small_distances() -> None:
+    x = with_common_part(1e3)
+    before = gram(x)
+    x[3], x[7] = x[4] + (x[5] - x[6]), 0.0
+    found = gram_update(before, x, [3, 7])
+    assert np.array_equal(found, found.T)
+    assert_close_distances(distances(found), exact_distances(x))
+
+
+def test_noise_of_halves_with_a_large_common_part() -> None:
+    a, b = with_common_part(1e3), with_common_part(1e3, seed=0).roll(1, 0)
+    exact = ((a.double() - b.double()) / 2).square().sum(1).numpy()
+    assert np.allclose(noise_levels(halves_gram(a, b)), exact, rtol=1e-4)
+
+
+def test_rows_that_are_not_close_are_multiplied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = rows(7)
+    monkeypatch.setattr(geometry, "products_around_mean", None)
+    assert np.allclose(gram(x), x @ x.T, atol=1e-12)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10_000), st.integers(1, 8))
+def test_close_rows_are_the_connected_ones(seed: int, n: int) -> None:
+    """By brute force: the classes of the relation that close pairs generate."""
+    generator = np.random.default_rng(seed)
+    x = np.array([1.0, 0.0]) + generator.choice([0.0, 0.1, 0.5, 2.0], size=(n, 1)) * generator.normal(size=(n, 2))
+    near = np.array([[np.linalg.norm(p - q) < min(np.linalg.norm(p), np.linalg.norm(q)) / 8 for q in x] for p in x])
+    reach = np.linalg.matrix_power(near.astype(int) + np.eye(n, dtype=int), n) > 0
+    expected = {tuple(np.flatnonzero(row)) for row in reach if row.sum() > 1}
+    assert {tuple(group) for group in geometry.close_rows(x @ x.T)} == expected

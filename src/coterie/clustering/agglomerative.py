@@ -221,11 +221,7 @@ def agglomerative(
         if metric == "l1":
             raise ValueError("sketch needs metric l2 or cosine, got l1: a sketch keeps inner products, not l1 distances")
         rows = sketch_of_columns(rows, None, sketch, seed)
-    if metric == "l1":
-        apart = geometry.manhattan(rows)
-    else:
-        products = geometry.gram_of_rows(rows, centre=metric == "l2")
-        apart = geometry.distances(products, metric)
+    apart = geometry.manhattan(rows) if metric == "l1" else geometry.distances(geometry.gram_of_rows(rows), metric)
     tree = dendrogram(apart, linkage)
     labels = cut_dendrogram(tree, threshold=threshold, groups=groups)
     if sketch is not None and d > sketch:  # else the rows are their own sketches

@@ -27,8 +27,13 @@ def gram(updates: np.ndarray | torch.Tensor, columns: Columns = None, sketch: in
     """Compute the inner products of all pairs of updates.
 
     Products are computed in the precision of the input (half precisions: float32) within a block of columns, and added in
-    float64. So apart from the result, there is only memory for one block, at most 0.6 GB. In float32 the relative error is
-    about 1e-7 of ``‖x_i‖ ‖x_j‖``.
+    float64. So apart from the result, there is only memory for one block, at most 0.6 GB. With ε the precision of the input
+    (1e-7 in float32), the error of an entry is about ``ε ‖x_i‖ ‖x_j‖``.
+
+    Squared distances ``G_ii + G_jj - 2 G_ij`` have a relative error of about 100 ε, down to rows that differ by 1e-5 of their
+    norm. Rows that differ by less than an eighth of their norm have a common part, which would cancel in this difference
+    and leave rounding errors. Their products are computed again without it, and what it adds to each entry is added in
+    float64. Rows that are not close to any other row are not computed twice.
 
     Args:
         updates: Shape ``(n, d)``: an array (also ``np.memmap``, which is read from disk a block at a time) or a tensor on
@@ -60,9 +65,12 @@ def gram(updates: np.ndarray | torch.Tensor, columns: Columns = None, sketch: in
     return gram_of_rows(rows, columns)
 
 
-def gram_of_rows(rows: torch.Tensor, columns: Columns = None, centre: bool = False) -> np.ndarray:
-    """Compute :func:`gram` of checked rows; ``centre`` subtracts the mean row first, block by block."""
-    return self_products(rows, columns, centre)
+def gram_of_rows(rows: torch.Tensor, columns: Columns = None) -> np.ndarray:
+    """Compute :func:`gram` of checked rows."""
+    total = self_products(rows, columns)
+    for close in close_rows(total):
+        total[np.ix_(close, close)] = products_around_mean(rows, close, columns)
+    return total
 
 
 def gram_update(
@@ -70,7 +78,8 @@ def gram_update(
 ) -> np.ndarray:
     """Update the Gram matrix after some rows changed: only their products are computed again.
 
-    The work is that of m n products for m changed rows, instead of n²/2.
+    The work is that of m n products for m changed rows, instead of n²/2, apart from rows that are close to a changed one, see
+    :func:`gram`.
 
     Args:
         gram: Shape ``(n, n)``, of the updates before the change.
@@ -100,6 +109,9 @@ def gram_update(
         both = products[:, at]
         products[:, at] = (both + both.T) / 2
         out[at], out[:, at] = products, products.T
+        for close in close_rows(out):
+            if np.isin(at, close).any():
+                out[np.ix_(close, close)] = products_around_mean(rows, close, columns)
     return out
 
 
@@ -155,9 +167,9 @@ def cosine(gram: np.ndarray) -> np.ndarray:
 def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
     """Compute distances from the Gram matrix.
 
-    The difference cancels for rows that are nearly equal: distances below ``sqrt(ε) ‖x_i‖`` are noise, where ε is the
-    precision of the products (1e-7 in float32: 3e-4 of the norm). If that matters, pass float64 updates, or subtract a
-    common part from the rows first; :func:`~coterie.clustering.agglomerative` does the latter.
+    A squared distance is a difference of entries. :func:`gram` computes these so that the difference is exact to about 100 ε
+    of itself, also for rows that are nearly equal. In a Gram matrix from elsewhere, distances below ``sqrt(ε) ‖x_i‖`` are
+    noise, where ε is the precision of the products (1e-7 in float32: 3e-4 of the norm).
 
     Args:
         gram: Shape ``(n, n)``.
@@ -266,25 +278,73 @@ _TILE = 2048  # rows: a tile of products is 16 MB in float32
 _FEW = 200  # rows: with fewer, torch's product is faster; otherwise NumPy's is, and it does half of the work
 
 
-def self_products(rows: torch.Tensor, columns: Columns, centre: bool) -> np.ndarray:
-    """Compute ``(n, n)`` float64 inner products of checked rows; ``centre`` subtracts the mean row, block by block."""
+def self_products(rows: torch.Tensor, columns: Columns) -> np.ndarray:
+    """Compute ``(n, n)`` float64 inner products of checked rows."""
     n = len(rows)
     total = np.zeros((n, n))
     for block in blocks(rows, columns, width=_width(n)):
-        if centre:
-            block = block - block.mean(dim=0)
         for i, j in _upper(n):
             _add(total, block, i, block, j)
-    for i, j in _upper(n):
-        if i == j:  # a product is symmetric only up to rounding
-            tile = np.triu(total[i, i])
-            total[i, i] = tile + np.triu(tile, 1).T
-        else:
-            total[j, i] = total[i, j].T
+    _make_symmetric(total)
     # No product is greater than the greatest of the squares, so it is enough to check that these are finite.
     if not np.isfinite(np.diagonal(total)).all():
         _checks.refuse_infinite_rows(rows)
     return total
+
+
+def products_around_mean(rows: torch.Tensor, some: np.ndarray, columns: Columns) -> np.ndarray:
+    """Compute ``(m, m)`` float64 inner products of the m rows at the positions ``some``, from their differences to their mean.
+
+    With ``y_i = x_i - c``, ``x_i · x_j = y_i · y_j + y_i · c + y_j · c + c · c``. In a squared distance the terms of c cancel
+    except for rounding in float64, whatever the rounding errors of ``y_i · c`` itself.
+    """
+    m = len(some)
+    total, along, square = np.zeros((m, m)), np.zeros(m), 0.0
+    for block in blocks(rows, columns, width=_width(len(rows))):
+        own = block[torch.from_numpy(some).to(block.device)]
+        common = own.mean(dim=0)
+        own -= common
+        along += (own @ common).cpu().numpy()
+        square += float(common.double() @ common.double())
+        for i, j in _upper(m):
+            _add(total, own, i, own, j)
+    _make_symmetric(total)
+    total += along[:, None] + along + square
+    return total
+
+
+NEAR = 1 / 8
+"""Rows that differ by less than this share of their norm are close. The squared distance of others is at least 1/64 of a
+product, so that it has 64 times its relative error."""
+
+
+def close_rows(gram: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the positions, sorted, of rows that are connected by pairs of close rows; no row that is close to no other."""
+    square = np.diagonal(gram)
+    left = square > 0
+    for first in range(len(gram)):
+        if not left[first]:
+            continue
+        left[first], found, at = False, [first], 0
+        while at < len(found):
+            row = found[at]
+            apart = square + square[row] - 2 * gram[row]
+            new = np.flatnonzero(left & (apart < NEAR**2 * np.minimum(square, square[row])))
+            left[new] = False
+            found += new.tolist()
+            at += 1
+        if len(found) > 1:
+            yield np.array(sorted(found))
+
+
+def _make_symmetric(total: np.ndarray) -> None:
+    """Copy the tiles above the diagonal to those below it; a product is symmetric only up to rounding."""
+    for i, j in _upper(len(total)):
+        if i == j:
+            tile = np.triu(total[i, i])
+            total[i, i] = tile + np.triu(tile, 1).T
+        else:
+            total[j, i] = total[i, j].T
 
 
 def cross_products(rows: torch.Tensor, some: np.ndarray, columns: Columns) -> np.ndarray:

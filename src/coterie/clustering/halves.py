@@ -48,8 +48,7 @@ class Halves(NamedTuple):
 def halves_gram(a: np.ndarray | torch.Tensor, b: np.ndarray | torch.Tensor, columns: Columns = None) -> np.ndarray:
     """Compute the Gram matrix of all half-updates: first those of a, then those of b.
 
-    Noise is a difference of entries of this matrix. Noise below ``sqrt(ε) ‖a_i‖`` is therefore lost in rounding, where ε is
-    the precision of the rows: 3e-4 of the norm in float32.
+    Noise is a difference of entries of this matrix, which has a small relative error, see :func:`~coterie.clustering.gram`.
 
     Args:
         a: First halves, shape ``(n, d)``.
