@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from coterie.clustering import halves_gram
-from coterie.core import Replies
+from coterie.core import Cohort, Federation, Replies, Training
 from coterie.data.scenario import SCENARIOS
 from coterie.engines import rounds as inprocess
 from coterie.methods import CFL
@@ -69,6 +70,31 @@ def test_halves_are_asked_for_where_a_group_is_about_to_split_and_nowhere_else()
     assert all(done.bytes_up == usual for done in found[:first])
     assert found[first].bytes_up > 1.9 * usual
     assert any(kind in ("hold", "split") and "separable by the measured noise" in text for _, kind, text in texts)
+
+
+def test_groups_split_only_in_rounds_in_which_both_norms_pass() -> None:
+    """Also in rounds of halves, whose updates are of as many steps as usual; once they were not tested there."""
+    found = [note for done in played("label-permutation", 24) for note in done.notes if note.kind in ("hold", "split")]
+    assert any(note.kind == "split" for note in found)
+    for note in found:
+        tested = {criterion.setting: criterion for criterion in note.criteria}
+        assert tested["eps1"].held
+        assert tested["eps2"].held
+
+
+def test_a_group_that_moves_again_is_not_split_by_its_halves() -> None:
+    clients, method = (0, 1, 2, 3), CFL(gamma_max=None, persistence=1)
+    training = Training(epochs=3, batch=10)
+    federation = Federation(clients=clients, draw=lambda i: torch.zeros(2), columns={"all": (0, 2)}, training=training)
+    opposite = torch.tensor([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.1], [-1.0, -0.1]])
+    whole = Replies(clients=clients, examples=np.ones(4, int), updates=opposite)
+    state = method.step(method.init(federation), whole)
+    assert state.notes[0].kind == "ask"
+    plan = method.plan(state, Cohort(present=clients, exchange=1, seed=0))
+    assert {(task.halves, task.training) for task in plan.tasks.values()} == {(True, replace(training, epochs=6))}
+    for kind, updates in (("keep", opposite + torch.tensor([9.0, 0.0])), ("split", opposite)):
+        halves = replace(whole, updates=updates, halves=halves_gram(updates, updates))
+        assert method.step(state, halves).notes[0].kind == kind
 
 
 def test_clients_who_are_alike_are_not_split() -> None:

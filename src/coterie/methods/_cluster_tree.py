@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from coterie.clustering import closeness, sketch
-from coterie.core import Assignment, Client, Criterion, Groups, Note, Replies, Task, as_groups, state, without
+from coterie.core import Assignment, Client, Criterion, Groups, Note, Replies, Task, Training, as_groups, state, without
 
 Closeness = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """(update ``(d,)``, stored updates ``(m, d)``) -> closeness of each, ``(m,)``; a greater value is closer."""
@@ -349,6 +349,7 @@ class CFLState:
         tree: the parameter tree.
         walkers: client -> the inner node where it is, on its way to a leaf.
         notes: notes of the last exchange.
+        training: the experiment's training settings.
     """
 
     round: int
@@ -356,6 +357,7 @@ class CFLState:
     tree: Tree
     walkers: Mapping[Client, int] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+    training: Training = field(default_factory=Training)
 
 
 def ordered(leaves: Iterable[Leaf]) -> tuple[Leaf, ...]:

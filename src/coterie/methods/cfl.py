@@ -25,7 +25,8 @@ Deviations
 - With ``fraction < 1`` (the paper has no partial participation) all members of a group that looks stationary are asked in
   the next exchange, and only then may the group split.
 - With ``gamma_max`` none, the members of a group that looks stationary and at odds are asked for updates of both halves of
-  their data. These give γ_i, noise over signal, of each (:func:`coterie.clustering.reliability`); the greatest counts.
+  their data. These give γ_i, noise over signal, of each (:func:`coterie.clustering.reliability`); the greatest counts. On
+  each half they make as many steps as usual on all data, so that eps1 and eps2 are tested in these rounds as in all others.
 - With gradients, the criteria still use updates; the gradients are asked for afterwards, in a separate exchange.
 """
 
@@ -61,6 +62,7 @@ from coterie.core import (
     Plan,
     Replies,
     Task,
+    Training,
     Weighting,
     as_groups,
     tested,
@@ -158,7 +160,7 @@ class CFL:
     def init(self, federation: Federation) -> CFLState:
         leaf = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
         tree = root(federation.clients, federation.parameters.stop, self.sketch or self.edge_sketch)
-        return CFLState(round=0, leaves=(leaf,), tree=tree)
+        return CFLState(round=0, leaves=(leaf,), tree=tree, training=federation.training)
 
     def plan(self, state: CFLState, cohort: Cohort) -> Plan:
         models, tasks = [leaf.model for leaf in state.leaves], {}
@@ -169,7 +171,8 @@ class CFL:
                 continue
             everyone = gradients or leaf.ask_all or (self.split_rounds is not None and state.round + 1 in self.split_rounds)
             halves = leaf.ask_all and self.gamma_max is None and not gradients
-            task = Task(offered=(row,), gradient=gradients, measure=measure, halves=halves)
+            steps = as_whole(state.training) if halves else None
+            task = Task(offered=(row,), gradient=gradients, measure=measure, halves=halves, training=steps)
             tasks.update(dict.fromkeys(cohort.sample(leaf.clients, 1.0 if everyone else self.fraction), task))
         if not gradients:
             by_gradient = self.similarity == "gradients"
@@ -290,9 +293,6 @@ class CFL:
             return group.note("keep", "a group of one client cannot split")
         if round <= self.warmup:
             return group.note("keep", f"round {round} is within the warm-up of {self.warmup} rounds")
-        if self.gamma_max is None and leaf.ask_all and group.replies.halves is not None and group.enough(self.quorum):
-            # Updates of halves have half the steps, so their norms cannot be compared. The last whole updates passed.
-            return self._held(leaf, self.separate(group))
         norms = self.norm_criteria(group)
         sides = self.cut_criteria(group) if self.similarity == "updates" else ()
         text = tested(norms)
@@ -538,6 +538,11 @@ def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
     if any(np.isnan(loss) for loss in new.values()):
         raise SettingError("CFL.fallback true needs validation data of every client, and this scenario has none for some")
     return {**leaf.losses, **new}
+
+
+def as_whole(training: Training) -> Training:
+    """Return the settings for each half of the data, with about the steps of ``training`` on all of it."""
+    return training if training.steps is not None else replace(training, epochs=2 * training.epochs)
 
 
 def measured_gamma(replies: Replies) -> float | None:
