@@ -41,7 +41,7 @@ def experiments(folder: str = "", *names: str) -> str:
         known = {scale: said for scale, said in outcomes(study) if isinstance(said, Outcome)}
         place = f"[{PAPERS[study.paper].partition(':')[0]}, {study.where}]({folder}{study.stem}.md)"
         if not known:
-            lines.append((place, study.what, "–", "not run yet", "–", "–"))
+            lines.append((place, study.what, "–", "not run yet", "–", "–", "–"))
             continue
         scale = max(known, key=SCALES.index)
         first = known[scale].claims[0]
@@ -53,10 +53,11 @@ def experiments(folder: str = "", *names: str) -> str:
                 f"{first.what}: {first.printed}",
                 first.ours,
                 f"{scale}, {seeds} seed{'s' * (seeds > 1)}",
+                known[scale].strength,
                 known[scale].verdict,
             )
         )
-    return table(("experiment", "what", "paper", "here", "scale", "verdict"), lines)
+    return table(("experiment", "what", "paper", "here", "scale", "strength", "verdict"), lines)
 
 
 def experiment(name: str) -> str:

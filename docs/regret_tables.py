@@ -16,7 +16,7 @@ sys.path.append(str(BENCHMARKS))
 from study import regret_summary  # noqa: E402
 from study.frozen import frozen  # noqa: E402
 from study.regret_summary import Row, Runs  # noqa: E402
-from study.regret_worlds import KINDS, SIZES  # noqa: E402
+from study.regret_worlds import KINDS, SIZES, needs_files  # noqa: E402
 from study.run import lines  # noqa: E402
 
 ALIKE = BENCHMARKS / "results" / "alike.jsonl"
@@ -41,9 +41,23 @@ def rows() -> list[Row]:
     return sorted(found, key=place)
 
 
-def regret(what: str, answers: str, *sizes: str) -> str:
-    """The ``totals``, ``accuracies`` or what is ``judged``, of worlds in which so many answer; of all sizes, or of some."""
-    seen = [row for row in rows() if row["participation"] == ANSWERS[answers] and (not sizes or row["size"] in sizes)]
+FILES = "files"
+"""Of a marker: worlds of data in files; otherwise those of digits, which have other seeds."""
+
+
+def _of(data: str, answers: float) -> list[Row]:
+    """All runs of worlds of this data in which so many answer."""
+    return [row for row in rows() if row["participation"] == answers and needs_files(row["kind"]) == (data == FILES)]
+
+
+def regret(what: str, answers: str, *which: str) -> str:
+    """The ``totals``, ``accuracies`` or what is ``judged``, of worlds in which so many answer.
+
+    Of digits, or of data in ``files``; of all sizes, or of some.
+    """
+    sizes = set(which) - {FILES}
+    seen = _of(FILES if FILES in which else "digits", ANSWERS[answers])
+    seen = [row for row in seen if not sizes or row["size"] in sizes]
     if not seen:
         return NOT_YET
     of: Mapping[str, Callable[[], str]] = {
@@ -75,14 +89,18 @@ def _counted(ends: list[str]) -> str:
 
 
 def found() -> str:
-    """The numbers of the judged method in sentences, by how many clients answer."""
-    seen, sentences = rows(), []
-    for words, share in (("If all clients answer", 1.0), ("If three in ten answer", 0.3)):
-        worlds = regret_summary.by_world(row for row in seen if row["participation"] == share)
-        lacks = [one.regret for runs in worlds.values() if (one := regret_summary.regret(runs, JUDGED))]
-        if lacks:
-            text = f"- **{words}**, {_lacking(lacks)} {_harmed(list(worlds.values()))} {_paid(list(worlds.values()))}"
-            sentences.append(textwrap.fill(text, 125, subsequent_indent="  ") + "\n")
+    """The numbers of the judged method in sentences, by the data and by how many clients answer."""
+    sentences = []
+    for data, where in (("digits", "Digits"), (FILES, "Data in files")):
+        for answers, words in ((1.0, "all clients answer"), (0.3, "three in ten answer")):
+            seen = _of(data, answers)
+            worlds = regret_summary.by_world(seen)
+            lacks = [one.regret for runs in worlds.values() if (one := regret_summary.regret(runs, JUDGED))]
+            if lacks:
+                seeds = len({row["seed"] for row in seen if row["method"] == JUDGED})
+                head = f"- **{where}, {words}** ({seeds} seed{'s' * (seeds > 1)}): {_lacking(lacks)}"
+                text = f"{head} {_harmed(list(worlds.values()))} {_paid(list(worlds.values()))}"
+                sentences.append(textwrap.fill(text, 125, subsequent_indent="  ") + "\n")
     return "".join(sentences) or NOT_YET
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from papers.acfl_claims import ENOUGH, by_share, dense_pairs, grid, kin, matrix
+from papers.acfl_claims import CLUSTERS, ENOUGH, NONE, PRETRAINED, by_share, dense_pairs, grid, kin, matrix
 from papers.comparing import labels, of
 from papers.drawing import BLUE, COLOURS, DASHES, GREY, ORANGE, band, panels
 from papers.numbers import found, mean, picked, values
@@ -71,8 +71,8 @@ def by_mixing(rows: Sequence[Row]) -> Figure:
     made, axes = panels(3, height=3.0)
     _losses(axes[0][0], rows)
     for axis, name in zip(axes[0][1:], ("accuracy", "precision"), strict=True):
-        for i, (label, clustered) in enumerate((("ACFL", True), ("no clusters", False))):
-            band(axis, *by_share(rows, clustered, name), i, label)
+        for i, kind in enumerate((CLUSTERS, NONE, PRETRAINED)):
+            band(axis, *by_share(rows, kind, name), i, kind)
         _others(axis, rows, name)
         axis.set(xlabel="λ", ylabel=f"test {name}", ylim=(None, 1.02))
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
@@ -87,13 +87,13 @@ def _others(axis: Axes, rows: Sequence[Row], name: str) -> None:
 
 
 def _losses(axis: Axes, rows: Sequence[Row]) -> None:
-    """Means over seeds: a colour per λ, dashed without clusters."""
-    known = grid(rows)
-    for (clustered, share), own in known.items():
+    """Means over seeds: a colour per λ, dashed without clusters; not of those that are pre-trained without clusters."""
+    known = {place: own for place, own in grid(rows).items() if place[0] != PRETRAINED}
+    for (kind, share), own in known.items():
         i = sorted({each for _, each in known}).index(share)
-        look: dict[str, Any] = {"color": COLOURS[i], "linestyle": "-" if clustered else "--"}
+        look: dict[str, Any] = {"color": COLOURS[i], "linestyle": "-" if kind == CLUSTERS else "--"}
         axis.plot(own[0]["found"]["tested"], found(own, "validation").mean(0), linewidth=1, **look)
-        if clustered:
+        if kind == CLUSTERS:
             axis.plot([], [], color=COLOURS[i], label=f"λ = {share:g}")
     axis.plot([], [], color=GREY, linestyle="--", label="no clusters")
     axis.set(xlabel="round", ylabel="validation loss", yscale="log")

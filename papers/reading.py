@@ -1,6 +1,7 @@
 """The scales of a study, from its TOML file in ``settings/``.
 
-A file has a table per scale, and in it ``about``, ``seconds``, ``seeds``, ``needs`` and a list of ``cells``::
+A file has a table per scale, and in it ``about``, ``seconds``, ``seeds``, ``needs``, ``as_printed`` and a list of ``cells``.
+Where ``as_printed`` is missing, ``small`` has nothing as in the paper, ``data`` its data, and ``paper`` its data and size::
 
     [small]
     about = "scikit-learn's digits"
@@ -23,6 +24,8 @@ from pathlib import Path
 from coterie.settings import UserError, nearest
 from papers.study import SCALES, Scale
 
+AS_PRINTED: Mapping[str, tuple[str, ...]] = {"small": (), "data": ("data",), "paper": ("data", "size")}
+
 FOLDER = Path(__file__).parent / "settings"
 
 
@@ -37,6 +40,8 @@ def scales(stem: str) -> Mapping[str, Scale]:
             seconds=table["seconds"],
             seeds=table["seeds"],
             needs=tuple(table.get("needs", ())),
+            as_printed=tuple(table.get("as_printed", AS_PRINTED[name])),
+            exact=table.get("exact", False),
             tables=tuple(table["cells"]),
         )
         for name in SCALES

@@ -17,7 +17,7 @@ from coterie.engines.rounds import Clock, exchange
 from coterie.robust import AS_PUBLISHED
 from coterie.runs.experiment import make
 from papers.store import Rows
-from papers.study import Claim, Resources, Row, Scale, Study, key, verdict
+from papers.study import Claim, Resources, Row, Scale, Study, key, strength, verdict
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class Outcome:
     @property
     def verdict(self) -> str:
         return verdict(self.claims)
+
+    @property
+    def strength(self) -> str:
+        return strength(self.scale, self.seeds)
 
     @property
     def seeds(self) -> int:

@@ -44,8 +44,9 @@ class Resources:
 class Scale:
     """One size of a study. about: what is run, and what of the paper is not. seconds: about how long, on two cores.
 
-    seeds: how many of each cell. needs: data sets that are read from files. tables: cells without a seed, lists of values
-    under ``each``.
+    seeds: how many of each cell. needs: data sets that are read from files. as_printed: what is as in the paper, of ``data``
+    and ``size`` (clients, examples and rounds). exact: whether nothing is drawn, so that all seeds give the same. tables: cells
+    without a seed, lists of values under ``each``.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Scale:
     seconds: float
     seeds: int
     needs: tuple[str, ...] = ()
+    as_printed: tuple[str, ...] = ()
+    exact: bool = False
     tables: tuple[Mapping[str, Any], ...]
 
     def cells(self, seeds: int | None = None) -> list[Cell]:
@@ -132,6 +135,24 @@ class Study:
     def source(self) -> str:
         """In names of files: the study whose settings and rows it takes."""
         return (self.rows_of or self.name).replace("/", "-")
+
+
+MANY = 3
+"""Seeds from which a result is no accident of one of them."""
+
+
+def strength(scale: Scale, seeds: int) -> str:
+    """How much a verdict at this scale says of the paper: strong, medium or weak.
+
+    strong: the paper's data and size, three seeds or more (one where nothing is drawn). medium: its data in another size with
+    as many seeds, or its data and size with fewer. weak: all else.
+
+    >>> scale = Scale(name="data", about="", seconds=1, seeds=3, as_printed=("data",), tables=())
+    >>> strength(scale, 3), strength(scale, 2)
+    ('medium', 'weak')
+    """
+    same = {of: of in scale.as_printed for of in ("data", "size")}
+    return ("weak", "weak", "medium", "strong")[same["data"] * (1 + same["size"] + (scale.exact or seeds >= MANY))]
 
 
 def verdict(claims: Sequence[Claim]) -> str:

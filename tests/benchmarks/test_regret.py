@@ -243,6 +243,11 @@ def test_tables_of_documents_are_of_those_who_answer(measured: Callable[..., Non
     assert "| `swaps-4`, many, 30% answer | **0.250** |" in regret_tables.regret("accuracies", "three-in-ten")
     assert "| `swaps-4`, many | 0.750 | 0.562 | **1.000** | 0.688 |" in regret_tables.regret("accuracies", "all", "many")
     assert "Not measured yet" in regret_tables.regret("accuracies", "all", "few")
+    assert "Not measured yet" in regret_tables.regret("accuracies", "all", "files")
+    measured(*ROWS, row("fedavg", 0, [0.375], kind="writers"))
+    assert "writers" not in regret_tables.regret("accuracies", "all")
+    assert "| `writers`, many | **0.375** |" in regret_tables.regret("accuracies", "all", "files")
+    measured(*ROWS)
     assert "0.0625 ± 0.0625" in regret_tables.regret("judged", "all")
     assert "| `swaps-4`, many | all: 1, one model (fedavg): 1 | none: 1, one model: 1 |" in regret_tables.choices()
     with pytest.raises(KeyError):

@@ -127,10 +127,12 @@ def test_mixing_holds_where_clusters_are_better_and_fedavg_is_worst_but_precise(
         mixed("no clusters, λ = 0.5", 0.80, WILD, 0.85, cluster=False, mixing=0.5),
         mixed("ACFL, λ = 0", 0.86, CALM, 0.86, mixing=0.0),
         mixed("ACFL, λ = 0.5", 0.88, CALM, 0.88, mixing=0.5),
+        mixed("pre-trained, λ = 0", 0.79, CALM, 0.99, mixing=0.0, threshold=-1.0),
+        mixed("pre-trained, λ = 0.5", 0.83, CALM, 0.99, mixing=0.5, threshold=-1.0),
         mixed("on updates", 0.10, CALM, 0.99, mixing=0.5, similarity="updates"),  # none of the paper's
     ]
-    assert holds("acfl/two-tasks", rows) == [True] * 6  # +12 points on average
-    assert holds("acfl/three-tasks", rows) == [True] * 5
+    assert holds("acfl/two-tasks", rows) == [True] * 7  # +12 points on average, and 6
+    assert holds("acfl/three-tasks", rows) == [True] * 6
 
 
 def test_mixing_does_not_hold_where_clusters_do_not_help() -> None:
@@ -139,6 +141,8 @@ def test_mixing_does_not_hold_where_clusters_do_not_help() -> None:
         mixed("no clusters, λ = 0.5", 0.80, CALM, 0.85, cluster=False, mixing=0.5),
         mixed("ACFL, λ = 0", 0.90, WILD, 0.86, mixing=0.0),
         mixed("ACFL, λ = 0.5", 0.86, WILD, 0.88, mixing=0.5),
+        mixed("pre-trained, λ = 0", 0.86, CALM, 0.8, mixing=0.0, threshold=-1.0),
+        mixed("pre-trained, λ = 0.5", 0.82, CALM, 0.8, mixing=0.5, threshold=-1.0),
     ]
-    assert holds("acfl/two-tasks", rows) == [False] * 6  # +5.5 points, less than half of 12
-    assert holds("acfl/three-tasks", rows) == [True, False, False, False, False]  # and half of 11
+    assert holds("acfl/two-tasks", rows) == [False] * 7  # +5.5 points, less than half of 12, and +4
+    assert holds("acfl/three-tasks", rows) == [True, False, False, False, False, False]  # 5.5 is half of 11
