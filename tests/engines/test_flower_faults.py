@@ -23,7 +23,7 @@ from flwr.app import Message
 import coterie
 from coterie.core import Round, Training
 from coterie.engines.flower import MethodStrategy, client_app
-from coterie.methods import CFL, FedAvg, FedPer
+from coterie.methods import CFL, FedAvg, FedPer, SplitHalfSums
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from federation import ROOT, Federation, accuracies, federation, rounds_of, until
@@ -255,12 +255,35 @@ app = client_app(model=net, data=load, mods=[watching, boundary_mod(Boundary(mas
 '''
 
 
-@pytest.mark.parametrize("watched", [3], indirect=True)
-def test_a_masked_sum_survives_a_node_killed_between_masking_and_unmasking(watched: Watched, example: ModuleType) -> None:
+def masked(watched: Watched, more: str = "") -> None:
+    """Put the app of a federation behind masks; ``more``: of its config."""
     there = watched.folder / "app"
     (there / "digits_app" / "client_app.py").write_text(MASKING)
     with (there / "pyproject.toml").open("a") as config:
-        config.write("\n[tool.flwr.app.config.boundary]\nmasks = true\n")
+        config.write(f"\n[tool.flwr.app.config.boundary]\nmasks = true\n{more}")
+
+
+@pytest.mark.parametrize("watched", [3], indirect=True)
+def test_a_probe_by_masked_sums_over_nodes_is_that_of_one_process(watched: Watched, example: ModuleType) -> None:
+    how = {"smallest": 1, "sketch": 8}  # three clients are probed, and are too few to be divided behind masks
+    table = "".join(f"{name} = {value}\n" for name, value in how.items())
+    masked(watched, f"\n[tool.flwr.app.config.split-half-sums]\n{table}")
+    for i in range(3):
+        watched.faulty(i)
+    watched.begin("run", method="split-half-sums", nodes=3, rounds=2, timeout=60.0)
+    watched.await_end("run")
+    done = expected(example, SplitHalfSums(**how), 3, 2, {})
+    (*_, last) = rounds_of(watched.out)
+    assert last["answered"] == 3
+    (note,), (other,) = last["notes"], done.notes
+    assert note["kind"] == other.kind
+    assert note["numbers"] == pytest.approx(dict(other.numbers), rel=1e-2)
+    assert_models(watched, example, done)
+
+
+@pytest.mark.parametrize("watched", [3], indirect=True)
+def test_a_masked_sum_survives_a_node_killed_between_masking_and_unmasking(watched: Watched, example: ModuleType) -> None:
+    masked(watched)
     for i in range(3):
         watched.faulty(i, **({"unmask_1": "waits"} if i == 2 else {}))
     watched.begin("run", method="fedavg", nodes=3, rounds=1, timeout=60.0)
@@ -270,10 +293,14 @@ def test_a_masked_sum_survives_a_node_killed_between_masking_and_unmasking(watch
     lines = rounds_of(watched.out)
     assert [(line["round"], line["asked"], line["answered"]) for line in lines] == [(1, 3, 3)]
     assert accuracies(lines[-1]) == []  # no test score of a single client is sent
+    assert_models(watched, example, expected(example, FedAvg(), 3, 1, {}))
+
+
+def assert_models(watched: Watched, example: ModuleType, done: Round) -> None:
+    """The models that the run has written are those of a round in this process."""
     coterie.save(watched.out, watched.folder / "models")
-    (file,) = (watched.folder / "models").glob("*.safetensors")
     with seeded(0):
         layout = Layout(example.net())
-    row = layout.row(safetensors.torch.load_file(file))
-    done = expected(example, FedAvg(), 3, 1, {})
-    torch.testing.assert_close(row, done.assignment.models[0], rtol=1e-3, atol=1e-5)
+    files = sorted((watched.folder / "models").glob("*.safetensors"))
+    rows = torch.stack([layout.row(safetensors.torch.load_file(file)) for file in files])
+    torch.testing.assert_close(rows, done.assignment.models, rtol=1e-3, atol=1e-5)
