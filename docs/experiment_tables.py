@@ -16,6 +16,7 @@ from coterie.report.live import duration
 from papers import PAPERS, SCALES, STUDIES, Outcome, Rows, Study, outcome, scales
 from papers.drawing import draw
 from papers.running import complete_seeds
+from papers.study import Claim
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "studies"
@@ -73,7 +74,7 @@ def _at_scale(study: Study, name: str, said: Outcome | int) -> str:
     if not isinstance(said, Outcome):
         recorded = f"{said} of {len(scale.cells())} runs are recorded" if said else "Not run yet"
         return f"{head}{recorded}.\n"
-    claims = [(claim.what, claim.printed, claim.ours, WORDS[claim.holds], claim.rule) for claim in said.claims]
+    claims = [(claim.what, claim.printed, claim.ours, _agrees(claim), claim.rule) for claim in said.claims]
     parts = [table(("", "paper", "here", "agrees", "if"), claims)]
     if study.table:
         found = study.table(said.rows)
@@ -81,6 +82,10 @@ def _at_scale(study: Study, name: str, said: Outcome | int) -> str:
     parts.append(f"![{study.where}](figures/{study.stem}.{name}.png)\n")
     seeds = f"{said.seeds} seeds; ± is the 95 % interval of their mean" if said.seeds > 1 else "one seed"
     return head + "\n".join([f"**Verdict: {said.verdict}** ({seeds}).\n", *parts])
+
+
+def _agrees(claim: Claim) -> str:
+    return WORDS[claim.holds] if not claim.aside else f"{WORDS[claim.holds].strip('*')}, not counted: {claim.aside}"
 
 
 def figures() -> list[Path]:

@@ -57,6 +57,19 @@ def percent(rows: Sequence[Row], *path: str, digits: int = 1) -> str:
     return plus_minus(interval((100 * found(rows, *path)).tolist()), digits)
 
 
+def surely_less(one: np.ndarray, other: np.ndarray) -> bool | None:
+    """Whether numbers ``(seeds,)`` are less than others of the same seeds: the 95 % interval of their differences is below 0.
+
+    None if it contains 0, or if there is one seed: the rows cannot tell.
+
+    >>> surely_less(np.array([0.1, 0.2, 0.1]), np.array([0.5, 0.6, 0.6])), surely_less(np.array([0.1]), np.array([0.5]))
+    (True, None)
+    """
+    apart = interval((one - other).tolist())
+    low, high = apart["low"], apart["high"]
+    return None if low is None or high is None or low <= 0 <= high else high < 0
+
+
 def stays_above(points: Sequence[float], level: float = 0.0) -> int | None:
     """The position from which a curve is above ``level`` until its end; None where its end is not.
 

@@ -41,7 +41,8 @@ def result(said: Outcome) -> Together:
     for claim in said.claims:
         word, style = MARKS[claim.holds]
         said_of = (Text(text) for text in (claim.what, claim.printed, claim.ours))
-        claims.add_row(*said_of, Text(word, style=style), Text(claim.rule, style="dim"))
+        rule = f"{claim.rule}; not counted: {claim.aside}" if claim.aside else claim.rule
+        claims.add_row(*said_of, Text(word, style=style), Text(rule, style="dim"))
     seeds = f"{said.seeds} seeds, ± is the 95 % interval of their mean" if said.seeds > 1 else "one seed"
     verdict = Text(f"verdict at scale {said.scale.name}: {said.verdict} ({seeds})", style="bold")
     return Together(*parts, claims, Text(""), verdict)

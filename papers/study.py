@@ -83,7 +83,8 @@ class Claim:
     """One thing that a paper says of an experiment, and what came out here.
 
     what: it is about. printed: the paper's number, or its words. ours: the same, of the rows. rule: when the two agree, in
-    words. holds: whether they do; None where the rows cannot tell.
+    words. holds: whether they do; None where the rows cannot tell. aside: why it does not count in the verdict, such as a rule
+    that any run passes, or that was chosen after a look at the result, or a method that is not the paper's; empty if it does.
     """
 
     what: str
@@ -91,6 +92,7 @@ class Claim:
     ours: str
     rule: str
     holds: bool | None
+    aside: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,10 +162,10 @@ def verdict(claims: Sequence[Claim]) -> str:
 
     >>> claim = Claim(what="accuracy", printed="0.9", ours="0.8", rule="within 0.05", holds=True)
     >>> from dataclasses import replace
-    >>> verdict([claim, replace(claim, what="gap", holds=False)])
+    >>> verdict([claim, replace(claim, what="gap", holds=False), replace(claim, aside="any run passes")])
     'reproduced in part, 1 of 2: not gap'
     """
-    known = [claim for claim in claims if claim.holds is not None]
+    known = [claim for claim in claims if claim.holds is not None and not claim.aside]
     right = sum(bool(claim.holds) for claim in known)
     if not known:
         return "undecided"
