@@ -1,6 +1,7 @@
 # make demo: the bare `coterie run`.   make test: lint, types, quick tests.   make venv: only make and install.
 # make test-all: the slow tests as well: processes of Flower, a browser, every document, the papers' experiments.
-# make studies: the papers' experiments at the small scale, those that are not recorded; their pages and figures are made anew.
+# make studies: lists what is recorded of the papers' experiments and how long the rest takes, runs what is missing of the small
+#   scale, and makes their pages and figures anew.
 # make attack: attempts to break what docs/trust.md promises, with a seed and a budget of time (ATTACK_ARGS).
 # make docs: the documentation site, in build/docs.
 # make bench: speed beside a plain loop and Flower's simulation; the documents' tables of it are made anew.
@@ -38,7 +39,8 @@ bench: $(VENV)/.installed-bench
 	$(VENV)/bin/python docs/generate.py
 
 studies: $(VENV)/.installed-studies
-	$(VENV)/bin/python -m papers run all --scale small --out docs/results/studies $(STUDY_ARGS)
+	$(VENV)/bin/python -m papers list --out docs/results/studies
+	$(VENV)/bin/python -m papers run all --scale small --out docs/results/studies --jobs $(shell getconf _NPROCESSORS_ONLN) $(STUDY_ARGS)
 	$(VENV)/bin/python docs/generate.py --figures
 
 # An editable install: a change of the sources needs no new one, a change of pyproject.toml does.

@@ -4,4 +4,5 @@ import sys
 
 from papers.command import main
 
-sys.exit(main())
+if __name__ == "__main__":  # not in the processes of --jobs
+    sys.exit(main())

@@ -29,8 +29,8 @@ from papers.store import Rows
 from papers.study import Cell, Resources, Scale, Study, key
 
 LIST = """\
-List the experiments of the papers: figure or table, scales, approximate duration on two cores, and the data sets
-that are read from files."""
+List the experiments of the papers: figure or table, scales, approximate duration on two cores, the data sets that are
+read from files, how many runs are recorded, and how long the others take."""
 RUN = """\
 Run the part of a paper's experiment that is not recorded yet. Then print the paper's numbers beside ours, with the
 spread over seeds and a verdict, and draw the figure. After an interruption, the same command continues.
@@ -49,6 +49,8 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
         "list": commands.add_parser("list", help="list the experiments and their durations", description=LIST),
         "run": commands.add_parser("run", help="run an experiment and compare it with the paper's numbers", description=RUN),
     }
+    for command in own.values():
+        command.add_argument("--out", metavar="DIR", default="studies", help="folder of rows and figures (studies)")
     run = own["run"]
     run.add_argument(
         "names", metavar="NAME", nargs="+", help="see python -m papers list; all runs every experiment of the scale"
@@ -57,7 +59,8 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     run.add_argument("--data", metavar="DIR", help="folder of the data sets' files (COTERIE_DATA)")
     run.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1 (the scale's own number)")
     run.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
-    run.add_argument("--out", metavar="DIR", default="studies", help="folder of rows and figures (studies)")
+    run.add_argument("--jobs", metavar="J", type=whole, default=1, help="runs at a time, each with one core (1)")
+    run.add_argument("--part", metavar="I/N", default="1/1", help="every N-th run from the I-th, for N machines (1/1)")
     common(run)
     return top, own
 
@@ -69,15 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _call(argv: Sequence[str]) -> int:
     arguments = parse(argv, parser())
-    return listed() if arguments.command == "list" else run(arguments)
+    return listed(Path(arguments.out)) if arguments.command == "list" else run(arguments)
 
 
-def listed() -> int:
+def listed(out: Path) -> int:
     """``python -m papers list``."""
     console = terminal.console(sys.stdout)
     for paper, title in PAPERS.items():
         console.print(title, style="bold")
-        console.print(screen.listing(one for one in STUDIES.values() if one.paper == paper))
+        console.print(screen.listing((one for one in STUDIES.values() if one.paper == paper), out))
         console.print()
     return 0
 
@@ -88,8 +91,12 @@ LETTERS = 24
 
 def run(arguments: argparse.Namespace) -> int:
     """``python -m papers run``: every mistake is reported before the first study begins."""
-    chosen = list(_chosen(arguments))
+    chosen, part = list(_chosen(arguments)), _part(arguments.part)
     drawing.check_installed()
+    if arguments.jobs < 1:
+        raise UserError(f"--jobs must be at least 1, got {arguments.jobs}")
+    if arguments.jobs > 1 and (arguments.workers or 1) > 1:
+        raise UserError(f"--jobs {arguments.jobs} needs one process for each run, got --workers {arguments.workers}")
     on = Resources(
         data=data_folder(arguments.data), hardware=Hardware(workers=arguments.workers, device=arguments.device or "cpu")
     )
@@ -103,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows = Rows(out / f"{one.source}.{scale.name}.jsonl")
         tell(progress, f"{one.name}, {one.where}, at scale {scale.name}: {scale.about}")
         try:
-            _carry_out(one, scale, rows, on, arguments.seeds, progress, arguments.json)
+            _carry_out(one, scale, rows, on, arguments.seeds, arguments.jobs, part, progress, arguments.json)
         except KeyboardInterrupt:
             tell(progress, f"coterie: interrupted; completed runs are in {rows.path}; run the same command again to continue")
             return 130
@@ -111,14 +118,16 @@ def run(arguments: argparse.Namespace) -> int:
             tell(progress, f"coterie: {one.name}: {error}")
             return 1
         found = running.outcome(one, scale, rows, arguments.seeds)
-        assert found is not None
+        if found is None:  # of several parts
+            tell(progress, f"{one.name} has no verdict yet: the runs of other parts are not in {rows.path}")
+            continue
         files = drawing.draw(one, found.rows, out / f"{one.stem}.{scale.name}")
         said.append(screen.as_json(found))
         if not arguments.json:
             console.print(screen.result(found))
             tell(console, f"figure in {files[0]} and {files[1]}\nrecorded in {rows.path}\n")
     if arguments.json:
-        console.print(to_json(said if len(said) > 1 else said[0]), soft_wrap=True, markup=False)
+        console.print(to_json(said[0] if len(said) == 1 else said), soft_wrap=True, markup=False)
     return 0
 
 
@@ -140,15 +149,33 @@ def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[Study, Scale]]:
         yield one, find(one.name, one.source, arguments.scale)
 
 
-def _carry_out(study: Study, scale: Scale, rows: Rows, on: Resources, seeds: int | None, console: Console, quiet: bool) -> None:
+def _part(text: str) -> tuple[int, int]:
+    """The place from 0 of a part, and how many there are."""
+    place, slash, parts = text.partition("/")
+    if not (slash and place.isdecimal() and parts.isdecimal() and 1 <= int(place) <= int(parts)):
+        raise UserError(f"--part must be I/N with 1 <= I <= N, such as 1/4, got {text}")
+    return int(place) - 1, int(parts)
+
+
+def _carry_out(
+    study: Study,
+    scale: Scale,
+    rows: Rows,
+    on: Resources,
+    seeds: int | None,
+    jobs: int,
+    part: tuple[int, int],
+    console: Console,
+    quiet: bool,
+) -> None:
     """Run what is missing, with a line for each row."""
-    cells, began = scale.cells(seeds), time.perf_counter()
+    cells, began = scale.cells(seeds)[part[0] :: part[1]], time.perf_counter()
     done = len(rows.of(cells))
-    left = duration((len(cells) - done) / len(scale.cells()) * scale.seconds)
+    left = duration(running.seconds_left(scale, rows, cells))
     tell(console, f"{done} of {len(cells)} runs are recorded{f'; about {left}' if done < len(cells) else ''}")
     with Steps(console if watched(quiet) else None, study.name, len(cells), done) as steps:
         on = replace(on, progress=lambda last, rounds: steps.tell(_round(last, rounds)))
-        for row in running.carry_out(study, scale, rows, on, seeds):
+        for row in running.carry_out(study, scale, rows, on, seeds, jobs, part):
             done += 1
             shown = ", ".join(f"{name} {_shown(row['cell'][name])}" for name in varied(cells) if name in row["cell"])
             tell(

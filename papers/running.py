@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
+
+import torch
 
 from coterie.boundary import Boundary
 from coterie.core import Method, Plan, Position, Replies, Round
@@ -17,7 +22,7 @@ from coterie.engines.rounds import Clock, exchange
 from coterie.robust import AS_PUBLISHED
 from coterie.runs.experiment import make
 from papers.store import Rows
-from papers.study import Claim, Resources, Row, Scale, Study, key, strength, verdict
+from papers.study import Cell, Claim, Resources, Row, Scale, Study, key, strength, verdict
 
 
 @dataclass(frozen=True)
@@ -50,17 +55,58 @@ def check_data(scale: Scale, data: str | None) -> None:
             source.files(datasets.resolve(data, name))
 
 
-def carry_out(study: Study, scale: Scale, rows: Rows, resources: Resources, seeds: int | None = None) -> Iterator[Row]:
-    """Measure and record every cell that has no row yet; yields the rows as they are recorded."""
+def carry_out(
+    study: Study,
+    scale: Scale,
+    rows: Rows,
+    resources: Resources,
+    seeds: int | None = None,
+    jobs: int = 1,
+    part: tuple[int, int] = (0, 1),
+) -> Iterator[Row]:
+    """Measure and record the cells that have no row yet; yields the rows as they are recorded.
+
+    jobs: cells that are measured at a time, each in a process with one thread. part: (i, n) for every n-th cell from the i-th
+    on, for n machines whose files of rows are then put together.
+    """
     known = rows.known()
-    for cell in scale.cells(seeds):
-        if key(cell) in known:
-            continue
-        began = time.perf_counter()
-        found = study.measure(resources, **cell)
-        row = {"cell": cell, "found": found, "seconds": round(time.perf_counter() - began, 2)}
+    missing = [cell for cell in scale.cells(seeds)[part[0] :: part[1]] if key(cell) not in known]
+    for row in (
+        map(partial(measured, study.measure, resources), missing)
+        if jobs == 1
+        else _at_a_time(study.measure, resources, missing, jobs)
+    ):
         rows.append(row)
         yield row
+
+
+def seconds_left(scale: Scale, rows: Rows, cells: list[Cell]) -> float:
+    """About how long the cells without a row take, one after the other: as long as those with one, else as the scale says."""
+    known = rows.of(cells)
+    each = sum(row["seconds"] for row in known) / len(known) if known else scale.seconds / max(1, len(scale.cells()))
+    return each * (len(cells) - len(known))
+
+
+Measure = Callable[..., Mapping[str, Any]]
+
+
+def measured(measure: Measure, resources: Resources, cell: Cell) -> Row:
+    """The row of a cell."""
+    began = time.perf_counter()
+    found = measure(resources, **cell)
+    return {"cell": cell, "found": found, "seconds": round(time.perf_counter() - began, 2)}
+
+
+def _at_a_time(measure: Measure, resources: Resources, cells: Sequence[Cell], jobs: int) -> Iterator[Row]:
+    """The rows of cells, in the order in which they are measured."""
+    alone = replace(resources, hardware=replace(resources.hardware, workers=1), progress=None)
+    context = multiprocessing.get_context("spawn")  # a fork would copy the state of torch's threads
+    with ProcessPoolExecutor(min(jobs, max(1, len(cells))), context, torch.set_num_threads, (1,)) as pool:
+        try:
+            for done in as_completed([pool.submit(measured, measure, alone, cell) for cell in cells]):
+                yield done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def complete_seeds(scale: Scale, rows: Rows) -> int:

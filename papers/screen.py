@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Group as Together
 from rich.console import RenderableType
@@ -11,23 +12,32 @@ from rich.text import Text
 
 from coterie.report.live import duration
 from papers.reading import scales
-from papers.running import Outcome
-from papers.study import Study, Table
+from papers.running import Outcome, seconds_left
+from papers.store import Rows
+from papers.study import Scale, Study, Table
 
 MARKS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")}
 
 
-def listing(studies: Iterable[Study]) -> RichTable:
-    """One row per study: what it is, and how long it takes at which scale."""
+def listing(studies: Iterable[Study], folder: Path) -> RichTable:
+    """One row per study: what it is, how long it takes at which scale, and what is missing in ``folder``."""
     out = RichTable(box=None, pad_edge=False, header_style="bold")
-    for name in ("study", "what", "scale", "time", "data"):
+    for name in ("study", "what", "scale", "time", "data", "recorded"):
         out.add_column(name, no_wrap=name != "what", justify="right" if name == "time" else "left")
     for study in studies:
         head = (Text(study.name, style="bold"), f"{study.where}: {study.what}")
         for scale in scales(study.source).values():
-            out.add_row(*head, scale.name, duration(scale.seconds), ", ".join(scale.needs) or "none")
+            recorded = _recorded(scale, Rows(folder / f"{study.source}.{scale.name}.jsonl"))
+            out.add_row(*head, scale.name, duration(scale.seconds), ", ".join(scale.needs) or "none", recorded)
             head = (Text(""), "")
     return out
+
+
+def _recorded(scale: Scale, rows: Rows) -> str:
+    """How many runs are, and how long the others take if it is not the time of all."""
+    cells = scale.cells()
+    known, left = len(rows.of(cells)), seconds_left(scale, rows, cells)
+    return f"{known} of {len(cells)}" + (f", {duration(left)} left" if known and left else "")
 
 
 def result(said: Outcome) -> Together:

@@ -80,11 +80,31 @@ def test_a_study_is_run_shown_and_drawn(tiny: Path, capsys: pytest.CaptureFixtur
     assert said.endswith("8 of 8 runs are recorded\n")
 
 
+def rows_of(path: Path) -> dict[str, Any]:
+    return {json.dumps(row["cell"]): row["found"] for row in map(json.loads, path.read_text().splitlines())}
+
+
+@pytest.mark.slow
+def test_runs_at_a_time_and_in_parts_are_those_one_after_the_other(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "cfl/fig3"]) == 0
+    assert main(["run", "cfl/fig3", "--jobs", "2", "--out", "both"]) == 0
+    assert main(["run", "cfl/fig3", "--part", "2/3", "--out", "parts"]) == 0
+    said = capsys.readouterr().err
+    assert "0 of 3 runs are recorded" in said
+    assert "cfl/fig3 has no verdict yet: the runs of other parts are not in parts/cfl-fig3.small.jsonl" in said
+    assert main(["list", "--out", "parts"]) == 0
+    assert "3 of 8" in capsys.readouterr().out
+    one, both, part = (rows_of(tiny / folder / "cfl-fig3.small.jsonl") for folder in ("studies", "both", "parts"))
+    assert both == one
+    assert part.items() < one.items()
+    assert len(part) == 3
+
+
 def test_json_is_the_result_and_nothing_else(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "cfl/fig3", "--json", "--seeds", "1", "--out", "kept"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["study"], said["scale"], said["seeds"], len(said["rows"])) == ("cfl/fig3", "small", 1, 4)
-    assert {"what", "printed", "ours", "rule", "holds"} == set(said["claims"][0])
+    assert {"what", "printed", "ours", "rule", "holds", "aside"} == set(said["claims"][0])
     assert (tiny / "kept" / "cfl-fig3.small.jsonl").is_file()
 
 
@@ -117,6 +137,9 @@ def test_an_interrupted_study_goes_on(tiny: Path, capsys: pytest.CaptureFixture[
         ("cfl/fig3 --scale data", "mnist is read from files: give their folder with --data DIR or set COTERIE_DATA"),
         ("cfl/fig3 --scale data --data nowhere", "nowhere does not exist"),
         ("cfl/fig3 --seeds 0", "--seeds must be at least 1, got 0"),
+        ("cfl/fig3 --jobs 0", "--jobs must be at least 1, got 0"),
+        ("cfl/fig3 --jobs 2 --workers 2", "--jobs 2 needs one process for each run, got --workers 2"),
+        ("cfl/fig3 --part 3/2", "--part must be I/N with 1 <= I <= N, such as 1/4, got 3/2"),
         ("cfl/fig3 --workers 0", "--workers must be at least 1, got 0"),
         ("cfl/fig3 --device tpu", "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
         ("cfl/fig3 --out settings/cfl-fig3.toml", "--out must be a folder, and settings/cfl-fig3.toml is a file"),
