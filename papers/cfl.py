@@ -34,19 +34,15 @@ from papers.watched import GRADIENTS, UPDATES, Watched, cosines_of
 def grow_tree(
     on: Resources, *, scenario: Mapping[str, Any], training: Mapping[str, Any], rounds: int, seed: int
 ) -> dict[str, Any]:
-    """CFL's tree of groups, the true groups, and who of the newcomers is in the leaf of its own."""
+    """CFL's tree of groups, its leaves, the true groups, and who came later."""
     world = world_of(on, scenario, training, seed)
     founders = world.attendance.founders(world.clients)
     lines = [line(done) for done in rounds_of(CFL(), world, on, rounds, seed)]
-    groups, truth = lines[-1]["groups"], [list(group) for group in world.truth or ()]
-    home = {client: group for group in groups for client in group}
-    kin = {client: group for group in truth for client in group}
-    new = [client for client in sorted(world.clients) if client not in founders]
     return {
         "tree": branch(history(lines)),
-        "groups": groups,
-        "truth": truth,
-        "newcomers": {client: bool(set(home[client]) <= set(kin[client])) for client in new},
+        "groups": lines[-1]["groups"],
+        "truth": [list(group) for group in world.truth or ()],
+        "newcomers": [client for client in sorted(world.clients) if client not in founders],
         "accuracy": short(float(np.mean([entry["accuracy"] for entry in lines[-1]["clients"].values()]))),
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from papers.comparing import ONE_MODEL, labels, of, sent
-from papers.numbers import found, mean, spread
+from papers.numbers import found, mean, spread, surely_less
 from papers.study import Claim, Row, Table
 
 SOON = 5
@@ -15,6 +15,10 @@ SOON = 5
 
 CRITERIA, COMPLETE, MIXED_UP = "CFL, by criteria", "CFL, complete linkage", "CFL, ids mixed up"
 """Labels of what is compared beside CFL with split rounds."""
+
+SETTING_CHANGED = {("CIFAR-10", 140), ("chains", 50)}
+"""(problem, rounds) of runs whose setting was changed after a trial in which the groups were wrong. What right groups are
+enough for does not count there; what fails in spite of them does."""
 
 
 def by_schedule(rows: Sequence[Row]) -> list[Row]:
@@ -39,29 +43,36 @@ def before_and_after(row: Row, split: int) -> tuple[int, int]:
     return (before or [0])[-1], (after or [len(tested) - 1])[-1]
 
 
+def after_a_trial(rows: Sequence[Row]) -> str:
+    """Why what right groups are enough for does not count; empty if it does."""
+    cell = rows[0]["cell"]
+    changed = (cell["problem"], cell["rounds"]) in SETTING_CHANGED
+    return "the setting was changed after a failing trial" if changed else ""
+
+
 # -- figure 8 --------------------------------------------------------------------------------------------------------------
 
 
 def of_permutations(rows: Sequence[Row]) -> tuple[Claim, ...]:
     cfl, joint, first = by_schedule(rows), of(rows, ONE_MODEL), splits(rows)[0]
-    ratio = mean(cfl, "accuracy") / mean(joint, "accuracy")
     until = before_and_after(joint[0], first + 1)[0]
-    more = float(np.mean(found(joint, "scores")[:, -1] - found(joint, "scores")[:, until]))
+    before, after = (float(found(joint, "scores")[:, i].mean()) for i in (until, -1))
+    ratio = mean(cfl, "accuracy") / before
     at_once = float(np.mean([_best_gain(row, first) for row in cfl]))
     return (
         Claim(
             what="accuracy at the end, CFL beside FL",
             printed="close to 60 % beside 20 %: more than doubled",
-            ours=f"{spread(cfl, 'accuracy', digits=3)} beside {spread(joint, 'accuracy', digits=3)}: {ratio:.2f} times",
-            rule="at least twice",
+            ours=f"{spread(cfl, 'accuracy', digits=3)} beside {before:.3f} after round {first}: {ratio:.2f} times",
+            rule=f"at least twice FL's after round {first}",
             holds=ratio >= 2,
         ),
         Claim(
             what=f"FL after round {first}",
             printed="converged, stagnates at around 20 %",
-            ours=f"{more:+.3f} until the end",
-            rule="at most 0.05 more",
-            holds=more <= 0.05,
+            ours=f"{after - before:+.3f} until the end",
+            rule="at most 0.025 more or less",
+            holds=abs(after - before) <= 0.025,
         ),
         Claim(
             what="the first split, for the group that gains most",
@@ -70,10 +81,10 @@ def of_permutations(rows: Sequence[Row]) -> tuple[Claim, ...]:
             rule=f"at least +0.15 after {SOON} rounds",
             holds=at_once >= 0.15,
         ),
-        _right("the groups after three splits", "all incongruent clients separated", cfl),
+        _right("the groups after three splits", "all incongruent clients separated", cfl, after_a_trial(cfl)),
         *_cosines(cfl, first),
         *(
-            [_right("CFL by its criteria: groups", "– (the figures split in given rounds)", criteria)]
+            [_right("CFL by its criteria: groups", "– (the figures split in given rounds)", criteria, "no claim of the paper")]
             if (criteria := of(rows, CRITERIA))
             else []
         ),
@@ -87,7 +98,7 @@ def _best_gain(row: Row, split: int) -> float:
     return max(curve[after] - curve[before] for curve in row["found"]["by_group"])
 
 
-def _right(what: str, printed: str, rows: Sequence[Row]) -> Claim:
+def _right(what: str, printed: str, rows: Sequence[Row], aside: str) -> Claim:
     right = [row["found"]["ari"] == 1.0 for row in rows]
     return Claim(
         what=what,
@@ -95,6 +106,7 @@ def _right(what: str, printed: str, rows: Sequence[Row]) -> Claim:
         ours=f"exactly the true groups in {sum(right)} of {len(right)} runs, adjusted Rand {spread(rows, 'ari')}",
         rule="in all runs",
         holds=all(right),
+        aside=aside,
     )
 
 
@@ -102,7 +114,8 @@ def _cosines(rows: Sequence[Row], first: int) -> tuple[Claim, ...]:
     """What g(α) and the cosines within groups are before the first split and at the end."""
     early = [_last(leaf, "gap", first) for row in rows for leaf in row["found"]["leaves"][:1]]
     final = [leaf for row in rows for leaf in row["found"]["leaves"] if leaf["rounds"][-1] == row["found"]["tested"][-1]]
-    late, alike = [leaf["gap"][-1] for leaf in final], float(np.mean([leaf["mean"][-1] for leaf in final]))
+    late, alike = ([leaf[name][-1] for leaf in final] for name in ("gap", "mean"))
+    furthest = max(alike, key=abs)
     return (
         Claim(
             what="the separation gap before the first split",
@@ -117,13 +130,14 @@ def _cosines(rows: Sequence[Row], first: int) -> tuple[Claim, ...]:
             ours=f"{np.mean(late):.2f}, greatest {max(late):.2f}",
             rule="below zero in every group of every run",
             holds=max(late) < 0,
+            aside="true of all right groups",
         ),
         Claim(
             what="cosines within the groups at the end",
             printed="close to zero (workshop paper)",
-            ours=f"mean {alike:.2f}",
-            rule="their mean within 0.1 of zero",
-            holds=abs(alike) <= 0.1,
+            ours=f"mean {np.mean(alike):.2f}, of one group {furthest:.2f}",
+            rule="their mean within 0.1 of zero in every group of every run",
+            holds=abs(furthest) <= 0.1,
         ),
     )
 
@@ -136,13 +150,14 @@ def _last(leaf: dict[str, list[float]], name: str, until: int) -> float:
 
 def _ablation(rows: Sequence[Row], cfl: Sequence[Row], name: str) -> Claim:
     own = of(rows, name)
-    less = mean(cfl, "accuracy") - mean(own, "accuracy")
+    more = mean(own, "accuracy") - mean(cfl, "accuracy")
     return Claim(
         what=f"{name}: accuracy beside CFL's",
         printed="– (published code)",
-        ours=f"{spread(own, 'accuracy', digits=3)}, {-less:+.3f}; adjusted Rand {spread(own, 'ari')}",
-        rule="no better than CFL by 0.01 or more",
-        holds=less > -0.01,
+        ours=f"{spread(own, 'accuracy', digits=3)}, {more:+.3f}; adjusted Rand {spread(own, 'ari')}",
+        rule="less than CFL's: the 95 % interval of the differences is below zero",
+        holds=surely_less(found(own, "accuracy"), found(cfl, "accuracy")),
+        aside="no claim of the paper",
     )
 
 
@@ -155,7 +170,9 @@ def of_words(rows: Sequence[Row]) -> tuple[Claim, ...]:
     until = before_and_after(joint[0], marks[0] + 1)[0]
     stalls = float(np.mean(found(joint, "scores")[:, -1] / found(joint, "scores")[:, until]))
     worst = float(np.mean([max(row["found"]["clients"]) for row in cfl]))
-    falls = [np.mean([_fall(row, split) for row in cfl]) for split in marks]
+    unserved = worst / mean(joint, "perplexity")
+    falls = [tuple(float(np.mean([_fall(row, split) for row in own])) for own in (cfl, joint)) for split in marks]
+    aside = after_a_trial(cfl)
     return (
         Claim(
             what="perplexity at the end, CFL beside FL",
@@ -163,29 +180,31 @@ def of_words(rows: Sequence[Row]) -> tuple[Claim, ...]:
             ours=f"{spread(cfl, 'perplexity', digits=1)} beside {spread(joint, 'perplexity', digits=1)}: {ratio:.2f} of it",
             rule="at most 0.9 of it",
             holds=ratio <= 0.9,
+            aside=aside,
         ),
         Claim(
             what=f"FL after round {marks[0]}",
             printed="stationary: 43, and 42 at the end",
             ours=f"{stalls:.2f} of it at the end",
-            rule="0.9 of it or more",
-            holds=stalls >= 0.9,
+            rule="0.95 to 1.05 of it",
+            holds=0.95 <= stalls <= 1.05,
         ),
         Claim(
             what="perplexity of CFL at each split",
             printed="falls (figure)",
-            ours=", ".join(f"{fall:+.1%}" for fall in falls),
-            rule=f"lower {SOON} rounds later, all three times",
-            holds=all(fall < 0 for fall in falls),
+            ours="; ".join(f"{fall:+.1%} beside {joint_fall:+.1%} of FL" for fall, joint_fall in falls),
+            rule=f"falls, and by more than FL's in the same {SOON} rounds, all three times",
+            holds=all(fall < min(joint_fall, 0) for fall, joint_fall in falls),
+            aside=aside,
         ),
         Claim(
             what="the client that CFL serves worst",
             printed="all clients below 36, FL 42 on average",
-            ours=f"{worst:.1f} beside FL's mean of {mean(joint, 'perplexity'):.1f}",
-            rule="below FL's mean",
-            holds=worst < mean(joint, "perplexity"),
+            ours=f"{worst:.1f} beside FL's mean of {mean(joint, 'perplexity'):.1f}: {unserved:.2f} of it",
+            rule="at most 0.9 of it",
+            holds=unserved <= 0.9,
         ),
-        _right("the groups after three splits", "the four true clusters", cfl),
+        _right("the groups after three splits", "the four true clusters", cfl, aside),
     )
 
 

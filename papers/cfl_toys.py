@@ -74,19 +74,6 @@ def lines(assignment: Assignment) -> list[list[float]]:
 
 def toy_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     claims = []
-    for toy, model in itertools.product(CENTRES, ("linear", "mlp")):
-        own, fits = picked(rows, toy=toy, model=model), (toy, model) == ("xor", "mlp")
-        rule = "accuracy of FedAvg at least 0.95" if fits else "accuracy of FedAvg at most 0.8"
-        got = mean(own, "fedavg", "accuracy")
-        claims.append(
-            Claim(
-                what=f"{toy}, {model}: one model for all",
-                printed="a model that is complex enough fits" if fits else "no single model fits",
-                ours=spread(own, "fedavg", "accuracy"),
-                rule=rule,
-                holds=got >= 0.95 if fits else got <= 0.8,
-            )
-        )
     for toy in CENTRES:
         own = picked(rows, toy=toy, model="linear")
         right = [row["found"]["cfl"]["ari"] == 1.0 for row in own]
@@ -98,6 +85,20 @@ def toy_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
                 ours=f"{within}; CFL finds both clusters in {sum(right)} of {len(right)}",
                 rule="accuracy of CFL at least 0.95, and its groups are the clusters in every seed",
                 holds=mean(own, "cfl", "accuracy") >= 0.95 and all(right),
+            )
+        )
+    for toy, model in itertools.product(CENTRES, ("linear", "mlp")):
+        own, fits = picked(rows, toy=toy, model=model), (toy, model) == ("xor", "mlp")
+        rule = "accuracy of FedAvg at least 0.95" if fits else "accuracy of FedAvg at most 0.8"
+        got = mean(own, "fedavg", "accuracy")
+        claims.append(
+            Claim(
+                what=f"{toy}, {model}: one model for all",
+                printed="a model that is complex enough fits" if fits else "no single model fits",
+                ours=spread(own, "fedavg", "accuracy"),
+                rule=rule,
+                holds=got >= 0.95 if fits else got <= 0.8,
+                aside="" if fits else "any run passes",
             )
         )
     return tuple(claims)
