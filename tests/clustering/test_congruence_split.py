@@ -1,8 +1,11 @@
 """Cuts, recursion, contrasts and newcomers, against brute force on small cases and known groups on larger ones."""
 
+import dataclasses
+
 import numpy as np
 import pytest
-from hypothesis import given
+import scipy
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -10,8 +13,10 @@ from coterie.clustering import (
     congruence,
     congruent_groups,
     contrast,
+    geometry,
     gram,
     halves_gram,
+    member_contrasts,
     newcomer_contrasts,
     same_partition,
     signal_cut,
@@ -201,3 +206,40 @@ def test_wrong_input_gets_one_sentence(call, said):
     with pytest.raises(ValueError, match=said) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+# -- many clients ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 8), st.sampled_from([0.0, 1.0]))
+def test_members_contrasts_are_those_of_each_alone(seed: int, n: int, apart: float) -> None:
+    rng = np.random.default_rng(seed)
+    signal = apart * rng.normal(size=(n + 2, 6))
+    products = halves_gram(*(signal + rng.normal(size=(2, n + 2, 6))))
+    group = sorted(rng.permutation(n + 2)[:n].tolist())
+    for i, found in zip(group, member_contrasts(products, group), strict=True):
+        one = contrast(products, [i], [j for j in group if j != i])
+        assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(one), rel=1e-6, abs=1e-9)
+
+
+def test_many_clients_are_cut_by_iteration_as_by_all_eigenvectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    for apart in (0.0, 0.3):
+        signal = apart * np.repeat(rng.normal(size=(4, 300)), 75, axis=0)
+        products = halves_gram(*(signal + rng.normal(size=(2, 300, 300))))
+        fast = congruence(products), signal_cut(signal_gram(products))
+        with monkeypatch.context() as patch:
+            patch.setattr(geometry, "LARGE", 1000)
+            slow = congruence(products), signal_cut(signal_gram(products))
+        assert dataclasses.astuple(fast[0]) == pytest.approx(dataclasses.astuple(slow[0]), rel=1e-6)
+        assert fast[1] == slow[1]
+
+
+def test_a_vector_that_iteration_does_not_find_is_computed_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise scipy.sparse.linalg.ArpackNoConvergence("", np.empty(0), np.empty((0, 0)))
+
+    square = np.diag(np.r_[np.zeros(geometry.LARGE), 1.0])
+    monkeypatch.setattr(scipy.sparse.linalg, "eigsh", lost)
+    assert abs(geometry.leading_vector(square)[-1]) == 1

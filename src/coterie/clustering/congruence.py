@@ -35,7 +35,8 @@ import numpy as np
 import scipy
 
 from coterie.clustering import _checks
-from coterie.clustering.halves import ROUNDING, Halves, centred, clients_of, direction_test, halves, odd_one_out_test, signals
+from coterie.clustering.geometry import leading_vector
+from coterie.clustering.halves import ROUNDING, Halves, centred, clients_of, half_tests, halves, signals
 
 FEW = 8
 """With fewer clients, the tests of one half by the other have too few degrees of freedom to be useful."""
@@ -144,7 +145,7 @@ def congruence_of(h: Halves, dimension: float | None = None) -> Congruence:
     if n == 1:
         return Congruence(1, 0.0, 0.0, _inverse(noise.share), noise.df, 1.0, None, None, 1.0)
     spread = excess(h, np.eye(n) - 1 / n, noise, _levels(h))
-    others = (direction_test(h, noise.share), odd_one_out_test(h, noise.share)) if n >= FEW else ()
+    others = half_tests(h, noise.share) if n >= FEW else ()
     ps = [spread.p, *others]
     p = min(1.0, len(ps) * min(ps))
     direction, odd = others or (None, None)
@@ -170,12 +171,14 @@ def noise_of(h: Halves, dimension: float | None = None) -> Noise:
     level, n = np.diagonal(h.noise), len(h.noise)
     apart = np.diagonal(centred(h.mean))
     tiny = ROUNDING * max(float(np.diagonal(h.mean).max()), np.finfo(float).tiny)
-    seen = np.outer(apart > tiny, level > tiny)
-    if not seen.any():
+    one, two = apart > tiny, level > tiny
+    if not (one.any() and two.any()):
         return Noise(known, math.inf)
     product = (h.mixed - h.mixed.mean(axis=0)) ** 2
-    norms = np.outer(apart, level)
-    share = max(float((product[seen] / norms[seen]).mean()), float(product[seen].sum() / norms[seen].sum()))
+    by_norms = np.where(one, 1 / np.where(one, apart, 1), 0) @ product @ np.where(two, 1 / np.where(two, level, 1), 0)
+    share = max(
+        float(by_norms) / float(one.sum() * two.sum()), float(one @ product @ two) / float(apart[one].sum() * level[two].sum())
+    )
     covariance = centred(np.diag(level))
     scale = np.sqrt(np.diagonal(covariance))
     scale = np.where(scale > 0, scale, 1.0)
@@ -210,16 +213,31 @@ def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | Non
     Returns:
         The result of the test.
     """
-    observed, expected = float((weights * h.mean).sum()), float(np.diagonal(weights) @ np.diagonal(h.noise))
-    nothing = ROUNDING * len(h.noise) * float(np.abs(np.diagonal(weights)).max()) * float(np.diagonal(h.mean).max())
+    own, each = np.diagonal(weights), np.diagonal(h.noise) if level is None else level
+    observed, expected = float((weights * h.mean).sum()), float(own @ np.diagonal(h.noise))
+    squares = float(own**2 @ each**2)
+    pairs = float(each @ weights**2 @ each) - squares
+    return _judged(h, observed, expected, squares, pairs, float(np.abs(own).max()), noise, level)
+
+
+def _judged(
+    h: Halves,
+    observed: float,
+    expected: float,
+    squares: float,
+    pairs: float,
+    greatest: float,
+    noise: Noise,
+    level: np.ndarray | None = None,
+) -> Excess:
+    """Compute :func:`excess` from its sums: X, Y, ``Σ_i W_ii² l_i²``, the same over pairs ``i ≠ j``, and the largest weight."""
+    nothing = ROUNDING * len(h.noise) * greatest * float(np.diagonal(h.mean).max())
     share = max(noise.share, LEAST)
     bias = 1 + (2 if level is None else 1) * share
     level = np.diagonal(h.noise) if level is None else level
-    squares = float((level**2).mean())
-    shrink = max(1 / bias, float(level.mean()) ** 2 / squares) if squares > 0 else 1.0
-    own = shrink * float(np.diagonal(weights) ** 2 @ level**2)
-    pairs = float(level @ (weights**2 - np.diag(np.diagonal(weights) ** 2)) @ level)
-    return compared(observed, expected, own, pairs, Noise(share, noise.df), nothing)
+    mean = float((level**2).mean())
+    shrink = max(1 / bias, float(level.mean()) ** 2 / mean) if mean > 0 else 1.0
+    return compared(observed, expected, shrink * squares, pairs, Noise(share, noise.df), nothing)
 
 
 def compared(observed: float, expected: float, own: float, pairs: float, noise: Noise, nothing: float) -> Excess:
@@ -404,7 +422,7 @@ def _cut(signal: np.ndarray) -> tuple[Group, Group]:
     if largest <= SAME**2 * float(np.abs(signal).max()):
         raise ValueError("signal cannot be split: all clients are equal")
     # Moved below all other eigenvalues, the constant vector is never the leading one.
-    vector = np.linalg.eigh(square / largest - 2.0)[1][:, -1]
+    vector = leading_vector(square / largest - 2.0)
     vector = vector * np.sign(vector[np.abs(vector).argmax()])
     order = np.argsort(vector, kind="stable")
     ranked = vector[order]
@@ -509,6 +527,50 @@ def _contrast(h: Halves, weights: np.ndarray, dimension: float | None) -> Contra
     share = max(noise.share, float(along.sum()) / norms) if norms > 0 else noise.share
     found = excess(h, np.outer(weights, weights), Noise(min(share, 1.0), noise.df))
     return Contrast(found.value, max(found.sd, 2 * math.sqrt(weights**2 @ along)), found.z, noise.df, found.p)
+
+
+def member_contrasts(gram: Any, group: Iterable[int], dimension: float | None = None) -> tuple[Contrast, ...]:
+    """Compute the :func:`contrast` of each member of a group with the others, in time proportional to the matrix.
+
+    Args:
+        gram: Shape ``(2n, 2n)``, of halves, all trained from the same model.
+        group: Positions of two members or more.
+        dimension: As in :func:`~coterie.clustering.congruence`.
+
+    Returns:
+        One contrast for each member, in the order of their positions.
+
+    Raises:
+        ValueError: As in :func:`contrast`, or there is one member.
+
+    Example:
+        >>> from coterie.clustering import halves_gram
+        >>> a = np.array([[1.0, 0.0], [3.0, 0.0], [3.0, 0.0]])
+        >>> [found.distance for found in member_contrasts(halves_gram(a, a), [0, 1, 2])]
+        [4.0, 1.0, 1.0]
+    """
+    square = clients_of(gram)
+    at = _checks.position_list(group, len(square) // 2, "group")
+    n = len(at)
+    if n < 2:
+        raise ValueError("group must have at least 2 members, got 1")
+    h = halves(square, at)
+    noise, level, mixed = noise_of(h, dimension), np.diagonal(h.noise), h.mixed.sum(axis=0)
+    rows, total, trace, squares = h.mean.sum(axis=1), float(h.mean.sum()), float(level.sum()), float((level**2).sum())
+    found = []
+    for i in range(n):  # w = (1 + b) e_i - b 1, so that w_i is 1 and the others are -b
+        b = 1 / (n - 1)
+        one, rest = level[i], trace - level[i]
+        along = ((1 + b) * h.mixed[i] - b * mixed) ** 2
+        observed = float((1 + b) ** 2 * h.mean[i, i] - 2 * b * (1 + b) * rows[i] + b**2 * total)
+        own = one**2 + b**4 * (squares - one**2)
+        sums = observed, float(one + b**2 * rest), float(own), float((one + b**2 * rest) ** 2 - own)
+        weighted = float(along[i] + b**2 * (along.sum() - along[i]))
+        norms = observed * trace
+        share = max(noise.share, float(along.sum()) / norms) if norms > 0 else noise.share
+        judged = _judged(h, *sums, 1.0, Noise(min(share, 1.0), noise.df))
+        found.append(Contrast(judged.value, max(judged.sd, 2 * math.sqrt(weighted)), judged.z, noise.df, judged.p))
+    return tuple(found)
 
 
 def newcomer_contrasts(

@@ -25,7 +25,7 @@ import torch
 
 from coterie.clustering import _checks
 from coterie.clustering.columns import Columns
-from coterie.clustering.geometry import gram_of_rows
+from coterie.clustering.geometry import gram_of_rows, leading_vector
 
 ROUNDING = 1e-12
 """Squared norms below this, relative to those of the updates, are rounding errors of float64."""
@@ -268,6 +268,12 @@ class _Scaled(NamedTuple):
     alone: np.ndarray
 
 
+def half_tests(h: Halves, share: float) -> tuple[float, float]:
+    """Compute :func:`direction_test` and :func:`odd_one_out_test`, from the same scaled halves."""
+    scaled = _scaled(h, share)
+    return _direction(scaled), _odd_one_out(scaled)
+
+
 def direction_test(h: Halves, share: float) -> float:
     """Test that all signals are equal, against two groups that differ, or any one direction in which clients differ.
 
@@ -281,7 +287,11 @@ def direction_test(h: Halves, share: float) -> float:
     Returns:
         The p-value; 1 for fewer than three clients.
     """
-    if (scaled := _scaled(h, share)) is None:
+    return _direction(_scaled(h, share))
+
+
+def _direction(scaled: _Scaled | None) -> float:
+    if scaled is None:
         return 1.0
     found = _slope(scaled.first, scaled.cross), _slope(scaled.second, scaled.cross.T)
     return min(1.0, 2 * min(found))
@@ -289,7 +299,7 @@ def direction_test(h: Halves, share: float) -> float:
 
 def _slope(chosen_by: np.ndarray, cross: np.ndarray) -> float:
     """p-value of the slope of y on u; ``cross`` has the rows of the half that chose u."""
-    u = np.linalg.eigh(chosen_by)[1][:, -1]
+    u = leading_vector(chosen_by)
     y = u @ cross
     slope = u @ y
     return float(_p_value(slope, y @ y - slope**2, len(y) - 2))
@@ -309,9 +319,13 @@ def odd_one_out_test(h: Halves, share: float) -> float:
     Returns:
         The p-value, the smallest of n p-values times n; 1 for fewer than three clients.
     """
-    if (scaled := _scaled(h, share)) is None:
+    return _odd_one_out(_scaled(h, share))
+
+
+def _odd_one_out(scaled: _Scaled | None) -> float:
+    if scaled is None:
         return 1.0
-    n, square = len(h.mean), scaled.cross**2
+    n, square = len(scaled.cross), scaled.cross**2
     slope = np.diagonal(scaled.cross) / np.sqrt(scaled.alone)
     rest = np.maximum(square.sum(axis=0), square.sum(axis=1)) - slope**2
     return min(1.0, n * float(_p_value(slope, 2 * rest, 2 * (n - 2)).min()))
@@ -339,14 +353,18 @@ def _scaled(h: Halves, share: float) -> _Scaled | None:
         return None
     scale = np.maximum(apart / apart.max(), ROUNDING) ** (-_unequal(level, share) / 2)
     unit = scale / np.linalg.norm(scale)
-    project = np.eye(n) - np.outer(unit, unit)
 
     def centred(products: np.ndarray) -> np.ndarray:
-        out: np.ndarray = project @ (np.outer(scale, scale) * products) @ project
+        """``P (s sᵀ * products) P`` with ``P = I - u uᵀ`` of the unit vector u of the scales s."""
+        out: np.ndarray = products * scale
+        out *= scale[:, None]
+        left, right = unit @ out, out @ unit
+        out -= np.outer(unit, left - float(unit @ right) * unit)
+        out -= np.outer(right, unit)
         return out
 
     both = h.mixed + h.mixed.T
-    alone = np.maximum(np.diagonal(project), ROUNDING)
+    alone = np.maximum(1 - unit**2, ROUNDING)
     return _Scaled(centred(whole + both), centred(whole - both), centred(h.mean - h.noise - h.mixed + h.mixed.T), alone)
 
 

@@ -31,7 +31,17 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from coterie.clustering import congruence, congruent_groups, contrast, gram, repeated_p, signal_cosine, signal_cut, signal_gram
+from coterie.clustering import (
+    congruence,
+    congruent_groups,
+    contrast,
+    gram,
+    member_contrasts,
+    repeated_p,
+    signal_cosine,
+    signal_cut,
+    signal_gram,
+)
 from coterie.clustering.congruence import Congruence, Contrast, Excess, Noise, excess, noise_of
 from coterie.clustering.halves import Halves, halves
 from coterie.core import (
@@ -645,15 +655,27 @@ def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int], alone
     A client's own share in these means is left out, so that its noise does not keep it on its side. But where all clients
     differ from each other, every client is then nearer to the other side. With ``alone`` the client's share is included.
     """
-    out = np.zeros(len(signal))
-    for i in range(len(signal)):
-        away = []
-        for side in (left, right):
-            rest = [j for j in side if alone or j != i]
-            # A side with only this client is empty without it: distance zero.
-            away.append(signal[np.ix_(rest, rest)].mean() - 2 * signal[i, rest].mean() if rest else -signal[i, i])
-        out[i] = 1 if away[0] < away[1] else -1
-    return out
+    away = np.nan_to_num(_from_means(signal, (left, right), alone))  # a side with only this client: distance zero
+    return np.where(away[0] < away[1], 1, -1)
+
+
+def _from_means(signal: np.ndarray, sides: Iterable[Sequence[int]], own: bool) -> np.ndarray:
+    """Squared distances ``(sides, n)`` of n clients from the mean of each side, with or without their ``own`` share in it.
+
+    NaN where a side has no client.
+    """
+    square, found = np.diagonal(signal), []
+    for side in sides:
+        at = list(side)
+        inside = np.zeros(len(signal), dtype=bool)
+        if not own:
+            inside[at] = True
+        rows, total = signal[:, at].sum(axis=1), float(signal[np.ix_(at, at)].sum())
+        count = len(at) - inside
+        row, whole = np.where(inside, rows - square, rows), np.where(inside, total - 2 * rows + square, total)
+        many = np.where(count > 0, count, 1)
+        found.append(np.where(count > 0, square - 2 * row / many + whole / many**2, np.nan))
+    return np.array(found)
 
 
 def with_cosines(note: Note, clients: tuple[Client, ...], products: np.ndarray) -> Note:
@@ -680,21 +702,14 @@ def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) ->
     Returns:
         ``distance to part j`` -> client -> its squared distance from part j; no value where the client is alone in the part.
     """
-    signal, place = signal_gram(products), {client: i for i, client in enumerate(clients)}
-    own = np.diagonal(signal)
-    found: dict[str, dict[Client, float]] = {}
-    for j, part in enumerate(parts):
-        at = [place[client] for client in part if client in place]
-        inside = np.zeros(len(clients), dtype=bool)
-        inside[at] = True
-        rows, total = signal[:, at].sum(axis=1), float(signal[np.ix_(at, at)].sum())
-        count = len(at) - inside
-        rest = np.where(inside, rows - own, rows), np.where(inside, total - 2 * rows + own, total)
-        known = count > 0
-        many = np.where(known, count, 1)
-        apart = own - 2 * rest[0] / many + rest[1] / many**2
-        found[f"distance to part {j}"] = {client: float(apart[i]) for i, client in enumerate(clients) if known[i]}
-    return found
+    place = {client: i for i, client in enumerate(clients)}
+    at = [[place[client] for client in part if client in place] for part in parts]
+    return {
+        f"distance to part {j}": {
+            client: float(apart) for client, apart in zip(clients, row, strict=True) if not np.isnan(apart)
+        }
+        for j, row in enumerate(_from_means(signal_gram(products), at, own=False))
+    }
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -789,11 +804,8 @@ def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[L
     there = {leaf.node: _heard(leaf, seen) for leaf in leaves}
     goes: dict[Client, int] = {}
     for leaf in leaves:
-        for i in there[leaf.node]:
-            rest = [j for j in there[leaf.node] if j != i]
-            if not rest:
-                continue
-            own = contrast(matrix, [i], rest)
+        members = there[leaf.node]
+        for i, own in zip(members, member_contrasts(matrix, members) if len(members) > 1 else (), strict=False):
             if not own.p < level / len(seen.clients):
                 continue
             others = {node: contrast(matrix, [i], at) for node, at in there.items() if node != leaf.node and at}
