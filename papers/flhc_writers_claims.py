@@ -3,77 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from papers.flhc_claims import last, order
-from papers.flhc_printed import TABLE_3, TABLE_6
-from papers.numbers import mean, picked, values
+from papers.flhc_claims import HALF, last, least, like_fl, order, over
+from papers.flhc_printed import END_3, TABLE_6
+from papers.numbers import found, mean, picked, values
 from papers.study import Claim, Row
 
-MAIN = (0.2, 5)
-"""Client fraction and round of clustering of a row that did not collapse, of which the paper has neighbours."""
-
-LIKE_FL = (0.95, 1.05)
-"""Ratios that the paper, with one decimal, prints as 1.0."""
+N, AFTER = 5, 1.3
+"""A round of clustering after which no run collapsed, and the least factor over FL directly after it."""
 
 COLLAPSED = 0.5
 """A ratio to FL below which a run counts as collapsed."""
 
 
 def of_fractions(rows: Sequence[Row]) -> tuple[Claim, ...]:
+    """All rows in groups that do not collapse in the paper beside FL at the end; directly after clustering; those that do."""
     end = last(rows)
     places = [(c, n) for c in values(rows, "fraction") for n in values(rows, "rounds_before") if n]
-    final = {place: _ratio(rows, place, end) for place in places}
-    after = {place: _ratio(rows, place, str(place[1] + 1)) for place in places}
-    c, n = MAIN
+    final = {place: over(rows, place, end) for place in places}
+    told = [place for place in places if END_3.get(place, 0) >= COLLAPSED and _grouped(_of(rows, place), end)]
+    most = max(told, key=lambda place: abs(final[place] - END_3[place]), default=None)
+    after = {f"C = {c:g}": over(rows, (c, n), str(n + 1)) for c, n in places if n == N}
     fallen = [place for place in places if final[place] < COLLAPSED]
     return (
-        _like_fl(
-            f"C = {c:g}, n = {n}: accuracy at the end beside FL", f"{TABLE_3[MAIN][1]:g} % on FEMNIST, 1.0 of FL", final[MAIN]
-        ),
         Claim(
-            what=f"n = {n}: directly after clustering beside FL",
-            printed="1.3 to 1.4 of FL",
-            ours=", ".join(f"{after[place]:.2f} (C = {place[0]:g})" for place in places if place[1] == n),
-            rule="above FL in that round, at every C",
-            holds=all(after[place] > 1 for place in places if place[1] == n),
+            what="at the end beside FL, every C and n that does not collapse in the paper",
+            printed="1.0 of FL, 0.9 with C = 0.1, n = 3",
+            ours=f"of {len(told)}, the furthest: "
+            + (f"{final[most]:.2f} of FL (C = {most[0]:g}, n = {most[1]})" if most else "–"),
+            rule=f"within {HALF:g} of the printed factor, each with two groups or more in every run",
+            holds=abs(final[most] - END_3[most]) <= HALF if most else None,
         ),
+        least(f"n = {N}: directly after clustering beside FL", "1.3 to 1.4 of FL", after, dict.fromkeys(after, AFTER)),
         Claim(
             what="runs that collapse",
             printed="3 of 15, to 5.1 % (C = 0.2, n = 10), 17.2 % and 32.3 %",
             ours=f"{len(fallen)} of {len(places)}",
-            rule="none to hold: the paper does not say why",
-            holds=None,
+            rule=f"one or more below {COLLAPSED:g} of FL",
+            holds=bool(fallen),
         ),
     )
 
 
-def _ratio(rows: Sequence[Row], place: tuple[float, int], when: str) -> float:
-    own, joint = (picked(rows, fraction=place[0], rounds_before=n) for n in (place[1], 0))
-    return mean(own, when, "accuracy") / mean(joint, when, "accuracy")
+def _of(rows: Sequence[Row], place: tuple[float, int]) -> list[Row]:
+    return picked(rows, fraction=place[0], rounds_before=place[1])
 
 
-def _like_fl(what: str, printed: str, ratio: float) -> Claim:
-    (low, high), ours = LIKE_FL, f"{ratio:.3f} of FL"
-    return Claim(what=what, printed=printed, ours=ours, rule=f"{low:g} to {high:g} of FL", holds=low <= ratio <= high)
+def _grouped(rows: Sequence[Row], *path: str) -> bool:
+    """Whether every run has two groups or more: one is FL itself."""
+    return bool((found(rows, *path, "groups") > 1).all())
 
 
 def of_linkages(rows: Sequence[Row]) -> tuple[Claim, ...]:
+    """The best beside FL, cosine beside FL, the order of the metrics. One group, if a cut makes it, is FL itself."""
     names = [name for name in rows[0]["cell"]["linkages"] if name in TABLE_6]
     mine = {name: mean(rows, name, "end", "accuracy") for name in names}
     joint, best = mean(rows, "fedavg", "end", "accuracy"), max(mine, key=lambda name: mine[name])
     cosine = max((name for name in names if name.startswith("cosine")), key=lambda name: mine[name])
+    first = like_fl(
+        "the best metric and linkage at the end, beside FL", "78.7 % (L2 complete, L1 single), 1.0 of FL", mine[best] / joint
+    )
     return (
-        _like_fl(
-            "the best metric and linkage at the end, beside FL",
-            "78.7 % (L2 complete, L1 single), 1.0 of FL",
-            mine[best] / joint,
+        replace(
+            first,
+            rule=f"{first.rule}, in two groups or more in every run",
+            holds=first.holds if _grouped(rows, best, "end") else None,
         ),
         Claim(
             what="cosine beside FL at the end",
             printed="64.3 to 74.2 %, 0.8 to 0.9 of FL",
             ours=f"{mine[cosine] / joint:.3f} of FL ({cosine}, the best)",
-            rule="0.95 of FL at most",
-            holds=mine[cosine] / joint <= LIKE_FL[0],
+            rule=f"{1 - HALF:g} of FL at most; undecided where one group, which is FL, is among the cuts",
+            holds=None if 1 in rows[0]["cell"]["counts"] else mine[cosine] / joint <= 1 - HALF,
         ),
         order(mine, {name: TABLE_6[name][1] for name in names}),
     )
