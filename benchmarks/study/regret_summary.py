@@ -185,7 +185,8 @@ def totals(rows: Iterable[Row]) -> str:
         "bytes",
     )
     seeds = len({seed for runs in whole.values() for own in runs.values() for seed in own})
-    return f"{len(whole)} worlds, {seeds} seeds:\n\n{table(head, [line[1] for line in lines], 1)}"
+    words = f"{seeds} seed{'s' * (seeds > 1)}"
+    return f"{len(whole)} worlds, {words}:\n\n{table(head, [line[1] for line in lines], 1)}"
 
 
 def _total(found: Mapping[World, Runs], method: str) -> tuple[float, tuple[str, ...]]:
