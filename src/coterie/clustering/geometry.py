@@ -322,20 +322,24 @@ product, so that it has 64 times its relative error."""
 def close_rows(gram: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the positions, sorted, of rows that are connected by pairs of close rows; no row that is close to no other."""
     square = np.diagonal(gram)
-    left = square > 0
-    for first in range(len(gram)):
+    left = np.concatenate([_near(gram[part], square[part, None], square).sum(axis=1) > 1 for part in _checks.strips(len(gram))])
+    for first in np.flatnonzero(left).tolist():
         if not left[first]:
             continue
         left[first], found, at = False, [first], 0
         while at < len(found):
             row = found[at]
-            apart = square + square[row] - 2 * gram[row]
-            new = np.flatnonzero(left & (apart < NEAR**2 * np.minimum(square, square[row])))
+            new = np.flatnonzero(left & _near(gram[row], square[row], square))
             left[new] = False
             found += new.tolist()
             at += 1
-        if len(found) > 1:
-            yield np.array(sorted(found))
+        yield np.array(sorted(found))
+
+
+def _near(products: np.ndarray, square: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Whether rows are close to the others; every row that is not zero is close to itself."""
+    out: np.ndarray = square + others - 2 * products < NEAR**2 * np.minimum(square, others)
+    return out
 
 
 def _make_symmetric(total: np.ndarray) -> None:
