@@ -23,7 +23,7 @@ Signal and noise, from updates of two halves of every client's data
 Clustering without thresholds (the split-half test)
     :func:`congruence`, which returns a :class:`Congruence`; :func:`repeated_p` for two probes; :func:`signal_cut`;
     :func:`congruent_groups`, which returns :class:`CongruentGroups` with a :class:`SplitDecision` for each group;
-    :func:`contrast` and :func:`newcomer_contrasts`, which return a :class:`Contrast`
+    :func:`contrast`, :func:`member_contrasts` and :func:`newcomer_contrasts`, which return a :class:`Contrast`
 A newcomer among stored updates (CFL's Algorithm 4)
     :func:`closeness`
 Groups that gain by merging (HCCT)
