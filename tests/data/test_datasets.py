@@ -1,11 +1,14 @@
 """Every data set is read from small files in its upstream layout."""
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from upstream import pictures, write_cifar, write_colour_digits, write_idx, write_mnist, write_usps
 
 from coterie.data import datasets
@@ -24,6 +27,26 @@ def test_digits_come_with_scikit_learn() -> None:
     assert data.shape == (1, 8, 8)
     assert data.classes == 10
     assert data.test is None
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["read directly", "its file has moved"])
+def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch, moved: bool) -> None:
+    if moved:
+        monkeypatch.setattr(datasets, "find_spec", lambda name: None)
+    pixels, labels = load_digits(return_X_y=True)
+    for found, expected in zip(datasets._digits(), (pixels, labels), strict=True):
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found, expected)
+
+
+def test_a_run_on_digits_imports_no_scikit_learn() -> None:
+    code = """
+import sys, coterie
+list(coterie.run("auto", "digits/label-permutation", rounds=2, workers=1))
+print([name for name in ("sklearn", "pandas", "scipy.stats") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_synthetic_depends_on_its_seed_alone() -> None:

@@ -23,7 +23,7 @@ from flwr.app import Message
 import coterie
 from coterie.core import Round, Training
 from coterie.engines.flower import MethodStrategy, client_app
-from coterie.methods import CFL, FedAvg, FedPer, SplitHalfSums
+from coterie.methods import CFL, FedAvg, FedPer, SplitHalfPrivate, SplitHalfSums
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from federation import ROOT, Federation, accuracies, federation, rounds_of, until
@@ -264,20 +264,28 @@ def masked(watched: Watched, more: str = "") -> None:
 
 
 @pytest.mark.parametrize("watched", [3], indirect=True)
-def test_a_probe_by_masked_sums_over_nodes_is_that_of_one_process(watched: Watched, example: ModuleType) -> None:
-    how = {"smallest": 1, "sketch": 8}  # three clients are probed, and are too few to be divided behind masks
+@pytest.mark.parametrize(
+    ("method", "rounds", "how"),
+    [  # three clients are probed, and are too few to be divided behind masks
+        (SplitHalfSums, 2, {"smallest": 1, "sketch": 8}),  # tells of its probe in the second round
+        (SplitHalfPrivate, 1, {"level": 0.9, "first_probe": 1, "levels": 1, "sketch": 8}),
+    ],
+)
+def test_a_probe_by_masked_sums_over_nodes_is_that_of_one_process(
+    watched: Watched, example: ModuleType, method: Any, rounds: int, how: dict[str, Any]
+) -> None:
     table = "".join(f"{name} = {value}\n" for name, value in how.items())
-    masked(watched, f"\n[tool.flwr.app.config.split-half-sums]\n{table}")
+    masked(watched, f"\n[tool.flwr.app.config.{method.name}]\n{table}")
     for i in range(3):
         watched.faulty(i)
-    watched.begin("run", method="split-half-sums", nodes=3, rounds=2, timeout=60.0)
+    watched.begin("run", method=method.name, nodes=3, rounds=rounds, timeout=60.0)
     watched.await_end("run")
-    done = expected(example, SplitHalfSums(**how), 3, 2, {})
+    done = expected(example, method(**how), 3, rounds, {})
     (*_, last) = rounds_of(watched.out)
-    assert last["answered"] == 3
-    (note,), (other,) = last["notes"], done.notes
-    assert note["kind"] == other.kind
-    assert note["numbers"] == pytest.approx(dict(other.numbers), rel=1e-2)
+    assert last["answered"] == last["asked"]
+    for note, other in zip(last["notes"], done.notes, strict=True):
+        assert note["kind"] == other.kind
+        assert note["numbers"] == pytest.approx(dict(other.numbers), rel=1e-2)
     assert_models(watched, example, done)
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -314,11 +315,22 @@ def npz_pools(path: Path, classes: int | None = None) -> tuple[Pool, Pool | None
 
 def digits(paths: Paths) -> Dataset:
     """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, all of them in the training pool."""
-    from sklearn.datasets import load_digits
-
     del paths  # they come with scikit-learn
-    images, labels = load_digits(return_X_y=True)
-    return Dataset(name="digits", train=pool(images.reshape(-1, 8, 8) / 16, labels, "digits"), test=None, classes=10)
+    pixels, labels = _digits()
+    return Dataset(name="digits", train=pool(pixels.reshape(-1, 8, 8) / 16, labels, "digits"), test=None, classes=10)
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """The pixels ``(1797, 64)`` and labels of the digits. To import scikit-learn takes longer than a short run."""
+    found = find_spec("sklearn")
+    file = Path(found.origin or "").with_name("datasets") / "data" / "digits.csv.gz" if found else Path()
+    if not file.is_file():  # it has moved
+        from sklearn.datasets import load_digits
+
+        pixels, labels = load_digits(return_X_y=True)
+        return pixels, labels
+    rows = np.loadtxt(file, delimiter=",")
+    return rows[:, :-1], rows[:, -1].astype(int)
 
 
 def synthetic(

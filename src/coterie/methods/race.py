@@ -339,7 +339,7 @@ class Race:
         if hope.held:
             return other, _drop(state, other, (ends, stays), -1, history, later, hope)
         level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
-        bound = float(scipy.stats.t.isf(level, now.degrees))
+        bound = -float(scipy.special.stdtrit(now.degrees, level) if math.isfinite(now.degrees) else scipy.special.ndtri(level))
         beyond = Criterion(
             f"{LOSS} of {stays} less {ends}, in standard errors",
             now.z,
