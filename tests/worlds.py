@@ -125,7 +125,8 @@ class Pull:
             losses=tuple(losses),
             accuracies=tuple(accuracies),
             updates=self._updates(plan, rows),
-            halves=products(plan, halves, clients),
+            halves=products(plan, halves),
+            halved=tuple(halves),
         )
         return self._sums(plan, full, halves) if plan.need == "sums" else needed(plan, full)
 

@@ -662,9 +662,10 @@ class Replies:
         gram: Shape ``(n, n)``: the Gram matrix of the updates, or of their sketches; ``None`` if the plan does not need it.
         updates: Shape ``(n, d)``: the updates, or their sketches; ``None`` if the plan does not need them. Then
             ``all_updates`` raises an error.
-        halves: Shape ``(2 n, 2 n)``: if tasks asked for halves, the Gram matrix over the plan's columns of the first updates
-            of all clients, followed by their second updates. NaN for a client that was not asked for halves or has too few
-            examples. ``None`` if no client sent halves.
+        halves: Shape ``(2 m, 2 m)``: if tasks asked for halves, the Gram matrix over the plan's columns of the first updates
+            of the clients ``halved``, followed by their second updates. ``None`` if no client sent halves.
+        halved: The m clients that sent updates of both halves, sorted: they were asked for them, and have enough examples.
+            If none are given, all clients have the ``halves``.
         second_halves: Shape ``(n, d)``: if the plan asked for them, the updates of the second halves; NaN for a client
             without. ``None`` if there are none.
         refused: Client -> the reason why its reply was refused (non-finite values, wrong shape, implausible norm). A refused
@@ -697,6 +698,7 @@ class Replies:
     gram: np.ndarray | None = None
     updates: torch.Tensor | None = None
     halves: np.ndarray | None = None
+    halved: tuple[Client, ...] = ()
     second_halves: torch.Tensor | None = None
     refused: Mapping[Client, str] = field(default_factory=dict)
     averaging: Averaging = Averaging()
@@ -709,6 +711,12 @@ class Replies:
     deviation: float = 0.0
     ends_round: bool = True
     parts: Mapping[str, Replies] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.halves is None or not self.halved:
+            object.__setattr__(self, "halved", () if self.halves is None else self.clients)
+        if self.halves is not None and self.halves.shape != (2 * len(self.halved),) * 2:
+            raise ValueError(f"halves of {count(len(self.halved), 'client')} cannot have the shape {self.halves.shape}")
 
     def __repr__(self) -> str:
         refused = f", {len(self.refused):,} refused" if self.refused else ""
@@ -737,14 +745,6 @@ class Replies:
             raise ValueError('replies hold no mean updates: ask for them by Plan(need="mean")')
         return self.means
 
-    @property
-    def halved(self) -> tuple[Client, ...]:
-        """The clients whose ``halves`` are known."""
-        if self.halves is None:
-            return ()
-        own = self.halves.diagonal()[: len(self.clients)]
-        return tuple(client for client, square in zip(self.clients, own, strict=True) if not np.isnan(square))
-
     def mean(self, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
         """Average the updates by the rule of the run.
 
@@ -764,7 +764,9 @@ class Replies:
     def of(self, clients: Iterable[Client]) -> Replies:
         """Return the replies of those of ``clients`` that answered, without means."""
         at = self.positions(sorted(clients))
-        both = [*at, *(len(self.clients) + i for i in at)]
+        here, halves = {self.clients[i] for i in at}, self.halves
+        known = [i for i, client in enumerate(self.halved) if client in here]
+        both = [*known, *(len(self.halved) + i for i in known)]
         pick = lambda rows: tuple(rows[i] for i in at) if rows else ()  # noqa: E731
         return replace(
             self,
@@ -777,7 +779,8 @@ class Replies:
             heard=None,
             gram=None if self.gram is None else self.gram[np.ix_(at, at)],
             updates=None if self.updates is None else self.updates[at],
-            halves=None if self.halves is None else self.halves[np.ix_(both, both)],
+            halves=None if halves is None or not known else halves[np.ix_(both, both)],
+            halved=tuple(self.halved[i] for i in known),
             second_halves=None if self.second_halves is None else self.second_halves[at],
             held={client: self.held[client] for i in at if (client := self.clients[i]) in self.held},
         )

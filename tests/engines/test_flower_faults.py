@@ -283,7 +283,8 @@ def test_a_probe_by_masked_sums_over_nodes_is_that_of_one_process(
     done = expected(example, method(**how), 3, rounds, {})
     (*_, last) = rounds_of(watched.out)
     assert last["answered"] == last["asked"]
-    for note, other in zip(last["notes"], done.notes, strict=True):
+    found = [note for note in last["notes"] if note["kind"] != "node"]
+    for note, other in zip(found, done.notes, strict=True):
         assert note["kind"] == other.kind
         assert note["numbers"] == pytest.approx(dict(other.numbers), rel=1e-2)
     assert_models(watched, example, done)

@@ -43,6 +43,7 @@ class Seen:
     model: Tensor
     clients: tuple[int, ...]
     halves: Any = None
+    halved: tuple[int, ...] = ()
     heard: tuple[int, ...] = ()
     updates: Any = None
     second_halves: Any = None
@@ -72,6 +73,7 @@ class Probing:
             state,
             model=state.model + mean,
             halves=replies.halves,
+            halved=replies.halved,
             heard=replies.clients,
             updates=updates,
             second_halves=replies.second_halves,
@@ -145,13 +147,11 @@ def test_workers_and_blocks_change_no_half(how: dict[str, int]) -> None:
 def test_who_is_not_asked_for_halves_has_none() -> None:
     tried = world(IDS)
     found = played(Probing(spared=(2,)), tried, 1)[0].position.state
-    missing = np.isnan(found.halves)
-    assert missing[[1, 5]].all()
-    assert missing[:, [1, 5]].all()
+    assert found.halved == (IDS[0], *IDS[2:])
     assert found.second_halves.isnan().all(1).tolist() == [False, True, False, False]
     rest = [0, 2, 3, 4, 6, 7]
     whole = played(Probing(), tried, 1)[0].position.state.halves
-    np.testing.assert_allclose(found.halves[np.ix_(rest, rest)], whole[np.ix_(rest, rest)], atol=1e-7)
+    np.testing.assert_allclose(found.halves, whole[np.ix_(rest, rest)], atol=1e-7)
 
 
 def test_sketches_stand_in_for_halves() -> None:
@@ -220,19 +220,18 @@ def test_who_has_too_few_examples_sends_its_whole_update(model: Any, size: int, 
     found = done.position.state
     assert (found.heard, done.refused) == (IDS, {})
     torch.testing.assert_close(found.updates[2], whole_update(few, 4), rtol=1e-4, atol=1e-6)
-    assert np.isnan(found.halves[[2, 6]]).all()
-    assert np.isnan(found.halves[:, [2, 6]]).all()
+    assert found.halved == (*IDS[:2], IDS[3])
     rest = np.ix_(*[[0, 1, 3, 4, 5, 7]] * 2)
     every = played(Probing(), tried, 1)[0].position.state
-    np.testing.assert_allclose(found.halves[rest], every.halves[rest], rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(found.halves, every.halves[rest], rtol=1e-3, atol=1e-6)
     one_more = cut(tried, 4, size + 1)
-    assert not np.isnan(played(Probing(), one_more, 1, **how)[0].position.state.halves).any()
+    assert played(Probing(), one_more, 1, **how)[0].position.state.halved == IDS
 
 
 def test_sketches_of_halves_and_of_whole_updates_go_together() -> None:
     exact, short = (played(Probing(sketch=size), cut(world(IDS), 4, 1), 1)[0] for size in (None, 512))
     torch.testing.assert_close(short.assignment.models, exact.assignment.models, rtol=1e-4, atol=1e-6)
-    assert (np.isnan(short.position.state.halves) == np.isnan(exact.position.state.halves)).all()
+    assert short.position.state.halved == exact.position.state.halved == (*IDS[:2], IDS[3])
 
 
 def test_where_nobody_can_be_halved_there_are_no_halves() -> None:
@@ -255,10 +254,14 @@ def test_replies_tell_whose_halves_they_have() -> None:
     replies = Replies(clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=np.arange(36.0).reshape(6, 6))
     assert replies.halved == (3, 5, 9)
     assert replace(replies, halves=None).halved == ()
-    assert replies.halves is not None
-    replies.halves[[1, 4]] = replies.halves[:, [1, 4]] = np.nan
-    assert replies.halved == (3, 9)
-    assert replies.of([5, 9]).halved == (9,)
+    two = replace(replies, halved=(3, 9), halves=np.arange(16.0).reshape(4, 4))
+    some = two.of([5, 9])
+    assert (some.clients, some.halved) == ((5, 9), (9,))
+    assert some.halves is not None
+    assert some.halves.tolist() == [[5.0, 7.0], [13.0, 15.0]]
+    assert (two.of([5]).halves, two.of([5]).halved) == (None, ())
+    with pytest.raises(ValueError, match=r"halves of 2 clients cannot have the shape \(6, 6\)"):
+        replace(replies, halved=(3, 9))
 
 
 @seeded(0)

@@ -38,10 +38,8 @@ def test_where_there_is_nothing_but_noise_gamma_is_beyond_all_bounds() -> None:
 
 
 def without(whole: Replies, *gone: int) -> Replies:
-    some, n = np.array(whole.halves), len(whole.clients)
-    at = [*gone, *(n + i for i in gone)]
-    some[at] = some[:, at] = np.nan
-    return replace(whole, halves=some)
+    halved = whole.of(set(whole.clients) - set(gone))
+    return replace(whole, halves=halved.halves, halved=halved.halved)
 
 
 def test_gamma_is_that_of_those_who_sent_halves_and_two_must() -> None:

@@ -16,7 +16,7 @@ from coterie.clustering import gram, halves_gram
 from coterie.core import Cohort, Federation, Replies, Training
 from coterie.methods import HCCT, HCCTE, HCCTP
 from coterie.methods._half_steps import of_equal_steps
-from coterie.methods.hcct import noise_in, remember, share_of_signal, signal_in, without_noise
+from coterie.methods.hcct import noise_in, remember, share_of_signal, shared, signal_in, without_noise
 from coterie.settings import SettingError
 from worlds import THREE, TRUTH, grouped, last, play
 
@@ -32,15 +32,13 @@ B = torch.tensor([[1.0, 1.0, 0.0, -1.0], [1.0, 0.0, 1.0, -1.0]])
 
 
 def heard(halves: bool = True, halved: int = 2) -> Replies:
-    products = halves_gram(A, B)
-    missing = [i for i in range(4) if i % 2 >= halved]
-    products[missing], products[:, missing] = np.nan, np.nan
     return Replies(
         clients=(4, 9),
         examples=np.array([100, 100]),
         chosen=((0,), (0,)),
         updates=(A + B) / 2,
-        halves=products if halves else None,
+        halves=halves_gram(A[:halved], B[:halved]) if halves else None,
+        halved=(4, 9)[:halved],
     )
 
 
@@ -64,9 +62,9 @@ def test_two_clients_merge_by_the_cosine_of_their_signals(memory: float) -> None
 
 def test_who_has_no_halves_is_as_noisy_as_the_others() -> None:
     products = gram((A + B) / 2)
-    assert noise_in(products, heard().halves).tolist() == [1.0, 1.0]
-    assert noise_in(products, heard(halved=1).halves).tolist() == [1.0, 1.0]
-    assert noise_in(products, np.full((4, 4), np.nan)).tolist() == [0.0, 0.0]
+    assert noise_in(products, shared(heard())).tolist() == [1.0, 1.0]
+    assert noise_in(products, shared(heard(halved=1))).tolist() == [1.0, 1.0]
+    assert noise_in(products, shared(heard(halves=False))).tolist() == [0.0, 0.0]
     assert groups(HCCT(**EACH), heard(halved=1)).notes[-1].numbers["signal"] == pytest.approx(0.5)
 
 

@@ -138,11 +138,11 @@ def test_who_answered_one_probe_alone_is_on_no_side() -> None:
 
 def test_evidence_is_of_those_who_sent_halves() -> None:
     whole = evidence(signals(TWO))
-    products = whole.products.numpy().copy()
-    products[[2, 18]] = products[:, [2, 18]] = np.nan
-    found = evidence_of(Replies(clients=CLIENTS, examples=np.ones(16, int), halves=products))
+    halved = CLIENTS[:2] + CLIENTS[3:]
+    products = whole.of(halved).products.numpy()
+    found = evidence_of(Replies(clients=CLIENTS, examples=np.ones(16, int), halves=products, halved=halved))
     assert found is not None
-    assert found.clients == CLIENTS[:2] + CLIENTS[3:]
+    assert found.clients == halved
     assert torch.equal(found.products, whole.of(found.clients).products)
     assert evidence_of(Replies(clients=CLIENTS, examples=np.ones(16, int))) is None
 
@@ -368,7 +368,7 @@ def split_tree(seed: int = 1, noise: np.ndarray = ROUND) -> tuple[Any, Any]:
 
 def newcomer(signal: np.ndarray, seed: int, noise: np.ndarray = ROUND, halved: bool = True) -> Replies:
     a, b = signal + noise * np.random.default_rng(seed).normal(size=(2, 1, D))
-    halves = halves_gram(a, b) if halved else np.full((2, 2), np.nan)
+    halves = halves_gram(a, b) if halved else None
     return Replies(clients=(99,), examples=np.ones(1, int), updates=torch.from_numpy((a + b) / 2), halves=halves)
 
 
@@ -445,14 +445,18 @@ def federation_of(clients: tuple[int, ...], size: int = D) -> Federation:
 def halved(clients: tuple[int, ...], signal: np.ndarray, seed: int, whole: tuple[int, ...] = ()) -> Replies:
     """Replies with the updates of both halves; clients in ``whole`` have too few examples for halves."""
     a, b = (signal + np.random.default_rng(seed).normal(size=(2, *signal.shape))).astype(np.float32)
-    products, out = halves_gram(a, b), [i for i, client in enumerate(clients) if client in whole]
-    both = [*out, *(len(clients) + i for i in out)]
-    products[both] = products[:, both] = np.nan
+    out = np.isin(clients, whole)
+    products = halves_gram(a[~out], b[~out])
     b[out] = np.nan
     updates = torch.from_numpy(np.where(np.isnan(b), a, (a + b) / 2)).float()
     examples = np.full(len(clients), 20)
     return Replies(
-        clients=clients, examples=examples, updates=updates, halves=products, second_halves=torch.from_numpy(b).float()
+        clients=clients,
+        examples=examples,
+        updates=updates,
+        halves=products,
+        halved=tuple(client for client in clients if client not in whole),
+        second_halves=torch.from_numpy(b).float(),
     )
 
 
@@ -527,9 +531,7 @@ def test_a_late_client_counts_with_the_model_that_it_came_to() -> None:
     state = method.step(state, halved((0, 1), np.full((2, D), 4.0), 1))
     moved = state.leaves[0].model
     late, usual = halved((2,), np.full((1, D), 4.0), 2), torch.full((1, D), 3.0)
-    both = replace(
-        halved((0, 2), np.zeros((2, D)), 3), updates=torch.cat([usual, late.all_updates]), halves=np.full((4, 4), np.nan)
-    )
+    both = replace(halved((0, 2), np.zeros((2, D)), 3), updates=torch.cat([usual, late.all_updates]), halves=None)
     new = method.step(state, both).leaves[0].model
     torch.testing.assert_close(new, ((moved + usual[0]) + late.all_updates[0]) / 2)
 

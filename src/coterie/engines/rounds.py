@@ -444,7 +444,8 @@ def _exchange_part(
         losses=tuple(a.losses for a in taken.values()),
         accuracies=tuple(a.accuracies for a in taken.values()),
         refused=refused,
-        halves=halves.gram(tuple(taken)),
+        halves=halves.gram(),
+        halved=tuple(halves.clients),
         second_halves=second_halves(halves.seconds, tuple(taken)),
         averaging=pool.robust,
         claimed={c: claims[c] for c in taken if claims[c] > counted[c]},
@@ -644,18 +645,9 @@ class HalfUpdates:
         rows[first][mask] = rows[second][mask] = 0.0
         return own
 
-    def gram(self, clients: Sequence[Client]) -> np.ndarray | None:
-        """Return the Gram matrix of all halves.
-
-        Args:
-            clients: All clients that answered, in the order of the replies.
-
-        Returns:
-            The matrix ``(2 n, 2 n)`` as in :class:`~coterie.core.Replies`, or None if no client sent halves.
-        """
-        if self.sketches:
-            self.products = gram(torch.cat(self.sketches, 1).flatten(0, 1))
-        return None if self.products is None else spread(self.products, self.clients, clients)
+    def gram(self) -> np.ndarray | None:
+        """Return the Gram matrix of the m ``clients``' halves, ``(2 m, 2 m)``, or None if there is none."""
+        return gram(torch.cat(self.sketches, 1).flatten(0, 1)) if self.sketches else self.products
 
 
 def second_halves(rows: Mapping[Client, Tensor], clients: Sequence[Client]) -> Tensor | None:
@@ -671,42 +663,22 @@ def second_halves(rows: Mapping[Client, Tensor], clients: Sequence[Client]) -> T
     return torch.stack([rows.get(client, missing) for client in clients])
 
 
-def products(plan: Plan, updates: Mapping[Client, Sequence[Tensor]], clients: Sequence[Client]) -> np.ndarray | None:
-    """Return the Gram matrix of all halves, from updates that are all in memory.
+def products(plan: Plan, pairs: Mapping[Client, Sequence[Tensor]]) -> np.ndarray | None:
+    """Return the Gram matrix of halves, from updates that are all in memory.
 
     Args:
         plan: The plan that the clients answered.
-        updates: Client -> its updates ``(d,)``: those of both halves, or a single one.
-        clients: All clients that answered, in the order of the replies.
+        pairs: The m clients that sent updates of both halves, sorted -> these updates ``(d,)``.
 
     Returns:
-        The matrix ``(2 n, 2 n)`` as in :class:`~coterie.core.Replies`, or None if no client sent halves.
+        The matrix ``(2 m, 2 m)`` as in :class:`~coterie.core.Replies`, or None if no client sent halves.
     """
-    pairs = {client: each for client, each in updates.items() if len(each) == 2}
     if not pairs:
         return None
     rows = torch.stack([pair[half] for half in (0, 1) for pair in pairs.values()])
     if plan.sketch is not None:
         rows = sketch(rows[:, plan.columns or slice(None)], plan.sketch)
-    return spread(gram(rows, columns=plan.columns if plan.sketch is None else None), list(pairs), clients)
-
-
-def spread(products: np.ndarray, of: Sequence[Client], clients: Sequence[Client]) -> np.ndarray:
-    """Extend the Gram matrix of the halves of some clients to all clients, with NaN for the others.
-
-    Args:
-        products: Gram matrix of the halves of the clients ``of``: all first halves, then all second halves.
-        of: The clients that sent halves.
-        clients: All clients that answered, in the order of the replies.
-
-    Returns:
-        The matrix ``(2 n, 2 n)``.
-    """
-    place = {client: i for i, client in enumerate(clients)}
-    at = [half * len(clients) + place[client] for half in (0, 1) for client in of]
-    out = np.full((2 * len(clients), 2 * len(clients)), np.nan)
-    out[np.ix_(at, at)] = products
-    return out
+    return gram(rows, columns=plan.columns if plan.sketch is None else None)
 
 
 # ----------------------------------------------------------------------------------------------------

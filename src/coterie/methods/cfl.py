@@ -551,7 +551,7 @@ def measured_gamma(replies: Replies) -> float | None:
     Returns:
         γ_max; infinite if the halves of a client share no signal, None if fewer than two clients sent halves.
     """
-    halves = replies.of(replies.halved).halves
+    halves = replies.halves
     if halves is None or len(halves) < 4:
         return None
     least = float(reliability(halves).min())

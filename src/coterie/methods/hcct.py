@@ -327,7 +327,7 @@ class HCCT:
             if replies.updates is not None and replies.means is not None:  # sketches of these columns
                 columns = slice(0, replies.updates.shape[1])
             matrix = _products(replies, columns)
-            noise = noise_in(matrix, replies.halves)
+            noise = noise_in(matrix, shared(replies))
             signal = share_of_signal(matrix.diagonal(), noise)
             if self.memory and not self.layer_open(state):  # products of other columns are not comparable with later ones
                 memory = remember(state.memory, clients, matrix, self.memory, noise)
@@ -896,22 +896,29 @@ def _products(replies: Replies, columns: slice) -> np.ndarray:
     return gram(replies.all_updates, columns=columns)
 
 
-def noise_in(matrix: np.ndarray, halves: np.ndarray | None) -> np.ndarray:
+def shared(replies: Replies) -> np.ndarray:
+    """Return the inner products ``a_i · b_i`` of each client's halves, ``(n,)``; NaN for a client without."""
+    found = np.full(len(replies.clients), np.nan)
+    if replies.halves is not None:
+        found[replies.positions(replies.halved)] = replies.halves.diagonal(len(replies.halved))
+    return found
+
+
+def noise_in(matrix: np.ndarray, shared: np.ndarray) -> np.ndarray:
     """Estimate the noise in the squared norms of updates.
 
     A client without halves gets the same share of noise as all others together.
 
     Args:
         matrix: ``(n, n)``, the Gram matrix of the updates.
-        halves: ``(2n, 2n)``, the Gram matrix of the updates of halves; NaN for clients without, None if there are none.
+        shared: ``(n,)``, the inner products of each client's halves; NaN for clients without.
 
     Returns:
         ``(n,)``, the part of each squared norm that is noise; 0 if no client has halves.
     """
-    if halves is None or np.isnan(halves.diagonal()).all():
+    square, known = matrix.diagonal(), ~np.isnan(shared)
+    if not known.any():
         return np.zeros(len(matrix))
-    square, shared = matrix.diagonal(), halves.diagonal(len(matrix))  # a_i · b_i
-    known = ~np.isnan(shared)
     noise = square - np.where(known, shared, 0.0)
     total = float(square[known].sum())
     return np.where(known, noise, square * (float(noise[known].sum()) / total if total > 0 else 0.0))

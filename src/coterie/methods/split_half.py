@@ -508,10 +508,9 @@ def enough(asked: Sequence[Client], heard: Sequence[Client]) -> bool:
 
 def evidence_of(own: Replies) -> Evidence | None:
     """Return the evidence of the clients that sent halves; None if there are fewer than two."""
-    seen = own.of(own.halved)
-    if seen.halves is None or len(seen.clients) < 2:
+    if own.halves is None or len(own.halved) < 2:
         return None
-    return Evidence(clients=seen.clients, products=torch.from_numpy(seen.halves))
+    return Evidence(clients=own.halved, products=torch.from_numpy(own.halves))
 
 
 def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -> Found | None:
@@ -962,8 +961,7 @@ def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, l
 
 def _noise(own: Replies) -> float | None:
     """The noise of the walker's whole update; None if its data were too few to be halved."""
-    seen = None if own.halves is None or np.isnan(own.halves).any() else halves(own.halves)
-    return None if seen is None else float(seen.noise[0, 0])
+    return None if own.halves is None else float(halves(own.halves).noise[0, 0])
 
 
 def _apart(

@@ -668,6 +668,7 @@ def gathered(
     counted = robust.counted(claims)
     taken, size = [c for c in claims if c not in limited.refused], wire.layout.size
     rows = {c: tuple(row * limited.scaled.get(c, 1.0) for row in heard[c].updates) for c in taken}
+    pairs = {c: each for c, each in rows.items() if plan.tasks[c].halves and len(each) == 2}
     stated = Replies(
         clients=tuple(taken),
         examples=np.array([counted[c] for c in taken], dtype=np.int64),
@@ -679,8 +680,9 @@ def gathered(
         accuracies=tuple(heard[c].accuracies for c in taken),
         refused={**refused, **limited.refused},
         updates=torch.stack([_mean(rows[c], size) for c in taken]) if any(rows.values()) else None,
-        halves=products(plan, {c: rows[c] for c in taken if plan.tasks[c].halves}, taken),
-        second_halves=second_halves({c: each[1] for c, each in rows.items() if plan.second_halves and len(each) == 2}, taken),
+        halves=products(plan, pairs),
+        halved=tuple(pairs),
+        second_halves=second_halves({c: each[1] for c, each in pairs.items() if plan.second_halves}, taken),
     )
     return needed(plan, stated if taken else replace(stated, updates=torch.empty(0, size)))
 
