@@ -251,7 +251,7 @@ def watching(message, context, call_next):
     return call_next(message, context)
 
 
-app = client_app(model=net, data=load, mods=[watching, boundary_mod(Boundary(masks=True), net)])
+app = client_app(model=net, data=load, mods=[watching, boundary_mod(Boundary(masks=True, bound=10.0), net)])
 '''
 
 
@@ -260,7 +260,7 @@ def masked(watched: Watched, more: str = "") -> None:
     there = watched.folder / "app"
     (there / "digits_app" / "client_app.py").write_text(MASKING)
     with (there / "pyproject.toml").open("a") as config:
-        config.write(f"\n[tool.flwr.app.config.boundary]\nmasks = true\n{more}")
+        config.write(f"\n[tool.flwr.app.config.boundary]\nmasks = true\nbound = 10.0\n{more}")
 
 
 @pytest.mark.parametrize("watched", [3], indirect=True)
