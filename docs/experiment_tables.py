@@ -7,12 +7,16 @@ them in.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from measured import table
 
 from coterie.report.live import duration
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 from papers import PAPERS, SCALES, STUDIES, Outcome, Rows, Study, outcome, scales
 from papers.drawing import draw
 from papers.running import complete_seeds

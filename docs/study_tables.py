@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from study.frozen import frozen  # noqa: E402
 from study.worlds import KINDS, SIZES  # noqa: E402
 
 STUDY = BENCHMARKS / "results" / "study.jsonl"
+SUMS = BENCHMARKS / "results" / "sums.jsonl"
 SETTINGS = tomllib.loads((BENCHMARKS / "study" / "settings.toml").read_text())
 COMMAND = "python benchmarks/study/run.py --out benchmarks/results/study.jsonl"
 NOTHING = "–"
@@ -28,9 +30,9 @@ NOTHING = "–"
 Row = Mapping[str, Any]
 
 
-def rows() -> list[Row]:
+def rows(path: Path = STUDY) -> list[Row]:
     """All runs, in the order of worlds."""
-    found = [json.loads(line) for line in STUDY.read_text().splitlines()] if STUDY.is_file() else []
+    found = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     kinds, sizes = list(KINDS), list(SIZES)
     return sorted(found, key=lambda row: (kinds.index(row["kind"]), sizes.index(row["size"])))
 
@@ -171,7 +173,42 @@ def summary() -> str:
     return table(head, lines, "lrrrrrr") if lines else "Not measured yet.\n"
 
 
+ALIKE = 100
+"""From this seed on, runs of clients that are all alike, which are counted apart."""
+
+
+def sums() -> str:
+    """Split-half from sums, by the size of its smallest group, beside split-half with the same seeds: index and accuracy."""
+    usual = [row for row in rows() if row["method"] == "split-half" and row["participation"] == 1.0 and is_frozen(row)]
+    seen = [row for row in rows(SUMS) if row["seed"] < ALIKE]
+    sizes = sorted({row["settings"]["smallest"] for row in seen}, reverse=True)
+    lines = []
+    for kind, size, own in worlds(seen):
+        seeds = {row["seed"] for row in own}
+        each = [[row for row in usual if (row["kind"], row["size"]) == (kind, size) and row["seed"] in seeds]]
+        each += [[row for row in own if row["settings"]["smallest"] == smallest] for smallest in sizes]
+        lines.append((f"`{kind}`", size, str(len(seeds)), *map(_index_and_accuracy, each)))
+    head = ("world", "size", "seeds", "`split-half`", *(f"sums, `smallest` {smallest}" for smallest in sizes))
+    return table(head, lines, "llr" + "r" * (1 + len(sizes))) if lines else "Not measured yet.\n"
+
+
+def _index_and_accuracy(own: Sequence[Row]) -> str:
+    return f"{_ari(own)}, {mean(_each(own, 'accuracy')):.3f}" if own else NOTHING
+
+
+def sums_alike() -> str:
+    """In how many runs of clients that are all alike split-half from sums found groups, by the size of its smallest group."""
+    seen, found = [row for row in rows(SUMS) if row["seed"] >= ALIKE], []
+    for smallest in sorted({row["settings"]["smallest"] for row in seen}, reverse=True):
+        own = [row for row in seen if row["settings"]["smallest"] == smallest]
+        found.append(f"in {sum(row['groups'] > 1 for row in own)} of {len(own)} with `smallest` {smallest}")
+    text = f"In further runs of `iid`, in which all clients are alike, groups were found {' and '.join(found)}."
+    return textwrap.fill(text, 125) + "\n" if found else "Not measured yet.\n"
+
+
 PARTS: Mapping[str, Callable[..., str]] = {
+    "study-sums": sums,
+    "study-sums-alike": sums_alike,
     "study": study,
     "study-summary": summary,
     "study-silent": silent,
