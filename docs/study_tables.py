@@ -30,8 +30,9 @@ NOTHING = "–"
 Row = Mapping[str, Any]
 
 
-def rows(path: Path = STUDY) -> list[Row]:
-    """All runs, in the order of worlds."""
+def rows(path: Path | None = None) -> list[Row]:
+    """All runs of the study, or of another file, in the order of worlds."""
+    path = path or STUDY
     found = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     kinds, sizes = list(KINDS), list(SIZES)
     return sorted(found, key=lambda row: (kinds.index(row["kind"]), sizes.index(row["size"])))
