@@ -483,9 +483,7 @@ class ClientPool:
             hand.sketches = shared_matrix(short, sketch)
         return True
 
-    def put(
-        self, models: Tensor, personal: Sequence[Tensor], replies: int = 0, sketch: int = 0, stay: bool = False
-    ) -> Runner:
+    def put(self, models: Tensor, personal: Sequence[Tensor], replies: int = 0, sketch: int = 0, stay: bool = False) -> Runner:
         """Write the models and, after them, the rows made for single clients; return what carries out the jobs.
 
         Args:
