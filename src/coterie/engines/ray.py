@@ -525,7 +525,8 @@ class Cluster:
 
     def run(self, jobs: Sequence[Any]) -> list[Any]:
         """Carry out jobs, see :class:`.pool.Runner`. Jobs of a node that is lost run on the others."""
-        self._jobs, results = jobs, [None] * len(jobs)
+        results: list[Any] = [None] * len(jobs)
+        self._jobs = jobs
         for share, outcome in self._carried_out(range(len(jobs))):
             for at, result in zip(share.at, outcome.results, strict=True):
                 results[at] = [self._known(jobs[at], i, one) for i, one in enumerate(result)]

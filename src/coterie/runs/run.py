@@ -266,7 +266,11 @@ class Run:
         if experiment.engine == "ray":
             from coterie.engines import ray  # Ray is an extra
 
-            how = {"workers": workers or experiment.workers, "width": experiment.width, "precision": experiment.precision}
+            how: dict[str, Any] = {
+                "workers": workers or experiment.workers,
+                "width": experiment.width,
+                "precision": experiment.precision,
+            }
             return ray.rounds(self.method, world, self._elsewhere(world), address=experiment.address, **common, **how)
         return inprocess.rounds(self.method, world, **common, **asdict(experiment.hardware(workers)))
 
