@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -338,6 +339,15 @@ def test_a_world_that_cannot_be_made_on_a_node_is_a_mistake_of_the_user(nearby: 
         nearby(unknown)
 
 
+def test_a_node_needs_this_version_of_coterie(nearby: Any) -> None:
+    cluster, _ = nearby(world_of_six)
+    (node, _), here = cluster.nodes, engine.version("coterie")
+    assert engine._obstacle(node, Call(here)) is None
+    assert "The actor" in str(engine._obstacle(node, Call(RayActorError())))
+    with pytest.raises(UserError, match=f"node node 0 of the Ray cluster has Coterie 9, this machine has {here}"):
+        engine._obstacle(node, Call("9"))
+
+
 # -- settings -------------------------------------------------------------------------------------------------------------
 
 
@@ -410,6 +420,16 @@ def on_nodes(test: Any) -> Any:
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
 
 
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Ray draws from Python's global generator as it starts processes; the state before is put back."""
+    before = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
 class Two:
     """A Ray cluster of two raylets with one core each, which talk over sockets of this machine."""
 
@@ -425,12 +445,17 @@ class Two:
 
     def nodes(self) -> Cluster:
         """Actors on both nodes, with the world of this module; made again if a test has ended one."""
-        if self.second is None:
-            self.second = self.raylets.add_node(**NODE)
+        self.complete()
         if self.cluster is None or self.cluster.machines < 2:
             self.free()
             self.cluster = Cluster(world_of_six, Boundary(), 0, Hardware())
         return self.cluster
+
+    def complete(self) -> None:
+        """Start a node in place of one that was lost."""
+        if self.second is None:
+            with drawing():
+                self.second = self.raylets.add_node(**NODE)
 
     def free(self) -> None:
         """Give the cores back."""
@@ -441,7 +466,8 @@ class Two:
     def lose_second(self) -> None:
         """Kill the second node and all of its processes."""
         node, self.second = self.second, None
-        self.raylets.remove_node(node, allow_graceful=False)
+        with drawing():
+            self.raylets.remove_node(node, allow_graceful=False)
 
     def close(self) -> None:
         self.free()
@@ -455,9 +481,11 @@ def two() -> Iterator[Two]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         for module in (sys.modules[__name__], small):  # the nodes need not find the tests
             ray.cloudpickle.register_pickle_by_value(module)
-        made = Two()
+        with drawing():
+            made = Two()
         yield made
-        made.close()
+        with drawing():
+            made.close()
 
 
 @pytest.mark.parametrize(
@@ -510,7 +538,7 @@ def test_clients_of_a_lost_node_run_on_the_other(what: str, two: Two, monkeypatc
 
 @on_nodes
 def test_a_client_that_fails_on_a_node_is_the_error_of_one_process(two: Two) -> None:
-    two.nodes()
+    two.complete()
     two.free()
     with closing(engine.rounds(FedAvg(), of_failing(), of_failing, rounds=1, width=1, address=two.address)) as running:
         found = failure_of(lambda: next(running))
@@ -519,7 +547,7 @@ def test_a_client_that_fails_on_a_node_is_the_error_of_one_process(two: Two) -> 
 
 @on_nodes
 def test_the_command_line_runs_and_resumes_on_a_cluster(two: Two, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    two.nodes()
+    two.complete()
     two.free()
     call = ["run", "--method", "cfl", "--set", "scenario.clients=4", "--rounds", "2", "--width", "1", "--json"]
     out = tmp_path / "ray"

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
@@ -488,13 +488,16 @@ class Cluster:
         if not started:
             none = f"none of its {len(made)} nodes with cores started an actor in {PLACING:g} s"
             raise UserError(f"the Ray cluster has no free cores: {none}")
-        nodes = [node for call, node in asked.items() if call in started]
+        nodes = []
         for call, node in asked.items():
-            if call in started:
-                _check_version(node, call)
+            why = _obstacle(node, call) if call in started else f"it had no {node.processes} free cores"
+            if why is None:
+                nodes.append(node)
             else:
                 ray.kill(node.actor)
-                self._say((), f"{_named(node)} is not used: it had no {node.processes} free cores")
+                self._say((), f"{_named(node)} is not used: {why}")
+        if not nodes:
+            raise UserError(f"no node of the Ray cluster can be used: {why}")
         return nodes
 
     def _begin(self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware) -> None:
@@ -710,16 +713,19 @@ def divided(costs: Sequence[float], speeds: Sequence[float]) -> Iterator[tuple[i
         yield i, node
 
 
-def _check_version(node: Node, call: Any) -> None:
-    """Raise an error unless a node has this version of Coterie."""
+def _obstacle(node: Node, call: Any) -> str | None:
+    """Return why a node was lost before it began, or None. It is an error if it does not have this version of Coterie."""
     here = version("coterie")
     try:
         there = ray.get(call)
     except RayError as error:
+        if isinstance(error, RayActorError) and not error.actor_init_failed:
+            return _first_line(error)
         hint = f"install coterie[ray] {here} there, as here"
         raise UserError(f"{_named(node)} cannot import Coterie: {hint}") from error
     if there != here:
         raise UserError(f"{_named(node)} has Coterie {there}, this machine has {here}: install the same version")
+    return None
 
 
 def _named(node: Node) -> str:
