@@ -29,7 +29,7 @@ def ray_nodes() -> str:
     head = ("", *(text for method in methods for text in (f"`{method}`, seconds of a round", "speed")))
     about = (
         f"{found['clients']} clients of `{found['scenario']}` with the net `{found['model']}`, {found['rounds']} rounds "
-        f"without the first; medians of {found['repeats']} repeats, with the least and the most; Ray {found['versions']['ray']}. The "
-        f"speed is relative to {ways[0]}."
+        f"without the first; medians of {found['repeats']} repeats, with the least and the most; "
+        f"Ray {found['versions']['ray']}. The speed is relative to {ways[0]}."
     )
     return f"{textwrap.fill(about, 125, break_on_hyphens=False)}\n\n{table(head, lines, 'l' + 'r' * 2 * len(methods))}"

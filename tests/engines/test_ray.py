@@ -7,7 +7,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -538,10 +538,10 @@ def test_clients_of_a_lost_node_run_on_the_other(what: str, two: Two, monkeypatc
 
 @on_nodes
 def test_a_client_that_fails_on_a_node_is_the_error_of_one_process(two: Two) -> None:
-    two.complete()
+    cluster = two.nodes()
+    cluster._begin(of_failing, Boundary(), 0, Hardware())  # in the same actors, which take seconds to start
+    found = failure_of(lambda: next(inprocess.rounds(FedAvg(), of_failing(), rounds=1, remote=cluster, width=1)))
     two.free()
-    with closing(engine.rounds(FedAvg(), of_failing(), of_failing, rounds=1, width=1, address=two.address)) as running:
-        found = failure_of(lambda: next(running))
     assert found == failure_of(lambda: next(inprocess.rounds(FedAvg(), of_failing(), rounds=1, workers=1, width=1)))
 
 
