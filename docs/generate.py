@@ -26,6 +26,7 @@ import example_source
 import experiment_tables
 import problem_tables
 import published_tables
+import ray_table
 import regret_tables
 import study_tables
 import suggest_table
@@ -184,6 +185,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "report-page": report_page,
     "speed": speed,
     "traffic": traffic,
+    "ray-nodes": ray_table.ray_nodes,
     "experiments": experiment_tables.experiments,
     "experiment": experiment_tables.experiment,
     **study_tables.PARTS,

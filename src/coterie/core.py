@@ -1191,14 +1191,25 @@ class Means:
                 self._join(group, updates[at[0] : at[-1] + 1] if together else updates[at], amounts[at])
 
     def _join(self, group: int, updates: torch.Tensor, amounts: np.ndarray) -> None:
-        part, before = float(amounts.sum()), float(self.weight[group])
-        mean = self.averaging.of(updates, amounts / part)
+        part = float(amounts.sum())
+        self.join(group, self.averaging.of(updates, amounts / part), part, len(updates))
+
+    def join(self, group: int, mean: torch.Tensor, weight: float, heard: int) -> None:
+        """Add the mean of several updates to the mean of a group.
+
+        Args:
+            group: The group.
+            mean: Shape ``(d,)``: the weighted mean of the updates.
+            weight: The sum of their weights, above zero.
+            heard: The number of the updates.
+        """
+        before = float(self.weight[group])
         if before:
-            share = part / (before + part)
+            share = weight / (before + weight)
             mean = self.means[group].mul(1 - share).add_(mean, alpha=share)
         self.means[group] = mean
-        self.weight[group] += part
-        self.heard[group] += len(updates)
+        self.weight[group] += weight
+        self.heard[group] += heard
 
 
 def group_means(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -247,6 +248,38 @@ def _median(norms: Sequence[float]) -> float:
     return float(np.median(moved)) if len(moved) >= PEERS else 0.0
 
 
+class Extent(NamedTuple):
+    """What the length of an update is judged by, besides its task.
+
+    Attributes:
+        update: L2 norm over the parameters.
+        buffers: L2 norm over the columns after them.
+        negative: Whether a running variance would become negative.
+    """
+
+    update: float
+    buffers: float
+    negative: bool
+
+
+def extent(row: torch.Tensor, start: torch.Tensor, wire: Wire, keep: torch.Tensor | None = None) -> Extent:
+    """Measure one update.
+
+    Args:
+        row: The update, shape ``(d,)``.
+        start: The model from which it started, shape ``(d,)``.
+        wire: Defines which columns are parameters and, without a rotation, which are variances.
+        keep: Mask ``(d,)`` of the columns that stay at the client, which do not count; None for none.
+
+    Returns:
+        Its norms, and whether a running variance would become negative.
+    """
+    row, stop = row if keep is None else row.masked_fill(keep, 0.0), wire.layout.trainable
+    variances = wire.layout.variances if wire.boundary.rotation == "none" else ()
+    negative = any(float((start[part] + row[part]).min()) < -ROUNDING for part in variances)
+    return Extent(float(row[:stop].norm()), float(row[stop:].norm()), negative)
+
+
 def lengths(
     plan: Plan, updates: Mapping[Client, Sequence[torch.Tensor]], chosen: Mapping[Client, tuple[int, ...]], wire: Wire
 ) -> dict[Client, Length]:
@@ -262,20 +295,40 @@ def lengths(
     Returns:
         Client -> length.
     """
-    layout, stop = wire.layout, wire.layout.trainable
     starts = {rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in updates}}
+    masks = {keep: wire.layout.mask(keep) for keep in {plan.tasks[client].keep for client in updates} if keep}
+    extents = {
+        client: [extent(row, starts[chosen[client]], wire, masks.get(plan.tasks[client].keep)) for row in rows]
+        for client, rows in updates.items()
+    }
+    return lengths_of(plan, extents, chosen, wire)
+
+
+def lengths_of(
+    plan: Plan, extents: Mapping[Client, Sequence[Extent]], chosen: Mapping[Client, tuple[int, ...]], wire: Wire
+) -> dict[Client, Length]:
+    """Compute the lengths of updates that were measured elsewhere.
+
+    Args:
+        plan: The plan of the exchange.
+        extents: For each client that trained, the measure of its update, or those of both halves.
+        chosen: The rows of the plan's models from which each client started.
+        wire: Defines which columns are parameters.
+
+    Returns:
+        Client -> length.
+    """
+    stop = wire.layout.trainable
+    starts = {rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in extents}}
     models = {rows: (float(row[:stop].norm()), float(row[stop:].norm())) for rows, row in starts.items()}
-    masks = {keep: layout.mask(keep) for keep in {plan.tasks[client].keep for client in updates} if keep}
-    variances = layout.variances if wire.boundary.rotation == "none" else ()
     places = {client: place for place, client in enumerate(sorted(plan.tasks))}
     found = {}
-    for client, rows in updates.items():
+    for client, each in extents.items():
         task, began = plan.tasks[client], chosen[client]
-        rows = [row.masked_fill(masks[task.keep], 0.0) for row in rows] if task.keep else rows
-        update, buffers = (max(float(row[part].norm()) for row in rows) for part in (slice(0, stop), slice(stop, None)))
+        update, buffers = max(one.update for one in each), max(one.buffers for one in each)
         kind = task.training, task.epochs, task.stages, task.gradient, task.halves, task.keep
-        negative = any(float((starts[began][part] + row[part]).min()) < -ROUNDING for row in rows for part in variances)
-        flaw = "its running variance is negative" if negative and not task.gradient else None
+        negative = any(one.negative for one in each) and not task.gradient
+        flaw = "its running variance is negative" if negative else None
         wave = places[client] // CHUNK
         found[client] = Length(update, buffers, models[began], task.gradient, kind, frozenset(began), wave, flaw)
     return found

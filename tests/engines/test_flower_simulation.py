@@ -111,5 +111,5 @@ def test_the_command_line_runs_a_scenario_under_flower(tmp_path: Path, capsys: p
 def test_what_a_simulation_has_no_use_for_is_refused() -> None:
     with pytest.raises(SettingError, match=r"Experiment.precision needs engine inprocess, got bf16 with engine flower"):
         make({"engine": "flower", "precision": "bf16"})
-    with pytest.raises(SettingError, match=r"Experiment.engine must be one of inprocess, flower"):
-        make({"engine": "ray"})
+    with pytest.raises(SettingError, match=r"Experiment.engine must be one of inprocess, flower, ray"):
+        make({"engine": "dask"})

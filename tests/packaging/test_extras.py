@@ -22,9 +22,9 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 PACKAGE = {
     "sklearn": "scikit-learn", "PIL": "pillow", "dp_accounting": "dp-accounting", "flwr_datasets": "flwr-datasets",
-    "google": "protobuf", "mlflow": "mlflow-skinny", "tomli_w": "tomli-w", "ray": "flwr",
+    "google": "protobuf", "mlflow": "mlflow-skinny", "tomli_w": "tomli-w",
 }  # fmt: skip
-"""Module -> the package that brings it, where the names differ; Ray comes with Flower's simulation."""
+"""Module -> the package that brings it, where the names differ."""
 
 MADE_WITH = {"tensorboard": "protobuf"}
 """Package -> one that it cannot do without, whose module is used as well."""
@@ -68,6 +68,7 @@ def imported() -> frozenset[tuple[str, str]]:
 
 HOME = {
     "engines/flower/": "flower", "masks/": "masks", "tracking/": "track", "report/figures/": "report", "notebook/": "notebook",
+    "engines/ray.py": "ray",
     "data/datasets.py": "hub", "data/tables.py": "tables", "data/pictures.py": "images", "boundary/privacy.py": "dp",
 }  # fmt: skip
 """Where an extra is used -> its name."""

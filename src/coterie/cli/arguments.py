@@ -98,6 +98,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     _run(own["run"])
     own["resume"].add_argument("run", metavar="RUN", help="a run directory, or a folder of several")
     _track(own["resume"])
+    _address(own["resume"])
     _given(own["resume"])
     common(own["resume"])
     own["compare"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
@@ -181,13 +182,18 @@ def _run(own: Parser) -> None:
     own.add_argument("--width", metavar="N", type=whole, help="clients trained in one block (chosen for the model)")
     own.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
     own.add_argument("--precision", metavar="P", help="fp32, or bf16 on processors that have it (fp32)")
-    own.add_argument("--engine", metavar="E", help="inprocess, or flower for Flower's simulation (inprocess)")
+    own.add_argument("--engine", metavar="E", help="inprocess, flower for its simulation, or ray for a Ray cluster (inprocess)")
+    _address(own)
     own.add_argument("--data", metavar="DIR", help="folder of the data set's files, or your table (COTERIE_DATA)")
     own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
     own.add_argument("--estimate", action="store_true", help="estimate time, memory and disk space; run nothing")
     _track(own)
     _given(own)
     common(own)
+
+
+def _address(own: Parser) -> None:
+    own.add_argument("--address", metavar="A", help="the Ray cluster: HOST:PORT, auto or local (RAY_ADDRESS, or found by Ray)")
 
 
 def _given(own: Parser) -> None:

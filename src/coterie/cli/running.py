@@ -78,7 +78,7 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     if arguments.method:
         known = {name: [table for table in spec["methods"] if table["name"] == name] for name in arguments.method}
         spec["methods"] = [table for name, tables in known.items() for table in tables or [{"name": name}]]
-    for name in ("rounds", "target", "eval_every", "workers", "width", "device", "precision", "engine", "data"):
+    for name in ("rounds", "target", "eval_every", "workers", "width", "device", "precision", "engine", "address", "data"):
         if getattr(arguments, name) is not None:
             spec[name] = getattr(arguments, name)
     if arguments.seeds is not None:
@@ -103,7 +103,7 @@ def resume(arguments: argparse.Namespace) -> int:
     from coterie.tracking.following import check
 
     check(arguments.track)
-    runs = reopen(arguments.run, **given(arguments))
+    runs = reopen(arguments.run, **given(arguments), address=arguments.address)
     if all(one.finished() for one in runs):
         _track(runs, arguments.track)
         if arguments.json:
@@ -151,6 +151,7 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
                 tracking.follow(one.folder)
     except KeyboardInterrupt:
         more = "".join(f" --track {name}" for name in arguments.track)
+        more += f" --address {arguments.address}" if arguments.address else ""
         more += " --trust-code" if ":" in one.experiment.setup.model or ":" in one.experiment.scenario else ""
         more += f" --secret-file {arguments.secret_file}" if arguments.secret_file else ""
         return fail(f"interrupted; to continue, run coterie resume {folder}{more}", 130)
@@ -293,7 +294,8 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
         counts = (f"{round(value):,}" for value in (one.exchanges, one.asked, one.evaluations))
         table.add_row(name, duration(one.seconds), terminal.size(one.memory), terminal.size(one.disk), *counts)
     terminal.console(sys.stdout).print(table)
-    say("\nestimated, each method with one seed; nothing was run")
+    here = ", on this machine alone" if experiment.engine == "ray" else ""
+    say(f"\nestimated, each method with one seed{here}; nothing was run")
     for text in shortages(whole, folder):
         say(f"coterie: {text}", sys.stderr)
     return 0
@@ -312,7 +314,7 @@ def announce(experiment: Experiment, folder: Path) -> None:
     from coterie.report import terminal
     from coterie.report.live import duration
 
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or experiment.engine == "ray":  # a cluster's time and memory cannot be measured here
         return
     said: list[str] = []
     with suppress(Exception, TimeUp), within(AT_MOST):  # the run itself reports mistakes of the user

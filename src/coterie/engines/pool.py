@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,13 +15,13 @@ from torch import Tensor
 from coterie import training as local
 from coterie.boundary import Wire, update_number
 from coterie.clustering import sketch
-from coterie.core import Assignment, Client, Neighbours, Plan, Position, Task, Training, as_groups
+from coterie.core import Assignment, Client, Means, Neighbours, Note, Plan, Position, Task, Training, as_groups
 from coterie.data.objective import cross_entropy
 from coterie.data.world import ClientData, Split, World
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
 from coterie.models.layout import own_layers, with_weight, without_weight
 from coterie.randomness import Purpose, seeded
-from coterie.robust import Robust
+from coterie.robust import Extent, Length, Robust, lengths, lengths_of
 from coterie.training import Sums, halvable
 from coterie.training.blocks import goes_with
 
@@ -275,7 +275,8 @@ class Answer:
         chosen: The chosen models, as rows of the plan's models.
         losses: Measured losses, one per offered model, or empty.
         accuracies: Measured accuracies, one per offered model, or empty.
-        update: The update ``(d,)``, a view of the reply matrix. None if the client did not train.
+        update: The update ``(d,)``, a view of the reply matrix. None if the client did not train. If it stays at another
+            machine, only the columns of the layers that the client keeps are valid.
         refused: Why the reply was refused. None if it was not.
         own: The values that the client keeps as its personal model, with the weight of a mixture behind them, or None.
         held: Held-out losses ``(m, examples)``, or None.
@@ -291,12 +292,93 @@ class Answer:
     own: Tensor | None = None
     held: np.ndarray | None = None
 
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots of the update, or of the updates of both halves."""
+        return (self.slot,) if self.second is None else (self.slot, self.second)
+
+
+class Runner(Protocol):
+    """What carries out jobs: worker processes of this machine, or other machines."""
+
+    def run(self, jobs: Sequence[Any]) -> list[Any]:
+        """Carry out all jobs and return their results, in order."""
+        ...
+
+
+class Remote(Runner, Protocol):
+    """Other machines that carry out the jobs of a pool.
+
+    The rows of the replies are sent here, to the matrices of the pool's worker; or they *stay* where they were made, and only
+    what is asked for below is sent.
+    """
+
+    @property
+    def machines(self) -> int:
+        """The number of machines."""
+        ...
+
+    def place(self, models: Tensor, personal: Sequence[Tensor], here: Worker, stay: bool) -> None:
+        """Prepare for jobs.
+
+        Args:
+            models: The models ``(k, d)``: the first rows to which jobs refer.
+            personal: Rows ``(d,)`` that were made for single clients, which follow them.
+            here: The worker of this process. Its matrices have room for the replies and sketches of the jobs.
+            stay: Whether the updates stay at the machines. Sketches, personal models and layers that a client keeps are
+                sent in any case.
+        """
+        ...
+
+    def extent(self, slot: int) -> Extent:
+        """The measure of the update of a slot, which stays elsewhere."""
+        ...
+
+    def scale(self, slots: Sequence[int], factor: float) -> None:
+        """Let the updates of some slots, which stay elsewhere, count as scaled by a factor."""
+        ...
+
+    def pair(self, first: int, second: int) -> None:
+        """Let the update of the slot ``first`` count as the mean of both, which stay elsewhere."""
+        ...
+
+    def add_means(self, means: Means, slots: Sequence[int], amounts: np.ndarray, groups: Sequence[Sequence[int]]) -> None:
+        """Add updates that stay elsewhere to means.
+
+        Args:
+            means: The means.
+            slots: The slots of the updates.
+            amounts: Shape ``(m,)``: the weight of each update.
+            groups: For each update, the groups in which it counts.
+        """
+        ...
+
+    def notes(self) -> tuple[Note, ...]:
+        """Return what happened to the machines since the last call."""
+        ...
+
 
 class ClientPool:
-    """The worker processes for a world, and the shared matrices of models and replies that they read and write."""
+    """The worker processes for a world, and the shared matrices of models and replies that they read and write.
 
-    def __init__(self, world: World, wire: Wire, hardware: Hardware, robust: Robust | None = None) -> None:
+    Args:
+        world: The clients, their data and their model.
+        wire: The wire between clients and server.
+        hardware: The hardware settings.
+        robust: Bounds on the influence of one client on the others.
+        remote: Other machines that carry out the jobs in place of worker processes.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        wire: Wire,
+        hardware: Hardware,
+        robust: Robust | None = None,
+        remote: Remote | None = None,
+    ) -> None:
         self.world, self.layout, self.wire, self.robust = world, wire.layout, wire, robust or Robust()
+        self.remote, self.away = remote, False
         with seeded(0):
             module = world.model()  # its frozen parameters are in memory once, for all worker processes
         self.hand = Worker(world, wire, hardware, module)
@@ -330,34 +412,99 @@ class ClientPool:
         """Return a copy of the sketches at ``slots``."""
         return self.hand.sketches[list(slots)]
 
+    def reduces(self, plan: Plan) -> bool:
+        """Whether the updates of a plan stay at other machines, which send their means and sketches.
+
+        They are sent if something needs single ones: exact inner products, a robust mean, adversaries that collude.
+        """
+        if self.remote is None or self.robust.needs_all or plan.need == "sums" or self.wire.boundary.masks:
+            return False
+        if any(attack.colluding for client, attack in self.world.attacks.items() if client in plan.tasks):
+            return False
+        if any(task.halves for task in plan.tasks.values()) and (plan.sketch is None or plan.second_halves):
+            return False
+        return plan.need == "mean" or plan.sketch is not None
+
+    def machines(self, plan: Plan) -> int:
+        """Return the number of machines whose memory holds the replies to a plan."""
+        return self.remote.machines if self.remote is not None and self.reduces(plan) else 1
+
+    def notes(self) -> tuple[Note, ...]:
+        """Return what happened to other machines since the last call."""
+        return () if self.remote is None else self.remote.notes()
+
+    def lengths(self, plan: Plan, answers: Mapping[Client, Answer]) -> dict[Client, Length]:
+        """Return the lengths of the updates of clients that trained, see :func:`coterie.robust.lengths`."""
+        chosen = {client: answer.chosen for client, answer in answers.items()}
+        if self.remote is not None and self.away:
+            extents = {client: [self.remote.extent(slot) for slot in answer.slots] for client, answer in answers.items()}
+            return lengths_of(plan, extents, chosen, self.wire)
+        return lengths(plan, {c: [self.hand.replies[slot] for slot in a.slots] for c, a in answers.items()}, chosen, self.wire)
+
+    def scale(self, plan: Plan, client: Client, answer: Answer, factor: float) -> None:
+        """Scale the update of a client, or those of both halves; layers that stay at it are not scaled."""
+        keep = plan.tasks[client].keep
+        if self.remote is not None and self.away:
+            self.remote.scale(answer.slots, factor)
+        for slot in answer.slots:
+            if not self.away:
+                self.hand.replies[slot] *= torch.where(self.mask(keep), 1.0, factor) if keep else factor
+            if plan.sketch is not None:
+                self.hand.sketches[slot] *= factor
+
+    def add_means(self, means: Means, slots: Sequence[int], amounts: np.ndarray, groups: Sequence[Sequence[int]]) -> None:
+        """Add the updates at ``slots`` to means, see :meth:`coterie.core.Means.add`."""
+        if self.remote is not None and self.away:
+            self.remote.add_means(means, slots, amounts, groups)
+        else:
+            means.add(self.updates(slots), amounts, groups)
+
     def average(self, first: int, second: int) -> None:
         """Replace the first of two replies by their mean, and its sketch likewise."""
-        for rows in (self.hand.replies, self.hand.sketches):
+        if self.remote is not None and self.away:
+            self.remote.pair(first, second)
+        for rows in (self.hand.sketches,) if self.away else (self.hand.replies, self.hand.sketches):
             if max(first, second) < len(rows):
                 rows[first] += rows[second]
                 rows[first] /= 2
 
-    def _reserve(self, models: int, replies: int, sketch: int = 0) -> None:
-        """Provide at least this many rows of shared memory. More memory needs new workers, which are cheap to fork."""
+    def _reserve(self, models: int, replies: int, sketch: int = 0) -> bool:
+        """Provide at least this many rows of shared memory; return whether there is new memory."""
         hand = self.hand
         short = replies if sketch else 0
         enough = short <= len(hand.sketches) and sketch in (0, hand.sketches.shape[1])
-        if self._workers and models <= len(hand.models) and replies <= len(hand.replies) and enough:
-            return
-        if self._workers:
-            self._workers.close()
+        if models <= len(hand.models) and replies <= len(hand.replies) and enough:
+            return False
         if models > len(hand.models):
             hand.models = shared_matrix(models, self.layout.size)
         if replies > len(hand.replies):
             hand.replies = shared_matrix(replies, self.layout.size)
         if not enough:
             hand.sketches = shared_matrix(short, sketch)
-        self._workers = Workers(hand.work, self.count)
+        return True
 
-    def _put(self, models: Tensor, personal: Sequence[Tensor], replies: int = 0, sketch: int = 0) -> Workers:
-        """Write the models and, after them, the rows made for single clients; return the workers for the jobs."""
-        self._reserve(len(models) + len(personal), replies, sketch)
-        assert self._workers is not None
+    def put(self, models: Tensor, personal: Sequence[Tensor], replies: int = 0, sketch: int = 0, stay: bool = False) -> Runner:
+        """Write the models and, after them, the rows made for single clients; return what carries out the jobs.
+
+        Args:
+            models: The models ``(k, d)``.
+            personal: The rows ``(d,)`` for single clients.
+            replies: Number of slots for replies.
+            sketch: Numbers of a sketch; 0 without sketches.
+            stay: Whether the updates stay at other machines.
+
+        Returns:
+            What carries out the jobs.
+        """
+        self.away = stay
+        if self.remote is not None:
+            self._reserve(0, replies, sketch)
+            self.remote.place(models, personal, self.hand, stay)
+            return self.remote
+        if self._reserve(len(models) + len(personal), replies, sketch) or self._workers is None:
+            if self._workers:
+                self._workers.close()
+            self._workers = Workers(self.hand.work, self.count)  # new memory needs new workers, which are cheap to fork
         self.hand.models[: len(models)] = models
         for i, row in enumerate(personal, len(models)):
             self.hand.models[i] = row
@@ -390,7 +537,7 @@ class ClientPool:
             data = self.hand.data(client, plan.tasks[client].holdout)
             job = replace(self._job(plan, client, kept.get(client), when, slot, personal), part=part)
             client_jobs += self._in_parts(job, halvable(data.train, self.least), slots)
-        workers = self._put(plan.models, personal, next(slots), sketch_size(plan, self.layout.size))
+        workers = self.put(plan.models, personal, next(slots), sketch_size(plan, self.layout.size), self.reduces(plan))
         found: dict[Client, list[tuple[ClientJob, Done]]] = {}
         for job, done in (one for block in workers.run(self._jobs(client_jobs)) for one in block):
             found.setdefault(job.client, []).append((job, done))
@@ -557,7 +704,7 @@ class ClientPool:
         near = assignment.neighbours
         jobs = [job for rows, by_examples in tests.items() for job in self._tests(rows, list(by_examples.values()), near)]
         sums: dict[tuple[tuple[int, ...], Client], Sums] = {}
-        for job, results in zip(jobs, self._put(assignment.models, personal).run(jobs), strict=True):
+        for job, results in zip(jobs, self.put(assignment.models, personal).run(jobs), strict=True):
             for part, of_part in zip(job, results, strict=True):
                 for client, totals in zip(part.clients, of_part, strict=True):
                     before = sums.setdefault((part.rows, client), {})

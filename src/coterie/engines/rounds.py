@@ -43,13 +43,13 @@ from coterie.core import (
 )
 from coterie.data.objective import mean_probability
 from coterie.data.world import Attendance, World
-from coterie.engines.pool import Answer, ClientPool, sketch_size
+from coterie.engines.pool import Answer, ClientPool, Remote, sketch_size
 from coterie.engines.served import Nets
 from coterie.engines.sums import Answers
 from coterie.engines.workers import EngineError, Hardware
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, seeded
-from coterie.robust import Robust, Usual, lengths
+from coterie.robust import Robust, Usual
 from coterie.settings import SettingError
 
 EXCHANGES = 200
@@ -74,6 +74,7 @@ def rounds(
     start: Position | None = None,
     boundary: Boundary | None = None,
     robust: Robust | None = None,
+    remote: Remote | None = None,
 ) -> Generator[Round, None, None]:
     """Run a method over a world, one communication round after the other.
 
@@ -92,6 +93,7 @@ def rounds(
         start: Position from which the run continues. None starts a new run.
         boundary: Operations on the rows between clients and server, such as clipping or noise.
         robust: Bounds on the influence of one client on the others.
+        remote: Other machines on which the clients train, in place of this one.
 
     Yields:
         Each communication round, up to number ``rounds``.
@@ -105,7 +107,7 @@ def rounds(
     wire, federation = setup(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
     nets = Nets(world.model, wire, world.objective, world.clients)
-    with ClientPool(world, wire, hardware, robust) as pool:
+    with ClientPool(world, wire, hardware, robust, remote) as pool:
         while position.round < rounds:
             clock = Clock()
             steps = round_steps(method, world, wire, position, seed, clock)
@@ -118,7 +120,7 @@ def rounds(
                 with clock("evaluate"):
                     scores = pool.evaluate(done.assignment, position)
                 done = replace(done, scores=scores)
-            yield replace(done, main=world.objective.main, nets=nets)
+            yield replace(done, notes=(*done.notes, *pool.notes()), main=world.objective.main, nets=nets)
 
 
 def _shown(pool: ClientPool, done: Round, when: tuple[int, int, int]) -> Round:
@@ -145,11 +147,10 @@ def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> t
     Raises:
         SettingError: Method, world and boundary do not fit together.
     """
-    with seeded(seed, Purpose.INIT):
-        layout = Layout(world.model())
+    wire = wire_of(world, seed, boundary)
     check_membership(method, world)
     boundary.check_method(method)
-    wire = Wire(boundary, layout, seed)
+    layout = wire.layout
     federation = Federation(
         clients=world.attendance.founders(world.clients),
         draw=lambda i: wire.first_model(i, world.model),
@@ -161,6 +162,19 @@ def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> t
         clip=boundary.clip,
     )
     return wire, wire.veil(federation)
+
+
+def wire_of(world: World, seed: int, boundary: Boundary) -> Wire:
+    """Return the wire between the clients of a world and the server.
+
+    Args:
+        world: The clients and their model.
+        seed: Seed of all random draws.
+        boundary: Operations on the rows between clients and server.
+    """
+    with seeded(seed, Purpose.INIT):
+        layout = Layout(world.model())
+    return Wire(boundary, layout, seed)
 
 
 def rehearse(
@@ -403,7 +417,7 @@ def _exchange_part(
 ) -> tuple[Replies, Mapping[Client, Tensor], Mapping[Client, np.ndarray]]:
     """Carry out a plan without parts: the replies, the values that each client keeps afterwards, and held-out losses."""
     plan = plan if sums is None else sums.plan  # with the tasks as clients take them
-    clients, size = sorted(plan.tasks), window(plan, pool.layout.size, pool.robust.needs_all)
+    clients, size = sorted(plan.tasks), window(plan, pool.layout.size, pool.robust.needs_all) * pool.machines(plan)
     halves = HalfUpdates(pool, plan)
     claims, kept = {c: _claimed(pool, c) for c in clients}, dict(before)
     counted = pool.robust.counted(claims) if sums is None else claims  # no server sees single ones in sums
@@ -411,7 +425,7 @@ def _exchange_part(
     refused: dict[Client, str] = {}
     scaled: dict[Client, float] = {}
     usual = Usual()
-    streams = plan.sketch is not None or sums is not None or size < len(clients)
+    streams = plan.sketch is not None or sums is not None or size < len(clients) or pool.reduces(plan)
     means = Means(len(plan.models), pool.layout.size, pool.robust) if streams else None
     sketches = []
     for start in range(0, len(clients), size):
@@ -488,13 +502,8 @@ def _claimed(pool: ClientPool, client: Client) -> int:
     return pool.wire.examples(count if attack is None else attack.claimed(count))
 
 
-def _slots(answer: Answer) -> list[int]:
-    """Slots of a client's update, or of the updates of both halves."""
-    return [slot for slot in (answer.slot, answer.second) if slot is not None]
-
-
 def _rows(pool: ClientPool, answer: Answer) -> list[Tensor]:
-    return [pool.hand.replies[slot] for slot in _slots(answer)]
+    return [pool.hand.replies[slot] for slot in answer.slots]
 
 
 def _screened(
@@ -507,16 +516,10 @@ def _screened(
 ) -> dict[Client, Answer]:
     """Limit the answers of a wave to plausible lengths, compared with this wave and with the ``usual`` of earlier waves."""
     trained = {c: answer for c, answer in answers.items() if answer.update is not None and answer.refused is None}
-    updates, chosen = {c: _rows(pool, a) for c, a in trained.items()}, {c: a.chosen for c, a in trained.items()}
     claims = {c: claims[c] for c in answers}
-    limited = pool.robust.limited(lengths(plan, updates, chosen, pool.wire), claims, usual)
+    limited = pool.robust.limited(pool.lengths(plan, trained), claims, usual)
     for client, factor in limited.scaled.items():
-        keep = plan.tasks[client].keep
-        for slot in _slots(answers[client]):
-            row = pool.hand.replies[slot]
-            row *= torch.where(pool.mask(keep), 1.0, factor) if keep else factor
-            if plan.sketch is not None:
-                pool.hand.sketches[slot] *= factor
+        pool.scale(plan, client, answers[client], factor)
     scaled.update(limited.scaled)
     return {c: replace(answer, refused=answer.refused or limited.refused.get(c)) for c, answer in answers.items()}
 
@@ -566,7 +569,7 @@ def _average(
     tasks = [plan.tasks[client] for client in answers]
     groups = [a.chosen if task.trains and task.sent else () for a, task in zip(answers.values(), tasks, strict=True)]
     weigh = amounts(np.array([counted[client] for client in answers]), plan.weighting)
-    means.add(pool.updates([answer.slot for answer in answers.values()]), weigh, groups)
+    pool.add_means(means, [answer.slot for answer in answers.values()], weigh, groups)
 
 
 def needed(plan: Plan, replies: Replies) -> Replies:

@@ -48,6 +48,10 @@ class EngineError(RuntimeError):
         self.details = details
 
 
+class WorkerLost(EngineError):
+    """A worker process ended while it had jobs."""
+
+
 def default_workers() -> int:
     """Cores that this process may use; 1 if it cannot fork processes safely, or not at all (in a worker of a pool)."""
     forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
@@ -220,10 +224,10 @@ def sentence(error: Exception) -> str:
     return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
 
 
-def _death(process: multiprocessing.process.BaseProcess) -> EngineError:
+def _death(process: multiprocessing.process.BaseProcess) -> WorkerLost:
     process.join(timeout=1)
     hint = " (killed; was there enough memory? fewer --workers need less)" if process.exitcode == -signal.SIGKILL else ""
-    return EngineError(f"a worker process ended with exit code {process.exitcode}{hint}")
+    return WorkerLost(f"a worker process ended with exit code {process.exitcode}{hint}")
 
 
 # ----------------------------------------------------------------------------------------------------

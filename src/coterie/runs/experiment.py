@@ -14,7 +14,8 @@ In TOML, everything except the name of the scenario may be left out::
     width = 16                               # clients trained in one block; by default what suits model and device
     device = "cpu"                           # or cuda
     precision = "fp32"                       # or bf16
-    engine = "inprocess"                     # or flower, for its simulation
+    engine = "inprocess"                     # or flower, for its simulation; or ray, for a Ray cluster
+    address = "10.0.0.1:6379"                # of the Ray cluster; by default Ray's own rules, see docs/cluster.md
     data = "data"                            # folder of the data set's files
 
     [training]                               # local training; other settings are the scenario's
@@ -27,7 +28,8 @@ In TOML, everything except the name of the scenario may be left out::
     mean = "trimmed-mean"
 
 The ``run.toml`` of a run directory is such a file too, with all settings. A recorded file may come from another person, so
-two things are not taken from it: code (a model ``package.module:Name``), and a boundary's secret, which is not in it.
+three things are not taken from it: code (a model ``package.module:Name``), and a boundary's secret and the address of a
+cluster, which are not in it.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ from coterie.settings import (
 )
 from coterie.training.precision import PRECISIONS
 
-ENGINES = ("inprocess", "flower")
+ENGINES = ("inprocess", "flower", "ray")
 DEMO = "digits/label-permutation"
 DEMO_METHODS = ("fedavg", "auto")
 
@@ -112,7 +114,9 @@ class Experiment:
         width: Clients trained in one block; None for a number that suits model and device.
         device: The device on which clients train: cpu, cuda, cuda:1, ...
         precision: fp32, or bf16 (autocast) for training and tests.
-        engine: The engine that runs the clients: Coterie's own processes, or Flower's simulation.
+        engine: The engine that runs the clients: Coterie's own processes, Flower's simulation, or a Ray cluster.
+        address: Address of the Ray cluster: ``HOST:PORT``, ``auto`` or ``local``. None for Ray's own rules, see
+            :func:`coterie.engines.ray.connected`. It is not recorded.
         data: Folder of the data set's files, or your table.
         origin: The file from which it was read, if Coterie recorded that file.
     """
@@ -134,8 +138,9 @@ class Experiment:
     device: str = setting("cpu", "where clients train: cpu, cuda, cuda:1, ...")
     precision: str = setting("fp32", "fp32, or bf16 (autocast) for training and tests", choices=PRECISIONS)
     engine: str = setting(
-        "inprocess", "what runs the clients: Coterie's own processes, or Flower's simulation", choices=ENGINES
+        "inprocess", "what runs the clients: Coterie's own processes, Flower's simulation, or a Ray cluster", choices=ENGINES
     )
+    address: str | None = setting(None, "address of the Ray cluster: HOST:PORT, auto or local; none: found by Ray")
     data: str | None = setting(None, "folder of the data set's files, or your table")
     origin: Origin | None = dataclasses.field(default=None, compare=False)
 
@@ -150,8 +155,25 @@ class Experiment:
         if not self.methods:
             raise SettingError("Experiment.methods must name at least one method")
         self.hardware()
+        if self.address is not None and self.engine != "ray":
+            raise SettingError(f"Experiment.address needs engine ray, got {self.address!r} with engine {self.engine}")
         if self.engine == "flower":
             self._check_flower()
+        if self.engine == "ray":
+            self._check_ray()
+
+    def _check_ray(self) -> None:
+        """Raise an error if Ray is not installed, or if a setting is one that its nodes do not support."""
+        if importlib.util.find_spec("ray") is None:
+            raise UserError("engine ray needs Ray: pip install 'coterie[ray]'")
+        if self.device != "cpu":
+            raise SettingError(f"Experiment.device needs engine inprocess, got {self.device} with engine ray")
+        if isinstance(self.setup, OwnWorld) and not self.setup.source:
+            raise SettingError(
+                "engine ray needs a function that makes the world, in a module that can be imported on every node"
+            )
+        if self.address is not None and "://" in self.address:
+            raise SettingError(f"Experiment.address must be HOST:PORT, auto or local, got {self.address!r}")
 
     def _check_flower(self) -> None:
         """Raise an error if Flower is not installed, or if a setting is one that its clients do not support."""
@@ -227,14 +249,14 @@ class Experiment:
         return replace(self.setup, training=self.training).build(seed, self.data)
 
     def spec(self) -> Spec:
-        """All settings as tables, except a boundary's secret.
+        """All settings as tables, except a boundary's secret and the address of a cluster.
 
-        If there is no secret, :func:`make` gives this experiment again.
+        If there are none, :func:`make` gives this experiment again.
         """
         settings = {} if isinstance(self.setup, OwnWorld) else plain(self.setup, without=("training",))
         out: Spec = {"scenario": {"name": self.scenario, **settings}}
         out["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
-        out |= {name: value for name in PLAIN if (value := getattr(self, name)) is not None}
+        out |= {name: value for name in PLAIN if name != "address" and (value := getattr(self, name)) is not None}
         out["seeds"] = list(self.seeds)
         hidden = ("secret",) if self.boundary.secret is not None else ()
         out |= {"training": plain(self.training), "boundary": plain(self.boundary, without=hidden)}
@@ -253,6 +275,7 @@ PLAIN = (
     "device",
     "precision",
     "engine",
+    "address",
     "data",
 )
 KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training", "boundary", "robust")
@@ -278,6 +301,8 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
         raise UserError(f"{path} is empty: it does not describe an experiment")
     recorded: dict[str, Any] = {}
     if "schema" in document:  # a recorded file, which has other entries besides
+        if "address" in document:  # whoever answers there could run code here
+            raise UserError(f"{path} has an address of a Ray cluster, which Coterie does not record: it was changed")
         document = {key: value for key, value in document.items() if key not in ("schema", "world", "versions")}
         known = document.pop("secret", None)
         if known is not None:

@@ -263,7 +263,28 @@ class Run:
 
             maker = partial(world_of, json.dumps(experiment.spec()), self.seed)
             return simulation.rounds(self.method, maker, workers=workers or experiment.workers, **common)
+        if experiment.engine == "ray":
+            from coterie.engines import ray  # Ray is an extra
+
+            how: dict[str, Any] = {
+                "workers": workers or experiment.workers,
+                "width": experiment.width,
+                "precision": experiment.precision,
+            }
+            return ray.rounds(self.method, world, self._elsewhere(world), address=experiment.address, **common, **how)
         return inprocess.rounds(self.method, world, **common, **asdict(experiment.hardware(workers)))
+
+    def _elsewhere(self, world: World) -> Callable[[], World]:
+        """A function that makes the world on other machines, which have no object of this process."""
+        return partial(same_world_of, json.dumps(self.experiment.spec()), self.seed, digest(world))
+
+    def _try(self, world: World) -> None:
+        """Make the world on every node of the cluster of an experiment that has one."""
+        experiment = self.experiment
+        if experiment.engine == "ray":
+            from coterie.engines import ray
+
+            ray.try_nodes(self._elsewhere(world), experiment.address, experiment.boundary, self.seed, experiment.hardware())
 
     def _going_on(self, engine: Iterator[Round], start: Position | None) -> Iterator[Round]:
         """The engine's rounds; an error in the first one means that the checkpoint at the start is damaged."""
@@ -357,6 +378,26 @@ def world_of(spec: str, seed: int) -> World:
         The scenario's clients and data.
     """
     return make(json.loads(spec)).world(seed)
+
+
+def same_world_of(spec: str, seed: int, expected: str) -> World:
+    """The world of an experiment on another machine, where its data must be the same.
+
+    Args:
+        spec: The experiment's tables, as JSON.
+        seed: The seed of the world.
+        expected: The digest of the data, see :func:`digest`.
+
+    Returns:
+        The scenario's clients and data.
+
+    Raises:
+        UserError: The data are not the same.
+    """
+    world = world_of(spec, seed)
+    if digest(world) != expected:
+        raise UserError("its clients or data are not those of the machine where the run began")
+    return world
 
 
 def world_facts(world: World) -> dict[str, Any]:
@@ -490,6 +531,7 @@ def begin(
     for method in experiment.methods:
         inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary, experiment.hardware(), experiment.robust)
     runs_ = _runs(experiment, folder)
+    runs_[0]._try(world)
     folder.mkdir(parents=True, exist_ok=True)
     if len(runs_) == 1:
         runs_[0]._prepare(world)
@@ -520,6 +562,7 @@ def reopen(
     trust_code: bool = False,
     secret: int | None = None,
     world: World | Callable[[int], World] | None = None,
+    address: str | None = None,
 ) -> Runs:
     """The runs of a run directory or an experiment's folder, finished or not.
 
@@ -530,6 +573,7 @@ def reopen(
         secret: The boundary's secret, if there was one; None for the environment's COTERIE_SECRET. Without it, such a run
             cannot continue.
         world: The world, or the function that makes it, of a run that began with one.
+        address: The address of the Ray cluster, for a run with engine ray. It is not recorded.
 
     Returns:
         The runs.
@@ -549,6 +593,8 @@ def reopen(
             experiment = make(read(path, trust_code=trust_code, secret=secret))
             if world is not None:
                 experiment = _with_world(experiment, world, folder)
+            if address is not None:
+                experiment = replace(experiment, address=address)
             found = _runs(experiment, folder)
             for one in found if name == EXPERIMENT else ():
                 _check_place(one, folder)
