@@ -3,7 +3,7 @@
 Each world is a stream (SINE, CIRCLE, SEA) of ten clients, with 100 new examples per client in each time step of 20 rounds. The
 schedules are FedCCFA's ``sudden`` and ``recurring``, and ``still``, in which nothing changes. Each run has these measures:
 
-- accuracy: the mean over clients and rounds, from the second time step on, and ``behind``: the oracle's minus this;
+- accuracy: the mean over clients and rounds, from the second time step on, and ``behind``: the warm oracle's minus this;
 - right: the share of these rounds in which the groups are the true ones;
 - delay: rounds from a change until the groups are the true ones, mean over changes; a time step if they never are;
 - alarm: whether there was ever more than one group, on data that are still.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -53,10 +54,14 @@ METHODS: dict[str, Method[Any]] = {
     "fedavg": FedAvg(),
     "ifca": IFCA(models=4),
     "split-half": SplitHalf(),
+    "split-half alert": SplitHalf(alert=True),
     "auto": Auto(),
     "hcct": HCCT(),
     **{f"feddrift {delta:g}": FedDrift(period=PERIOD, delta=delta) for delta in (0.05, 0.1, 0.2, 0.4)},
 }
+
+
+ORACLES = ("oracle", "oracle warm")
 
 
 @state("benchmark.oracle")
@@ -69,11 +74,15 @@ class OracleState:
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle:
-    """FedAvg among the clients of each concept; it knows who has which concept in each round."""
+    """FedAvg among the clients of each concept; it knows who has which concept in each round.
+
+    The model of a new concept is the first draw; with ``warm`` it is a copy of the model that most of its clients had.
+    """
 
     name: ClassVar[str] = "oracle"
     concepts: tuple[Mapping[Client, int], ...]
     period: int
+    warm: bool = False
 
     def row(self, done: int) -> Mapping[Client, int]:
         """Client -> its concept in the round after ``done`` rounds."""
@@ -87,7 +96,13 @@ class Oracle:
         return train_from(state.models, self.row(state.round), need="mean")
 
     def step(self, state: OracleState, replies: Replies) -> OracleState:
-        return replace(state, round=state.round + 1, models=state.models + replies.mean_updates)
+        models, done = state.models + replies.mean_updates, state.round + 1
+        if self.warm and done % self.period == 0 and done // self.period < len(self.concepts):
+            earlier, now = self.row(done - 1), self.row(done)
+            known = {concept for row in self.concepts[: done // self.period] for concept in row.values()}
+            for new in set(now.values()) - known:
+                models[new] = models[Counter(earlier[c] for c in now if now[c] == new).most_common(1)[0][0]]
+        return replace(state, round=done, models=models)
 
     def assignment(self, state: OracleState) -> Assignment:
         row = self.row(max(state.round - 1, 0))
@@ -132,8 +147,8 @@ def run(cell: tuple[str, str, str, int]) -> dict[str, Any]:
     stream, drift, name, seed = cell
     whole = world(stream, drift, seed)
     assert whole.drift is not None
-    oracle = Oracle(concepts=tuple(whole.drift.concepts), period=PERIOD)
-    method = oracle if name == "oracle" else METHODS[name]
+    oracle = Oracle(concepts=tuple(whole.drift.concepts), period=PERIOD, warm=name == "oracle warm")
+    method = oracle if name in ORACLES else METHODS[name]
     made = list(coterie.run(method, whole, rounds=PERIOD * SCHEDULES[drift], seed=seed, workers=1))
     return {"stream": stream, "drift": drift, "method": name, "seed": seed, **measures(made, whole)}
 
@@ -153,7 +168,7 @@ def table() -> str:
         "|---|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     for (stream, drift, name), found in sorted(cells.items(), key=lambda item: item[0][:2]):
-        best = {one["seed"]: one["accuracy"] for one in cells.get((stream, drift, "oracle"), [])}
+        best = {one["seed"]: one["accuracy"] for one in cells.get((stream, drift, "oracle warm"), [])}
         mean = lambda key, of=found: np.mean([one[key] for one in of])  # noqa: E731
         behind = [100 * (best[one["seed"]] - one["accuracy"]) for one in found if one["seed"] in best]
         delay = "" if found[0]["delay"] is None else f"{mean('delay'):.1f}"
@@ -173,7 +188,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     done = {(one["stream"], one["drift"], one["method"], one["seed"]) for one in known()}
-    names = asked.only or ["oracle", *METHODS]
+    names = asked.only or [*ORACLES, *METHODS]
     cells = [(s, d, m, seed) for seed in range(asked.seeds) for d in SCHEDULES for s in STREAMS for m in names]
     with ProcessPoolExecutor(asked.jobs) as pool:
         for found in pool.map(run, [] if asked.table else [cell for cell in cells if cell not in done]):

@@ -104,6 +104,7 @@ EXAMPLES: dict[str, Any] = {
     "race-of-races": Race(methods=("fedper", Race(methods=("fedavg", "ifca"), patience=2)), patience=4),
     "race-tuned": Tuned(method=Race(methods=("fedavg", "independent"), patience=2), epochs=0),
     "split-half": SplitHalf(level=1e-3, probe_every=2, review_every=6),
+    "split-half-alert": SplitHalf(level=1e-3, probe_every=2, review_every=6, alert=True),
     "split-half-half": SplitHalf(level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2),
     "split-half-sums": SplitHalfSums(level=1e-3, probe_every=2, review_every=6, smallest=2),
     "split-half-sums-half": SplitHalfSums(level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2, sketch=16),
