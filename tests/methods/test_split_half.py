@@ -570,3 +570,44 @@ def test_enough_answers_in_a_round_need_no_second() -> None:
 def test_it_finds_groups_if_three_in_ten_answer(shift: str) -> None:
     world = digits(shift, silent=0.7, patience=1000)
     assert played(SplitHalf(), world, 40)[-1].assignment.groups == world.truth
+
+
+# -- alerts: losses that rise ----------------------------------------------------------------------------------------------
+
+
+def heard(losses: dict[int, float]) -> Replies:
+    rows = tuple((loss,) for loss in losses.values())
+    return Replies(clients=tuple(losses), examples=np.ones(len(losses)), losses=rows)
+
+
+def test_a_rise_of_five_usual_changes_makes_a_probe_and_a_review_due() -> None:
+    leaves = (Leaf(node=1, clients=(3, 4), model=torch.zeros(2)), Leaf(node=2, clients=(5, 6), model=torch.zeros(2)))
+    watched = {1: Watch(due=30, calm=3), 2: Watch(due=40, calm=3)}
+    tree = root((3, 4, 5, 6), 2)
+    start = SplitHalfState(round=10, leaves=leaves, tree=tree, watched=watched, review=(80, 32))
+    method = SplitHalf(alert=True)
+    calm = dict.fromkeys((3, 4, 5, 6), 0.5)
+    first = method._alerted(method._alerted(start, heard(calm)), heard({3: 0.5, 4: 0.51, 5: 0.49, 6: 0.48}))
+    assert first.usual == pytest.approx(0.01)
+    assert (first.watched, first.review, first.notes) == (watched, (80, 32), ())
+    same = method._alerted(first, heard({3: 0.54, 4: 0.55, 5: 0.49, 6: 0.48}))  # less than 0.05 more
+    assert (same.watched, same.notes) == (watched, ())
+    rose = method._alerted(first, heard({3: 0.5, 4: 0.57, 5: 0.49, 6: 0.48}))
+    assert (rose.watched[1].due, rose.watched[1].calm) == (11, 0)
+    assert rose.watched[2] == watched[2]
+    assert rose.review == (10, 8)
+    (note,) = rose.notes
+    assert (note.kind, note.clients) == ("alert", (4,))
+    assert note.numbers["rise"] == pytest.approx(0.06)
+    # A probe that is to be confirmed in the next round stays as it is; a loss that is not a number is not counted.
+    waits = replace(first, watched={**watched, 1: Watch(due=11, evidence=evidence(signals(TWO)))})
+    assert method._alerted(waits, heard({3: float("nan"), 4: 0.9})).watched == waits.watched
+
+
+def test_alerts_find_a_sudden_drift_soon() -> None:
+    rows = ((0,) * 10, *((0, 0, 0, 0, 0, 1, 1, 1, 1, 1),) * 2)
+    how = {"drift": "given", "schedule": rows, "examples": 6000, "period": 12, "shuffle": False}
+    world = replace(SCENARIOS["sine/drift"], **how).build(0)
+    found = played(SplitHalf(alert=True), world, 20)
+    assert all(one.assignment.groups == (tuple(range(10)),) for one in found[:12])
+    assert found[15].assignment.groups == ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9))

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from coterie.data import readers
+from coterie.data.drift import STREAMS, drawn
 from coterie.data.examples import Dataset, Pool, pool
 from coterie.files import available_memory, expanded, reason
 from coterie.randomness import Purpose, numpy_generator
@@ -663,6 +664,9 @@ def _domain_files(folder: Path, domains: tuple[str, ...] = _DOMAINS) -> Paths:
 _SYNTHETIC = ("examples", "features", "classes", "spread", "seed")
 
 
+_STREAM = ("examples", "noise", "seed")
+
+
 def _idx_source(about: str, name: str, places: tuple[str, ...], writers: bool = False) -> Source:
     files = partial(_idx_files, places=places, name=name, writers=writers)
     return Source(about, partial(read_idx, name=name), files)
@@ -677,6 +681,7 @@ DATASETS: Mapping[str, Source] = MappingProxyType(
     {
         "digits": Source("1,797 handwritten digits, 8x8, that come with scikit-learn", digits),
         "synthetic": Source("Gaussian classes of any size", synthetic, options=_SYNTHETIC),
+        **{name: Source(about, partial(drawn, name=name), options=_STREAM) for name, (about, *_) in STREAMS.items()},
         "mnist": _idx_source("60,000 + 10,000 handwritten digits, 28x28 (idx files)", "mnist", _MNIST),
         "qmnist": _idx_source("MNIST with each digit's writer and population (idx files)", "qmnist", _MNIST, writers=True),
         "fashion_mnist": _idx_source("60,000 + 10,000 pictures of clothing, 28x28 (idx)", "fashion_mnist", _FASHION),

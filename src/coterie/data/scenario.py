@@ -7,7 +7,7 @@ data. :data:`SCENARIOS` has the named scenarios; clients with their own data com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from coterie.core import Groups, Training, as_groups
 from coterie.data import datasets, own, partition, pictures, tables
 from coterie.data import shift as shifting
 from coterie.data import world as attendance
+from coterie.data.drift import DRIFTS, Schedule, schedule
 from coterie.data.examples import Dataset, Pool
 from coterie.data.objective import Objective
 from coterie.data.partition import Parts
@@ -27,7 +28,7 @@ from coterie.data.scaling import STANDARDIZE, Constants
 from coterie.data.shift import SHIFTS, SWAPS, Shift, crop_and_flip, deal
 from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
 from coterie.data.tasks import TASKS
-from coterie.data.world import ATTACKS, ClientData, World, among, check_attack
+from coterie.data.world import ATTACKS, ClientData, Drift, World, among, check_attack
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, UserError, build, check, nearest, setting
@@ -91,6 +92,62 @@ def _synthetic() -> dict[str, Settings]:
     return {
         "synthetic/iid": {**base, "about": "Gaussian classes, identically distributed clients"},
         "synthetic/groups": {**base, "shift": "label-permutation", "about": "four groups with different class labels"},
+    }
+
+
+def _drifting() -> dict[str, Settings]:
+    """FedDrift's streams and MNIST, new examples in each time step; label swaps of images that stay, as FedCCFA's."""
+    stream = {
+        "shift": "concept",
+        "clients": 10,
+        "groups": 2,
+        "drift": "feddrift-a",
+        "renew": True,
+        "examples": 20_000,
+        "train": 0.5,
+        "validation": 0.0,
+        "training": Training(lr=0.01, batch=0, steps=5, optimizer="adam"),
+    }
+    swaps = {"shift": "label-swap", "swaps": ((1, 2), (3, 4), (5, 6))}
+    ten = "10 time steps of 100 new examples to train on"
+    return {
+        "sine/drift": {**stream, "dataset": "sine", "about": f"FedDrift's SINE: {ten}, clients that change their concept"},
+        "circle/drift": {**stream, "dataset": "circle", "about": f"FedDrift's CIRCLE: {ten}"},
+        "sea/drift": {
+            **stream,
+            "dataset": "sea",
+            "groups": 4,
+            "drift": "feddrift-c",
+            "noise": 0.1,
+            "about": f"SEA with four concepts: {ten}, one label in ten is wrong",
+        },
+        "digits/drift": {
+            **_SMALL,
+            **swaps,
+            "drift": "sudden",
+            "about": "FedCCFA's sudden drift: after 20 rounds, three groups each exchange two labels",
+        },
+        "mnist/drift": {
+            **_FLHC,
+            **swaps,
+            "dataset": "mnist",
+            "clients": 10,
+            "drift": "feddrift-c",
+            "renew": True,
+            "samples": 100,
+            "model": "ifca-mlp",
+            "about": f"FedDrift's MNIST: {ten}, four groups that exchange labels",
+        },
+        "fashion/drift": {
+            **_SHARED,
+            **swaps,
+            "dataset": "fashion_mnist",
+            "clients": 20,
+            "partition": "dirichlet",
+            "drift": "sudden",
+            "period": 100,
+            "about": "FedCCFA's sudden drift: after 100 rounds, three groups each exchange two labels; Dirichlet(0.5)",
+        },
     }
 
 
@@ -247,7 +304,7 @@ def _others() -> dict[str, Settings]:
 
 
 SETTINGS: Mapping[str, Settings] = MappingProxyType(
-    {**_digits(), **_synthetic(), **_mnist(), **_fashion(), **_cifar10(), **_others()}
+    {**_digits(), **_synthetic(), **_drifting(), **_mnist(), **_fashion(), **_cifar10(), **_others()}
 )
 
 
@@ -264,6 +321,9 @@ _PARTITIONS = (
     "topic",
     "clients",
 )
+RENEWED = ("iid", "dirichlet", "quantity")
+"""Partitions that can give each client new examples in every time step."""
+
 _TEST = (
     "share: the rest of its own examples; whole: the test pool (of its domain, topic or population); classes: test examples "
     "of its classes; own: test examples in its class proportions"
@@ -300,6 +360,11 @@ class Scenario:
     join_round: int = setting(10, "the round in which newcomers join", ge=1)
     leavers: int = setting(0, "number of clients that leave and return, see leave", ge=0)
     leave: tuple[int, ...] = setting((10, 20), "the first and the last round in which leavers are away", ge=1)
+    drift: str = setting("none", "who has which concept when; none: data that stay", choices=DRIFTS)
+    period: int = setting(20, "rounds of a time step, in which data stay (drift)", ge=1)
+    calm: int = setting(1, "time steps before the first change; of still, all of them (drift)", ge=1)
+    schedule: tuple[tuple[int, ...], ...] = setting((), "a row per time step: the concept of each client (drift=given)")
+    renew: bool = setting(False, "new examples in each time step; false: the same, under another concept (drift)")
     adversaries: float = setting(0.0, "fraction of clients that are hostile, at least one client; 0: none", ge=0, lt=1)
     attack: str = setting("none", "what hostile clients do, to their labels or to their updates", choices=("none", *ATTACKS))
     attack_scale: float | None = setting(None, "scale of the attack; none: the attack's default", gt=0, lt=1e18)
@@ -315,7 +380,8 @@ class Scenario:
     identity: bool = setting(False, "the first group keeps its labels (label-permutation)")
     vocabulary: int = setting(10_000, "number of words (ag_news)", ge=3)
     length: int = setting(30, "words of a sequence (ag_news)", ge=1)
-    examples: int = setting(2000, "number of examples (synthetic)", ge=1)
+    examples: int = setting(2000, "number of examples (synthetic, sine, circle, sea)", ge=1)
+    noise: float = setting(0.0, "probability that an example has the wrong label (sine, circle, sea)", ge=0, le=0.5)
     features: int = setting(20, "number of features (synthetic)", ge=1)
     classes: int = setting(4, "number of classes (synthetic)", ge=2)
     spread: float = setting(1.0, "standard deviation within a class, where class means have 1 (synthetic)", gt=0)
@@ -342,6 +408,18 @@ class Scenario:
         if self.sizes and (len(self.sizes) != 2 or self.sizes[0] > self.sizes[1]):
             raise SettingError(f"Scenario.sizes must be a lowest and a highest number, got {list(self.sizes)}")
         self._check_own()
+        self._check_drift()
+
+    def _check_drift(self) -> None:
+        """Raise :class:`~coterie.settings.SettingError` if the settings of a drift do not fit together."""
+        if (self.drift == "given") != bool(self.schedule):
+            raise SettingError("Scenario.schedule goes together with drift = given")
+        if self.drift == "none" and self.renew:
+            raise SettingError("Scenario.renew needs a drift, got none; still: new examples of one concept")
+        if self.drift != "none" and self.dataset in OWN_DATA:
+            raise SettingError(f"Scenario.drift must be none for the data set {self.dataset}, got {self.drift}")
+        if self.renew and self.partition not in RENEWED:
+            raise SettingError(f"Scenario.renew needs a partition of {', '.join(RENEWED)}, got {self.partition}")
 
     def _check_own(self) -> None:
         """Raise :class:`~coterie.settings.SettingError` if a setting does not fit clients with their own data."""
@@ -388,18 +466,32 @@ class Scenario:
         if self.dataset in OWN_DATA:
             return self._of_own(datasets.resolve(folder, self.dataset, file=self.dataset == "table"), seed)
         data = datasets.load(self.dataset, folder, **self._options(seed, folder))
-        parts, kinds = self._parts(data.train, numpy_generator(seed, Purpose.PARTITION))
         rng = numpy_generator(seed, Purpose.SHIFT)
         shifts = self._shifts(data, rng)
-        groups = deal(self.clients, len(shifts), rng if self.shuffle else None)
+        rows = self._groups(len(shifts), rng)
+        sets = len(rows) if self.renew else 1
+        parts, kinds = self._parts(data.train, numpy_generator(seed, Purpose.PARTITION), sets * self.clients)
+        steps = self._clients(data, parts, kinds, shifts, rows, seed)
+        drift = None
+        if self.drift != "none":
+            drift = Drift(period=self.period, concepts=[_concepts(kinds, row, len(shifts)) for row in rows], data=steps)
         return World(
-            clients=self._clients(data, parts, kinds, shifts, groups, seed),
+            clients=steps[0],
             model=nets.factory(self.model, data.shape, data.classes),
             training=self.training,
             objective=Objective(metrics=("accuracy", "perplexity") if data.words else ("accuracy",)),
-            truth=_truth(kinds, groups if len(shifts) > 1 else None),
+            truth=None if drift else _truth(kinds, rows[0] if len(shifts) > 1 else None),
             augment=self._augmentation(data.shape),
+            drift=drift,
         )
+
+    def _groups(self, groups: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """For each time step, the group or concept of each client, ``(n,)``; one without a drift."""
+        if self.drift == "none":
+            return [deal(self.clients, groups, rng if self.shuffle else None)]
+        table: Schedule = schedule(self.drift, self.clients, groups, self.calm, self.schedule)
+        order = rng.permutation(self.clients) if self.shuffle else np.arange(self.clients)
+        return [np.array(row)[order] for row in table]
 
     def _of_own(self, path: Path, seed: int) -> World:
         """The world of clients that have their own data."""
@@ -424,9 +516,9 @@ class Scenario:
         taken = datasets.find(self.dataset, folder).options
         return {name: seed if name == "seed" else getattr(self, name) for name in taken if name != "per_domain"}
 
-    def _parts(self, pool: Pool, rng: np.random.Generator) -> tuple[Parts, np.ndarray | None]:
-        """Positions of each client, and the true group ``(n,)`` of each client if the partition makes groups."""
-        labels, n, rows = pool.labels, self.clients, len(pool)
+    def _parts(self, pool: Pool, rng: np.random.Generator, n: int) -> tuple[Parts, np.ndarray | None]:
+        """Positions of each of n clients, and their true groups ``(n,)`` if the partition makes groups."""
+        labels, rows = pool.labels, len(pool)
         everyone = np.zeros(n, int)
         match self.partition:
             case "iid":
@@ -460,11 +552,15 @@ class Scenario:
             return [Shift()]
         if self.shift == "rotation":
             return shifting.rotations(self.groups, data.shape, self.angles)
+        if self.shift == "concept":
+            return shifting.concepts(self.groups, data.train)
         if data.words:
             raise SettingError(f"the shift {self.shift} needs class labels, and {data.name} predicts words")
+        drifts = self.drift != "none"  # then concept 0 keeps the labels
         if self.shift == "label-swap":
-            return shifting.label_swaps(self.groups, data.classes, self.swaps)
-        return shifting.label_permutations(self.groups, data.classes, rng, self.identity)
+            swapped = shifting.label_swaps(self.groups - drifts, data.classes, self.swaps)
+            return [Shift(), *swapped] if drifts else swapped
+        return shifting.label_permutations(self.groups, data.classes, rng, self.identity or drifts)
 
     def _clients(
         self,
@@ -472,30 +568,54 @@ class Scenario:
         parts: Parts,
         kinds: np.ndarray | None,
         shifts: list[Shift],
-        groups: np.ndarray,
+        rows: Sequence[np.ndarray],
         seed: int,
-    ) -> dict[int, ClientData]:
+    ) -> list[dict[int, ClientData]]:
+        """For each time step, client -> its data: one part of each client, or one for each time step after the other."""
         view, share = Views(data.train, shifts), self.test == "share"
-        view.turn_each(parts, groups)
+        if len(rows) == 1:  # otherwise an example may be seen under several concepts
+            view.turn_each(parts, rows[0])
         if not share and data.test is None:
             raise SettingError(f"{data.name} has no test pool: Scenario.test must be share, got {self.test!r}")
         test_view = view if data.test is None or share else Views(data.test, shifts)
-        tests, labels, clients = Selections(test_view.pool), data.train.labels, {}
-        own_kind = self.partition in test_view.pool.meta
-        for client, part in enumerate(parts):
-            mine = numpy_generator(seed, Purpose.DATA, 1, client).permutation(part)[: self.samples]
+        cuts = self._cuts(data, parts, kinds, Selections(test_view.pool), seed)
+        made: dict[tuple[int, int], ClientData] = {}  # a client that keeps its concept keeps its data
+        steps: list[dict[int, ClientData]] = []
+        for step, row in enumerate(rows):
+            steps.append({})
+            for client, group in enumerate(map(int, row)):
+                at = (client + step * self.clients * self.renew, group)
+                if at not in made:
+                    train, validation, rest = cuts[at[0]]
+                    made[at] = ClientData(
+                        train=view.split(train, group),
+                        validation=view.split(validation, group),
+                        test=test_view.split(rest, group),
+                    )
+                steps[step][client] = made[at]
+        return steps
+
+    def _cuts(
+        self, data: Dataset, parts: Parts, kinds: np.ndarray | None, tests: Selections, seed: int
+    ) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """For each part, the positions of its training and validation examples, and of test examples in the pool of these."""
+        share, labels, cuts = self.test == "share", data.train.labels, []
+        own_kind = self.partition in tests.pool.meta
+        for number, part in enumerate(parts):
+            step, client = divmod(number, self.clients)
+            mine = numpy_generator(seed, Purpose.DATA, 1 + step, client).permutation(part)[: self.samples]
             cut = hold_out(mine, self.train, self.validation, share, f"client {client}")
             train, validation, rest = (torch.from_numpy(rows) for rows in cut)
             if not share:
                 kind = (self.partition, int(kinds[client])) if kinds is not None and own_kind else None
                 rest = tests.rows(self.test, labels[mine], kind)
-            group = int(groups[client])
-            clients[client] = ClientData(
-                train=view.split(train, group),
-                validation=view.split(validation, group),
-                test=test_view.split(rest, group),
-            )
-        return clients
+            cuts.append((train, validation, rest))
+        return cuts
+
+
+def _concepts(kinds: np.ndarray | None, row: np.ndarray, count: int) -> dict[int, int]:
+    """Client -> its concept, one of ``count``; clients of different kinds (partition) have different numbers."""
+    return {c: int(concept) + (0 if kinds is None else count * int(kinds[c])) for c, concept in enumerate(row)}
 
 
 def _truth(kinds: np.ndarray | None, groups: np.ndarray | None) -> Groups | None:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from coterie.data.drift import CONCEPT
+from coterie.data.examples import Pool
 from coterie.settings import SettingError
 
-SHIFTS = ("none", "label-permutation", "label-swap", "rotation")
+SHIFTS = ("none", "label-permutation", "label-swap", "rotation", "concept")
 
 SWAPS = ((1, 7), (3, 5), (0, 8), (2, 6))
 """Pairs of similar digits that groups 0, 1, 2 and 3 exchange (CFL §VI-A exchanges 1-7 and 3-5)."""
@@ -26,10 +28,12 @@ class Shift:
     Attributes:
         labels: The label that the group gives to each class, ``(classes,)`` int64, or None for no change.
         turns: Quarter turns of its images.
+        column: Column of the pool's meta that has the group's labels; empty for the pool's targets.
     """
 
     labels: torch.Tensor | None = None
     turns: int = 0
+    column: str = ""
 
     def targets(self, true: torch.Tensor) -> torch.Tensor:
         """The group's labels for the classes ``true``, of the same shape."""
@@ -139,6 +143,28 @@ def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> 
     if any(angle % 90 for angle in angles) or len(set(turns)) < groups:
         raise SettingError(f"rotation needs {groups} different multiples of 90 degrees below 360, got {list(angles)}")
     return [Shift(turns=turn) for turn in turns]
+
+
+def concepts(groups: int, pool: Pool) -> list[Shift]:
+    """Let group g have the labels of concept g, of a pool whose examples have a label under each concept.
+
+    Args:
+        groups: Number of groups.
+        pool: The pool; its meta has columns ``concept 0``, ``concept 1``, ...
+
+    Returns:
+        The shift of each group.
+
+    Raises:
+        SettingError: The pool has fewer concepts.
+    """
+    names = [f"{CONCEPT}{group}" for group in range(groups)]
+    known = sum(name.startswith(CONCEPT) for name in pool.meta)
+    if groups > known:
+        raise SettingError(
+            f"Scenario.groups must be at most the {known} concepts of the data set with shift concept, got {groups}"
+        )
+    return [Shift(column=name) for name in names]
 
 
 # ----------------------------------------------------------------------------------------------------

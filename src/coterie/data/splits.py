@@ -166,5 +166,6 @@ class Views:
             shift = self.shifts[group]
             if shift.turns not in self.turned:
                 self.turned[shift.turns] = shift.inputs(self.pool.inputs)
-            self.made[key] = Split(self.turned[shift.turns], index, shift.targets(self.pool.targets[index]))
+            true = self.pool.meta[shift.column] if shift.column else self.pool.targets
+            self.made[key] = Split(self.turned[shift.turns], index, shift.targets(true[index]))
         return self.made[key]

@@ -275,26 +275,75 @@ class ClientData:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Drift:
+    """Data that change over rounds: every ``period`` rounds a time step begins, with new data of some or all clients.
+
+    A client that keeps its data keeps the same :class:`ClientData` object, so nothing is copied. After the last time step
+    its data stay.
+
+    Attributes:
+        period: Rounds of a time step.
+        concepts: For each time step, client -> the number of its concept. Clients of one concept are a true group.
+        data: For each time step, client -> its data.
+
+    Raises:
+        SettingError: The period is below 1.
+        ValueError: There is no time step, or the time steps have different clients.
+    """
+
+    period: int
+    concepts: Sequence[Mapping[Client, int]]
+    data: Sequence[Mapping[Client, ClientData]]
+
+    def __post_init__(self) -> None:
+        if self.period < 1:
+            raise SettingError(f"Drift.period must be an integer >= 1, got {self.period}")
+        if not self.data or len(self.concepts) != len(self.data):
+            raise ValueError(
+                f"a drift needs data and concepts of each time step, got {len(self.data)} and {len(self.concepts)}"
+            )
+        if any(set(step) != set(self.data[0]) for step in (*self.concepts, *self.data)):
+            raise ValueError("all time steps of a drift need the same clients")
+
+    def step(self, round: int) -> int:
+        """The time step, counted from 0, of a round, counted from 1."""
+        return min(max(round - 1, 0) // self.period, len(self.data) - 1)
+
+    def truth(self, round: int) -> Groups:
+        """The true groups in a round."""
+        return as_groups(alike(self.concepts[self.step(round)]))
+
+
+def alike(concepts: Mapping[Client, int]) -> list[list[Client]]:
+    """Return the clients of each concept, from client -> concept."""
+    members: dict[int, list[Client]] = {}
+    for client, concept in concepts.items():
+        members.setdefault(concept, []).append(client)
+    return list(members.values())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class World:
     """Clients, their model and training, and the true groups if they are known.
 
     Attributes:
-        clients: Client -> its data. The keys are whole numbers, or names of at most 100 characters; clients with names have
-            the ids 0, 1, ... in their order, and are shown by their names.
+        clients: Client -> its data; with a drift, those of the first time step. The keys are whole numbers, or names of at
+            most 100 characters; clients with names have the ids 0, 1, ... in their order, and are shown by their names.
         model: Function that makes a module with fresh parameters from torch's global generator; engines call it in a seeded
             scope.
         training: Settings of local training.
         objective: The loss and the metrics.
-        truth: The true groups, by ids or names, or None.
+        truth: The true groups, by ids or names, or None. With a drift, its concepts are the truth.
         augment: Function of (inputs, generator) that returns inputs; used for training batches only.
         attendance: Rounds in which clients are present.
         attacks: Client -> the attack on its updates; flipped labels are already in its data.
         buffers: Names of the model's float buffers, such as BatchNorm's statistics, that are sent and averaged; ``*`` stands
             for any text. The others keep their first values. None leaves this to ``model``.
         about: Facts to record with a run: text, numbers, and lists of them, such as the names of the classes.
+        drift: Data that change over rounds, and who has which concept when; by ids, not names. None: data that stay.
 
     Raises:
-        ValueError: There is no client, or a client has no training data or a wrong id.
+        ValueError: There is no client, or a client has no training data or a wrong id, or the drift does not fit.
         SettingError: A name is too long, empty or given twice, or no client trains.
     """
 
@@ -308,6 +357,7 @@ class World:
     attacks: Mapping[Client, Attack] = field(default_factory=dict)
     buffers: Sequence[str] | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
+    drift: Drift | None = None
 
     def __post_init__(self) -> None:
         self._take_names()
@@ -322,11 +372,33 @@ class World:
             raise ValueError("a world needs at least one client in its first round")
         if strangers := sorted(set(self.attacks) - set(self.clients)):
             raise ValueError(f"World.attacks names client {strangers[0]}, which does not exist")
-        for client, data in self.clients.items():
+        self._check_drift()
+        for client, data in (entry for step in self.steps for entry in step.items()):
             if not isinstance(client, int) or client < 0:
                 raise ValueError(f"a client id must be a non-negative integer, got {client!r}")
             if not len(data.train):
                 raise ValueError(f"client {self.name(client)} has no training data")
+
+    def _check_drift(self) -> None:
+        if self.drift is None:
+            return
+        if self.truth is not None:
+            raise ValueError("World.truth must be None with a drift, whose concepts are the truth")
+        if set(self.drift.data[0]) != set(self.clients):
+            raise ValueError("World.drift must have the ids of World.clients")
+
+    @property
+    def steps(self) -> Sequence[Mapping[Client, ClientData]]:
+        """For each time step, client -> its data; a single step without a drift."""
+        return (self.clients,) if self.drift is None else self.drift.data
+
+    def step(self, round: int) -> int:
+        """The time step, counted from 0, of a round, counted from 1; 0 without a drift."""
+        return 0 if self.drift is None else self.drift.step(round)
+
+    def true_groups(self, round: int) -> Groups | None:
+        """The true groups in a round, counted from 1; None if they are not known."""
+        return self.truth if self.drift is None else self.drift.truth(round)
 
     def _take_names(self) -> None:
         """Give clients with names ids, and check the names."""
@@ -360,6 +432,8 @@ class World:
         examples = [sum(len(getattr(data, part)) for data in self.clients.values()) for part in ("train", "validation", "test")]
         sizes = "{:,} train, {:,} validation and {:,} test examples".format(*examples)
         truth = "" if self.truth is None else f"; {count(len(self.truth), 'true group')}"
+        if self.drift is not None:
+            truth = f"; {count(len(self.drift.data), 'time step')} of {count(self.drift.period, 'round')}"
         names = some([self.name(client) for client in self.clients])
         return f"<World of {count(len(self.clients), 'client')}: {names}; {sizes}; metric {self.objective.main}{truth}>"
 
@@ -420,7 +494,11 @@ def among(world: World, seed: int, share: float, attack: str, scale: float | Non
     drawn = numpy_generator(seed, Purpose.ADVERSARY).choice(clients, size=count, replace=False)
     chosen = Attack(kind=attack, scale=USUAL[attack] if scale is None else scale)
     attacks = dict.fromkeys(sorted(int(c) for c in drawn), chosen)
-    return replace(world, attacks=attacks, clients=_clients(world, attacks) if attack == "label-flip" else world.clients)
+    if attack != "label-flip":
+        return replace(world, attacks=attacks)
+    steps = [_clients(world, clients, attacks) for clients in world.steps]
+    drift = None if world.drift is None else replace(world.drift, data=steps)
+    return replace(world, attacks=attacks, clients=steps[0], drift=drift)
 
 
 def check_attack(share: float, attack: str) -> None:
@@ -429,12 +507,12 @@ def check_attack(share: float, attack: str) -> None:
         raise SettingError(f"Scenario.adversaries {share:g} needs Scenario.attack, one of {', '.join(ATTACKS)}, got none")
 
 
-def _clients(world: World, attacks: dict[Client, Attack]) -> dict[Client, ClientData]:
-    """All clients; the training and validation labels of adversaries are flipped."""
+def _clients(world: World, clients: Mapping[Client, ClientData], attacks: Mapping[Client, Attack]) -> dict[Client, ClientData]:
+    """All clients of a time step; the training and validation labels of adversaries are flipped."""
     about = described(world.model)
-    if about is None or any(data.train.targets.ndim > 1 for data in world.clients.values()):
+    if about is None or any(data.train.targets.ndim > 1 for data in clients.values()):
         raise SettingError("Scenario.attack label-flip needs one class label per example, and these clients have other targets")
-    return {c: _flipped(data, about["classes"]) if c in attacks else data for c, data in world.clients.items()}
+    return {c: _flipped(data, about["classes"]) if c in attacks else data for c, data in clients.items()}
 
 
 def _flipped(data: ClientData, classes: int) -> ClientData:

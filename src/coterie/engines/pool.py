@@ -51,6 +51,7 @@ class ClientJob:
         part: The position of the plan among the parts that are carried out together.
         training: Settings of local training. None for those of the task.
         aside: Whether only the personal model and the held-out losses count, because the update is that of both halves.
+        step: The time step whose data the client has.
     """
 
     slot: int
@@ -68,6 +69,7 @@ class ClientJob:
     part: int = 0
     training: Training | None = None
     aside: bool = False
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Test:
         start: First example.
         stop: End of the range; this example is not part of it.
         neighbours: How the client's nearest training examples take part; the test is then of all examples of one client.
+        step: The time step whose data the clients have.
     """
 
     rows: tuple[int, ...]
@@ -87,6 +90,7 @@ class Test:
     start: int
     stop: int
     neighbours: Neighbours | None = None
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class Worker:
         self.models = self.replies = torch.empty(0, wire.layout.size)
         self.sketches = torch.empty(0, 0)
         self._learner: local.Learner | None = None
-        self._data: dict[tuple[Client, float], ClientData] = {}
+        self._data: dict[tuple[Client, float, int], ClientData] = {}
 
     @property
     def learner(self) -> local.Learner:
@@ -167,16 +171,17 @@ class Worker:
     def _job(self, client_job: ClientJob) -> local.Job:
         offered = [self.wire.open(self.models[row]) for row in client_job.rows]
         task, own = client_job.task, None if client_job.own is None else self.wire.open(self.models[client_job.own])
-        data = self.data(client_job.client, task.holdout)
+        data = self.data(client_job.client, task.holdout, client_job.step)
         training = client_job.training or task.how(self.world.training)
         job = local.Job(task, offered, data, training, client_job.lr, client_job.key, own, client_job.weight)
         return job if client_job.half is None else local.halved(job)[client_job.half]
 
-    def data(self, client: Client, holdout: float) -> ClientData:
-        """A client's data; without a validation part, this share of its training examples is held out in its place."""
-        if (client, holdout) not in self._data:
-            self._data[client, holdout] = local.held_out(self.world.clients[client], holdout, self.wire.seed, client)
-        return self._data[client, holdout]
+    def data(self, client: Client, holdout: float, step: int) -> ClientData:
+        """A client's data in a time step; without a validation part, this share of its training examples is held out."""
+        key = (client, holdout, step)
+        if key not in self._data:
+            self._data[key] = local.held_out(self.world.steps[step][client], holdout, self.wire.seed, client)
+        return self._data[key]
 
     def _send(self, client_job: ClientJob, reply: local.Reply) -> Done:
         """Write the row of a reply to the reply matrix; refuse it if it is not finite."""
@@ -237,19 +242,21 @@ class Worker:
             with seeded(0):  # a module may draw random numbers in tests, too
                 models = [self.wire.open(self.models[row]) for row in tests[0].rows]
                 if tests[0].neighbours is not None:
-                    return [[self._near(models[0], test.clients[0], tests[0].neighbours)] for test in tests]
+                    return [[self._near(models[0], test, tests[0].neighbours)] for test in tests]
                 return self.learner.sums(models, [self._part(test) for test in tests])
         except Exception as error:
             if len(tests) > 1:  # one by one, to find the client whose test fails
                 return [self.test([test])[0] for test in tests]
             raise EngineError(f"client {self.world.name(tests[0].clients[0])} failed in its test: {sentence(error)}") from error
 
-    def _near(self, model: Tensor, client: Client, neighbours: Neighbours) -> local.Sums:
-        return local.sums_with_neighbours(self.learner, model, self.data(client, neighbours.holdout), neighbours)
+    def _near(self, model: Tensor, test: Test, neighbours: Neighbours) -> local.Sums:
+        data = self.data(test.clients[0], neighbours.holdout, test.step)
+        return local.sums_with_neighbours(self.learner, model, data, neighbours)
 
     def _part(self, test: Test) -> local.Part:
-        first, part = self.world.clients[test.clients[0]].test, slice(test.start, test.stop)
-        targets = [self.world.clients[c].test.at(part).targets for c in test.clients]
+        clients = self.world.steps[test.step]
+        first, part = clients[test.clients[0]].test, slice(test.start, test.stop)
+        targets = [clients[c].test.at(part).targets for c in test.clients]
         return first.inputs, first.index[part], targets
 
 
@@ -534,7 +541,7 @@ class ClientPool:
         slots = itertools.count(len(clients))  # rows of the reply matrix behind the first one of each client
         client_jobs = []
         for slot, client in enumerate(sorted(clients)):
-            data = self.hand.data(client, plan.tasks[client].holdout)
+            data = self.hand.data(client, plan.tasks[client].holdout, self.world.step(when[2] + 1))
             job = replace(self._job(plan, client, kept.get(client), when, slot, personal), part=part)
             client_jobs += self._in_parts(job, halvable(data.train, self.least), slots)
         workers = self.put(plan.models, personal, next(slots), sketch_size(plan, self.layout.size), self.reduces(plan))
@@ -566,7 +573,8 @@ class ClientPool:
         training = task.how(self.world.training)
         lr = training.lr * training.lr_decay ** (when[2] if task.lr_round is None else task.lr_round)
         key = when[0], Purpose.TRAIN, when[1], client
-        return ClientJob(slot, client, task, rows, lr, key, plan.columns, plan.sketch, own=mine, weight=weight)
+        step = self.world.step(when[2] + 1)
+        return ClientJob(slot, client, task, rows, lr, key, plan.columns, plan.sketch, own=mine, weight=weight, step=step)
 
     def _in_parts(self, job: ClientJob, halvable: bool, slots: Iterator[int]) -> list[ClientJob]:
         """The jobs of a client: one, or one for each half, and one more for what halves cannot tell."""
@@ -593,7 +601,7 @@ class ClientPool:
 
     def _data(self, client_job: ClientJob) -> Split:
         """The training examples of a job; for a half, the right number of examples."""
-        data = self.hand.data(client_job.client, client_job.task.holdout).train
+        data = self.hand.data(client_job.client, client_job.task.holdout, client_job.step).train
         size = len(data) // 2
         return data if client_job.half is None else data.at(slice(size))
 
@@ -689,6 +697,7 @@ class ClientPool:
             EngineError: A test failed.
         """
         personal: list[Tensor] = []
+        step = self.world.step(position.round)
         tests: dict[tuple[int, ...], dict[tuple[int, int], dict[int, list[Client]]]] = {}
         for client in sorted(assignment.row):
             rows = assignment.serving(client)
@@ -697,12 +706,12 @@ class ClientPool:
                 first = len(assignment.models) + len(personal)
                 personal += [own_layers(assignment.models[row], own) for row in rows]
                 rows = tuple(range(first, first + len(rows)))
-            test = self.world.clients[client].test
+            test = self.world.steps[step][client].test
             examples = (id(test.inputs), id(test.index)) if assignment.neighbours is None else (client, client)
             same_examples = tests.setdefault(rows, {}).setdefault(examples, {})
             same_examples.setdefault(id(test.targets), []).append(client)
         near = assignment.neighbours
-        jobs = [job for rows, by_examples in tests.items() for job in self._tests(rows, list(by_examples.values()), near)]
+        jobs = [job for rows, by_examples in tests.items() for job in self._tests(rows, list(by_examples.values()), near, step)]
         sums: dict[tuple[tuple[int, ...], Client], Sums] = {}
         for job, results in zip(jobs, self.put(assignment.models, personal).run(jobs), strict=True):
             for part, of_part in zip(job, results, strict=True):
@@ -719,20 +728,20 @@ class ClientPool:
         return dict(sorted(scores.items()))
 
     def _tests(
-        self, rows: tuple[int, ...], examples: Sequence[Mapping[int, Sequence[Client]]], near: Neighbours | None
+        self, rows: tuple[int, ...], examples: Sequence[Mapping[int, Sequence[Client]]], near: Neighbours | None, step: int
     ) -> Iterator[list[Test]]:
         """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models; with neighbours, of one client each."""
         job: list[Test] = []
         filled = 0
         for by_targets in examples:
             firsts = tuple(clients[0] for clients in by_targets.values())
-            size, start = len(self.world.clients[firsts[0]].test), 0
+            size, start = len(self.world.steps[step][firsts[0]].test), 0
             if near is not None:
-                yield [Test(rows, firsts, 0, size, near)]
+                yield [Test(rows, firsts, 0, size, near, step)]
                 continue
             while start < size:  # a metric of the whole test set needs one test
                 stop = size if self.world.objective.whole else min(size, start + EXAMPLES_PER_TEST - filled)
-                job.append(Test(rows, firsts, start, stop))
+                job.append(Test(rows, firsts, start, stop, step=step))
                 filled, start = filled + stop - start, stop
                 if filled >= EXAMPLES_PER_TEST:
                     yield job

@@ -601,7 +601,7 @@ class Cluster:
         return sum(
             one.stop - one.start
             if isinstance(one, Test)
-            else len(self._here.data(one.client, one.task.holdout).train) // (1 if one.half is None else 2)
+            else len(self._here.data(one.client, one.task.holdout, one.step).train) // (1 if one.half is None else 2)
             for one in job
         )
 

@@ -106,7 +106,6 @@ def rounds(
     hardware.check(world)
     wire, federation = setup(method, world, seed, boundary or Boundary())
     position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
-    nets = Nets(world.model, wire, world.objective, world.clients)
     with ClientPool(world, wire, hardware, robust, remote) as pool:
         while position.round < rounds:
             clock = Clock()
@@ -115,11 +114,12 @@ def rounds(
             position = done.position
             if done.assignment.hidden:
                 with clock("evaluate"):
-                    done = _shown(pool, done, (seed, position.exchange, position.round))
+                    done = _shown(pool, done, (seed, position.exchange, position.round - 1))
             if done.number % eval_every == 0 or done.number == rounds:
                 with clock("evaluate"):
                     scores = pool.evaluate(done.assignment, position)
                 done = replace(done, scores=scores)
+            nets = Nets(world.model, wire, world.objective, world.steps[world.step(done.number)])
             yield replace(done, notes=(*done.notes, *pool.notes()), main=world.objective.main, nets=nets)
 
 
@@ -352,7 +352,7 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
     losses: dict[str, Mapping[Client, np.ndarray]] = {}
     for i, (name, part) in enumerate(plan.leaves()):
         summed = part.need == "sums" or pool.wire.boundary.masks
-        answers = Answers(pool, part, kept.get(name + HALVES, {})) if summed else None
+        answers = Answers(pool, part, kept.get(name + HALVES, {}), position.round + 1) if summed else None
         replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock, i, answers)
         if answers is not None:
             kept[name + HALVES] = answers.halves
@@ -419,7 +419,7 @@ def _exchange_part(
     plan = plan if sums is None else sums.plan  # with the tasks as clients take them
     clients, size = sorted(plan.tasks), window(plan, pool.layout.size, pool.robust.needs_all) * pool.machines(plan)
     halves = HalfUpdates(pool, plan)
-    claims, kept = {c: _claimed(pool, c) for c in clients}, dict(before)
+    claims, kept = {c: _claimed(pool, c, when[2] + 1) for c in clients}, dict(before)
     counted = pool.robust.counted(claims) if sums is None else claims  # no server sees single ones in sums
     taken: dict[Client, Answer] = {}
     refused: dict[Client, str] = {}
@@ -496,9 +496,10 @@ def window(plan: Plan, d: int, robust: bool = False) -> int:
     return max(1, WINDOW_BYTES // (4 * d * CHUNK)) * CHUNK
 
 
-def _claimed(pool: ClientPool, client: Client) -> int:
-    """Number of examples that a client reports."""
-    count, attack = len(pool.world.clients[client].train), pool.world.attacks.get(client)
+def _claimed(pool: ClientPool, client: Client, round: int) -> int:
+    """Number of examples that a client reports in a round."""
+    world = pool.world
+    count, attack = len(world.steps[world.step(round)][client].train), world.attacks.get(client)
     return pool.wire.examples(count if attack is None else attack.claimed(count))
 
 

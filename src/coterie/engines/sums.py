@@ -92,8 +92,9 @@ class Answers:
         cells: Client -> its cell, if it was asked for that.
     """
 
-    def __init__(self, pool: ClientPool, plan: Plan, halves: Mapping[Client, Tensor]) -> None:
+    def __init__(self, pool: ClientPool, plan: Plan, halves: Mapping[Client, Tensor], round: int) -> None:
         self.pool, self.plan, self.halves = pool, as_taken(plan, halves), dict(halves)
+        self.data = pool.world.steps[pool.world.step(round)]
         self.sums: dict[int, np.ndarray] = {}
         self.cells: dict[Client, int] = {}
 
@@ -120,7 +121,7 @@ class Answers:
             norm = None
             if task.question.ask in ("sizes", "norms") and answer.update is not None:
                 norm = float(answer.update[: self.pool.layout.trainable].norm())
-            numbers = task.question.answer(sketches, norm, len(self.pool.world.clients[client].train))
+            numbers = task.question.answer(sketches, norm, len(self.data[client].train))
             if numbers is not None:
                 self.sums[task.offered[0]] = self.sums.get(task.offered[0], 0.0) + numbers.astype(np.float64)
 

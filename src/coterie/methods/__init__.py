@@ -14,6 +14,7 @@ from coterie.methods.cfl import CFL as CFL
 from coterie.methods.ditto import Ditto as Ditto
 from coterie.methods.fedavg import FedAvg as FedAvg
 from coterie.methods.fedbabu import FedBABU as FedBABU
+from coterie.methods.feddrift import FedDrift as FedDrift
 from coterie.methods.fedfa import FedFA as FedFA
 from coterie.methods.fedper import FedPer as FedPer
 from coterie.methods.fedrep import FedRep as FedRep
@@ -39,6 +40,6 @@ METHODS.update(
     (method.name, method)
     for method in (
         *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU, KNNPer),
-        *(ACFL, MAXFL, FedFA, IFCA, FLSC, SplitHalf, SplitHalfSums, SplitHalfPrivate, Tuned, Race),
+        *(ACFL, MAXFL, FedFA, IFCA, FLSC, FedDrift, SplitHalf, SplitHalfSums, SplitHalfPrivate, Tuned, Race),
     )
 )

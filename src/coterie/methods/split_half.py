@@ -19,6 +19,9 @@ only threshold is ``level``, the probability of splitting clients that are alike
   on halves from one model, the median of the groups' models. Two groups that do not differ by the evidence merge, and a
   client that belongs to another group moves. After a review that changes nothing, the time to the next review doubles.
 
+- With ``alert``, clients report their training loss before they train. If one rises, the client may no longer fit its group:
+  its group probes in the next round, and there is a review at once. So data that change are found soon, by the same evidence.
+
 All halves of all clients make the same number of steps, because unequal work makes updates differ.
 """
 
@@ -66,7 +69,7 @@ from coterie.core import (
 from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
 from coterie.methods._half_steps import Probing, of_equal_steps
-from coterie.settings import check
+from coterie.settings import check, setting
 
 LONGER = 4.0
 """Steps on a half, in those of a client of median size in a round. What a client's distribution says adds up over the steps,
@@ -81,6 +84,10 @@ LONGEST = 12
 
 CALM = 0.1
 """A probe with p above this shows no difference."""
+
+RISE = 5.0
+"""A loss rises if it grows by more than this multiple of the usual change, the median over clients in the round before. A rise
+only makes evidence come earlier, so a wrong one costs a probe and a review, and splits no group."""
 
 
 @state("split-half.gathered")
@@ -201,6 +208,8 @@ class SplitHalfState:
         merged: node of a merged leaf -> node of the leaf that it became part of.
         review: the round after which the next review comes, and the current interval between reviews, in rounds.
         reviewing: whether the next exchange is a review.
+        losses: client -> its training loss when it was last asked for it.
+        usual: median absolute change of losses in the last round that measured some; 0 before.
         training: the experiment's training settings.
         notes: notes of the last exchange.
     """
@@ -216,6 +225,8 @@ class SplitHalfState:
     merged: Mapping[int, int] = field(default_factory=dict)
     review: tuple[int, int] = (0, 0)
     reviewing: bool = False
+    losses: Mapping[Client, float] = field(default_factory=dict)
+    usual: float = 0.0
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
 
@@ -235,6 +246,8 @@ class SplitHalf(Probing):
     """Splits groups where two halves of every client's data say so: no threshold but the probability of a false alarm."""
 
     name: ClassVar[str] = "split-half"
+
+    alert: bool = setting(False, "clients report losses; where one rises, its group probes and there is a review, at once")
 
     def __post_init__(self) -> None:
         check(self)
@@ -279,7 +292,8 @@ class SplitHalf(Probing):
         if begun is None and self.probes(state, leaf):  # asks all members: too few would not separate groups
             task = Task(offered=(row,), halves=True, training=self._probing(state))
             return dict.fromkeys(cohort.sample(leaf.clients, 1.0), task)
-        tasks = dict.fromkeys(cohort.sample(leaf.clients, self.fraction), Task(offered=(row,)))
+        task = Task(offered=(row,), measure="train" if self.alert else None)
+        tasks = dict.fromkeys(cohort.sample(leaf.clients, self.fraction), task)
         if begun is not None:
             same = replace(state.training, steps=begun.steps)
             task = Task(offered=(earlier,), halves=True, training=same, lr_round=begun.round)
@@ -326,7 +340,7 @@ class SplitHalf(Probing):
         asked = self.fraction * (sum(len(leaf.clients) for leaf in state.leaves) + len(state.walkers))
         new = replace(new, answered=min(1.0, len(replies.clients) / max(1.0, asked)))
         new = self._walk(replace(new, leaves=ordered(new.leaves)), state.walkers, replies)
-        return self._ended(new, state)
+        return self._ended(self._alerted(new, replies) if self.alert else new, state)
 
     # -- in one step ----------------------------------------------------------------------------------------------------
 
@@ -423,6 +437,23 @@ class SplitHalf(Probing):
                 state = replace(state, walkers={**state.walkers, client: at})
         return state
 
+    def _alerted(self, new: SplitHalfState, replies: Replies) -> SplitHalfState:
+        """The state in which the groups of clients whose loss rose probe in the next round, and a review is due."""
+        measured = {c: row[0] for c, row in zip(replies.clients, replies.losses, strict=False) if row and np.isfinite(row[0])}
+        changes = {c: loss - new.losses[c] for c, loss in measured.items() if c in new.losses}
+        rose = tuple(c for c, change in changes.items() if new.usual and change > RISE * new.usual)
+        usual = float(np.median(np.abs(list(changes.values())))) if changes else new.usual
+        before, new = new.usual, replace(new, losses={**new.losses, **measured}, usual=usual)
+        if not rose:
+            return new
+        groups = [leaf.node for leaf in new.leaves if set(leaf.clients) & set(rose)]
+        idle = {n: Watch(due=new.round + 1) for n in groups if (w := new.watched[n]).evidence is None and w.gathered is None}
+        text = f"the losses of {len(rose)} clients rose by more than {RISE:g} times the usual change, {before:.3g}"
+        largest = max(changes[c] for c in rose)
+        note = Note(kind="alert", clients=rose, text=text, numbers={"rise": largest, "usual": before})
+        soon = (new.round, self.review_every)
+        return replace(new, watched={**new.watched, **idle}, review=soon, notes=(*new.notes, note))
+
     def _ended(self, new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
         """End a round: after a change of the groups postpone the next review; if a review is due, make it next."""
         if not self.review_every:
@@ -459,7 +490,8 @@ class SplitHalf(Probing):
         left, gone = _cluster_tree.retired(state, clients), set(clients)
         watched = {node: forget(watch, gone) for node, watch in left.watched.items()}
         examples = {client: n for client, n in left.examples.items() if client not in gone}
-        return replace(left, watched=watched, examples=examples, reviewing=left.reviewing and several(left))
+        losses = {client: loss for client, loss in left.losses.items() if client not in gone}
+        return replace(left, watched=watched, examples=examples, losses=losses, reviewing=left.reviewing and several(left))
 
     def explain(self, state: SplitHalfState) -> tuple[Note, ...]:
         return state.notes

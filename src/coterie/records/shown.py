@@ -116,9 +116,39 @@ def shown(one: Shown, description: Mapping[str, Any], lines: Sequence[Line]) -> 
         lines: The recorded rounds.
 
     Returns:
-        Both, with names in place of numbers wherever a client is named, also in the texts of notes.
+        Both, with names in place of numbers wherever a client is named, also in the texts of notes. Where data drift,
+        ``true_groups`` are those of the last of these rounds.
     """
-    return _described(one, description), [one.line(line) for line in lines]
+    described = _described(one, description)
+    if "drift" in described["world"] and lines:
+        world = described["world"]
+        described["world"] = {**world, "true_groups": truth_at(world, lines[-1]["round"])}
+    return described, [one.line(line) for line in lines]
+
+
+def truth_at(world: Mapping[str, Any], round: int) -> list[list[ClientId]] | None:
+    """Return the true groups in a round, also where data drift.
+
+    Args:
+        world: The table ``world`` of ``run.toml``, as it is recorded or shown.
+        round: The number of the round, from 1.
+
+    Returns:
+        The clients of each group, in the order of their first member; None if the true groups are not known.
+
+    Example:
+        >>> truth_at({"clients": [0, 1, 2], "drift": {"period": 5, "concepts": [[0, 0, 0], [0, 1, 0]]}}, 6)
+        [[0, 2], [1]]
+    """
+    drift = world.get("drift")
+    if drift is None:
+        groups: list[list[ClientId]] | None = world.get("true_groups")
+        return groups
+    rows, members = drift["concepts"], dict[int, list[ClientId]]()
+    row = rows[min((round - 1) // drift["period"], len(rows) - 1)]
+    for client, concept in zip(world["clients"], row, strict=False):
+        members.setdefault(concept, []).append(client)
+    return list(members.values())
 
 
 def _described(one: Shown, description: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,6 +77,15 @@ def _names(value: Any) -> bool:
 _ids = _list(_whole)
 _groups = _list(_ids)
 
+
+def _drift(value: Any) -> bool:
+    """The period of a drift, and a row of concepts for each time step, all of one length."""
+    if not isinstance(value, Mapping) or not (_whole(value.get("period")) and value["period"] > 0):
+        return False
+    rows = value.get("concepts", [])
+    return _groups(rows) and len({len(row) for row in rows}) == 1
+
+
 NOTE: Mapping[str, Test] = {
     "kind": _text,
     "clients": _ids,
@@ -124,6 +133,7 @@ WORLD: Mapping[str, Test] = {
     "data": _text,
     "combine": _text,
     "true_groups": _groups,
+    "drift": _drift,
     "adversaries": _ids,
     "model": _named,
     "net": _net,

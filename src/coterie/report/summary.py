@@ -16,7 +16,7 @@ from coterie.clustering import adjusted_rand
 from coterie.files import Folder, within
 from coterie.notebook.tables import frame, table
 from coterie.records.record import RUN, Line, Record, finite
-from coterie.records.shown import ClientId, ends, shown_as, spread
+from coterie.records.shown import ClientId, ends, shown_as, spread, truth_at
 from coterie.settings import UserError
 
 Summary = dict[str, Any]
@@ -38,7 +38,8 @@ def summary(run: Folder) -> Summary:
         - method, scenario, seed, rounds (completed)
         - settings (of the method), scenario_settings, training
         - limits (when the run ends) and finished (whether it has ended)
-        - groups and true_groups: lists of lists of client ids; true_groups is None if not known
+        - groups and true_groups: lists of lists of client ids; true_groups is None if not known, and where data drift that of
+          the last completed round
         - ari: the adjusted Rand index of groups and true_groups over the clients that are present, or None
         - adversaries, and isolated: the share of them that is isolated, or None
         - metric: the name of the main metric, better: whether a greater or a smaller value is better
@@ -75,9 +76,8 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         raise UserError(f"{run} has no completed round yet; to continue, run coterie resume {run}")
     method, scenario = dict(description["methods"][0]), dict(description["scenario"])
     limits = {"rounds": description["rounds"], "target": description.get("target")}
-    groups, truth = lines[-1]["groups"], description["world"].get("true_groups")
+    groups, truth = lines[-1]["groups"], truth_at(description["world"], lines[-1]["round"])
     adversaries = description["world"].get("adversaries", [])
-    absent = {c for group in truth or () for c in group} - {c for group in groups for c in group}
     out: Summary = {
         "method": method.pop("name"),
         "scenario": scenario.pop("name"),
@@ -91,7 +91,7 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         "finished": ends(lines[-1], **limits),
         "groups": groups,
         "true_groups": truth,
-        "ari": agreement(without(groups, adversaries), truth and without(truth, [*adversaries, *absent])),
+        "ari": agreement_at(description["world"], lines[-1]),
         "adversaries": adversaries,
         "isolated": isolated(groups, adversaries),
         **scores(lines),
@@ -178,6 +178,21 @@ def agreement(groups: Sequence[Sequence[ClientId]], truth: Sequence[Sequence[Cli
     if mine.keys() != true.keys():
         return None
     return adjusted_rand([mine[c] for c in sorted(mine)], [true[c] for c in sorted(mine)])
+
+
+def agreement_at(world: Mapping[str, Any], line: Line) -> float | None:
+    """Return the adjusted Rand index of a round's groups and the true groups of this round, over honest clients in groups.
+
+    Args:
+        world: The table ``world`` of ``run.toml``.
+        line: The record of the round.
+
+    Returns:
+        The index, or None if the true groups are not known.
+    """
+    groups, adversaries, truth = line["groups"], world.get("adversaries", []), truth_at(world, line["round"])
+    absent = {c for group in truth or () for c in group} - {c for group in groups for c in group}
+    return agreement(without(groups, adversaries), truth and without(truth, [*adversaries, *absent]))
 
 
 def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float | None:

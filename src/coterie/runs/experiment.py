@@ -184,6 +184,10 @@ class Experiment:
                 raise SettingError(f"Experiment.{name} needs engine inprocess, got {getattr(self, name)} with engine flower")
         if isinstance(self.setup, OwnWorld) and not self.setup.source:
             raise SettingError("engine flower needs a function that makes the world, in a module that can be imported")
+        if isinstance(self.setup, Scenario) and self.setup.drift != "none":
+            raise SettingError(
+                f"Scenario.drift {self.setup.drift} needs engine inprocess, got flower, whose clients keep their data"
+            )
         if isinstance(self.setup, Scenario) and self.setup.attack in COLLUDING:
             raise SettingError(
                 f"Scenario.attack {self.setup.attack} needs engine inprocess, got flower, which hides other clients' updates"

@@ -259,6 +259,8 @@ class Run:
             "robust": experiment.robust,
         }
         if experiment.engine == "flower":
+            if world.drift is not None:
+                raise SettingError("a world whose data drift needs engine inprocess, got flower, whose clients keep their data")
             from coterie.engines.flower import simulation  # Flower is an extra
 
             maker = partial(world_of, json.dumps(experiment.spec()), self.seed)
@@ -408,9 +410,10 @@ def world_facts(world: World) -> dict[str, Any]:
 
     Returns:
         The client ids, the sizes of their training and test sets in that order, a digest of all data, and where they apply:
-        the names of the clients in that order, a main metric other than the accuracy, the true groups, the hostile clients, a
-        description from which a net like the clients' can be made, and facts about the data (the names of features and
-        classes, the constants of a standardization).
+        the names of the clients in that order, a main metric other than the accuracy, the true groups, who has which concept
+        in each time step of a drift (a row per time step, in the order of the clients), the hostile clients, a description
+        from which a net like the clients' can be made, and facts about the data (the names of features and classes, the
+        constants of a standardization). Sizes are those of the first time step.
     """
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
@@ -427,6 +430,9 @@ def world_facts(world: World) -> dict[str, Any]:
         facts["combine"] = combine
     if world.truth is not None:
         facts["true_groups"] = [list(group) for group in world.truth]
+    if world.drift is not None:
+        rows = [[step[c] for c in clients] for step in world.drift.concepts]
+        facts["drift"] = {"period": world.drift.period, "concepts": rows}
     if world.attacks:
         facts["adversaries"] = sorted(world.attacks)
     if (model := nets.described(world.model)) is not None:
@@ -449,8 +455,7 @@ def digest(world: World) -> str:
     """
     state = hashlib.blake2b(digest_size=16)
     seen: set[int] = set()
-    for client in sorted(world.clients):
-        data = world.clients[client]
+    for data in (clients[client] for clients in world.steps for client in sorted(clients)):
         for split in (data.train, data.validation, data.test):
             new = () if id(split.inputs) in seen else (split.inputs,)
             seen.add(id(split.inputs))

@@ -9,7 +9,7 @@ from typing import Any
 from coterie.printable import printable
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, spread
-from coterie.report.summary import ABOUT, agreement, isolated, mean_of, without
+from coterie.report.summary import ABOUT, agreement_at, isolated, mean_of
 
 MOST = 100
 """Most clients that are tracked one by one; if there are more, only the clusters and the whole are tracked."""
@@ -26,7 +26,7 @@ class Metrics:
     """
 
     def __init__(self, world: Mapping[str, Any]) -> None:
-        self.truth, self.adversaries = world.get("true_groups"), world.get("adversaries", [])
+        self.world, self.adversaries = world, world.get("adversaries", [])
         self.sums = {"traffic/bytes_up": 0.0, "traffic/bytes_down": 0.0, "seconds/total": 0.0}
 
     def of(self, line: Line) -> dict[str, float]:
@@ -35,15 +35,13 @@ class Metrics:
         self.sums["traffic/bytes_down"] += line["bytes_down"]
         self.sums["seconds/total"] += sum(line["seconds"].values())
         groups = line["groups"]
-        absent = {c for group in self.truth or () for c in group} - {c for group in groups for c in group}
-        truth = self.truth and without(self.truth, [*self.adversaries, *absent])
         found = {
             **self.sums,
             **{f"seconds/{name}": value for name, value in line["seconds"].items()},
             "traffic/asked": line["asked"],
             "traffic/answered": line["answered"],
             "groups/count": len(groups),
-            "groups/adjusted_rand": agreement(without(groups, self.adversaries), truth),
+            "groups/adjusted_rand": agreement_at(self.world, line),
             "groups/isolated": isolated(groups, self.adversaries),
             **dict(_of_notes(line["notes"])),
             **dict(_of_clients(line)),

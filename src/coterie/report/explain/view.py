@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.core import Criterion
 from coterie.records.record import RUN, Line, Record
-from coterie.records.shown import ClientId, shown_as
+from coterie.records.shown import ClientId, shown_as, truth_at
 from coterie.report.page.charts import load
 from coterie.report.terminal import members
 from coterie.settings import UserError, nearest
@@ -49,7 +49,7 @@ class RunHistory:
     def truth(self) -> list[Clients] | None:
         """The true groups, of the clients that are present; None if they are not known."""
         here = {c for group in self.groups for c in group}
-        true = self.description["world"].get("true_groups")
+        true = truth_at(self.description["world"], self.lines[-1]["round"])
         groups = [tuple(c for c in group if c in here) for group in true or ()]
         return [group for group in groups if group] if true else None
 

@@ -322,7 +322,7 @@ def _matrix(
 def _criteria(run: Gathered) -> Figure:
     """Draw the numbers that the method compared: the charts of the page."""
     method = run.description["methods"][0]
-    found = charts(method, run.folder, run.lines, run.notes)
+    found = charts(method, run.folder, run.lines, run.notes, run.facts)
     if not found:
         raise UserError(f"{run.folder} has no criteria recorded: its method, {method['name']}, told no numbers in its notes")
     made, places = _grid(len(found))

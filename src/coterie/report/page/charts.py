@@ -21,8 +21,9 @@ import scipy
 from coterie.clustering import dendrogram
 from coterie.records.codec import DamagedError
 from coterie.records.record import Line, load_matrices
-from coterie.records.shown import ClientId
+from coterie.records.shown import ClientId, truth_at
 from coterie.report.gathered import PlacedNotes
+from coterie.report.summary import agreement_at
 
 Chart = dict[str, Any]
 NODES = 12
@@ -44,7 +45,9 @@ IDS = ("node", "other_node", "at", "first_part", "like", "heard", "answered")
 """Numbers of notes that are not drawn: they name a group or count clients."""
 
 
-def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes) -> list[Chart]:
+def charts(
+    method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes, world: Mapping[str, Any] | None = None
+) -> list[Chart]:
     """Return the charts of a run; charts without data are left out.
 
     Args:
@@ -52,10 +55,34 @@ def charts(method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes
         folder: The run directory.
         lines: The completed rounds.
         notes: The notes of the run.
+        world: The world's table in ``run.toml``; None leaves out the agreement with the true groups of a drift.
     """
     of_groups = [one for one in notes if len(one[2]["clients"]) > 1]
-    made = [*_criteria(of_groups), *_dendrograms(method, folder, lines, notes), *_numbers(of_groups), *_values(of_groups)]
+    made = [
+        *_index(world or {}, lines),
+        *_criteria(of_groups),
+        *_dendrograms(method, folder, lines, notes),
+        *_numbers(of_groups),
+        *_values(of_groups),
+    ]
     return [chart for chart in made if chart.get("links") or any(one["points"] for one in chart["series"])]
+
+
+def _index(world: Mapping[str, Any], lines: Sequence[Line]) -> Iterable[Chart]:
+    """Draw the agreement with the true groups of each round, and their number, where data drift."""
+    if "drift" not in world:
+        return
+    numbers = {
+        "adjusted Rand index": (agreement_at(world, line) for line in lines),
+        "true groups": (float(len(truth_at(world, line["round"]) or ())) for line in lines),
+    }
+    titles = {"adjusted Rand index": "Agreement with the true groups of each round: 1 if they are the same."}
+    for name, values in numbers.items():
+        points = [[line["round"], round_(value)] for line, value in zip(lines, values, strict=True) if value is not None]
+        series = [{"name": name, "dash": 0, "node": None, "points": points}]
+        yield _chart(
+            _title(name), titles.get(name, "Concepts that clients have in each round, as the data drift."), name, series
+        )
 
 
 def _criteria(notes: PlacedNotes) -> Iterable[Chart]:

@@ -131,7 +131,7 @@ def one(folder: Path) -> Part:
             "squares": pictures,
             "squares_in_all": count,
             "squares_lost": lost,
-            "charts": charts(run.description["methods"][0], folder, lines, run.notes),
+            "charts": charts(run.description["methods"][0], folder, lines, run.notes, run.facts),
             "events": events(run.notes),
             "events_in_all": len(run.notes),
             "settings": settings(run.description),
