@@ -37,7 +37,7 @@ FEW = ("fedavg", "cfl")  # one whose means are made on the nodes, one whose upda
 NODE: dict[str, Any] = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 256 << 20}
 
 
-def main(clients: int = 40, rounds: int = 6, repeats: int = 3) -> None:
+def main(clients: int = 20, rounds: int = 4, repeats: int = 3) -> None:
     """Measure each method in each way, and write the medians."""
     maker = partial(world_of, json.dumps({"scenario": {"name": SCENARIO, "clients": clients, "model": MODEL}}), 0)
     world = maker()
