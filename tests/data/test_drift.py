@@ -64,7 +64,7 @@ def test_streams_have_the_labels_of_each_concept(name: str) -> None:
     pool = load(name, examples=200, seed=3).train
     for concept, column in enumerate(pool.meta.values()):
         assert column.tolist() == [labels(name, x, concept) for x in pool.inputs.double().tolist()]
-    noisy = load(name, examples=4000, noise=0.1, seed=3).train
+    noisy = load(name, examples=4000, mislabelled=0.1, seed=3).train
     again = load(name, examples=4000, seed=3).train
     wrong = noisy.targets != again.targets
     assert 0.08 < wrong.float().mean() < 0.12

@@ -664,7 +664,7 @@ def _domain_files(folder: Path, domains: tuple[str, ...] = _DOMAINS) -> Paths:
 _SYNTHETIC = ("examples", "features", "classes", "spread", "seed")
 
 
-_STREAM = ("examples", "noise", "seed")
+_STREAM = ("examples", "mislabelled", "seed")
 
 
 def _idx_source(about: str, name: str, places: tuple[str, ...], writers: bool = False) -> Source:

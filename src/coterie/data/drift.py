@@ -144,14 +144,14 @@ STREAMS: Mapping[str, tuple[str, int, int, Rule]] = MappingProxyType(
 """Name -> a description, the number of features, the number of concepts, and the rule."""
 
 
-def drawn(paths: object, name: str = "sine", examples: int = 2000, noise: float = 0.0, seed: int = 0) -> Dataset:
+def drawn(paths: object, name: str = "sine", examples: int = 2000, mislabelled: float = 0.0, seed: int = 0) -> Dataset:
     """Draw inputs uniformly from the unit cube, and their labels under every concept.
 
     Args:
         paths: Not used.
         name: One of :data:`STREAMS`.
         examples: Number of examples.
-        noise: Probability that an example has the wrong label, under all concepts.
+        mislabelled: Probability that an example has the wrong label, under all concepts.
         seed: Seed of all draws.
 
     Returns:
@@ -167,7 +167,7 @@ def drawn(paths: object, name: str = "sine", examples: int = 2000, noise: float 
         raise SettingError(f"Scenario.examples {examples:,} of {name} take more than half of the free memory; take fewer")
     rng = numpy_generator(seed, Purpose.DATA)
     inputs = rng.random((examples, features))
-    wrong = rng.random(examples) < noise
+    wrong = rng.random(examples) < mislabelled
     labels = [(each ^ wrong).astype(np.int64) for each in rule(inputs)]
     made = pool(inputs.astype(np.float32), labels[0], name, 2)
     meta = {f"{CONCEPT}{number}": torch.from_numpy(each) for number, each in enumerate(labels)}

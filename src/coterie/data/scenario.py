@@ -118,7 +118,7 @@ def _drifting() -> dict[str, Settings]:
             "dataset": "sea",
             "groups": 4,
             "drift": "feddrift-c",
-            "noise": 0.1,
+            "mislabelled": 0.1,
             "about": f"SEA with four concepts: {ten}, one label in ten is wrong",
         },
         "digits/drift": {
@@ -381,7 +381,7 @@ class Scenario:
     vocabulary: int = setting(10_000, "number of words (ag_news)", ge=3)
     length: int = setting(30, "words of a sequence (ag_news)", ge=1)
     examples: int = setting(2000, "number of examples (synthetic, sine, circle, sea)", ge=1)
-    noise: float = setting(0.0, "probability that an example has the wrong label (sine, circle, sea)", ge=0, le=0.5)
+    mislabelled: float = setting(0.0, "probability that an example has the wrong label (sine, circle, sea)", ge=0, le=0.5)
     features: int = setting(20, "number of features (synthetic)", ge=1)
     classes: int = setting(4, "number of classes (synthetic)", ge=2)
     spread: float = setting(1.0, "standard deviation within a class, where class means have 1 (synthetic)", gt=0)

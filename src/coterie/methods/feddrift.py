@@ -235,7 +235,7 @@ class FedDrift:
         away: tuple[Client, ...],
         merges: int,
     ) -> Note | None:
-        """Describe the begin of a time step; None if no client could be compared."""
+        """Describe the beginning of a time step; None if no client could be compared."""
         rises = {c: float(row.min()) - last[c] for c, row in losses.items() if c in last}
         finite = [rise for rise in rises.values() if math.isfinite(rise)]
         if not finite:
