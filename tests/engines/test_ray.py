@@ -546,7 +546,7 @@ def test_a_client_that_fails_on_a_node_is_the_error_of_one_process(two: Two) -> 
 
 
 @on_nodes
-def test_the_command_line_runs_and_resumes_on_a_cluster(two: Two, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_runs_on_a_cluster(two: Two, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two.complete()
     two.free()
     call = ["run", "--method", "cfl", "--set", "scenario.clients=4", "--rounds", "2", "--width", "1", "--json"]
