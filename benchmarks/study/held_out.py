@@ -7,7 +7,7 @@ differ in their classes, in the proportions of the client's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,13 +50,13 @@ class HeldOut(Scenario):
         model = nets.factory(self.model, (self.vocabulary,), TOPICS)
         return replace(world, model=model, objective=Objective(metrics=("accuracy",)))
 
-    def _parts(self, pool: Pool, rng: np.random.Generator) -> tuple[Parts, np.ndarray | None]:
+    def _parts(self, pool: Pool, rng: np.random.Generator, n: int) -> tuple[Parts, np.ndarray | None]:
         rows = self._dealt(pool.labels, rng)
         some = pool if rows is None else _taken(pool, rows)
         if self.alike:
-            parts, kinds = same_sizes(some.labels, self.clients, self.samples or 1, self.alpha, rng), None
+            parts, kinds = same_sizes(some.labels, n, self.samples or 1, self.alpha, rng), None
         else:
-            parts, kinds = super()._parts(some, rng)
+            parts, kinds = super()._parts(some, rng, n)
         return parts if rows is None else [rows[part] for part in parts], kinds
 
     def _dealt(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
@@ -69,23 +69,29 @@ class HeldOut(Scenario):
         return np.concatenate([rng.permutation(np.flatnonzero(labels == label))[:each] for label in classes])
 
     def _clients(
-        self, data: Dataset, parts: Parts, kinds: np.ndarray | None, shifts: list[Shift], groups: np.ndarray, seed: int
-    ) -> dict[Client, ClientData]:
+        self,
+        data: Dataset,
+        parts: Parts,
+        kinds: np.ndarray | None,
+        shifts: list[Shift],
+        rows: Sequence[np.ndarray],
+        seed: int,
+    ) -> list[dict[Client, ClientData]]:
         if self.bags:
             test = None if data.test is None else _bags(data.test, self.vocabulary)
             data = replace(data, train=_bags(data.train, self.vocabulary), test=test, words=())
         if self.test == "share":
-            return super()._clients(data, parts, kinds, shifts, groups, seed)
+            return super()._clients(data, parts, kinds, shifts, rows, seed)
         rng = numpy_generator(seed, Purpose.DATA, 2)
         if data.test is None:
             spare = np.setdiff1d(np.arange(len(data.train)), np.concatenate(parts))
             data = replace(data, test=_taken(data.train, spare))
         if self.partition in SKEWED:
-            clients = super()._clients(data, parts, kinds, shifts, groups, seed)
-            return {client: _in_proportion(own, rng) for client, own in clients.items()}
+            steps = super()._clients(data, parts, kinds, shifts, rows, seed)
+            return [{client: _in_proportion(own, rng) for client, own in clients.items()} for clients in steps]
         assert data.test is not None
         data = replace(data, test=_taken(data.test, _some(data.test, self.partition, rng)))
-        return super()._clients(data, parts, kinds, shifts, groups, seed)
+        return super()._clients(data, parts, kinds, shifts, rows, seed)
 
 
 def _taken(pool: Pool, rows: np.ndarray) -> Pool:
