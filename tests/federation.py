@@ -24,7 +24,7 @@ from alone import alone
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds anything may take; the processes end with the test."""
 
 MARK = "COTERIE_FEDERATION"
