@@ -18,7 +18,7 @@ from coterie.randomness import seeded
 from coterie.settings import SettingError, UserError, build
 
 FREE = [name for name in SCENARIOS if name.startswith(("digits/", "synthetic/"))]
-FILED = [name for name in SCENARIOS if name not in FREE and not name.endswith("/clients")]
+FILED = [name for name, one in SCENARIOS.items() if not name.endswith("/clients") and datasets.find(one.dataset).files]
 
 
 def same(a: Split, b: Split) -> bool:

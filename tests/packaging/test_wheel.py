@@ -129,6 +129,7 @@ print(json.dumps(out))
 """
 NEED = {
     "coterie.engines.flower": ("flwr", "cryptography", "google"),
+    "coterie.engines.ray": ("ray",),
     "coterie.masks": ("cryptography",),
     "coterie.report.figures.drawings": ("matplotlib",),
 }

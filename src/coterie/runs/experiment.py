@@ -116,7 +116,7 @@ class Experiment:
         precision: fp32, or bf16 (autocast) for training and tests.
         engine: The engine that runs the clients: Coterie's own processes, Flower's simulation, or a Ray cluster.
         address: Address of the Ray cluster: ``HOST:PORT``, ``auto`` or ``local``. None for Ray's own rules, see
-            :func:`coterie.engines.ray.connected`. It is not recorded.
+            ``coterie.engines.ray.connected``. It is not recorded.
         data: Folder of the data set's files, or your table.
         origin: The file from which it was read, if Coterie recorded that file.
     """
