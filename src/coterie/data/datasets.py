@@ -662,8 +662,6 @@ def _domain_files(folder: Path, domains: tuple[str, ...] = _DOMAINS) -> Paths:
 
 
 _SYNTHETIC = ("examples", "features", "classes", "spread", "seed")
-
-
 _STREAM = ("examples", "mislabelled", "seed")
 
 

@@ -560,9 +560,7 @@ class Cluster:
     def _received(self, share: Share, call: Any) -> Outcome | None:
         """The outcome of a share; None if its node is lost."""
         try:
-            outcome = ray.get(call)
-        except RayTaskError as error:
-            raise EngineError(f"{_named(share.node)} failed: {sentence(error.cause)}", str(error)) from error
+            outcome = _result(share.node, call)
         except RayError as error:
             outcome = Failure(_first_line(error), lost=True)
         if isinstance(outcome, Failure):
@@ -662,9 +660,7 @@ class Cluster:
             waiting = []
             for share, call in calls:
                 try:
-                    found += [] if call is None else [(share, ray.get(call))]
-                except RayTaskError as error:
-                    raise EngineError(f"{_named(share.node)} failed: {sentence(error.cause)}", str(error)) from error
+                    found += [] if call is None else [(share, _result(share.node, call))]
                 except RayError as error:
                     waiting += self._again(share, _first_line(error))
         for share, (there, rows, weights) in sorted(found, key=lambda one: one[0].slots):
@@ -726,6 +722,14 @@ def _obstacle(node: Node, call: Any) -> str | None:
     if there != here:
         raise UserError(f"{_named(node)} has Coterie {there}, this machine has {here}: install the same version")
     return None
+
+
+def _result(node: Node, call: Any) -> Any:
+    """The result of a node's work. An error in its code ends the run; a lost node is an error of Ray."""
+    try:
+        return ray.get(call)
+    except RayTaskError as error:
+        raise EngineError(f"{_named(node)} failed: {sentence(error.cause)}", str(error)) from error
 
 
 def _named(node: Node) -> str:

@@ -18,7 +18,6 @@ only threshold is ``level``, the probability of splitting clients that are alike
 - ``review_every`` rounds after the last change of the groups there is a *review*: in a separate exchange, all clients train
   on halves from one model, the median of the groups' models. Two groups that do not differ by the evidence merge, and a
   client that belongs to another group moves. After a review that changes nothing, the time to the next review doubles.
-
 - With ``alert``, clients report their training loss before they train. If one rises, the client may no longer fit its group:
   its group probes in the next round, and there is a review at once. So data that change are found soon, by the same evidence.
 
