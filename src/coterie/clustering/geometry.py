@@ -69,7 +69,11 @@ def gram(updates: np.ndarray | torch.Tensor, columns: Columns = None, sketch: in
 def gram_of_rows(rows: torch.Tensor, columns: Columns = None) -> np.ndarray:
     """Compute :func:`gram` of checked rows."""
     total = self_products(rows, columns)
-    for close in close_rows(total):
+    groups = list(close_rows(total))
+    if any(len(close) == len(total) for close in groups):
+        del total  # before a second one is made
+        return products_around_mean(rows, np.arange(len(rows)), columns)
+    for close in groups:
         total[np.ix_(close, close)] = products_around_mean(rows, close, columns)
     return total
 
@@ -275,6 +279,7 @@ WIDTH = 1 << 16
 """The maximum number of columns whose products are added in the precision of the rows; these sums are added in float64."""
 
 _ENTRIES = 1 << 26  # of a block of columns that is converted to float32 at a time: 256 MB
+_COPIED = 1 << 23  # of a block of columns whose rows are copied: 32 MB
 _TILE = 2048  # rows: a tile of products is 16 MB in float32
 _FEW = 200  # rows: with fewer, torch's product is faster; otherwise NumPy's is, and it does half of the work
 
@@ -301,7 +306,7 @@ def products_around_mean(rows: torch.Tensor, some: np.ndarray, columns: Columns)
     """
     m = len(some)
     total, along, square = np.zeros((m, m)), np.zeros(m), 0.0
-    for block in blocks(rows, columns, width=_width(len(rows))):
+    for block in blocks(rows, columns, width=_width(len(rows), _COPIED)):
         own = block[torch.from_numpy(some).to(block.device)]
         common = own.mean(dim=0)
         own -= common
@@ -309,8 +314,10 @@ def products_around_mean(rows: torch.Tensor, some: np.ndarray, columns: Columns)
         square += float(common.double() @ common.double())
         for i, j in _upper(m):
             _add(total, own, i, own, j)
+        del own  # before the next copy
     _make_symmetric(total)
-    total += along[:, None] + along + square
+    for part in _checks.strips(m):
+        total[part] += along[part, None] + along + square
     return total
 
 
@@ -366,8 +373,8 @@ def cross_products(rows: torch.Tensor, some: np.ndarray, columns: Columns) -> np
     return total
 
 
-def _width(n: int) -> int:
-    return max(256, min(WIDTH, _ENTRIES // n))
+def _width(n: int, entries: int = _ENTRIES) -> int:
+    return max(256, min(WIDTH, entries // n))
 
 
 def _tiles(n: int) -> list[slice]:
