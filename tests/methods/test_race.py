@@ -274,8 +274,10 @@ def test_different_weights_or_own_values_are_not_shared() -> None:
     tuned = [Tuned(method=one, epochs=2) for one in ("fedavg", "split-half")]
     assert parts(*tuned) == ["tuned-split-half+tuned-fedavg"]
     assert parts(replace(tuned[0], epochs=1), tuned[1]) == ["tuned-fedavg", "tuned-split-half"]
-    own = [replace(one, start="own") for one in tuned]  # the personal models go on from round to round
-    assert parts(*own) == ["tuned-fedavg", "tuned-split-half"]
+    own = [replace(one, start="own", pull=0.1) for one in tuned]  # one personal model for both, until they part
+    assert parts(*own) == ["tuned-split-half+tuned-fedavg"]
+    assert parts(own[0], replace(own[1], pull=0.2)) == ["tuned-fedavg", "tuned-split-half"]
+    assert parts("fedper", "fedper") == ["fedper", "fedper-2"]  # the layers of its clients stay with each
     assert shared({}) == {}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import small
@@ -62,6 +62,7 @@ def test_expected_gains_are_the_formula(gains: Gains) -> None:
 
 
 @given(st.dictionaries(st.integers(0, 99), REPORTS, min_size=1, max_size=7))
+@example({0: (0.8, 1.0, 3)})  # 3 * 0.8 / 3 is not 0.8
 def test_an_expected_gain_lies_between_the_client_and_its_group(gains: Gains) -> None:
     found, means = shrunk(gains, gains), [mean for mean, _, _ in gains.values()]
     assert set(found) == set(gains)

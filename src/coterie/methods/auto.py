@@ -3,9 +3,10 @@
 It is a :class:`~coterie.methods.race.Race` of FedAvg, one model for all, and split-half, which finds groups, each with personal
 models (:class:`~coterie.methods.tuned.Tuned`). Until split-half finds groups it is FedAvg, and costs no more than its probes.
 
-A client is served by its personal model, which its own training makes of its group's model in each round, where this lowers
-held-out loss. Means are uniform: a client with many examples already makes more steps, and weights by examples would count
-this twice.
+A client has a personal model, which it trains on in each round, pulled to the model of its group (Ditto, arXiv 2012.04221).
+It is served by the personal model where this lowers held-out loss. A model that continues from round to round learns what few
+passes over a client's data cannot teach; the pull lets it follow its group. Means are uniform: a client with many examples
+already makes more steps, and weights by examples would count this twice.
 
 Coterie's own. Choosing between one model and local models by the evidence is optimal up to constants under heterogeneity
 (S. Chen, Q. Zheng, Q. Long, W. Su, "A Theorem of the Alternative for Personalized Federated Learning", arXiv 2103.01901).
@@ -35,7 +36,8 @@ class Auto:
 
     level: float = setting(1e-4, "probability that split-half splits clients that are alike (α)", gt=0, lt=1)
     patience: int = setting(12, "reports of each client, on average, before one model or groups are given up", ge=1)
-    tuning: int = setting(2, "passes over a client's data, after those of a round, that make its personal model", ge=0)
+    tuning: int = setting(2, "passes over a client's data in a round that train its personal model; 0: no such model", ge=0)
+    pull: float = setting(0.2, "weight of the term that pulls a personal model to that of its group (λ of Ditto)", ge=0, lt=1e9)
     holdout: float = setting(
         0.15, "share of the training examples that clients without a validation part hold out", gt=0, le=0.5
     )
@@ -51,7 +53,8 @@ class Auto:
             FedAvg(weighting="uniform", fraction=self.fraction),
             SplitHalf(weighting="uniform", fraction=self.fraction, level=self.level),
         )
-        tuned = tuple(Tuned(method=arm, epochs=self.tuning, holdout=self.holdout) for arm in arms)
+        how = {"epochs": self.tuning, "start": "own", "pull": self.pull, "holdout": self.holdout}
+        tuned = tuple(Tuned(method=arm, **how) for arm in arms) if self.tuning else arms
         return Race(methods=tuned, patience=self.patience, holdout=self.holdout)
 
     @property

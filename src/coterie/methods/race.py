@@ -498,8 +498,8 @@ def shared(plans: Mapping[str, Plan]) -> dict[str, Plan]:
 
 def _serves(host: Plan, guest: Plan) -> bool:
     """Whether the replies to ``host`` are those to ``guest``, which trains one model at all of the same clients."""
-    if any(task.keep or (task.personal is not None and task.personal.start == "own") for task in guest.tasks.values()):
-        return False  # its clients' own values would be lost with the name of the part
+    if any(task.keep for task in guest.tasks.values()):
+        return False  # the layers of its clients would be lost with the name of the part
     if host.parts or guest.parts or len(guest.models) != 1 or guest.need != "mean" or host.need != "rows" or host.sketch:
         return False
     if host.tasks.keys() != guest.tasks.keys() or host.weighting != guest.weighting or host.ends_round != guest.ends_round:

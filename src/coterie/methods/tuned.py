@@ -196,7 +196,8 @@ def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client]) -> dict[Client
         return {}
     noise = float((counts * (counts - 1)) @ np.where(counts > 1, variances, 0.0) / freedom)
     excess = float(counts @ (means - common) ** 2)
-    differ = excess > 0 and (not noise or scipy.special.chdtrc(len(known) - 1, excess / noise) < DIFFER)
+    several = len(known) > 1 and excess > 0  # rounding alone may give one client an excess
+    differ = several and (not noise or scipy.special.chdtrc(len(known) - 1, excess / noise) < DIFFER)
     scale = float(counts.sum() - (counts**2).sum() / counts.sum())
     between = max(excess - (len(known) - 1) * noise, 0.0) / scale if differ else 0.0
     if not between:
