@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task
 from coterie.methods.fedavg import FedAvg
@@ -49,13 +49,16 @@ class Auto:
     @cached_property
     def race(self) -> Race:
         """The race that this method runs."""
-        arms = (
+        arms: tuple[Any, ...] = (
             FedAvg(weighting="uniform", fraction=self.fraction),
             SplitHalf(weighting="uniform", fraction=self.fraction, level=self.level),
         )
-        how = {"epochs": self.tuning, "start": "own", "pull": self.pull, "holdout": self.holdout}
-        tuned = tuple(Tuned(method=arm, **how) for arm in arms) if self.tuning else arms
-        return Race(methods=tuned, patience=self.patience, holdout=self.holdout)
+        if self.tuning:
+            arms = tuple(map(self._with_personal_models, arms))
+        return Race(methods=arms, patience=self.patience, holdout=self.holdout)
+
+    def _with_personal_models(self, arm: Any) -> Tuned:
+        return Tuned(method=arm, epochs=self.tuning, start="own", pull=self.pull, holdout=self.holdout)
 
     @property
     def asks(self) -> tuple[Task, ...]:
