@@ -10,25 +10,29 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.clustering import halves_gram
-from coterie.core import Cohort, Federation, Replies, Round, Training, as_groups
+from coterie.clustering import gram, halves_gram
+from coterie.clustering.congruence import Noise, excess
+from coterie.clustering.halves import Halves
+from coterie.core import Cohort, Federation, Plan, Replies, Round, Training, as_groups
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import Attendance, World
 from coterie.engines import rounds as inprocess
-from coterie.methods import CFL, FedAvg, SplitHalf
+from coterie.methods import CFL, FedAvg, SplitHalf, split_half
 from coterie.methods._cluster_tree import Leaf, root
 from coterie.methods.split_half import (
     Evidence,
     Probed,
     SplitHalfState,
     Watch,
+    branches_of,
     confirmed,
+    distances_to,
     evidence_of,
     looked_at,
     middle,
     probed,
     reviewed,
-    step,
+    walk,
 )
 
 D = 300
@@ -261,8 +265,7 @@ def walking_to_a_merged_leaf(split: bool) -> SplitHalfState:
     heard = Replies(clients=(1, 2, 3, 4, 9), examples=np.ones(5, int), updates=torch.eye(5, 6))
     tree, (one, other) = root((1, 2, 3, 4, 9), 6).split(0, [(1, 2), (3, 4)], torch.zeros(6), replies=heard, round=1)
     leaves = [Leaf(node=one, clients=(1, 2, 3, 4), model=torch.zeros(6))]
-    for client in (3, 4):
-        tree = tree.place(client, one)
+    tree = tree.place({3: one, 4: one})
     if split:
         tree, ids = tree.split(one, [(1, 3), (2, 4)], torch.ones(6), replies=heard, round=2)
         leaves = [Leaf(node=id, clients=part, model=torch.ones(6)) for id, part in zip(ids, [(1, 3), (2, 4)], strict=True)]
@@ -376,22 +379,95 @@ def newcomer(signal: np.ndarray, seed: int, noise: np.ndarray = ROUND, halved: b
 def test_a_newcomer_goes_to_the_nearest_branch(halved: bool) -> None:
     tree, probe = split_tree()
     for seed in range(20):
-        went = step(tree, 0, 99, probe, newcomer(signals(TWO)[seed % 2], 100 + seed, halved=halved), 1e-4)
-        assert (went.at, went.alone) == (1 + seed % 2, False)
-        assert 99 in went.tree.nodes[went.at].clients
-        assert (f"p_{went.at}" in went.note.numbers) == halved
+        went = walk(tree, {99: 0}, {0: probe}, newcomer(signals(TWO)[seed % 2], 100 + seed, halved=halved), 1e-4)
+        assert (went.goes, went.models) == ({99: 1 + seed % 2}, {})
+        assert (f"p_{1 + seed % 2}" in went.notes[0].numbers) == halved
 
 
 def test_a_newcomer_of_no_branch_is_on_its_own_and_the_next_finds_it() -> None:
     tree, probe = split_tree()
     other = signals(np.array([0]), seed=77, size=1.2)[0]
-    went = step(tree, 0, 99, probe, newcomer(other, 1), 1e-4)
-    assert (went.at, went.alone) == (3, True)
-    assert "a new group" in went.note.text
-    tree, probe = went.tree, went.probe
+    went = walk(tree, {99: 0}, {0: probe}, newcomer(other, 1), 1e-4)
+    assert (went.goes, list(went.models)) == ({99: 3}, [3])
+    assert went.tree.nodes[3].clients == (99,)
+    assert "a new group" in went.notes[0].text
     twin = replace(newcomer(other, 2), clients=(100,))
-    went = step(tree, 0, 100, probe, twin, 1e-4)
-    assert (went.at, went.alone) == (3, False)
+    went = walk(went.tree, {100: 0}, went.probed, twin, 1e-4)
+    assert (went.goes, went.models) == ({100: 3}, {})
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_distances_are_those_of_the_definition(known: bool) -> None:
+    tree, probe = split_tree()
+    for seed in range(10):
+        update, noise = newcomer(signals(TWO)[seed % 2], seed).all_updates, 300.0 if known else None
+        found = distances_to(branches_of(tree, 0, probe), update[0], noise, probe)
+        for child in tree.children(0):
+            assert child.updates is not None
+            m = len(child.heard)
+            w = np.array([1.0, *[-1 / m] * m])
+            levels = np.diag([noise or 0.0, *(probe.levels[client] for client in child.heard)])
+            h = Halves(gram(torch.cat([update, child.updates])), levels, np.zeros((m + 1, m + 1)))
+            assert found[child.id] == pytest.approx(excess(h, np.outer(w, w), Noise(probe.share, probe.df)), rel=1e-9)
+
+
+def test_many_walkers_go_as_one_after_the_other() -> None:
+    tree, probe = split_tree()
+    noise = np.random.default_rng(5).normal(size=(2, 12, D))
+    halves = np.concatenate([signals(TWO)[:8], signals(np.zeros(4, int), seed=77, size=1.2)]) + noise  # four of a third group
+    clients = tuple(range(100, 112))
+    updates = torch.from_numpy(halves.mean(axis=0))
+    own = Replies(clients=clients, examples=np.ones(12, int), updates=updates, halves=halves_gram(*halves))
+    went = walk(tree, dict.fromkeys(clients, 0), {0: probe}, own, 1e-4)
+    assert list(went.goes.values()) == [1, 2] * 4 + [3] * 4
+    probed = {0: probe}
+    for client in clients:
+        one = walk(tree, {client: 0}, probed, own.of([client]), 1e-4)
+        tree, probed = one.tree, one.probed
+        assert one.goes[client] == went.goes[client]
+        assert one.notes[0].numbers == pytest.approx(went.notes[clients.index(client)].numbers)
+
+
+# -- more clients than a probe asks -----------------------------------------------------------------------------------------
+
+
+def test_of_a_large_group_some_probe_and_the_others_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_half, "PROBED", 12)
+    monkeypatch.setattr(split_half, "MANY", 3)
+    asked: list[int] = []
+    plan = SplitHalf.plan
+
+    def counted(self: SplitHalf, state: SplitHalfState, cohort: Cohort) -> Plan:
+        made = plan(self, state, cohort)
+        asked.append(sum(task.halves for task in made.tasks.values()))
+        return made
+
+    monkeypatch.setattr(SplitHalf, "plan", counted)
+    world = digits(clients=32)
+    done = played(SplitHalf(), world, 30)
+    assert max(asked) == 12  # also of four groups that probe in the same round
+    walked = {client for one in done for note in one.notes if note.kind in ("join", "walk") for client in note.clients}
+    assert len(walked) == 20  # all but those that were asked in the probe that split the first group
+    assert done[-1].assignment.groups == world.truth
+    assert any(one.exchanges == 2 for one in done)  # a review, of three clients of each group
+
+
+def test_a_second_probe_asks_the_clients_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_half, "PROBED", 6)
+    monkeypatch.setattr(split_half, "MANY", 3)
+    method, clients = SplitHalf(), CLIENTS
+    state = method.init(federation_of(clients))
+    first = evidence(signals(TWO)[:6], clients=clients[2:8])
+    state = replace(state, round=2, watched={0: Watch(due=3, evidence=first)})
+
+    def probing(*present: int) -> list[int]:
+        plan = method.plan(state, Cohort(present=present, exchange=7, seed=0))
+        assert plan.tasks.keys() == set(present)  # the others train
+        return [client for client, task in plan.tasks.items() if task.halves]
+
+    assert sorted(probing(*clients)) == list(clients[2:8])
+    assert sorted(probing(*clients[5:])) == list(clients[5:8])
+    assert len(probing(*clients[8:])) <= 6  # nobody of the first: a sample
 
 
 @pytest.mark.parametrize("noise", [ROUND, LONG], ids=["round", "long"])
@@ -399,8 +475,8 @@ def test_false_alarms_of_newcomers(noise: np.ndarray) -> None:
     ps = []
     for seed in range(300):
         tree, probe = split_tree(seed, noise)
-        went = step(tree, 0, 99, probe, newcomer(signals(TWO)[0], 5000 + seed, noise), 1e-4)
-        ps.append(went.note.numbers["p_1"])
+        went = walk(tree, {99: 0}, {0: probe}, newcomer(signals(TWO)[0], 5000 + seed, noise), 1e-4)
+        ps.append(went.notes[0].numbers["p_1"])
     assert np.mean(np.array(ps) < 0.05) <= 0.09
     assert np.mean(np.array(ps) < 0.01) <= 0.03
 

@@ -109,9 +109,9 @@ def test_algorithm_4_goes_to_the_nearest_update_not_to_the_nearest_mean() -> Non
 
 
 def test_clients_are_on_the_path_to_where_they_stand() -> None:
-    tree = with_edges().place(20, 0)
+    tree = with_edges().place({20: 0})
     assert [n.clients for n in tree.nodes] == [(1, 4, 6, 9, 20), (1, 9), (4, 6)]
-    tree = tree.place(20, 2).place(1, 2)
+    tree = tree.place({20: 2, 1: 2})
     assert [n.clients for n in tree.nodes] == [(1, 4, 6, 9, 20), (9,), (1, 4, 6, 20)]
     tree = tree.remove((4, 20))
     assert [n.clients for n in tree.nodes] == [(1, 6, 9), (9,), (1, 6)]
@@ -119,7 +119,7 @@ def test_clients_are_on_the_path_to_where_they_stand() -> None:
 
 
 def test_a_client_far_from_all_grows_a_leaf_of_its_own() -> None:
-    tree, id = with_edges().place(20, 0).grow(0, 20, torch.tensor([-1.0, 0.0, 3.0]))
+    tree, id = with_edges().place({20: 0}).grow(0, 20, torch.tensor([-1.0, 0.0, 3.0]))
     assert id == 3
     assert tree.is_leaf(3)
     assert tree.nodes[3].clients == (20,)

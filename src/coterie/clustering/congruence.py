@@ -231,12 +231,31 @@ def _judged(
     level: np.ndarray | None = None,
 ) -> Excess:
     """Compute :func:`excess` from its sums: X, Y, ``Σ_i W_ii² l_i²``, the same over pairs ``i ≠ j``, and the largest weight."""
-    nothing = ROUNDING * len(h.noise) * greatest * float(np.diagonal(h.mean).max())
-    share = max(noise.share, LEAST)
-    bias = 1 + (2 if level is None else 1) * share
-    level = np.diagonal(h.noise) if level is None else level
-    mean = float((level**2).mean())
-    shrink = max(1 / bias, float(level.mean()) ** 2 / mean) if mean > 0 else 1.0
+    largest = greatest * float(np.diagonal(h.mean).max())
+    levels, draws = (np.diagonal(h.noise), 1) if level is None else (level, 2)
+    return excess_of_sums((observed, expected, squares, pairs), levels, largest, noise, draws)
+
+
+def excess_of_sums(
+    sums: tuple[float, float, float, float], levels: np.ndarray, largest: float, noise: Noise, draws: int = 1
+) -> Excess:
+    """Compute :func:`excess` from its sums.
+
+    Args:
+        sums: X, Y, ``Σ_i W_ii² l_i²``, and the same over pairs ``i ≠ j``.
+        levels: Shape ``(n,)``, the noise levels l.
+        largest: The largest product of a weight ``W_ii`` and a client's squared update.
+        noise: The effective dimension.
+        draws: From how many draws each level is.
+
+    Returns:
+        The result of the test.
+    """
+    observed, expected, squares, pairs = sums
+    share, mean = max(noise.share, LEAST), float((levels**2).mean())
+    bias = 1 + 2 * share / draws
+    shrink = max(1 / bias, float(levels.mean()) ** 2 / mean) if mean > 0 else 1.0
+    nothing = ROUNDING * len(levels) * largest
     return compared(observed, expected, shrink * squares, pairs, Noise(share, noise.df), nothing)
 
 

@@ -153,14 +153,21 @@ class Tree:
         }
         return max(close, key=lambda child: (close[child], child)), close
 
-    def place(self, client: Client, id: int) -> Tree:
-        """Return the tree in which ``client`` is at node ``id``: on the path from the root to it, and in no other node."""
-        path = {node.id for node in self.path(id)}
-        nodes = list(self.nodes)
-        for node in nodes:
-            if (client in node.clients) != (node.id in path):
-                clients = {client, *node.clients} if node.id in path else set(node.clients) - {client}
-                nodes[node.id] = replace(node, clients=tuple(sorted(clients)))
+    def place(self, goes: Mapping[Client, int]) -> Tree:
+        """Return the tree in which each client is at its node: on the path from the root to it, and in no other node.
+
+        Args:
+            goes: client -> id of its node.
+        """
+        onto: dict[int, set[Client]] = {}
+        for id in set(goes.values()):
+            for node in self.path(id):
+                onto.setdefault(node.id, set()).update(client for client, at in goes.items() if at == id)
+        clients = [(set(node.clients) - goes.keys()) | onto.get(node.id, set()) for node in self.nodes]
+        nodes = [
+            node if set(node.clients) == new else replace(node, clients=tuple(sorted(new)))
+            for node, new in zip(self.nodes, clients, strict=True)
+        ]
         return replace(self, nodes=tuple(nodes))
 
     def remove(self, clients: Iterable[Client]) -> Tree:
@@ -174,7 +181,7 @@ class Tree:
     def grow(self, id: int, client: Client, update: torch.Tensor) -> tuple[Tree, int]:
         """Add to node ``id`` a child that holds ``client`` alone; return the new tree and the child's id."""
         child = Node(id=len(self.nodes), parent=id, clients=(), heard=(client,), updates=self.short(update[None]))
-        return replace(self, nodes=(*self.nodes, child)).place(client, child.id), child.id
+        return replace(self, nodes=(*self.nodes, child)).place({client: child.id}), child.id
 
 
 def root(clients: tuple[Client, ...], parameters: int | None = None, sketch: int | None = None) -> Tree:
@@ -252,7 +259,7 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, threshold:
         child, close = tree.nearest(at, update, partial(closeness, metric=metric))
         criteria = () if threshold is None else (_near(1 - close[child] if metric == "cosine" else -close[child], threshold),)
         if all(one.held for one in criteria):
-            tree = tree.place(client, child)
+            tree = tree.place({client: child})
         else:
             tree, child = tree.grow(at, client, update)
         if tree.is_leaf(child):
@@ -451,10 +458,8 @@ def served(state: Any, best: Mapping[Client, int] = MappingProxyType({}), ensemb
 def admitted(state: S, clients: tuple[Client, ...]) -> S:
     """Put new and returning clients at the root of a state's tree; if the root is still a leaf, they are members at once."""
     known: Any = state
-    tree = known.tree
-    for client in clients:
-        tree = tree.place(client, 0)
     new = dict.fromkeys(clients, 0)
+    tree = known.tree.place(new)
     if tree.is_leaf(0):
         return replace(known, tree=tree, leaves=ordered(join(known.leaves, new)))
     return replace(known, tree=tree, walkers={**known.walkers, **new})
@@ -466,8 +471,7 @@ def retired(state: S, clients: tuple[Client, ...]) -> S:
     gone = set(clients)
     leaves = [replace(leaf, clients=without(leaf.clients, gone)) for leaf in known.leaves]
     walkers = {client: id for client, id in known.walkers.items() if client not in gone}
-    made = replace(known, leaves=ordered(leaves), tree=known.tree.remove(clients), walkers=walkers)
-    return made
+    return replace(known, leaves=ordered(leaves), tree=known.tree.remove(clients), walkers=walkers)
 
 
 def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:

@@ -253,9 +253,7 @@ class FLHC:
 
     def admit(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:
         """Admit clients: before the clustering they are members at once, after it they are placed."""
-        tree = state.tree
-        for client in clients:
-            tree = tree.place(client, 0)
+        tree = state.tree.place(dict.fromkeys(clients, 0))
         walkers = {**state.walkers, **dict.fromkeys(clients, 0)} if state.clustered else state.walkers
         return replace(state, tree=tree, walkers=walkers)
 

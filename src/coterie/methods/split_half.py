@@ -21,6 +21,9 @@ only threshold is ``level``, the probability of splitting clients that are alike
 - With ``alert``, clients report their training loss before they train. If one rises, the client may no longer fit its group:
   its group probes in the next round, and there is a review at once. So data that change are found soon, by the same evidence.
 
+- The probes of a round ask :data:`PROBED` clients at most, a random sample of each group. If a group splits, its other clients
+  walk down the tree, as many of them in a round. A review asks as many clients in all.
+
 All halves of all clients make the same number of steps, because unequal work makes updates differ.
 """
 
@@ -28,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -44,8 +47,8 @@ from coterie.clustering import (
     signal_cut,
     signal_gram,
 )
-from coterie.clustering.congruence import Congruence, Contrast, Excess, Noise, excess, noise_of
-from coterie.clustering.halves import Halves, halves
+from coterie.clustering.congruence import Congruence, Contrast, Excess, Noise, excess_of_sums, noise_of
+from coterie.clustering.halves import halves
 from coterie.core import (
     Assignment,
     Averaging,
@@ -77,6 +80,10 @@ not show."""
 
 MOST, MANY = 0.8, 30
 """A probe goes on until this share of a group, or this number of its clients, has answered."""
+
+PROBED = 1_000
+"""Most clients that the probes of a round ask, that a review asks, and that walk down the tree in a round: the Gram matrix of
+their halves has ``(2n)²`` entries. A probe may ask :data:`MANY` in any case."""
 
 LONGEST = 12
 """Rounds after which a probe ends, whoever has answered."""
@@ -262,17 +269,19 @@ class SplitHalf(Probing):
     def plan(self, state: SplitHalfState, cohort: Cohort) -> Plan:
         columns = slice(0, state.tree.parameters)
         if state.reviewing:
-            present = set(cohort.present)
-            members = [c for leaf in state.leaves for c in leaf.clients if c in present]
+            asked = reviewers(state.leaves)
+            members = [c for leaf in state.leaves if leaf.clients for c in sample(cohort, leaf.clients, asked[leaf.node])]
             tasks = dict.fromkeys(sorted(members), Task(offered=(0,), halves=True, training=self._probing(state)))
             return Plan(models=middle(state.leaves)[None], tasks=tasks, need="mean", columns=columns, ends_round=False)
-        models, tasks = [leaf.model for leaf in state.leaves], {}
+        models, tasks = [leaf.model for leaf in state.leaves], dict[Client, Task]()
+        most = PROBED // max(1, sum(self.probes(state, leaf) for leaf in state.leaves))
         for row, leaf in enumerate(state.leaves):
             if leaf.clients:
-                tasks.update(self._asked(state, leaf, row, len(models), cohort))
+                tasks.update(self._asked(state, leaf, row, len(models), cohort, max(most, MANY)))
                 begun = state.watched[leaf.node].gathered
                 models += [] if begun is None else [begun.model]
-        more, walks = _cluster_tree.tasks(state.tree, state.walkers, cohort.present, len(models), halves=True)
+        walking = sorted(state.walkers.keys() & set(cohort.present))[:PROBED]
+        more, walks = _cluster_tree.tasks(state.tree, state.walkers, tuple(walking), len(models), halves=True)
         for client, task in walks.items():  # as many steps as the node's clients made when it was split
             steps = state.probed[state.walkers[client]].steps
             tasks[client] = replace(task, training=replace(state.training, steps=steps))
@@ -285,14 +294,21 @@ class SplitHalf(Probing):
             second_halves=any(self._lasts(state, leaf) for leaf in state.leaves if leaf.clients),
         )
 
-    def _asked(self, state: SplitHalfState, leaf: Leaf, row: int, earlier: int, cohort: Cohort) -> dict[Client, Task]:
-        """The tasks of a leaf's clients; its model is in ``row``, that of a probe which has begun before in ``earlier``."""
-        begun = state.watched[leaf.node].gathered
-        if begun is None and self.probes(state, leaf):  # asks all members: too few would not separate groups
+    def _asked(
+        self, state: SplitHalfState, leaf: Leaf, row: int, earlier: int, cohort: Cohort, most: int
+    ) -> dict[Client, Task]:
+        """The tasks of a leaf's clients; its model is in ``row``, that of a probe which has begun before in ``earlier``.
+
+        A probe that begins asks ``most`` of them.
+        """
+        begun, before = state.watched[leaf.node].gathered, state.watched[leaf.node].evidence
+        task, tasks = Task(offered=(row,), measure="train" if self.alert else None), dict[Client, Task]()
+        probes = begun is None and self.probes(state, leaf)
+        if not probes or len(leaf.clients) > most:
+            tasks.update(dict.fromkeys(cohort.sample(leaf.clients, self.fraction), task))
+        if probes:  # asks all members, or many: too few would not separate groups
             task = Task(offered=(row,), halves=True, training=self._probing(state))
-            return dict.fromkeys(cohort.sample(leaf.clients, 1.0), task)
-        task = Task(offered=(row,), measure="train" if self.alert else None)
-        tasks = dict.fromkeys(cohort.sample(leaf.clients, self.fraction), task)
+            tasks.update(dict.fromkeys(sample(cohort, leaf.clients, most, before.clients if before else ()), task))
         if begun is not None:
             same = replace(state.training, steps=begun.steps)
             task = Task(offered=(earlier,), halves=True, training=same, lr_round=begun.round)
@@ -416,25 +432,20 @@ class SplitHalf(Probing):
 
     def _walk(self, state: SplitHalfState, before: Mapping[Client, int], replies: Replies) -> SplitHalfState:
         """Move the walkers of this exchange down one level; leaves that split in it are inner nodes now."""
-        for client in replies.of(before).clients:
-            went = step(state.tree, before[client], client, state.probed[before[client]], replies, self.level)
-            at = state.merged.get(went.at, went.at)  # a merged leaf leads to the leaf that it became part of
-            state = replace(
-                state,
-                tree=went.tree.place(client, at),
-                notes=(*state.notes, went.note),
-                probed={**state.probed, before[client]: went.probe},
-                walkers={c: node for c, node in state.walkers.items() if c != client},
-            )
-            if went.alone:
-                own = replies.of([client])
-                leaf = Leaf(node=at, clients=(), model=state.tree.model(before[client]) + own.all_updates[0])
-                state = replace(state, leaves=(*state.leaves, leaf), watched={**state.watched, at: Watch(due=state.round)})
-            if state.tree.is_leaf(at):
-                state = replace(state, leaves=ordered(join(state.leaves, {client: at})))
-            else:
-                state = replace(state, walkers={**state.walkers, client: at})
-        return state
+        went = walk(state.tree, before, state.probed, replies.of(before), self.level)
+        goes = {client: state.merged.get(to, to) for client, to in went.goes.items()}  # a merged leaf is part of another one
+        still = {client: node for client, node in {**state.walkers, **goes}.items() if not went.tree.is_leaf(node)}
+        arrived = {client: node for client, node in goes.items() if client not in still}
+        new = [Leaf(node=node, clients=(), model=model) for node, model in went.models.items()]
+        return replace(
+            state,
+            tree=went.tree.place(goes),
+            leaves=ordered(join([*state.leaves, *new], arrived)),
+            walkers=still,
+            watched={**state.watched, **{node: Watch(due=state.round) for node in went.models}},
+            probed=went.probed,
+            notes=(*state.notes, *went.notes),
+        )
 
     def _alerted(self, new: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state in which the groups of clients whose loss rose probe in the next round, and a review is due."""
@@ -464,14 +475,11 @@ class SplitHalf(Probing):
     def _review(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         examples = state.examples if self.weighting == "data" else {}
         leaves, merged, notes = reviewed(self.level, state.leaves, replies, examples)
-        tree = state.tree
-        for leaf in leaves:
-            for client in leaf.clients:
-                tree = tree.place(client, leaf.node)
+        tree = state.tree.place({client: leaf.node for leaf in leaves for client in leaf.clients})
         gone = {node: merged.get(into, into) for node, into in state.merged.items()} | merged
         new = replace(state, leaves=ordered(leaves), tree=tree, merged=gone, reviewing=False)
         changed = [node for node, members in members_of(new).items() if members != members_of(state).get(node)]
-        heard = enough([c for leaf in state.leaves for c in leaf.clients], replies.clients)
+        heard = 2 * len(replies.clients) >= sum(reviewers(state.leaves).values())
         if not changed:
             notes = [unchanged(leaves, replies, heard)]
         wait = 2 * state.review[1] if heard and not changed else self.review_every
@@ -530,6 +538,20 @@ class Found:
 
     note: Note
     evidence: Evidence
+
+
+def sample(cohort: Cohort, clients: Sequence[Client], most: int, first: Sequence[Client] = ()) -> tuple[Client, ...]:
+    """Return the clients of a group that are asked for halves.
+
+    Args:
+        cohort: the clients that are present.
+        clients: the group.
+        most: how many are drawn at random from a larger group. Of a smaller one, all that are present are asked.
+        first: if some of these are present, they are asked in place of a sample.
+    """
+    if len(clients) <= most:
+        return cohort.sample(clients, 1.0)
+    return tuple(sorted(set(first) & set(cohort.present))) or cohort.sample(clients, most / len(clients))
 
 
 def enough(asked: Sequence[Client], heard: Sequence[Client]) -> bool:
@@ -788,8 +810,9 @@ def reviewed(
     if seen is None:
         return list(leaves), {}, []
     moved, notes = _moved(level, leaves, seen)
+    asked = reviewers(leaves)
     merged: dict[int, int] = {}
-    while pair := _closest(moved, seen):
+    while pair := _closest(moved, seen, asked):
         one, other, note = pair
         merged = {node: one.node if into == other.node else into for node, into in merged.items()} | {other.node: one.node}
         moved = [leaf for leaf in moved if leaf.node not in (one.node, other.node)] + [_joined(one, other, examples)]
@@ -808,7 +831,7 @@ def unchanged(leaves: Sequence[Leaf], replies: Replies, heard: bool) -> Note:
         heard: whether enough clients answered.
     """
     seen = evidence_of(replies)
-    pair = max(_pairs(leaves, seen) if seen else (), key=lambda pair: pair[2].p, default=None)
+    pair = max(_pairs(leaves, seen, reviewers(leaves)) if seen else (), key=lambda pair: pair[2].p, default=None)
     text = "reviewed: no client moves, no groups merge" if heard else "reviewed: too few clients answered"
     clients = tuple(sorted(c for leaf in leaves for c in leaf.clients))
     if pair is None:
@@ -824,8 +847,15 @@ def unchanged(leaves: Sequence[Leaf], replies: Replies, heard: bool) -> Note:
     )
 
 
+def reviewers(leaves: Sequence[Leaf]) -> dict[int, int]:
+    """Return the leaf's node -> the number of its clients that a review asks."""
+    most = max(PROBED // max(1, sum(bool(leaf.clients) for leaf in leaves)), 2)
+    return {leaf.node: min(len(leaf.clients), most) for leaf in leaves}
+
+
 def _heard(leaf: Leaf, seen: Evidence) -> list[int]:
-    return [i for i, client in enumerate(seen.clients) if client in set(leaf.clients)]
+    members = set(leaf.clients)
+    return [i for i, client in enumerate(seen.clients) if client in members]
 
 
 def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[Leaf], list[Note]]:
@@ -863,9 +893,9 @@ def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
     return tuple(sorted(client for client, at in place.items() if at == node))
 
 
-def _closest(leaves: Iterable[Leaf], seen: Evidence) -> tuple[Leaf, Leaf, Note] | None:
+def _closest(leaves: Iterable[Leaf], seen: Evidence, asked: Mapping[int, int]) -> tuple[Leaf, Leaf, Note] | None:
     """The nearest two groups of those whose signals do not differ; None if there are none."""
-    alike = [pair for pair in _pairs(leaves, seen) if pair[2].p > ALIKE]
+    alike = [pair for pair in _pairs(leaves, seen, asked) if pair[2].p > ALIKE]
     if not alike:
         return None
     one, other, found = min(alike, key=lambda pair: pair[2].distance)
@@ -880,9 +910,9 @@ def same_group(p: float) -> Criterion:
     return Criterion("p of one group", p, ">", ALIKE, met="two groups do not differ", unmet="all groups differ")
 
 
-def _pairs(leaves: Iterable[Leaf], seen: Evidence) -> list[tuple[Leaf, Leaf, Contrast]]:
-    """All pairs of groups of which enough clients answered, and the contrast between them."""
-    there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and enough(leaf.clients, seen.clients)]
+def _pairs(leaves: Iterable[Leaf], seen: Evidence, asked: Mapping[int, int]) -> list[tuple[Leaf, Leaf, Contrast]]:
+    """All pairs of groups of which half of the clients ``asked`` answered, and the contrast between them."""
+    there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and 2 * len(at) >= asked[leaf.node]]
     return [
         (one, other, contrast(seen.products.numpy(), at, also))
         for i, (one, at) in enumerate(there)
@@ -944,67 +974,111 @@ def probed(steps: int, evidence: Evidence, parts: Groups) -> Probed:
 
 
 @dataclass(frozen=True)
-class Step:
-    """Result of one walker's step.
+class Walked:
+    """Result of a step of the walkers.
 
     Attributes:
-        tree: the new tree.
-        at: the walker's node.
-        probe: the probe of the split that the walker passed, with the walker's noise if it became a new leaf.
-        note: the reasons.
-        alone: whether the walker became a new leaf.
+        tree: the tree, with new leaves.
+        goes: walker -> the node to which it goes.
+        probed: inner node -> the probe that split it, with the noise of walkers that became new leaves below it.
+        models: new leaf's node -> its model.
+        notes: the reasons.
     """
 
     tree: Tree
-    at: int
-    probe: Probed
-    note: Note
-    alone: bool
+    goes: dict[Client, int]
+    probed: dict[int, Probed]
+    models: dict[int, torch.Tensor]
+    notes: list[Note]
 
 
-def step(tree: Tree, at: int, client: Client, probe: Probed, replies: Replies, level: float) -> Step:
-    """Move a walker one level down.
+def walk(tree: Tree, walkers: Mapping[Client, int], probed: Mapping[int, Probed], own: Replies, level: float) -> Walked:
+    """Move walkers one level down, each to the nearest branch of its node.
 
     Args:
         tree: the parameter tree.
-        at: the walker's node.
-        client: the walker.
-        probe: the probe that split this node.
-        replies: replies of the exchange, with the walker's.
+        walkers: walker -> the inner node where it is.
+        probed: inner node -> the probe that split it.
+        own: replies of the walkers that answered.
         level: a walker whose p-values are all below this becomes a new leaf.
     """
-    own = replies.of([client])
-    update, noise = tree.short(own.all_updates), _noise(own)
-    found = {
-        child.id: _apart(update, noise, child.heard, child.updates, probe)
-        for child in tree.children(at)
-        if child.updates is not None and set(child.heard) & set(probe.levels)
-    }
-    nearest = min(found, key=lambda id: (found[id].value, id))
-    if alone := noise is not None and all(seen.p < level for seen in found.values()):
-        tree, child = tree.grow(at, client, own.all_updates[0])
-        probe = replace(probe, levels={**probe.levels, client: noise})
-    else:
-        tree, child = tree.place(client, nearest), nearest
-    note = _walk_note(tree, client, at, child, found, level if noise is not None else None)
-    return Step(tree, child, probe, note, alone)
+    went = Walked(tree, {}, dict(probed), {}, [])
+    branches: dict[int, list[Branch]] = {}
+    noise = {} if own.halves is None else dict(zip(own.halved, map(float, np.diagonal(halves(own.halves).noise)), strict=True))
+    for client, update in zip(own.clients, own.all_updates if own.clients else (), strict=True):
+        at = walkers[client]
+        if at not in branches:
+            branches[at] = branches_of(went.tree, at, went.probed[at])
+        found = distances_to(branches[at], tree.short(update[None])[0], noise.get(client), went.probed[at])
+        to = min(found, key=lambda id: (found[id].value, id))
+        if client in noise and all(seen.p < level for seen in found.values()):
+            grown, to = went.tree.grow(at, client, update)
+            before = went.probed[at]
+            went.probed[at] = replace(before, levels={**before.levels, client: noise[client]})
+            went.models[to] = tree.model(at) + update
+            went = replace(went, tree=grown)
+            branches[at] = branches_of(grown, at, went.probed[at])
+        went.goes[client] = to
+        went.notes.append(_walk_note(went.tree, client, at, to, found, level if client in noise else None))
+    return went
 
 
-def _noise(own: Replies) -> float | None:
-    """The noise of the walker's whole update; None if its data were too few to be halved."""
-    return None if own.halves is None else float(halves(own.halves).noise[0, 0])
+class Branch(NamedTuple):
+    """A child of an inner node, to which a walker may go.
+
+    Attributes:
+        id: its node.
+        mean: ``(p,)``, the mean update of the m clients that sent one in the probe, in the form that an edge keeps.
+        levels: ``(m,)``, the noise of each of these updates, ``‖D‖²``.
+        largest: the greatest squared norm of these updates.
+    """
+
+    id: int
+    mean: torch.Tensor
+    levels: np.ndarray
+    largest: float
 
 
-def _apart(
-    update: torch.Tensor, noise: float | None, heard: tuple[Client, ...], updates: torch.Tensor, probe: Probed
-) -> Excess:
-    """The distance of a walker's signal from the mean signal of a branch, whose clients ``heard`` sent ``updates``."""
-    members = [i for i, client in enumerate(heard) if client in probe.levels]
-    levels = [0.0 if noise is None else noise, *(probe.levels[heard[i]] for i in members)]
-    products = gram(torch.cat([update, updates[members]]))
-    weights = np.array([1.0, *[-1 / len(members)] * len(members)])
-    h = Halves(products, np.diag(levels), np.zeros_like(products))
-    return excess(h, np.outer(weights, weights), Noise(probe.share, probe.df))
+def branches_of(tree: Tree, at: int, probe: Probed) -> list[Branch]:
+    """Return the branches of an inner node, from the updates on its edges.
+
+    Args:
+        tree: the parameter tree.
+        at: the node.
+        probe: the probe that split it.
+    """
+    found = []
+    for child in tree.children(at):
+        members = [i for i, client in enumerate(child.heard) if client in probe.levels]
+        if child.updates is not None and members:
+            levels, updates = np.array([probe.levels[child.heard[i]] for i in members]), child.updates[members].double()
+            found.append(Branch(child.id, updates.mean(dim=0), levels, float((updates**2).sum(dim=1).max())))
+    return found
+
+
+def distances_to(branches: Iterable[Branch], update: torch.Tensor, noise: float | None, probe: Probed) -> dict[int, Excess]:
+    """Return the squared distance of a walker's signal from the mean signal of each branch, without the bias of noise.
+
+    This is :func:`~coterie.clustering.congruence.excess` with weights 1 of the walker and -1 / m of the m clients of a branch.
+
+    Args:
+        branches: the branches of the walker's node.
+        update: ``(p,)``, the walker's update, in the form that an edge keeps.
+        noise: the noise of this update; None if it is not known, which counts as none.
+        probe: the probe that split the node.
+
+    Returns:
+        Node of a branch -> the distance, and the p-value of the walker being of the branch.
+    """
+    own, update, found = noise or 0.0, update.double(), {}
+    for branch in branches:
+        apart, m = update - branch.mean, len(branch.levels)
+        levels = np.array([own, *branch.levels])
+        expected, squares = own + branch.levels.sum() / m**2, own**2 + (branch.levels**2).sum() / m**4
+        sums = float(apart @ apart), float(expected), float(squares), float(expected**2 - squares)
+        largest = max(float(update @ update), branch.largest)
+        found[branch.id] = excess_of_sums(sums, levels, largest, Noise(probe.share, probe.df))
+    return found
 
 
 def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[int, Excess], level: float | None) -> Note:
