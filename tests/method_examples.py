@@ -11,6 +11,7 @@ from coterie.methods import (
     ACFL,
     APFL,
     CFL,
+    CFLGP,
     FLHC,
     FLSC,
     HCCT,
@@ -84,6 +85,8 @@ EXAMPLES: dict[str, Any] = {
     "maxfl-cho": MAXFL(rule="cho", server_lr=0.5),
     "fedfa": FedFA(),
     "fedfa-half": FedFA(fraction=0.5),
+    "cfl-gp": CFLGP(models=3, period=1),
+    "cfl-gp-half": CFLGP(models=3, layer="last", sketch=4, fraction=0.5, weighting="data"),
     "feddrift": FedDrift(period=2),
     "feddrift-half": FedDrift(period=3, delta=0.5, measure="accuracy", models=4, fraction=0.5),
     "feddrift-few": FedDrift(period=1, delta=1e-6, models=3, weighting="uniform"),
@@ -112,10 +115,10 @@ EXAMPLES: dict[str, Any] = {
     "split-half-private-one": SplitHalfPrivate(first_probe=1, levels=2, steps=3),
 }
 
-OF_GIVEN_NUMBER = ["cfl-scheduled", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]
+OF_GIVEN_NUMBER = ["cfl-scheduled", "cfl-gp", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]
 FINDS_GROUPS = [
-    "hcct", "hcct-signals", *OF_GIVEN_NUMBER[3:],
-    *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl", "split-half")) and n != "acfl-one"),
+    "hcct", "hcct-signals", *OF_GIVEN_NUMBER[4:],
+    *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl", "split-half")) and n not in ("acfl-one", "cfl-gp-half")),
 ]  # fmt: skip
 """Those that find the groups of an easy world."""
 

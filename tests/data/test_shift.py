@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,8 +77,29 @@ def test_rotations_turn_counter_clockwise() -> None:
     image = torch.tensor([[1.0, 2.0], [3.0, 4.0]])[None, None]
     turned = [s.inputs(image)[0, 0].tolist() for s in shift.rotations(4, (1, 2, 2))]
     assert turned == [[[1, 2], [3, 4]], [[2, 4], [1, 3]], [[4, 3], [2, 1]], [[3, 1], [4, 2]]]
-    assert [s.turns for s in shift.rotations(2, (1, 2, 2))] == [0, 2]
-    assert [s.turns for s in shift.rotations(2, (1, 2, 2), (90, -90))] == [1, 3]
+    assert [s.angle for s in shift.rotations(2, (1, 2, 2))] == [0, 180]
+    assert [s.angle for s in shift.rotations(2, (1, 2, 2), (90, -90))] == [90, 270]
+    assert [s.angle for s in shift.rotations(5, (1, 2, 2))] == [0, 72, 144, 216, 288]
+
+
+@pytest.mark.parametrize("angle", [15, 130, 285])
+def test_other_angles_are_those_of_scipy(angle: int) -> None:
+    """Away from the border, where SciPy blends with what is outside in another way."""
+    image = torch.rand(1, 1, 21, 21, generator=torch.Generator().manual_seed(0)) - 0.5
+    ours = shift.rotated(image, angle)[0, 0].numpy()
+    black = float(image.min())
+    theirs = scipy.ndimage.rotate(image[0, 0].numpy(), angle, reshape=False, order=1, cval=black)
+    y, x = np.mgrid[-10:11, -10:11]
+    inside = x**2 + y**2 < 9**2
+    np.testing.assert_allclose(ours[inside], theirs[inside], atol=1e-4)
+
+
+def test_what_was_outside_is_black_and_many_images_are_rotated_as_few() -> None:
+    images = torch.rand(5000, 1, 6, 6, generator=torch.Generator().manual_seed(0)) - 0.5
+    images[0, 0, 0, 0] = images[4500, 0, 0, 0] = -1.0
+    made = shift.rotated(images, 45)
+    torch.testing.assert_close(made[:, 0, 0, 0], torch.full((5000,), -1.0))
+    torch.testing.assert_close(made[4500:4501], shift.rotated(images[4500:4501], 45))
 
 
 @pytest.mark.parametrize(
@@ -85,10 +107,9 @@ def test_rotations_turn_counter_clockwise() -> None:
     [
         (2, (1, 8, 6), (), "needs square images"),
         (2, (20,), (), "needs square images"),
-        (2, (1, 8, 8), (0, 45), r"2 different multiples of 90 degrees below 360, got \[0, 45\]"),
-        (2, (1, 8, 8), (0, 360), "different multiples"),
-        (3, (1, 8, 8), (0, 90), "3 different multiples"),
-        (5, (1, 8, 8), (), "5 different multiples"),
+        (2, (1, 8, 8), (0, 360), r"2 angles that differ by more than whole turns, got \[0, 360\]"),
+        (2, (1, 8, 8), (45, 405), "2 angles that differ"),
+        (3, (1, 8, 8), (0, 90), "3 angles that differ"),
     ],
 )
 def test_rotations_that_are_none(groups: int, shape: tuple[int, ...], angles: tuple[int, ...], sentence: str) -> None:

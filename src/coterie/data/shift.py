@@ -5,6 +5,7 @@ A label shift changes only targets. A rotation makes one rotated pool per angle.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,12 +28,12 @@ class Shift:
 
     Attributes:
         labels: The label that the group gives to each class, ``(classes,)`` int64, or None for no change.
-        turns: Quarter turns of its images.
+        angle: Rotation of its images, in degrees from 0 to 359.
         column: Column of the pool's meta that has the group's labels; empty for the pool's targets.
     """
 
     labels: torch.Tensor | None = None
-    turns: int = 0
+    angle: int = 0
     column: str = ""
 
     def targets(self, true: torch.Tensor) -> torch.Tensor:
@@ -41,7 +42,7 @@ class Shift:
 
     def inputs(self, images: torch.Tensor) -> torch.Tensor:
         """The images ``(N, C, H, W)`` rotated counter-clockwise."""
-        return images if not self.turns else torch.rot90(images, self.turns, (2, 3)).contiguous()
+        return images if not self.angle else rotated(images, self.angle)
 
 
 def deal(clients: int, groups: int, rng: np.random.Generator | None) -> np.ndarray:
@@ -119,15 +120,40 @@ def label_swaps(groups: int, classes: int, pairs: Sequence[Sequence[int]] = SWAP
     return made
 
 
+def rotated(images: torch.Tensor, angle: int) -> torch.Tensor:
+    """Rotate images counter-clockwise: exactly by multiples of 90 degrees, by other angles with bilinear interpolation.
+
+    Args:
+        images: The images ``(N, C, H, W)``.
+        angle: Degrees.
+
+    Returns:
+        Images of the same shape. What was outside has the least value of its channel, which is black.
+    """
+    if angle % 90 == 0:
+        return torch.rot90(images, angle // 90, (2, 3)).contiguous()
+    cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    turn = torch.tensor([[cos, -sin, 0.0], [sin, cos, 0.0]])
+    black, made = images.amin(dim=(0, 2, 3), keepdim=True), torch.empty_like(images)
+    for start in range(0, len(images), 4096):
+        part = slice(start, start + 4096)
+        grid = torch.nn.functional.affine_grid(
+            turn.expand(len(images[part]), 2, 3), list(images[part].shape), align_corners=False
+        )
+        made[part] = torch.nn.functional.grid_sample(images[part] - black, grid, align_corners=False) + black
+    return made
+
+
 def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> list[Shift]:
     """Let group g rotate its images by ``angles[g]`` degrees.
 
-    IFCA (Ghosh et al. 2020) rotates MNIST by 0, 90, 180 and 270 degrees, and CIFAR-10 by 0 and 180.
+    IFCA (Ghosh et al. 2020) rotates MNIST by 0, 90, 180 and 270 degrees, and CIFAR-10 by 0 and 180. CFL-GP (Kim et al. 2024)
+    rotates MNIST by eight angles, such as 0 and 15.
 
     Args:
         groups: Number of groups.
         shape: Shape of one input, ``(C, H, W)``.
-        angles: Different multiples of 90 degrees; by default they are spread evenly over 360 degrees.
+        angles: Different angles; by default 0 and 180, multiples of 90 for up to four groups, and spread evenly for more.
 
     Returns:
         The shift of each group.
@@ -138,11 +164,12 @@ def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> 
     if len(shape) != 3 or shape[1] != shape[2]:
         raise SettingError(f"rotation needs square images, and the inputs have shape {tuple(shape)}")
     if not angles:
-        angles = [180 * g for g in range(groups)] if groups <= 2 else [90 * g for g in range(groups)]
-    turns = [angle // 90 % 4 for angle in angles[:groups]]
-    if any(angle % 90 for angle in angles) or len(set(turns)) < groups:
-        raise SettingError(f"rotation needs {groups} different multiples of 90 degrees below 360, got {list(angles)}")
-    return [Shift(turns=turn) for turn in turns]
+        step = {1: 180.0, 2: 180.0, 3: 90.0}.get(groups, 360 / groups)
+        angles = [round(step * g) for g in range(groups)]
+    made = [angle % 360 for angle in angles[:groups]]
+    if len(set(made)) < groups:
+        raise SettingError(f"rotation needs {groups} angles that differ by more than whole turns, got {list(angles)}")
+    return [Shift(angle=angle) for angle in made]
 
 
 def concepts(groups: int, pool: Pool) -> list[Shift]:

@@ -134,7 +134,7 @@ class Views:
     Attributes:
         pool: The pool.
         shifts: The shift of each group.
-        turned: Quarter turns -> rotated inputs.
+        turned: Angle -> rotated inputs.
         made: Splits that were made before.
     """
 
@@ -150,22 +150,22 @@ class Views:
             parts: Positions of each client, which do not overlap.
             groups: The group of each client, ``(n,)``.
         """
-        if len({shift.turns for shift in self.shifts}) < 2:
+        if len({shift.angle for shift in self.shifts}) < 2:
             return
         mixed = self.pool.inputs.clone()
         for group, shift in enumerate(self.shifts):
             mine = [part for part, g in zip(parts, groups, strict=True) if g == group]
             rows = torch.from_numpy(np.concatenate(mine))
             mixed[rows] = shift.inputs(mixed[rows])
-            self.turned[shift.turns] = mixed
+            self.turned[shift.angle] = mixed
 
     def split(self, index: torch.Tensor, group: int) -> Split:
         """The examples at ``index`` as ``group`` sees them; the same ``index`` object gives the same split."""
         key = (id(index), group)
         if key not in self.made:
             shift = self.shifts[group]
-            if shift.turns not in self.turned:
-                self.turned[shift.turns] = shift.inputs(self.pool.inputs)
+            if shift.angle not in self.turned:
+                self.turned[shift.angle] = shift.inputs(self.pool.inputs)
             true = self.pool.meta[shift.column] if shift.column else self.pool.targets
-            self.made[key] = Split(self.turned[shift.turns], index, shift.targets(true[index]))
+            self.made[key] = Split(self.turned[shift.angle], index, shift.targets(true[index]))
         return self.made[key]
