@@ -99,7 +99,7 @@ def test_rotations_share_one_training_pool() -> None:
 
 
 def test_rotations_of_a_shared_test_pool_are_one_pool_each() -> None:
-    view, index = Views(POOL, [Shift(), Shift(turns=2)]), torch.arange(10)
+    view, index = Views(POOL, [Shift(), Shift(angle=180)]), torch.arange(10)
     assert view.split(index, 0).inputs is POOL.inputs
     assert torch.equal(view.split(index, 1).inputs, POOL.inputs.flip(2, 3))
 

@@ -4,9 +4,9 @@ It is a :class:`~coterie.methods.race.Race` of FedAvg, one model for all, and sp
 models (:class:`~coterie.methods.tuned.Tuned`). Until split-half finds groups it is FedAvg, and costs no more than its probes.
 
 A client has a personal model, which it trains on in each round, pulled to the model of its group (Ditto, arXiv 2012.04221).
-It is served by the personal model where this lowers held-out loss. A model that continues from round to round learns what few
-passes over a client's data cannot teach; the pull lets it follow its group. Means are uniform: a client with many examples
-already makes more steps, and weights by examples would count this twice.
+It is served by the personal model where this lowers held-out loss. If less than half of the clients train in a round, it makes
+its personal model of its group's model anew. Means are uniform: a client with many examples already makes more steps, and
+weights by examples would count this twice.
 
 Coterie's own. Choosing between one model and local models by the evidence is optimal up to constants under heterogeneity
 (S. Chen, Q. Zheng, Q. Long, W. Su, "A Theorem of the Alternative for Personalized Federated Learning", arXiv 2103.01901).
@@ -58,7 +58,7 @@ class Auto:
         return Race(methods=arms, patience=self.patience, holdout=self.holdout)
 
     def _with_personal_models(self, arm: Any) -> Tuned:
-        return Tuned(method=arm, epochs=self.tuning, start="own", pull=self.pull, holdout=self.holdout)
+        return Tuned(method=arm, epochs=self.tuning, start="either", pull=self.pull, holdout=self.holdout)
 
     @property
     def asks(self) -> tuple[Task, ...]:

@@ -10,9 +10,10 @@ at each client; examples are paired, so what makes an example hard cancels. Afte
 - Small groups learn fast at first and may lose later. So no arm is dropped before all clients have reported ``patience``
   times on average. Later, the difference of two arms' losses is extrapolated to twice as many rounds (:func:`expected`). If
   the more complex arm is not expected to be ahead, it is dropped; after twice ``patience``, it must be expected to be ahead
-  by two standard errors. If it is, and the difference now is beyond noise, the simpler arm is dropped. This test is
-  sequential: look j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so that all looks together keep ``level``.
-  It is a t-test with Welch's degrees of freedom.
+  by two standard errors. Clients' personal models learn fast, and hide for a while what an arm gains: so it stays if its
+  models are expected to be ahead without them. If the more complex arm is expected to be ahead, and the difference now is
+  beyond noise, the simpler arm is dropped. This test is sequential: look j uses the level ``level / (p j (j + 1))`` for p
+  pairs of arms, so that all looks together keep ``level``. It is a t-test with Welch's degrees of freedom.
 - A decision is looked at again if the leader's held-out loss rises far above its lowest value (:data:`RISE`), or if many
   clients have joined (:data:`JOINED`): then all dropped arms start again, from the mean of the leader's models.
 
@@ -72,6 +73,9 @@ CALLED = {"fedavg": "one model (fedavg)", "split-half": "groups (split-half)", "
 SHARED = "+"
 """Between the names of arms that use the same replies."""
 
+OFFERED = " -"
+"""Behind two names: the difference of the models that clients were offered, without personal models."""
+
 
 @state("race.difference")
 class Difference:
@@ -118,7 +122,8 @@ class RaceState:
         parts: Name -> the part of the last plan in which the arm's clients worked.
         round: Number of completed rounds.
         seen: Two names, joined by a space -> client -> (mean of the first arm's loss less that of the second, the variance of
-            this mean, number of examples), by the client's last report.
+            this mean, number of examples), by the client's last report. Losses are those of the models that serve the
+            client; with :data:`OFFERED` behind the names, of the models that it was offered.
         past: Two names -> pooled differences, one per round with evidence.
         leader: The arm that serves the clients.
         spent: Name -> number of models that clients have trained for the arm, alone or together with another arm.
@@ -250,9 +255,11 @@ class Race:
         for client, held in replies.held.items():
             models = {name: serving(client, at[name], served[name], held) for name in at}
             for one, other in pairs(at, state.arms):
-                difference = held.difference(models[one], models[other])
-                if difference is not None:
-                    seen.setdefault(f"{one} {other}", {})[client] = (*difference, held.count)
+                offered = (models[one][0], 0), (models[other][0], 0)
+                for key, (mine, theirs) in {"": (models[one], models[other]), OFFERED: offered}.items():
+                    difference = held.difference(mine, theirs)
+                    if difference is not None:
+                        seen.setdefault(f"{one} {other}{key}", {})[client] = (*difference, held.count)
             loss = held.difference(models[state.leader], None) if state.leader in models else None
             if loss is not None:
                 losses[client] = (*loss, held.count)
@@ -263,8 +270,7 @@ class Race:
         if not replies.held:
             return state
         past, level = dict(state.past), abs(pooled(state.round, state.losses).mean) if state.losses else 1.0
-        for one, other in pairs(state.arms, state.arms):
-            key = f"{one} {other}"
+        for key in (f"{one} {other}{of}" for one, other in pairs(state.arms, state.arms) for of in ("", OFFERED)):
             if state.seen.get(key):
                 share = min(len(replies.held) / len(state.seen[key]), 1.0)
                 now = replace(pooled(state.round, state.seen[key]), share=share, level=max(level, 1e-9))
@@ -327,17 +333,21 @@ class Race:
             return None
         now, later, looks = history[-1], expected(history), len(history)
         ends, stays = self.called[other], self.called[simple]
-        patient = reports < 2 * self.patience
-        hope = Criterion(
-            f"{EXPECTED} of {stays} less {ends}, in standard errors",
-            later / now.error,
-            "<",
-            0.0 if patient else 2.0,
-            met="not lower" if patient else "not lower by two standard errors",
-            unmet="lower" if patient else "lower by two standard errors",
-        )
-        if hope.held:
-            return other, _drop(state, other, (ends, stays), -1, history, later, hope)
+        patient, offered = reports < 2 * self.patience, state.past.get(f"{simple} {other}{OFFERED}", ())
+        hopes = [
+            Criterion(
+                f"{EXPECTED} of {stays} less {ends}{which}, in standard errors",
+                expected(each) / each[-1].error,
+                "<",
+                0.0 if patient else 2.0,
+                met="not lower" if patient else "not lower by two standard errors",
+                unmet="lower" if patient else "lower by two standard errors",
+            )
+            for which, each in (("", history), (", without personal models", offered))
+            if each and each[-1].error
+        ]
+        if all(hope.held for hope in hopes):
+            return other, _drop(state, other, (ends, stays), -1, history, later, hopes[0])
         level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
         bound = -float(scipy.special.stdtrit(now.degrees, level) if math.isfinite(now.degrees) else scipy.special.ndtri(level))
         beyond = Criterion(
@@ -544,6 +554,8 @@ def _of_arm(note: Note, called: str, at: int, serves: bool) -> Note:
 def _numbers(state: RaceState) -> dict[str, float]:
     found = {}
     for key, history in state.past.items():
+        if key.endswith(OFFERED):
+            continue
         one, other = key.split(" ")
         found[f"loss of {one} less {other}"] = history[-1].mean
         found[f"standard error of {one} less {other}"] = history[-1].error

@@ -1,7 +1,9 @@
 """Tuned: any method, and a personal model at each client that serves it where held-out loss says that it pays.
 
 In each round a client trains as the method asks. Then it trains on, for ``epochs`` more passes over its data: the result is
-its personal model, which stays at the client. The client reports the sums of the losses of both models on its held-out
+its personal model, which stays at the client. With ``start`` own, the personal model continues from round to round instead,
+pulled to the method's (``pull``). It then learns what few passes cannot teach, but falls behind the method's model if the
+client trains seldom. The client reports the sums of the losses of both models on its held-out
 examples, that of the method and its own. With FedAvg this is FedAvg with fine-tuning, which has the regret of one model with
 a personal part (G. Cheng, K. Chadha, J. Duchi, "Federated Asymptotics: a model to compare federated learning algorithms",
 arXiv 2108.07313; K. Wang et al., "Federated Evaluation of On-device Personalization", arXiv 1910.10252).
@@ -35,6 +37,9 @@ EXPECTED = "expected difference of held-out losses"
 DIFFER = 0.01
 """Clients of a group decide separately if the p-value of equal gains is below this."""
 
+OFTEN = 0.5
+"""Personal models continue from round to round, with ``start`` either, if this share of the clients trains in a round."""
+
 Gain = tuple[float, float, int]
 """Mean of a client's personal loss less that of the method's model, the variance of this mean, and the number of examples."""
 
@@ -48,6 +53,7 @@ class TunedState:
         gains: Client -> the last report of its gain.
         own: Clients that are served by their personal models, sorted.
         tuned: Names of the method's parts in which clients have personal models; other values of theirs are the method's.
+        share: Share of the clients that train in a round, averaged over rounds, later ones more.
         notes: Notes of the last exchange.
     """
 
@@ -55,6 +61,7 @@ class TunedState:
     gains: Mapping[Client, Gain] = field(default_factory=dict)
     own: tuple[Client, ...] = ()
     tuned: tuple[str, ...] = ()
+    share: float = 1.0
     notes: tuple[Note, ...] = ()
 
 
@@ -67,10 +74,11 @@ class Tuned:
 
     method: Any = setting("fedavg", "the method whose models are tuned", method=True)
     epochs: int = setting(3, "passes over a client's data, after those of the round, that make its personal model", ge=0)
-    start: Literal["trained", "own"] = setting(
+    start: Literal["trained", "own", "either"] = setting(
         "trained",
-        "trained: the personal model is trained on from the round's; own: it continues from round to round (Ditto)",
-        choices=("trained", "own"),
+        "trained: the personal model is trained on from the round's; own: it continues from round to round (Ditto); "
+        "either: own while half of the clients or more train in a round",
+        choices=("trained", "own", "either"),
     )
     pull: float = setting(0.0, "weight of the term that pulls a personal model to the method's (λ of Ditto)", ge=0)
     holdout: float = setting(
@@ -97,18 +105,20 @@ class Tuned:
         return TunedState(inner=self.method.init(federation))
 
     def plan(self, state: TunedState, cohort: Cohort) -> Plan:
-        return self._with_personal(self.method.plan(state.inner, cohort))
+        start: Literal["trained", "own"] = "own" if state.share >= OFTEN else "trained"
+        return self._with_personal(self.method.plan(state.inner, cohort), start if self.start == "either" else self.start)
 
-    def _with_personal(self, plan: Plan) -> Plan:
+    def _with_personal(self, plan: Plan, start: Literal["trained", "own"]) -> Plan:
         """The plan, in which clients train a personal model too, also in the parts of the plan."""
-        tasks = {c: self.tuned(task) if plan.ends_round else self._held(task) for c, task in plan.tasks.items()}
-        return replace(plan, tasks=tasks, parts={name: self._with_personal(part) for name, part in plan.parts.items()})
+        tasks = {c: self.tuned(task, start) if plan.ends_round else self._held(task) for c, task in plan.tasks.items()}
+        parts = {name: self._with_personal(part, start) for name, part in plan.parts.items()}
+        return replace(plan, tasks=tasks, parts=parts)
 
-    def tuned(self, task: Task) -> Task:
+    def tuned(self, task: Task, start: Literal["trained", "own"] = "own") -> Task:
         """A task that makes a personal model, unless it trains no model or layers stay at the client."""
         if not task.trains or task.gradient or task.keep:
             return self._held(task)
-        personal = task.personal or Personal(start=self.start, epochs=self.epochs, pull=self.pull)
+        personal = task.personal or Personal(start=start, epochs=self.epochs, pull=self.pull)
         return replace(self._held(task), held_out=True, personal=personal)
 
     def _held(self, task: Task) -> Task:
@@ -117,12 +127,14 @@ class Tuned:
 
     def step(self, state: TunedState, replies: Replies) -> TunedState:
         inner = self.method.step(state.inner, replies)
-        part = self.method.assignment(inner).part
+        served = self.method.assignment(inner)
+        part, share = served.part, min(len(replies.clients) / max(len(served.row), 1), 1.0)
+        share = (state.share + share) / 2 if replies.ends_round else state.share
         found = {c: (held.difference((part, 1), (part, 0)), held.count) for c, held in replies.held.items()}
         reports = {c: (*gain, count) for c, (gain, count) in found.items() if gain is not None}
         parts = {name for held in replies.held.values() for name, personal in held.models if personal}
         tuned = tuple(sorted({*state.tuned, *parts}))
-        new = replace(state, inner=inner, gains={**state.gains, **reports}, tuned=tuned, notes=())
+        new = replace(state, inner=inner, gains={**state.gains, **reports}, tuned=tuned, share=share, notes=())
         return self._chosen(new) if reports else new
 
     def _chosen(self, state: TunedState) -> TunedState:
