@@ -118,7 +118,8 @@ EXAMPLES: dict[str, Any] = {
 OF_GIVEN_NUMBER = ["cfl-scheduled", "cfl-gp", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]
 FINDS_GROUPS = [
     "hcct", "hcct-signals", *OF_GIVEN_NUMBER[4:],
-    *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl", "split-half")) and n not in ("acfl-one", "cfl-gp-half")),
+    *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl", "split-half"))
+      and n not in ("acfl-one", "cfl-gp-half")),
 ]  # fmt: skip
 """Those that find the groups of an easy world."""
 

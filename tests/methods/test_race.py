@@ -35,7 +35,7 @@ from coterie.methods import (
     Tuned,
 )
 from coterie.methods._fences import fenced
-from coterie.methods.race import Difference, RaceState, ahead, expected, pooled, shared
+from coterie.methods.race import OFFERED, Difference, RaceState, ahead, expected, pooled, shared
 from coterie.settings import SettingError, UserError, build
 from scripted import bits, outcome
 from worlds import THREE, grouped, last
@@ -141,6 +141,33 @@ def test_one_hostile_client_decides_nothing(n: int, count: int, lie: tuple[float
         found = race._compared(state, "fedavg", "split-half")
         assert found is not None
         assert found[0] != better
+
+
+def test_personal_models_do_not_hide_what_groups_gain() -> None:
+    """The models that serve clients are alike, and those that they were offered are better with groups: groups stay."""
+    rng = np.random.default_rng(0)
+    race, noise = Race(methods=("fedavg", "split-half")), 0.2 * rng.normal(size=(6, 30))
+    alike, ahead_, behind = (
+        tuple(pooled(r, reports(gain + noise - noise.mean())) for r in range(1, 31)) for gain in (0, 0.3, -0.3)
+    )
+    for offered, ends in ((ahead_, None), (behind, "split-half"), (alike, "split-half")):
+        found = race._compared(raced({PAIR: alike, PAIR + OFFERED: offered}), "fedavg", "split-half")
+        assert (found and found[0]) == ends
+    one, _ = race._compared(raced({PAIR: ahead_, PAIR + OFFERED: behind}), "fedavg", "split-half") or ("", None)
+    assert one == "fedavg"  # what serves clients decides between arms that both have hope
+
+
+def test_evidence_without_personal_models_is_of_what_clients_were_offered() -> None:
+    tried = digits(clients=8)
+    state = run(Race(methods=(Tuned(epochs=2), Tuned(method=SplitHalf(probe_every=1), epochs=2)), patience=30), tried, 12)
+    end = state[-1].position.state
+    key = "tuned-fedavg tuned-split-half"
+    offered, served = end.seen[key + OFFERED], end.seen[key]
+    assert offered.keys() == served.keys()
+    own = {name: set(end.arms[name].own) for name in end.arms}
+    differ = {client for client in offered if offered[client][0] != served[client][0]}
+    assert differ <= set.union(*own.values())
+    assert differ
 
 
 def test_of_two_clients_neither_is_known_to_be_hostile() -> None:

@@ -272,6 +272,18 @@ def test_a_resumed_run_is_the_same_bits() -> None:
         assert bits(rest[-1].position) == bits(done[-1].position)
 
 
+@pytest.mark.parametrize(("method", "share"), [(FedAvg(), 1.0), (FedAvg(fraction=0.5), 0.5), (FedAvg(fraction=0.25), 0.25)])
+def test_personal_models_go_on_while_half_of_the_clients_train_in_a_round(method: FedAvg, share: float) -> None:
+    either = Tuned(method=method, start="either", pull=0.1)
+    states, starts = [one.position.state for one in play(either, world(), 6)], []
+    for exchange, state in enumerate(states, 1):
+        tasks = either.plan(state, Cohort(present=IDS, exchange=exchange, seed=0)).tasks.values()
+        starts += [{task.personal.start for task in tasks if task.personal}]
+    assert [state.share for state in states] == pytest.approx([share + (1 - share) / 2**n for n in range(1, 7)])
+    assert starts == [{"own"} if state.share >= 0.5 else {"trained"} for state in states]
+    assert starts[-1] == ({"own"} if share >= 0.5 else {"trained"})
+
+
 def test_personal_models_of_a_start_of_their_own_go_on() -> None:
     tried = world(training=replace(world().training, lr=0.02))
     once, again = play(Tuned(start="own", epochs=1), tried, 2)
