@@ -3,10 +3,10 @@
     python benchmarks/bench.py                     everything, in about an hour on two cores; e and f take most of it
     python benchmarks/bench.py --only a,c          some parts
     python benchmarks/bench.py --scale small --out DIR      tiny sizes: that the code works, no measurement
-    python benchmarks/bench.py --device cuda       parts a to d on a GPU, in files of their own
+    python benchmarks/bench.py --device cuda       parts a to d and h on a GPU, in files of their own
 
-Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g scaling. What each measures
-stands in docs/performance.md. Results go to benchmarks/results/speed, a file per part, with the machine and the versions;
+Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g scaling, h the benchmarks of
+other simulators. What each measures stands in docs/performance.md. Results go to benchmarks/results/speed, a file per part, with the machine and the versions;
 ``python docs/generate.py`` makes the documents' tables of them. Nothing else should run meanwhile.
 """
 
@@ -31,7 +31,7 @@ from speed import experiments, machine, scaling, training  # noqa: E402
 from speed.workloads import workloads  # noqa: E402
 
 OUT = BENCHMARKS / "results" / "speed"
-PARTS = "abcdefg"
+PARTS = "abcdefgh"
 
 
 def jobs(scale: str, device: str, repetitions: int) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -74,7 +74,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         options.error("--device cuda needs a GPU that PyTorch can use, and there is none")
     chosen.only = chosen.only.split(",")
     if unknown := [part for part in chosen.only if part not in PARTS or len(part) != 1]:
-        options.error(f"--only takes letters from a to g, separated by commas, got {unknown[0]!r}")
+        options.error(f"--only takes letters from a to h, separated by commas, got {unknown[0]!r}")
     if chosen.repetitions < 1:
         options.error(f"--repetitions must be at least 1, got {chosen.repetitions}")
     return chosen

@@ -12,7 +12,7 @@ from measured import table
 from coterie.report.terminal import size
 
 SPEED = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "speed"
-TRAINING = ("a", "b", "c100", "c1000", "d")
+TRAINING = ("a", "b", "c100", "c1000", "d", "h-lr", "h-cifar", "h-emnist")
 NONE = "This has not been measured yet: `make bench` does it.\n"
 OURS = "Coterie fp32"
 

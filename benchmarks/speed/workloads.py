@@ -114,6 +114,39 @@ _FULL = (
         examples=200,
         batch=100,
     ),
+    Workload(
+        key="h-lr",
+        title="LR-MNIST of FedML and FLUTE: logistic regression 784-10, 10 of 1,000 clients, 60 images, batch 10",
+        model="linear",
+        **_MNIST,
+        clients=1000,
+        asked=10,
+        examples=60,
+        batch=10,
+        turn=10,
+    ),
+    Workload(
+        key="h-cifar",
+        title="CIFAR-10 of pfl-research: 50 of 1,000 clients, 50 images, batch 10, with ACFL's CNN",
+        model="acfl-cnn",
+        shape=(3, 32, 32),
+        classes=10,
+        clients=1000,
+        asked=50,
+        examples=50,
+        batch=10,
+    ),
+    Workload(
+        key="h-emnist",
+        title="EMNIST of FedJAX: 10 of 3,400 clients, 200 images of 62 classes, batch 20, with FL+HC's CNN",
+        model="flhc-cnn",
+        shape=(1, 28, 28),
+        classes=62,
+        clients=3400,
+        asked=10,
+        examples=200,
+        batch=20,
+    ),
 )
 
 _SMALL = {
@@ -122,11 +155,14 @@ _SMALL = {
     "c100": {"asked": 10, "clients": 10, "examples": 8, "batch": 4},
     "c1000": {"asked": 20, "clients": 20, "examples": 8, "batch": 4},
     "d": {"asked": 2, "clients": 2, "examples": 4, "batch": 2, "shape": (5,), "classes": 50},
+    "h-lr": {"asked": 2, "clients": 20, "examples": 10},
+    "h-cifar": {"asked": 2, "clients": 20, "examples": 8, "batch": 4},
+    "h-emnist": {"asked": 2, "clients": 20, "examples": 8, "batch": 4},
 }
 
 
 def workloads(scale: str) -> tuple[Workload, ...]:
-    """Those of the parts a to d; ``small`` ones take seconds in all, and their titles say so."""
+    """Those of the parts a to d and h; ``small`` ones take seconds in all, and their titles say so."""
     if scale == "full":
         return _FULL
     return tuple(replace(one, title=f"{one.title} (much smaller here)", **_SMALL[one.key]) for one in _FULL)
