@@ -333,19 +333,10 @@ class Race:
             return None
         now, later, looks = history[-1], expected(history), len(history)
         ends, stays = self.called[other], self.called[simple]
-        patient, offered = reports < 2 * self.patience, state.past.get(f"{simple} {other}{OFFERED}", ())
-        hopes = [
-            Criterion(
-                f"{EXPECTED} of {stays} less {ends}{which}, in standard errors",
-                expected(each) / each[-1].error,
-                "<",
-                0.0 if patient else 2.0,
-                met="not lower" if patient else "not lower by two standard errors",
-                unmet="lower" if patient else "lower by two standard errors",
-            )
-            for which, each in (("", history), (", without personal models", offered))
-            if each and each[-1].error
-        ]
+        offered = state.past.get(f"{simple} {other}{OFFERED}", ())
+        known = {"": history, ", without personal models": offered if offered and offered[-1].error else ()}
+        least = 0.0 if reports < 2 * self.patience else 2.0
+        hopes = [_hope(f"{EXPECTED} of {stays} less {ends}{which}", each, least) for which, each in known.items() if each]
         if all(hope.held for hope in hopes):
             return other, _drop(state, other, (ends, stays), -1, history, later, hopes[0])
         level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
@@ -463,6 +454,13 @@ def ahead(state: RaceState) -> str:
         if history and history[-1].z > 1:
             leader = name
     return leader
+
+
+def _hope(name: str, history: tuple[Difference, ...], least: float) -> Criterion:
+    """The criterion of dropping the more complex of two arms: it is not expected to be ahead by so many standard errors."""
+    far = " by two standard errors" if least else ""
+    value = expected(history) / history[-1].error
+    return Criterion(f"{name}, in standard errors", value, "<", least, met=f"not lower{far}", unmet=f"lower{far}")
 
 
 def _history(state: RaceState, one: str, other: str) -> tuple[Difference, ...]:

@@ -280,8 +280,8 @@ class SplitHalf(Probing):
                 tasks.update(self._asked(state, leaf, row, len(models), cohort, max(most, MANY)))
                 begun = state.watched[leaf.node].gathered
                 models += [] if begun is None else [begun.model]
-        walking = sorted(state.walkers.keys() & set(cohort.present))[:PROBED]
-        more, walks = _cluster_tree.tasks(state.tree, state.walkers, tuple(walking), len(models), halves=True)
+        walking = sample(cohort, sorted(state.walkers), PROBED)
+        more, walks = _cluster_tree.tasks(state.tree, state.walkers, walking, len(models), halves=True)
         for client, task in walks.items():  # as many steps as the node's clients made when it was split
             steps = state.probed[state.walkers[client]].steps
             tasks[client] = replace(task, training=replace(state.training, steps=steps))
