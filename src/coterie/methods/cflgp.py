@@ -92,6 +92,7 @@ class CFLGP:
     """Groups clients by k-means on their updates from several models, averaged over rounds."""
 
     name: ClassVar[str] = "cfl-gp"
+    several: ClassVar[bool] = True  # clients get two tasks at once, even if not in the first exchange
 
     models: int = setting(4, "number of models (k)", ge=1)
     period: int = setting(2, "rounds from one clustering round to the next", ge=1)

@@ -664,9 +664,10 @@ def check(
 ) -> None:
     """Check before the first training that the clients' apps can do the method's tasks.
 
-    If no client's app knows Coterie, or all that do train by functions of their own, the checked tasks are those of the first
-    plan, those in the method's ``asks``, and measuring the loss if the method's ``measures`` is true. If some apps can do
-    every task, nothing is checked here: the other clients are then left out of tasks that they cannot do.
+    If no client's app knows Coterie, or all that do train by functions of their own, the checked tasks are those of the
+    first plan, those in the method's ``asks``, measuring the loss if the method's ``measures`` is true, and several tasks
+    at once if its ``several`` is. If some apps can do every task, nothing is checked here: the other clients are then left
+    out of tasks that they cannot do.
 
     Args:
         method: The method.
@@ -690,6 +691,7 @@ def check(
             f"{method.name} serves clients by their nearest training examples, which no app here supports; make the apps with "
             "coterie.engines.flower.client_app, without train and test"
         )
-    for tasks in (*(tasks_of(first, each) for each in first.asked), *([task] for task in later)):
+    at_once = [[Task(offered=(0,))] * 2] if getattr(method, "several", False) else []
+    for tasks in (*(tasks_of(first, each) for each in first.asked), *([task] for task in later), *at_once):
         if refusal := sentence(method.name, tasks, (names or {}).get(client, client), bool(aware)):
             raise SettingError(refusal)
