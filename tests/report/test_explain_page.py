@@ -64,6 +64,6 @@ def test_whatever_a_note_tells_has_a_meaning_in_the_documents(tmp_path: Path, na
             if note["kind"] == "layer":  # its numbers are the layers
                 continue
             for told in (*(one["name"] for one in note["criteria"]), *note["numbers"], *note["values"]):
-                general = re.sub(r"^(node_|p_|distance to part |loss of model |start)\d+$", r"\1…", told)
+                general = re.sub(r"^(node_|p_|distance to part |loss of model |singular value |start)\d+$", r"\1…", told)
                 general = re.sub(r" of .+ less [^,]+", " of … less …", general)  # two arms of a race
                 assert f"`{general}`" in NOTES, (note["kind"], told)
