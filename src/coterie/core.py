@@ -62,6 +62,7 @@ __all__ = [
     "as_groups",
     "average",
     "group_means",
+    "groups_by",
     "joined",
     "row_of",
     "rows_without",
@@ -149,6 +150,25 @@ def as_groups(groups: Iterable[Iterable[Client]]) -> Groups:
 def row_of(groups: Groups) -> dict[Client, int]:
     """Map each client to the number of its group."""
     return {client: row for row, group in enumerate(groups) for client in group}
+
+
+def groups_by(row: Mapping[Client, int]) -> Groups:
+    """Group clients that have the same number.
+
+    Args:
+        row: Client -> number, such as that of its model.
+
+    Returns:
+        The groups.
+
+    Example:
+        >>> groups_by({5: 1, 3: 0, 0: 1})
+        ((0, 5), (3,))
+    """
+    members: dict[int, list[Client]] = {}
+    for client, number in row.items():
+        members.setdefault(number, []).append(client)
+    return as_groups(members.values())
 
 
 def joined(clients: tuple[Client, ...], new: Iterable[Client]) -> tuple[Client, ...]:

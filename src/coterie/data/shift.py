@@ -164,7 +164,7 @@ def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> 
     if len(shape) != 3 or shape[1] != shape[2]:
         raise SettingError(f"rotation needs square images, and the inputs have shape {tuple(shape)}")
     if not angles:
-        step = {1: 180.0, 2: 180.0, 3: 90.0}.get(groups, 360 / groups)
+        step = 90 if groups == 3 else 360 / groups
         angles = [round(step * g) for g in range(groups)]
     made = [angle % 360 for angle in angles[:groups]]
     if len(set(made)) < groups:

@@ -16,7 +16,20 @@ from typing import Any, TypeVar
 import torch
 
 from coterie.clustering import closeness, sketch
-from coterie.core import Assignment, Client, Criterion, Groups, Note, Replies, Task, Training, as_groups, state, without
+from coterie.core import (
+    Assignment,
+    Client,
+    Criterion,
+    Groups,
+    Note,
+    Replies,
+    Task,
+    Training,
+    as_groups,
+    groups_by,
+    state,
+    without,
+)
 
 Closeness = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """(update ``(d,)``, stored updates ``(m, d)``) -> closeness of each, ``(m,)``; a greater value is closer."""
@@ -161,8 +174,9 @@ class Tree:
         """
         onto: dict[int, set[Client]] = {}
         for id in set(goes.values()):
+            there = {client for client, at in goes.items() if at == id}
             for node in self.path(id):
-                onto.setdefault(node.id, set()).update(client for client, at in goes.items() if at == id)
+                onto.setdefault(node.id, set()).update(there)
         clients = [(set(node.clients) - goes.keys()) | onto.get(node.id, set()) for node in self.nodes]
         nodes = [
             node if set(node.clients) == new else replace(node, clients=tuple(sorted(new)))
@@ -311,7 +325,7 @@ def with_losses(tree: Tree, walkers: Walkers, replies: Replies) -> Tree:
 
 def waiting(walkers: Walkers) -> Groups:
     """Group walkers by node; until they reach a leaf, that node's model serves them."""
-    return as_groups([c for c, at in walkers.items() if at == id] for id in set(walkers.values()))
+    return groups_by(walkers)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from coterie.core import (
     Plan,
     Replies,
     Task,
-    as_groups,
+    groups_by,
     joined,
     state,
     without,
@@ -219,10 +219,7 @@ def of_all(clients: tuple[Client, ...], chosen: Mapping[Client, Choice]) -> dict
 
 def groups_of(choices: Mapping[Client, Choice]) -> Groups:
     """Group clients by their first choice, the model of least loss."""
-    members: dict[int, list[Client]] = {}
-    for client, choice in choices.items():
-        members.setdefault(choice[0], []).append(client)
-    return as_groups(members.values())
+    return groups_by({client: choice[0] for client, choice in choices.items()})
 
 
 def least(losses: Sequence[float], count: int) -> Choice:

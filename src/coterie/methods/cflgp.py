@@ -41,7 +41,7 @@ from coterie.core import (
     Task,
     Weighting,
     amounts,
-    as_groups,
+    groups_by,
     joined,
     rows_without,
     state,
@@ -189,8 +189,8 @@ class CFLGP:
         old = [state.row.get(client, -1) for client in state.known]
         row = dict(zip(state.known, matched(labels, old, self.models), strict=True))
         moved = sum(1 for client, at in row.items() if state.row and state.row.get(client, at) != at)
-        parts = as_groups([c for c, at in row.items() if at == one] for one in set(row.values()))
-        changed = parts != as_groups([c for c in state.known if state.row.get(c) == one] for one in set(state.row.values()))
+        parts = groups_by(row)
+        changed = parts != groups_by(state.row)
         text = f"{len(row)} clients in {len(parts)} groups by their updates from {int((state.counts.sum(0) > 0).sum())} models"
         note = Note(
             kind="cluster" if changed else "keep",
@@ -203,8 +203,7 @@ class CFLGP:
 
     def assignment(self, state: CFLGPState) -> Assignment:
         row = {client: state.at(client) for client in state.clients}
-        groups = as_groups([c for c, at in row.items() if at == one] for one in set(row.values()))
-        return Assignment(models=state.models, row=row, groups=groups)
+        return Assignment(models=state.models, row=row, groups=groups_by(row))
 
     def explain(self, state: CFLGPState) -> tuple[Note, ...]:
         return state.notes

@@ -38,7 +38,7 @@ from coterie.core import (
     Replies,
     Task,
     Weighting,
-    as_groups,
+    groups_by,
     joined,
     state,
     without,
@@ -263,8 +263,7 @@ class FedDrift:
         counts = Counter(state.row.values())
         common = min(counts, key=lambda row: (-counts[row], row), default=0)
         row = {client: state.row.get(client, common) for client in state.clients}
-        groups = as_groups([c for c in row if row[c] == at] for at in set(row.values()))
-        return Assignment(models=state.models, row=row, groups=groups)
+        return Assignment(models=state.models, row=row, groups=groups_by(row))
 
     def explain(self, state: FedDriftState) -> tuple[Note, ...]:
         return state.notes

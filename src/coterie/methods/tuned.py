@@ -3,10 +3,12 @@
 In each round a client trains as the method asks. Then it trains on, for ``epochs`` more passes over its data: the result is
 its personal model, which stays at the client. With ``start`` own, the personal model continues from round to round instead,
 pulled to the method's (``pull``). It then learns what few passes cannot teach, but falls behind the method's model if the
-client trains seldom. The client reports the sums of the losses of both models on its held-out
-examples, that of the method and its own. With FedAvg this is FedAvg with fine-tuning, which has the regret of one model with
-a personal part (G. Cheng, K. Chadha, J. Duchi, "Federated Asymptotics: a model to compare federated learning algorithms",
-arXiv 2108.07313; K. Wang et al., "Federated Evaluation of On-device Personalization", arXiv 1910.10252).
+client trains seldom.
+
+The client reports the sums of the losses of both models on its held-out examples, that of the method and its own. With FedAvg
+this is FedAvg with fine-tuning, which has the regret of one model with a personal part (G. Cheng, K. Chadha, J. Duchi,
+"Federated Asymptotics: a model to compare federated learning algorithms", arXiv 2108.07313; K. Wang et al., "Federated
+Evaluation of On-device Personalization", arXiv 1910.10252).
 
 Fine-tuning raises the mean and can harm some clients (arXiv 2206.09262). So the personal model is served only where it
 pays. Few held-out examples say little about a single client. Therefore a group decides together, by its mean gain over all
@@ -105,19 +107,25 @@ class Tuned:
         return TunedState(inner=self.method.init(federation))
 
     def plan(self, state: TunedState, cohort: Cohort) -> Plan:
-        start: Literal["trained", "own"] = "own" if state.share >= OFTEN else "trained"
-        return self._with_personal(self.method.plan(state.inner, cohort), start if self.start == "either" else self.start)
+        return self._with_personal(self.method.plan(state.inner, cohort), state.share)
 
-    def _with_personal(self, plan: Plan, start: Literal["trained", "own"]) -> Plan:
+    def _with_personal(self, plan: Plan, share: float) -> Plan:
         """The plan, in which clients train a personal model too, also in the parts of the plan."""
-        tasks = {c: self.tuned(task, start) if plan.ends_round else self._held(task) for c, task in plan.tasks.items()}
-        parts = {name: self._with_personal(part, start) for name, part in plan.parts.items()}
+        tasks = {c: self.tuned(task, share) if plan.ends_round else self._held(task) for c, task in plan.tasks.items()}
+        parts = {name: self._with_personal(part, share) for name, part in plan.parts.items()}
         return replace(plan, tasks=tasks, parts=parts)
 
-    def tuned(self, task: Task, start: Literal["trained", "own"] = "own") -> Task:
-        """A task that makes a personal model, unless it trains no model or layers stay at the client."""
+    def tuned(self, task: Task, share: float = 1.0) -> Task:
+        """A task that makes a personal model, unless it trains no model or layers stay at the client.
+
+        Args:
+            task: The method's task.
+            share: The share of the clients that train in a round.
+        """
         if not task.trains or task.gradient or task.keep:
             return self._held(task)
+        either: Literal["trained", "own"] = "own" if share >= OFTEN else "trained"
+        start = either if self.start == "either" else self.start
         personal = task.personal or Personal(start=start, epochs=self.epochs, pull=self.pull)
         return replace(self._held(task), held_out=True, personal=personal)
 
