@@ -237,8 +237,8 @@ def clusters(profiles: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
 
     Example:
         >>> labels, _ = clusters(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]]), 2)
-        >>> labels[0] == labels[2], labels[0] == labels[1]
-        (True, False)
+        >>> labels.tolist() in ([0, 1, 0], [1, 0, 1])
+        True
     """
     from sklearn.cluster import KMeans
 
