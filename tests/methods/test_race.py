@@ -297,7 +297,7 @@ def test_different_weights_or_own_values_are_not_shared() -> None:
 
     assert parts("fedavg", "split-half") == ["split-half+fedavg"]
     assert parts(FedAvg(weighting="uniform"), "split-half") == ["fedavg", "split-half"]
-    assert parts("fedavg", "fedavg") == ["fedavg", "fedavg-2"]  # both need means
+    assert parts("fedavg", "fedavg") == ["fedavg-2+fedavg"]
     tuned = [Tuned(method=one, epochs=2) for one in ("fedavg", "split-half")]
     assert parts(*tuned) == ["tuned-split-half+tuned-fedavg"]
     assert parts(replace(tuned[0], epochs=1), tuned[1]) == ["tuned-fedavg", "tuned-split-half"]

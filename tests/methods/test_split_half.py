@@ -71,6 +71,26 @@ def test_without_probes_it_is_fedavg() -> None:
         assert (one.bytes_up, one.bytes_down) == (other.bytes_up, other.bytes_down)
 
 
+class OfRows(SplitHalf):
+    """Asks for all rows in every round."""
+
+    def plan(self, state: SplitHalfState, cohort: Cohort) -> Plan:
+        plan = super().plan(state, cohort)
+        return replace(plan, need="rows") if plan.ends_round else plan
+
+
+def test_means_are_enough_where_nobody_probes_or_walks() -> None:
+    world = digits(clients=12)
+    method, cohort = SplitHalf(), Cohort(present=tuple(world.clients), exchange=0, seed=0)
+    of_means, of_rows = played(method, world, 8), played(OfRows(), world, 8)
+    needs = [method.plan(r.position.state, cohort).need for r in of_means if not r.position.state.reviewing]
+    assert {"mean", "rows"} == set(needs)
+    assert len(of_means[-1].assignment.groups) > 1
+    for one, other in zip(of_means, of_rows, strict=True):
+        assert one.assignment.row == other.assignment.row
+        assert torch.equal(one.assignment.models, other.assignment.models)
+
+
 def test_it_probes_in_its_turn_and_halves_make_equal_steps() -> None:
     method, federation = (
         SplitHalf(first_probe=2, probe_every=3),

@@ -508,7 +508,9 @@ def _serves(host: Plan, guest: Plan) -> bool:
     """Whether the replies to ``host`` are those to ``guest``, which trains one model at all of the same clients."""
     if any(task.keep for task in guest.tasks.values()):
         return False  # the layers of its clients would be lost with the name of the part
-    if host.parts or guest.parts or len(guest.models) != 1 or guest.need != "mean" or host.need != "rows" or host.sketch:
+    if host.parts or guest.parts or len(guest.models) != 1 or guest.need != "mean":
+        return False
+    if host.need not in ("rows", "mean") or host.sketch:
         return False
     if host.tasks.keys() != guest.tasks.keys() or host.weighting != guest.weighting or host.ends_round != guest.ends_round:
         return False
@@ -523,9 +525,13 @@ def _serves(host: Plan, guest: Plan) -> bool:
 
 
 def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
-    """Return replies with rows as those to the plan of a guest, which has one model and needs means."""
-    plan = guest.plan(arm, Cohort(present=replies.clients, exchange=0, seed=0))
-    means, heard = group_means(replies, [replies.clients], plan.weighting)
+    """Return the replies of clients that trained one model as those to the plan of a guest, which needs their mean."""
+    if replies.updates is None and replies.chosen:
+        (row,) = replies.chosen[0]
+        means, heard = replies.mean_updates[row : row + 1], np.array([len(replies.clients)])
+    else:
+        plan = guest.plan(arm, Cohort(present=replies.clients, exchange=0, seed=0))
+        means, heard = group_means(replies, [replies.clients], plan.weighting)
     chosen = ((0,),) * len(replies.clients)
     return replace(replies, chosen=chosen, means=means, heard=heard, updates=None, halves=None)
 

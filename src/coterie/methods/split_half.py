@@ -285,13 +285,14 @@ class SplitHalf(Probing):
         for client, task in walks.items():  # as many steps as the node's clients made when it was split
             steps = state.probed[state.walkers[client]].steps
             tasks[client] = replace(task, training=replace(state.training, steps=steps))
+        lasts = any(self._lasts(state, leaf) for leaf in state.leaves if leaf.clients)
         return Plan(
             models=torch.stack([*models, *more]),
             tasks=tasks,
-            need="rows",
+            need="rows" if lasts or any(task.halves for task in tasks.values()) else "mean",
             columns=columns,
             weighting=self.weighting,
-            second_halves=any(self._lasts(state, leaf) for leaf in state.leaves if leaf.clients),
+            second_halves=lasts,
         )
 
     def _asked(
@@ -342,10 +343,12 @@ class SplitHalf(Probing):
         if state.reviewing:
             return self._review(state, replies)
         new = replace(state, leaves=(), round=state.round + 1)
-        for leaf in state.leaves:
+        for row, leaf in enumerate(state.leaves):
             own = replies.of(leaf.clients)
             if not own.clients:
                 new = replace(new, leaves=(*new.leaves, leaf))
+            elif replies.updates is None:  # nobody probes or walks
+                new = replace(new, leaves=(*new.leaves, replace(leaf, model=leaf.model + replies.mean_updates[row])))
             elif self._lasts(state, leaf):
                 new = self._gather(new, leaf, own, steps)
             elif self.probes(state, leaf):
