@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from coterie import training as local
 from coterie.core import Task, Training
-from coterie.data.objective import Objective
+from coterie.data.objective import IGNORED, Objective
 from coterie.data.world import Split, whole
+from coterie.models import nets
 from coterie.randomness import generator
 from coterie.training import Learner
-from coterie.training.blocks import Block, goes_with
-from small import CLASSES, FEATURES, client, examples, linear, made, mlp, noisy, normed
+from coterie.training.blocks import Block, DenseStack, goes_with
+from small import CLASSES, FEATURES, client, dropped, examples, linear, made, mlp, noisy, normed
 
 LR = 0.2
 
@@ -65,6 +66,71 @@ def test_a_block_is_the_plain_loop(model: Callable[[], nn.Module], training: Tra
     block, alone = both_ways(learner, splits, training, rows)
     torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
     assert not torch.equal(block[0], rows[0])
+
+
+def deep() -> nn.Module:
+    """Layers in a layer, every activation, one after the last layer, and one without a bias."""
+    inner = nn.Sequential(nn.Linear(6, 7, bias=False), nn.Sigmoid())
+    return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 6), nn.Tanh(), inner, nn.Linear(7, CLASSES), nn.ReLU())
+
+
+def two_in_a_row() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES))
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=str)
+@pytest.mark.parametrize("model", [deep, two_in_a_row], ids=lambda m: m.__name__)
+def test_gradients_of_dense_layers_are_those_of_autograd(model: Callable[[], nn.Module], training: Training) -> None:
+    learner, rows = learner_of(model)
+    assert DenseStack.of(learner) is not None
+    splits = [examples(size, size) for size in (20, 17, 23, 18)]
+    for split in splits:  # with batches of one, also one in which no target counts
+        split.targets[3] = IGNORED
+    block, alone = both_ways(learner, splits, training, rows)
+    torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
+
+
+def test_images_are_flattened() -> None:
+    learner, rows = learner_of(lambda: nets.dense((1, 2, 3), CLASSES, (4,)))
+    gen = generator(5)
+    splits = [whole(torch.randn(9, 1, 2, 3, generator=gen), torch.randint(0, CLASSES, (9,), generator=gen)) for _ in range(2)]
+    block, alone = both_ways(learner, splits, Training(batch=4, epochs=2), rows)
+    torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
+
+
+def hooked() -> nn.Module:
+    module = mlp()
+    module[0].register_forward_hook(lambda layer, inputs, out: 2 * out)
+    return module
+
+
+def shared() -> nn.Module:
+    square = nn.Linear(FEATURES, FEATURES)
+    return nn.Sequential(square, nn.ReLU(), square, nn.Linear(FEATURES, CLASSES))
+
+
+def half_fixed() -> nn.Module:
+    module = mlp()
+    module[0].requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize("model", [Tied, Frozen, normed, dropped, hooked, shared, half_fixed], ids=lambda m: m.__name__)
+def test_gradients_of_other_networks_are_left_to_autograd(model: Callable[[], nn.Module]) -> None:
+    assert DenseStack.of(learner_of(model)[0]) is None
+    assert DenseStack.of(learner_of(mlp)[0]) is not None
+    assert DenseStack.of(learner_of(mlp, objective=Objective(loss=squares))[0]) is None
+    assert DenseStack.of(learner_of(mlp, precision="bf16")[0]) is None
+
+
+@pytest.mark.parametrize("model", [hooked, shared, half_fixed], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("size", [8, 1])
+def test_a_block_of_other_networks_is_the_plain_loop(model: Callable[[], nn.Module], size: int) -> None:
+    learner, rows = learner_of(model)
+    splits = [examples(20, 1), examples(17, 2)]
+    splits[0].targets[3] = IGNORED
+    block, alone = both_ways(learner, splits, Training(batch=size, epochs=2), rows)
+    torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize("model", [mlp, normed], ids=lambda m: m.__name__)

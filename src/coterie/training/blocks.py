@@ -3,11 +3,16 @@
 This is faster where the step of one client is so small that calls to torch take most of the time: small dense networks on a
 CPU, and all networks on a GPU. Each client has its own examples, order and model. The results are equal to those of the
 plain loop up to rounding.
+
+Small dense networks are most of what is trained in blocks. Their gradients are written out (:class:`DenseStack`): autograd
+and vmap would take more time than the products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +71,7 @@ class Block:
                 self.tensors[piece.name] = values.contiguous()
                 self.apart.append((values, self.tensors[piece.name]))
         self.leaves = [self.tensors[p.name].requires_grad_() for p in self.layout.pieces if p.name in trainable]
+        self.stack = DenseStack.of(learner)
 
     def train(
         self,
@@ -97,14 +103,14 @@ class Block:
         size = training.batch or len(longest)
         present = _present([len(split) for split in splits], len(longest)).to(learner.device)
         for at, how in staged(self.layout, training, stages):
-            leaves, values = ([every[i] for i in at] for every in (self.leaves, self.values))
+            values = [self.values[i] for i in at]
             pulled = None if pull is None else pull.of(self.layout, at, learner.device)
             step = stepper(values, how, lr, stacked=True, pull=pulled)
             for starts in passes(batch_starts(len(longest), how, learner.least), how):
                 x, y = self._shuffled(splits, len(longest), gens)
                 for start in starts:
                     part = slice(start, start + size)
-                    step(self._gradients(x[:, part], y[:, part], present[:, part], leaves))
+                    step(self._gradients(x[:, part], y[:, part], present[:, part], at))
                     self._round()
         for buffer, tensor in self.apart:
             buffer.copy_(tensor)
@@ -123,8 +129,11 @@ class Block:
                 all_of_them[i, : len(split)], all_of_them[i, len(split) :] = t, t[:1]
         return whole[0], whole[1]
 
-    def _gradients(self, x: Tensor, y: Tensor, present: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Gradients of each client's mean loss by ``leaves``; ``present`` ``(w, b)`` is False for padding."""
+    def _gradients(self, x: Tensor, y: Tensor, present: Tensor, at: Sequence[int]) -> Sequence[Tensor]:
+        """Gradients of each client's mean loss by the trainable tensors ``at``; ``present`` ``(w, b)`` is False for padding."""
+        if self.stack is not None and self.stack.takes(x, y):
+            every = self.stack.gradients(self.tensors, x, y, counted(y) & present)
+            return [every[i] for i in at]
         with computing(self.learner.precision, self.learner.device):
             outputs = torch.func.vmap(self._module, randomness="error")(self.tensors, x)
         outputs = outputs.float()
@@ -132,10 +141,11 @@ class Block:
             losses = nn.functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
             # The sum of the clients' means over predictions that count: each mean depends on one model only.
             counts = (counted(y).view(*present.shape, -1) & present[..., None]).flatten(1)
-            total = ((losses.view_as(counts) * counts).sum(1) / counts.sum(1)).sum()
+            # A batch in which none counts changes nothing, as in the plain loop.
+            total = ((losses.view_as(counts) * counts).sum(1) / counts.sum(1).clamp(min=1)).sum()
         else:
             total = torch.func.vmap(self.learner.objective.loss)(outputs, y).sum()
-        return torch.autograd.grad(total, leaves, materialize_grads=True)
+        return torch.autograd.grad(total, [self.leaves[i] for i in at], materialize_grads=True)
 
     def _module(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         found = torch.func.functional_call(self.learner.module, tensors, (x,))
@@ -151,3 +161,106 @@ class Block:
 def _present(lengths: Sequence[int], length: int) -> Tensor:
     """Whether client i has an example at a position, ``(w, length)``."""
     return torch.arange(length) < torch.tensor(lengths)[:, None]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Stacks of dense layers: gradients without autograd.
+
+
+_ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    nn.ReLU: (torch.relu_, lambda g, out: torch.ops.aten.threshold_backward(g, out, 0)),
+    nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward),
+    nn.Sigmoid: (torch.sigmoid_, torch.ops.aten.sigmoid_backward),
+}
+"""Activation -> itself in place; and the loss's derivative by its inputs, from the derivative by its outputs and these."""
+
+
+class Dense(NamedTuple):
+    """A dense layer: the names of its weight and bias, and the activation after it; None where there is none."""
+
+    weight: str
+    bias: str | None
+    activation: type[nn.Module] | None = None
+
+
+@dataclass(frozen=True)
+class DenseStack:
+    """A network of dense layers with activations between them, under cross entropy.
+
+    Attributes:
+        layers: The layers, from the first to the last.
+        order: Names of the trainable tensors, in the order of a row: the weights and biases of the layers.
+        flattens: Whether the network flattens its inputs.
+    """
+
+    layers: tuple[Dense, ...]
+    order: tuple[str, ...]
+    flattens: bool
+
+    @classmethod
+    def of(cls, learner: Learner) -> DenseStack | None:
+        """Return the stack of a learner's module; None for any other network, loss or precision."""
+        if learner.precision != "fp32" or learner.objective.loss is not cross_entropy:
+            return None
+        layers: list[Dense] = []
+        parts = [(name, part) for name, part in learner.module.named_modules() if type(part) is not nn.Sequential]
+        for i, (name, part) in enumerate(parts):
+            prefix = f"{name}." if name else ""
+            if type(part) is nn.Linear:
+                layers.append(Dense(f"{prefix}weight", None if part.bias is None else f"{prefix}bias"))
+            elif type(part) in _ACTIVATIONS and layers and layers[-1].activation is None:
+                layers[-1] = layers[-1]._replace(activation=type(part))
+            elif type(part) is not nn.Flatten or i or (part.start_dim, part.end_dim) != (1, -1):
+                return None
+        order = tuple(piece.name for piece in learner.layout.pieces)
+        names = [name for layer in layers for name in (layer.weight, layer.bias) if name]
+        if sorted(names) != sorted(order) or not _used_once(learner.module):
+            return None  # some are fixed or shared, or a hook sees or changes what a layer computes
+        return cls(tuple(layers), order, type(parts[0][1]) is nn.Flatten)
+
+    def takes(self, x: Tensor, y: Tensor) -> bool:
+        """Return whether these are inputs ``(w, b, f)``, or others that are flattened, and one class for each."""
+        return y.dim() == 2 and not y.is_floating_point() and x.is_floating_point() and (self.flattens or x.dim() == 3)
+
+    @torch.no_grad()
+    def gradients(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, counts: Tensor) -> list[Tensor]:
+        """Compute the gradients of each client's mean cross entropy.
+
+        Args:
+            tensors: Name -> weights ``(w, out, in)`` and biases ``(w, out)`` of w clients.
+            x: Inputs ``(w, b, ...)``.
+            y: Classes ``(w, b)``.
+            counts: Which examples count in the mean, ``(w, b)``.
+
+        Returns:
+            The gradients, in the order of a row.
+        """
+        out = x.flatten(2)
+        passed = [out]  # the inputs of each layer, then the outputs of the last one
+        for layer in self.layers:
+            weight = tensors[layer.weight].transpose(1, 2)
+            bias = tensors[layer.bias].unsqueeze(1) if layer.bias else None
+            out = torch.bmm(out, weight) if bias is None else torch.baddbmm(bias, out, weight)
+            passed.append(out if layer.activation is None else _ACTIVATIONS[layer.activation][0](out))
+            out = passed[-1]
+        g = torch.softmax(out, 2)
+        right = y.clamp(min=0).unsqueeze(2)  # targets that do not count may be no class
+        g.scatter_add_(2, right, g.new_full((), -1.0).expand(right.shape))
+        g.mul_((counts / counts.sum(1, keepdim=True).clamp(min=1)).unsqueeze(2))
+        found: dict[str, Tensor] = {}
+        for i, layer in reversed(list(enumerate(self.layers))):
+            if layer.activation is not None:
+                g = _ACTIVATIONS[layer.activation][1](g, passed[i + 1])
+            found[layer.weight] = torch.bmm(g.transpose(1, 2), passed[i])
+            if layer.bias:
+                found[layer.bias] = g.sum(1)
+            if i:
+                g = torch.bmm(g, tensors[layer.weight])
+        return [found[name] for name in self.order]
+
+
+def _used_once(module: nn.Module) -> bool:
+    """Whether no part of a module occurs twice, and none has hooks."""
+    parts = [part for _, part in module.named_modules(remove_duplicate=False)]
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return len(parts) == len(set(map(id, parts))) and not any(getattr(part, kind) for part in parts for kind in hooks)
