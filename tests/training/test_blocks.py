@@ -90,11 +90,14 @@ def test_gradients_of_dense_layers_are_those_of_autograd(model: Callable[[], nn.
     torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
 
 
-def test_images_are_flattened() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)
+def test_images_are_flattened(dtype: torch.dtype) -> None:
     learner, rows = learner_of(lambda: nets.dense((1, 2, 3), CLASSES, (4,)))
     gen = generator(5)
-    splits = [whole(torch.randn(9, 1, 2, 3, generator=gen), torch.randint(0, CLASSES, (9,), generator=gen)) for _ in range(2)]
-    block, alone = both_ways(learner, splits, Training(batch=4, epochs=2), rows)
+    images = torch.randint(0, 256, (17, 1, 2, 3), generator=gen, dtype=torch.uint8).to(dtype)
+    labels = torch.randint(0, CLASSES, (17,), generator=gen)
+    splits = [whole(images[part], labels[part]) for part in (slice(9), slice(9, None))]
+    block, alone = both_ways(learner, splits, Training(batch=4, steps=5), rows)
     torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
 
 

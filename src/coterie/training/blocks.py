@@ -118,13 +118,33 @@ class Block:
 
     def _shuffled(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
         """Each client's examples in its own order, ``(w, length, ...)``, padded with its first example."""
+        if self.learner.augment is not None:
+            return self._augmented(splits, length, gens)
+        pairs = [(self.learner.here(split.inputs), self.learner.here(split.targets)) for split in splits]
+        x, y = (self._scratch(name, length, pool) for name, pool in zip(("inputs", "targets"), pairs[0], strict=True))
+        for i, (split, gen, (inputs, targets)) in enumerate(zip(splits, gens, pairs, strict=True)):
+            order = torch.randperm(len(split), generator=gen)
+            for whole, pool, at in ((x, inputs, split.index[order]), (y, targets, order)):
+                own, at = whole[i, : len(split)], at.to(self.learner.device)
+                if pool.dtype == torch.uint8 and whole is x:
+                    torch.div(pool.index_select(0, at), 255, out=own)
+                else:
+                    torch.index_select(pool, 0, at, out=own)
+                if len(split) < length:
+                    whole[i, len(split) :] = own[:1]
+        return x, y
+
+    def _scratch(self, name: str, length: int, like: Tensor) -> Tensor:
+        """Memory ``(w, length, ...)`` for the examples of all clients; images of 0 to 255 become float32."""
+        images = like.dtype == torch.uint8 and name == "inputs"
+        dtype = torch.float32 if images else like.dtype
+        return self.learner.scratch(name, len(self.flat), length, *like.shape[1:], dtype=dtype)
+
+    def _augmented(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
         whole: list[Tensor] = []
         for i, (split, gen) in enumerate(zip(splits, gens, strict=True)):
             own = self.learner.shuffled(split, gen)
-            whole = whole or [
-                self.learner.scratch(name, len(splits), length, *t.shape[1:], dtype=t.dtype)
-                for name, t in zip(("inputs", "targets"), own, strict=True)
-            ]
+            whole = whole or [self._scratch(name, length, t) for name, t in zip(("inputs", "targets"), own, strict=True)]
             for all_of_them, t in zip(whole, own, strict=True):
                 all_of_them[i, : len(split)], all_of_them[i, len(split) :] = t, t[:1]
         return whole[0], whole[1]
