@@ -94,7 +94,8 @@ def test_gradients_of_dense_layers_are_those_of_autograd(model: Callable[[], nn.
 def test_images_are_flattened(dtype: torch.dtype) -> None:
     learner, rows = learner_of(lambda: nets.dense((1, 2, 3), CLASSES, (4,)))
     gen = generator(5)
-    images = torch.randint(0, 256, (17, 1, 2, 3), generator=gen, dtype=torch.uint8).to(dtype)
+    images = torch.randint(0, 256, (17, 1, 2, 3), generator=gen, dtype=torch.uint8)
+    images = images if dtype == torch.uint8 else images / 255
     labels = torch.randint(0, CLASSES, (17,), generator=gen)
     splits = [whole(images[part], labels[part]) for part in (slice(9), slice(9, None))]
     block, alone = both_ways(learner, splits, Training(batch=4, steps=5), rows)
