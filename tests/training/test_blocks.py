@@ -94,9 +94,9 @@ def test_gradients_of_dense_layers_are_those_of_autograd(model: Callable[[], nn.
 def test_images_are_flattened(dtype: torch.dtype) -> None:
     learner, rows = learner_of(lambda: nets.dense((1, 2, 3), CLASSES, (4,)))
     gen = generator(5)
-    images = torch.randint(0, 256, (17, 1, 2, 3), generator=gen, dtype=torch.uint8)
+    images = torch.randint(0, 256, (19, 1, 2, 3), generator=gen, dtype=torch.uint8)
     images = images if dtype == torch.uint8 else images / 255
-    labels = torch.randint(0, CLASSES, (17,), generator=gen)
+    labels = torch.randint(0, CLASSES, (19,), generator=gen)
     splits = [whole(images[part], labels[part]) for part in (slice(9), slice(9, None))]
     block, alone = both_ways(learner, splits, Training(batch=4, steps=5), rows)
     torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
