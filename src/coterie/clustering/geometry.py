@@ -398,7 +398,7 @@ def _add(total: np.ndarray, left: torch.Tensor, i: slice, right: torch.Tensor, j
             total[i, j] += (one @ two.T).cpu().numpy()
 
 
-LARGE = 256
+LARGE = 128
 """Rows from which the leading eigenvector is computed by iteration, in time proportional to the entries of the matrix."""
 
 

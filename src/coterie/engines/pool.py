@@ -597,13 +597,16 @@ class ClientPool:
         for client_job in client_jobs:
             together.setdefault(self._kind(client_job), []).append(client_job)
         jobs = [job for group in together.values() for job in self._blocks(group)]
-        return sorted(jobs, key=lambda job: -sum(len(self._data(e)) for e in job))
+        return sorted(jobs, key=lambda job: -sum(self._size(e) for e in job))
 
     def _data(self, client_job: ClientJob) -> Split:
-        """The training examples of a job; for a half, the right number of examples."""
-        data = self.hand.data(client_job.client, client_job.task.holdout, client_job.step).train
-        size = len(data) // 2
-        return data if client_job.half is None else data.at(slice(size))
+        """The training examples of a client; a job for a half trains on half of them."""
+        return self.hand.data(client_job.client, client_job.task.holdout, client_job.step).train
+
+    def _size(self, client_job: ClientJob) -> int:
+        """The number of training examples of a job."""
+        size = len(self._data(client_job))
+        return size if client_job.half is None else size // 2
 
     def _kind(self, client_job: ClientJob) -> Hashable:
         """The properties that all clients of a block share; for a client that trains alone, its id."""
@@ -614,6 +617,7 @@ class ClientPool:
         if self.width == 1 or task.gradient or not task.trains or mixes:
             return alone
         data, training = self._data(client_job), task.how(self.world.training)
+        data = data if client_job.half is None else data.at(slice(self._size(client_job)))
         try:
             return training, task.stages, task.personal, client_job.lr, goes_with(data, training, self.least, self.exact)
         except ValueError:  # it cannot make a step, and its task reports this error
@@ -621,7 +625,7 @@ class ClientPool:
 
     def _blocks(self, group: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
         """Cut a group into as few blocks as possible; clients with similar numbers of examples share a block."""
-        ordered = sorted(group, key=lambda e: len(self._data(e)))
+        ordered = sorted(group, key=self._size)
         blocks = math.ceil(len(group) / self.width)
         for i in range(blocks):
             yield ordered[i * len(group) // blocks : (i + 1) * len(group) // blocks]
