@@ -6,9 +6,9 @@
     python benchmarks/bench.py --device cuda       parts a to d and h on a GPU, in files of their own
 
 Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g scaling, h the benchmarks of
-other simulators. What each measures stands in docs/performance.md. Results go to benchmarks/results/speed, a file per part,
-with the machine and the versions; ``python docs/generate.py`` makes the documents' tables of them. Nothing else should run
-meanwhile.
+other simulators. What each measures stands in docs/performance.md. pfl-research takes part if its package, ``pfl``, is
+installed. Results go to benchmarks/results/speed, a file per part, with the machine and the versions; ``python
+docs/generate.py`` makes the documents' tables of them. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations

@@ -44,12 +44,16 @@ def overview(folder: Path = SPEED) -> str:
     for found in read(folder, TRAINING):
         one = found["measured"]
         median = {name: of["median"] for name, of in one["seconds"].items()}
-        plain = min(value for name, value in median.items() if name.startswith("plain"))
-        others = (median.get("Coterie bf16"), plain, median.get("Flower simulation"))
+        plain = _fastest(median, "plain")
+        others = (median.get("Coterie bf16"), plain, median.get("Flower simulation"), _fastest(median, "pfl-research"))
         cells = [f"{seconds(value)} ({times(value / median[OURS])})" if value else "-" for value in others]
         rows.append((one["workload"]["title"], seconds(median[OURS]), *cells, f"{_rates(one, 'fp32')[2]:.0%}"))
-    head = ("a round of", "Coterie", "in bf16", "fastest plain loop", "Flower's simulation", "of matrix products' speed")
-    return table(head, rows, "lrrrrr") if rows else NONE
+    others = ("in bf16", "fastest plain loop", "Flower's simulation", "pfl-research")
+    return table(("a round of", "Coterie", *others, "of matrix products' speed"), rows, "lrrrrrr") if rows else NONE
+
+
+def _fastest(median: Mapping[str, float], kind: str) -> float | None:
+    return min((value for name, value in median.items() if name.startswith(kind)), default=None)
 
 
 def training(folder: Path = SPEED, suffix: str = "") -> str:
@@ -173,19 +177,26 @@ def _after(one: Found) -> tuple[str, ...]:
 
 
 def machine(folder: Path = SPEED, suffix: str = "") -> str:
-    """A sentence per machine: processor, cores, instruction sets, versions; and a warning where it was no measurement."""
-    results = read(folder, (*TRAINING, "f", "g"), suffix)
+    """A sentence per machine: parts, processor, cores, instruction sets, versions; a warning where it was no measurement."""
+    names = (*TRAINING, "f", "g")
+    results = {name: found for name in names for found in read(folder, [name], suffix)}
     if not suffix:
-        results += read(_clusterings(folder), ["clustering"])
+        results |= dict(zip("e", read(_clusterings(folder), ["clustering"]), strict=False))
     if not results:
         return NONE
-    text = "\n".join(dict.fromkeys(_where(found, suffix) for found in results))
-    if any(found["scale"] != "full" for found in results):
+    parts: dict[str, list[str]] = {}
+    for name, found in results.items():
+        parts.setdefault(_where(found, suffix), []).append(TITLES.get(name) or found["measured"]["workload"]["title"])
+    text = "\n".join(f"{'; '.join(of)}: on {where}" if len(parts) > 1 else f"On {where}" for where, of in parts.items())
+    if any(found["scale"] != "full" for found in results.values()):
         text += "\nThe sizes were tiny: this shows that the code works and says nothing of speed.\n"
-    busiest = max(found["machine"]["busy"] for found in results)
+    busiest = max(found["machine"]["busy"] for found in results.values())
     if busiest > 0.1:
         text += f"\nThese numbers are rough: before a part, others kept {busiest:.0%} of the machine busy.\n"
     return text
+
+
+TITLES = {"e": "Clustering", "f": "Whole experiments", "g": "Scaling"}
 
 
 def _where(found: Found, suffix: str) -> str:
@@ -193,7 +204,7 @@ def _where(found: Found, suffix: str) -> str:
     where = f"{on.get('device', on['processor'])}, {on['cores']} {'cores' if on['cores'] > 1 else 'core'}"
     bf16 = f", bf16 by {' and '.join(on['bf16'])}" if on["bf16"] else ", no bf16 instructions"
     told = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return f"On {on['system']}, {where}{'' if suffix else bf16}; {told}.\n"
+    return f"{on['system']}, {where}{'' if suffix else bf16}; {told}.\n"
 
 
 def speed(part: str) -> str:

@@ -62,7 +62,7 @@ def described(device: str) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Of what takes part and is installed."""
     found = {"python": sys.version.split()[0]}
-    for name in ("coterie", "torch", "numpy", "scipy", "flwr", "ray"):
+    for name in ("coterie", "torch", "numpy", "scipy", "flwr", "ray", "pfl"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from . import flops, flower
+from . import flops, flower, pfl_research
 from .clock import interleaved, spread
 from .machine import DTYPES, Gemm, cores
 from .ours import Coterie
@@ -35,6 +35,9 @@ def _on_cpu(work: Workload, workers: int, rounds: int) -> dict[str, Contestant]:
             found["plain loop, no DataLoader, 1 thread"] = PlainLoop(work, threads=1, dataloader=False)
     if flower.installed():
         found["Flower simulation"] = flower.Flower(work, workers, rounds)
+    if pfl_research.installed():
+        found["pfl-research"] = pfl_research.Research(work, threads=workers)
+        found["pfl-research, 1 thread"] = pfl_research.Research(work, threads=1)
     return found
 
 

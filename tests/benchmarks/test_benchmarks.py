@@ -214,7 +214,7 @@ def test_tables_compare_with_the_fastest_plain_loop(tmp_path: Path) -> None:
     found = {"scale": "full", "machine": machine, "versions": {"torch": "2"}, "measured": measured}
     (tmp_path / "a.json").write_text(json.dumps(found))
     *_, line = speed_tables.overview(tmp_path).splitlines()
-    assert line == "| a net | 2.50 s | 1.25 s (0.50 ×) | 5.00 s (2.00 ×) | 50.0 s (20 ×) | 25% |"
+    assert line == "| a net | 2.50 s | 1.25 s (0.50 ×) | 5.00 s (2.00 ×) | 50.0 s (20 ×) | - | 25% |"
     assert "| Flower simulation | 50.0 s | 50.0 s to 50.0 s | 20 × | 9.00 s |" in speed_tables.training(tmp_path)
     assert "Somebody is missing." in speed_tables.training(tmp_path)
     assert "| a net | fp32 | 4.0 | 2.0 | 8.0 | 25% |" in speed_tables.flops(tmp_path)
