@@ -46,14 +46,24 @@ def busy(seconds: float = 0.5) -> float:
     return work / max(work + rest, 1)
 
 
+def bf16() -> list[str]:
+    """The processor's instructions for products in bf16."""
+    flags = _processor("flags").split()
+    return [name for name, flag in (("AMX", "amx_bf16"), ("AVX512_BF16", "avx512_bf16")) if flag in flags]
+
+
+def precisions(device: str) -> tuple[str, ...]:
+    """Those that are measured: a processor without instructions for bf16 takes minutes for a product."""
+    return tuple(DTYPES) if device != "cpu" or bf16() else ("fp32",)
+
+
 def described(device: str) -> dict[str, Any]:
     """The machine as it is now; busy: with what is not ours, see :func:`busy`."""
-    flags = _processor("flags").split()
     found = {
         "system": platform.system(),
         "processor": _processor("model name") or platform.processor() or platform.machine(),
         "cores": cores(),
-        "bf16": [name for name, flag in (("AMX", "amx_bf16"), ("AVX512_BF16", "avx512_bf16")) if flag in flags],
+        "bf16": bf16(),
         "busy": round(busy(), 2),
     }
     return {**found, "device": torch.cuda.get_device_name()} if device == "cuda" else found

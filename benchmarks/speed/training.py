@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from . import flops, flower, pfl_research
 from .clock import interleaved, spread
-from .machine import DTYPES, Gemm, cores
+from .machine import Gemm, cores, precisions
 from .ours import Coterie
 from .plain import PlainLoop
 from .workloads import Workload
@@ -24,8 +24,7 @@ class Contestant(Protocol):
 def _on_cpu(work: Workload, workers: int, rounds: int) -> dict[str, Contestant]:
     """Everyone with all cores: processes of one thread, or one process with as many threads."""
     found: dict[str, Contestant] = {
-        "Coterie fp32": Coterie(work, workers=workers, precision="fp32"),
-        "Coterie bf16": Coterie(work, workers=workers, precision="bf16"),
+        **{f"Coterie {which}": Coterie(work, workers=workers, precision=which) for which in precisions("cpu")},
         "plain loop": PlainLoop(work, threads=workers, dataloader=True),
         "plain loop, no DataLoader": PlainLoop(work, threads=workers, dataloader=False),
     }
@@ -64,7 +63,7 @@ def measure(work: Workload, *, device: str = "cpu", repetitions: int = 3, gemm_s
         for one in (*everyone.values(), gemm):
             open_ones.callback(one.close)
         turns = {name: one.seconds for name, one in everyone.items()}
-        turns |= {f"gemm {precision}": lambda precision=precision: gemm.rate(precision) for precision in DTYPES}
+        turns |= {f"gemm {precision}": lambda precision=precision: gemm.rate(precision) for precision in precisions(device)}
         found = interleaved(turns, repetitions, work.turn)
     ours = {name: one.train[1:] for name, one in everyone.items() if isinstance(one, Coterie)}
     return {
@@ -73,6 +72,6 @@ def measure(work: Workload, *, device: str = "cpu", repetitions: int = 3, gemm_s
         "flops": flops.of_a_round(work),
         "seconds": {name: found[name] for name in everyone},
         "train_seconds": {name: spread(seconds) for name, seconds in ours.items()},
-        "gemm": {precision: found[f"gemm {precision}"] for precision in DTYPES},
+        "gemm": {precision: found[f"gemm {precision}"] for precision in precisions(device)},
         "left_out": [] if device == "cuda" or flower.installed() else [flower.ABSENT],
     }
