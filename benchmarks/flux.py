@@ -1,7 +1,7 @@
 """FLUX's grid of heterogeneity, every method on it: four shifts at eight levels, on MNIST, Fashion-MNIST and CIFAR-10.
 
     python benchmarks/flux.py [--datasets mnist,...] [--shifts px,...] [--levels 1,8] [--folds 0,1] [--methods fedavg,...]
-        [--share 0.25] [--data DIR]
+        [--scale paper|small] [--data DIR]
     python benchmarks/flux.py --table
 
 D. Fenoglio, M. Li, P. Barbiero, N. D. Lane, M. Langheinrich, M. Gjoreski, "FLUX: Efficient Descriptor-Driven Clustered
@@ -9,15 +9,18 @@ Federated Learning under Arbitrary Distribution Shifts", NeurIPS 2025, arXiv 251
 (``dariofenoglio98/FLUX``: ``public/config.py``, ``public/generate_datasets.py``), the shifts are those of the generator that
 it calls (``alfredoLimo/ANDA``: ``split_fn.py``), and the printed accuracies are those of ``plots/plot_1_hetero.py``.
 
-``--share`` is the part of each client's examples that is used; batches shrink with it, so that clients make as many steps.
-Runs that ``results/flux.jsonl`` has are not repeated. ``--table`` prints the means over shifts beside the printed ones.
+The scale *paper* has FLUX's own sizes, and *small* a tenth of each client's examples, with a greater step. Runs that
+``results/flux.jsonl`` has are not repeated. ``--minutes`` stops after a time; a run that is not over is then kept in
+``--pause``, and continues in the next call. ``--table`` prints the means over shifts beside the printed ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +44,7 @@ from coterie.report.summary import agreement
 from coterie.settings import build
 
 RESULTS = Path(__file__).resolve().parent / "results" / "flux.jsonl"
-CLIENTS, CLASSES, ROUNDS, EPOCHS, BATCH = 10, 10, 10, 2, 64
+CLIENTS, CLASSES, ROUNDS, EPOCHS, MOMENTUM = 10, 10, 10, 2, 0.9
 VALIDATION = 0.2
 BANK = 5
 """Sets of classes of which each client has one (py)."""
@@ -49,6 +52,26 @@ BANK = 5
 DATASETS = ("mnist", "fashion_mnist", "cifar10")
 SHIFTS: Mapping[str, str] = {"px": "P(X)", "py": "P(Y)", "py-x": "P(Y|X)", "px-y": "P(X|Y)"}
 LEVELS = tuple(range(1, 9))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of the data is used, and how clients train on it.
+
+    Attributes:
+        share: Part of each client's training and validation examples.
+        batch: Examples of a mini-batch.
+        lr: Learning rate.
+    """
+
+    share: float
+    batch: int
+    lr: float
+
+
+# A fifth of the steps, each of five times the length.
+SCALES: Mapping[str, Scale] = {"paper": Scale(1.0, 64, 0.005), "small": Scale(0.1, 32, 0.025)}
+
 COLOURS = (0, 2, 1)
 """The channel that is full in a coloured image: red, blue or green."""
 
@@ -188,30 +211,30 @@ def pictures(images: torch.Tensor, classes: torch.Tensor, view: Seen, channels: 
 # Worlds.
 
 
-def world(dataset: str, shift: str, level: int, fold: int, share: float = 1.0, folder: Path | str | None = None) -> World:
+def world(dataset: str, scale: str, shift: str, level: int, fold: int, folder: Path | str | None = None) -> World:
     """Make the clients of a cell of the grid.
 
     Args:
         dataset: One of :data:`DATASETS`.
+        scale: One of :data:`SCALES`.
         shift: One of :data:`SHIFTS`.
         level: The level of heterogeneity.
         fold: Seed of all draws.
-        share: Part of each client's training and validation examples that is used.
         folder: Folder of the data files.
 
     Returns:
         The world; clients that see the data alike are a true group.
     """
-    data = datasets.load(dataset, folder)
+    data, how = datasets.load(dataset, folder), SCALES[scale]
     assert data.test is not None
     rng = numpy_generator(fold, Purpose.SHIFT, level, list(SHIFTS).index(shift))
     views = seen(shift, level, rng)
     channels = 3 if shift in ("px", "px-y") else data.shape[0]
-    dealt = zip(views, _dealt(data.train, rng, share), _dealt(data.test, rng), strict=True)
+    dealt = zip(views, _dealt(data.train, rng, how.share), _dealt(data.test, rng), strict=True)
     return World(
         clients={number: _client(data.train, data.test, *own, channels, rng) for number, own in enumerate(dealt)},
         model=nets.factory("lenet5", (channels, *data.shape[1:]), CLASSES),
-        training=Training(lr=0.005, momentum=0.9, epochs=EPOCHS, batch=max(1, round(BATCH * share))),
+        training=Training(lr=how.lr, momentum=MOMENTUM, epochs=EPOCHS, batch=how.batch),
         objective=Objective(metrics=("accuracy",)),
         truth=as_groups(alike({number: views.index(view) for number, view in enumerate(views)})),
     )
@@ -254,23 +277,44 @@ def _split(pool: Pool, rows: np.ndarray, view: Seen, channels: int) -> Split:
 # ----------------------------------------------------------------------------------------------------
 # Runs.
 
-KEY = ("dataset", "share", "shift", "level", "fold", "method")
-"""The key of a run, with its settings."""
+KEY = ("dataset", "scale", "shift", "level", "fold", "method")
+"""The key of a run, which also has the settings."""
 
-Cell = tuple[str, float, str, int, int, str]
+Cell = tuple[str, str, str, int, int]
+"""A world of the grid: what is in the key before the method."""
 
 
-def measured(cell: Cell, made: World) -> dict[str, Any]:
-    """What is written of a run: accuracies of the last round, each client's on its own test data."""
-    dataset, share, shift, level, fold, name = cell
+def measured(cell: Cell, name: str, made: World, end: float = math.inf, pause: Path | None = None) -> dict[str, Any] | None:
+    """What is written of a run: accuracies of the last round, each client's on its own test data.
+
+    Args:
+        cell: The world's place in the grid.
+        name: The method.
+        made: The world.
+        end: The time (:func:`time.monotonic`) after which no round begins.
+        pause: Folder in which a run is kept that is not over then, and from which it continues.
+
+    Returns:
+        The line of JSON; None if the run is not over.
+    """
+    kept = None if pause is None else pause / f"{'-'.join(map(str, (*cell, name)))}.pickle"
+    start, total, seconds = None, 0, 0.0
+    if kept and kept.exists():
+        start, total, seconds = pickle.loads(kept.read_bytes())
     method: Method[Any] = build(METHODS[name], SETTINGS[name])
-    began, total = time.perf_counter(), 0
-    for done in coterie.run(method, made, rounds=ROUNDS, seed=fold, workers=1, eval_every=ROUNDS):
+    began = time.monotonic()
+    for done in coterie.run(method, made, rounds=ROUNDS, seed=cell[-1], workers=1, eval_every=ROUNDS, start=start):
         total += done.bytes_up + done.bytes_down
+        if kept and done.number < ROUNDS and time.monotonic() > end:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(pickle.dumps((done.position, total, seconds + time.monotonic() - began)))
+            return None
+    if kept:
+        kept.unlink(missing_ok=True)
     scores = done.scores or {}
     accuracies = [round(scores[client]["accuracy"], 4) for client in sorted(made.clients)]
     return {
-        **dict(zip(KEY, cell, strict=True)),
+        **dict(zip(KEY, (*cell, name), strict=True)),
         "settings": dict(SETTINGS[name]),
         "accuracy": round(float(np.mean(accuracies)), 4),
         "accuracies": accuracies,
@@ -278,7 +322,7 @@ def measured(cell: Cell, made: World) -> dict[str, Any]:
         "true_groups": len(made.truth or ()),
         "ari": agreement(done.assignment.groups, made.truth),
         "bytes": total,
-        "seconds": round(time.perf_counter() - began, 1),
+        "seconds": round(seconds + time.monotonic() - began, 1),
     }
 
 
@@ -288,49 +332,41 @@ def known(path: Path = RESULTS) -> list[dict[str, Any]]:
     return [row for row in rows if row["settings"] == SETTINGS.get(row["method"])]
 
 
-def missing(asked: argparse.Namespace) -> Iterator[tuple[tuple[str, float, str, int, int], list[str]]]:
+def missing(asked: argparse.Namespace) -> Iterator[tuple[Cell, list[str]]]:
     """Worlds, and the methods that have not been run there, of those that were asked for."""
     done = {tuple(row[key] for key in KEY) for row in known()}
     for dataset in asked.datasets:
         for fold in asked.folds:
             for level in asked.levels:
                 for shift in asked.shifts:
-                    where = (dataset, asked.share, shift, level, fold)
-                    if names := [name for name in asked.methods if (*where, name) not in done]:
-                        yield where, names
+                    cell = (dataset, asked.scale, shift, level, fold)
+                    if names := [name for name in asked.methods if (*cell, name) not in done]:
+                        yield cell, names
 
 
 # ----------------------------------------------------------------------------------------------------
 # Tables.
 
 
-def means(rows: Sequence[Mapping[str, Any]], level: int) -> dict[str, tuple[float, int, int]]:
-    """Method -> its mean over the shifts of a level, of folds' means; the number of shifts, and of folds at least."""
-    found: dict[str, dict[str, list[float]]] = {}
+def means(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], float]:
+    """(method, level) -> its mean over shifts, of each shift's mean over folds; only where all shifts have been run."""
+    found: dict[tuple[str, int], dict[str, list[float]]] = {}
     for row in rows:
-        if row["level"] == level:
-            found.setdefault(row["method"], {}).setdefault(row["shift"], []).append(row["accuracy"])
-    return {
-        name: (float(np.mean([np.mean(own) for own in by.values()])), len(by), min(map(len, by.values())))
-        for name, by in found.items()
-    }
+        found.setdefault((row["method"], row["level"]), {}).setdefault(row["shift"], []).append(row["accuracy"])
+    return {at: float(np.mean([np.mean(own) for own in by.values()])) for at, by in found.items() if len(by) == len(SHIFTS)}
 
 
 def table() -> str:
-    """The mean of each method at each level, beside the printed one; of levels at which it has runs of all shifts."""
-    lines = ["| data | share | method | level | here | printed |", "|---|--:|---|--:|--:|--:|"]
+    """The mean of each method at each level, beside the printed one."""
+    lines = ["| data | scale | method | level | here | printed |", "|---|---|---|--:|--:|--:|"]
     rows = known()
-    for dataset, share in sorted(
-        {(row["dataset"], row["share"]) for row in rows}, key=lambda at: (DATASETS.index(at[0]), -at[1])
-    ):
-        mine = [row for row in rows if (row["dataset"], row["share"]) == (dataset, share)]
-        for name in SETTINGS:
-            for level in LEVELS:
-                mean, shifts, _ = means(mine, level).get(name, (0.0, 0, 0))
-                if shifts == len(SHIFTS):
-                    printed = PRINTED[dataset].get(name)
-                    beside = f"{printed[level - 1]:.3f}" if printed else ""
-                    lines.append(f"| {dataset} | {share:g} | {name} | {level} | {mean:.3f} | {beside} |")
+    for dataset in DATASETS:
+        for scale in SCALES:
+            found = means([row for row in rows if (row["dataset"], row["scale"]) == (dataset, scale)])
+            for name, level in sorted(found, key=lambda at: (list(SETTINGS).index(at[0]), at[1])):
+                printed = PRINTED[dataset].get(name)
+                beside = f"{printed[level - 1]:.3f}" if printed else ""
+                lines.append(f"| {dataset} | {scale} | {name} | {level} | {found[name, level]:.3f} | {beside} |")
     return "\n".join(lines)
 
 
@@ -346,9 +382,10 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--levels", type=several(int), default=list(LEVELS))
     parser.add_argument("--folds", type=several(int), default=[0])
     parser.add_argument("--methods", type=several(str), default=list(SETTINGS))
-    parser.add_argument("--share", type=float, default=1.0, help="part of each client's examples")
+    parser.add_argument("--scale", choices=list(SCALES), default="paper")
     parser.add_argument("--data", default=os.environ.get("COTERIE_DATA"), help="folder of the data files (COTERIE_DATA)")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many minutes")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no round after so many minutes")
+    parser.add_argument("--pause", type=Path, help="folder in which a run that is not over is kept, to continue")
     parser.add_argument("--table", action="store_true", help="only print the table")
     return parser
 
@@ -360,15 +397,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     torch.set_num_threads(1)
     end = time.monotonic() + 60 * asked.minutes
-    for where, names in missing(asked):
-        dataset, share, shift, level, fold = where
+    for cell, names in missing(asked):
         if time.monotonic() > end:
             break
-        made = world(dataset, shift, level, fold, share, asked.data)
+        made = world(*cell, asked.data)
         for name in names:
             if time.monotonic() > end:
                 break
-            row = measured((*where, name), made)
+            row = measured(cell, name, made, end, asked.pause)
+            if row is None:
+                return 0
             with RESULTS.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(*(row[key] for key in (*KEY, "accuracy", "groups", "seconds")), flush=True)
