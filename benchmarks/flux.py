@@ -326,9 +326,9 @@ def measured(cell: Cell, name: str, made: World, end: float = math.inf, pause: P
     }
 
 
-def known(path: Path = RESULTS) -> list[dict[str, Any]]:
+def known() -> list[dict[str, Any]]:
     """The measured runs, at the settings that the methods have now."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    rows = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     return [row for row in rows if row["settings"] == SETTINGS.get(row["method"])]
 
 
@@ -384,7 +384,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--methods", type=several(str), default=list(SETTINGS))
     parser.add_argument("--scale", choices=list(SCALES), default="paper")
     parser.add_argument("--data", default=os.environ.get("COTERIE_DATA"), help="folder of the data files (COTERIE_DATA)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no round after so many minutes")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after so many minutes")
     parser.add_argument("--pause", type=Path, help="folder in which a run that is not over is kept, to continue")
     parser.add_argument("--table", action="store_true", help="only print the table")
     return parser
@@ -398,18 +398,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     end = time.monotonic() + 60 * asked.minutes
     for cell, names in missing(asked):
-        if time.monotonic() > end:
-            break
         made = world(*cell, asked.data)
         for name in names:
-            if time.monotonic() > end:
-                break
             row = measured(cell, name, made, end, asked.pause)
-            if row is None:
+            if row is not None:
+                with RESULTS.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(*(row[key] for key in (*KEY, "accuracy", "groups", "seconds")), flush=True)
+            if time.monotonic() > end:
                 return 0
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(*(row[key] for key in (*KEY, "accuracy", "groups", "seconds")), flush=True)
     return 0
 
 
