@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 import coterie
-from coterie.core import Method, Training, as_groups
+from coterie.core import Method, Round, Training, as_groups
 from coterie.data import datasets
 from coterie.data.examples import Pool
 from coterie.data.objective import Objective
@@ -311,18 +311,22 @@ def measured(cell: Cell, name: str, made: World, end: float = math.inf, pause: P
             return None
     if kept:
         kept.unlink(missing_ok=True)
-    scores = done.scores or {}
+    return {**dict(zip(KEY, (*cell, name), strict=True)), **found(name, made, done, total, seconds + time.monotonic() - began)}
+
+
+def found(name: str, made: World, last: Round, total: int, seconds: float) -> dict[str, Any]:
+    """What a run found, of its last round, its bytes and its seconds."""
+    scores = last.scores or {}
     accuracies = [round(scores[client]["accuracy"], 4) for client in sorted(made.clients)]
     return {
-        **dict(zip(KEY, (*cell, name), strict=True)),
         "settings": dict(SETTINGS[name]),
         "accuracy": round(float(np.mean(accuracies)), 4),
         "accuracies": accuracies,
-        "groups": len(done.assignment.groups),
+        "groups": len(last.assignment.groups),
         "true_groups": len(made.truth or ()),
-        "ari": agreement(done.assignment.groups, made.truth),
+        "ari": agreement(last.assignment.groups, made.truth),
         "bytes": total,
-        "seconds": round(seconds + time.monotonic() - began, 1),
+        "seconds": round(seconds, 1),
     }
 
 
@@ -350,10 +354,10 @@ def missing(asked: argparse.Namespace) -> Iterator[tuple[Cell, list[str]]]:
 
 def means(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], float]:
     """(method, level) -> its mean over shifts, of each shift's mean over folds; only where all shifts have been run."""
-    found: dict[tuple[str, int], dict[str, list[float]]] = {}
+    cells: dict[tuple[str, int], dict[str, list[float]]] = {}
     for row in rows:
-        found.setdefault((row["method"], row["level"]), {}).setdefault(row["shift"], []).append(row["accuracy"])
-    return {at: float(np.mean([np.mean(own) for own in by.values()])) for at, by in found.items() if len(by) == len(SHIFTS)}
+        cells.setdefault((row["method"], row["level"]), {}).setdefault(row["shift"], []).append(row["accuracy"])
+    return {at: float(np.mean([np.mean(own) for own in by.values()])) for at, by in cells.items() if len(by) == len(SHIFTS)}
 
 
 def table() -> str:
@@ -362,11 +366,11 @@ def table() -> str:
     rows = known()
     for dataset in DATASETS:
         for scale in SCALES:
-            found = means([row for row in rows if (row["dataset"], row["scale"]) == (dataset, scale)])
-            for name, level in sorted(found, key=lambda at: (list(SETTINGS).index(at[0]), at[1])):
+            of = means([row for row in rows if (row["dataset"], row["scale"]) == (dataset, scale)])
+            for name, level in sorted(of, key=lambda at: (list(SETTINGS).index(at[0]), at[1])):
                 printed = PRINTED[dataset].get(name)
                 beside = f"{printed[level - 1]:.3f}" if printed else ""
-                lines.append(f"| {dataset} | {scale} | {name} | {level} | {found[name, level]:.3f} | {beside} |")
+                lines.append(f"| {dataset} | {scale} | {name} | {level} | {of[name, level]:.3f} | {beside} |")
     return "\n".join(lines)
 
 

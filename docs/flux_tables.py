@@ -60,7 +60,8 @@ def shifts(dataset: str, scale: str) -> str:
                 each = [f"{np.mean(values):.3f}" if values else NOTHING for values in own.values()]
                 mean = f"{np.mean([np.mean(values) for values in own.values()]):.3f}" if all(own.values()) else NOTHING
                 lines.append((str(level), f"`{name}`", *each, mean))
-    return table(("level", "method", *flux.SHIFTS.values(), "mean"), lines, "rlrrrrr")
+    names = (name.replace("|", "\\|") for name in flux.SHIFTS.values())
+    return table(("level", "method", *names, "mean"), lines, "rlrrrrr")
 
 
 PARTS: Mapping[str, Callable[..., str]] = {"flux-levels": levels, "flux-shifts": shifts}

@@ -231,5 +231,6 @@ def test_tables_have_the_printed_numbers_beside(tmp_path: Path, monkeypatch: pyt
     assert "| FLUX | – | 0.884 |" in levels
     assert "`auto`" not in levels  # not of all shifts
     shifts = flux_tables.shifts("mnist", "small")
+    assert r"| P(X) | P(Y) | P(Y\|X) | P(X\|Y) | mean |" in shifts
     assert "| 8 | `fedavg` | 0.625 | 0.625 | 0.750 | 0.875 | 0.719 |" in shifts
     assert "| 8 | `auto` | 0.750 | – | – | – | – |" in shifts
