@@ -24,6 +24,7 @@ from typing import Any
 import choosing_tables
 import example_source
 import experiment_tables
+import flux_tables
 import problem_tables
 import published_tables
 import ray_table
@@ -196,6 +197,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     **problem_tables.PARTS,
     **example_source.PARTS,
     **published_tables.PARTS,
+    **flux_tables.PARTS,
     **choosing_tables.PARTS,
     "demo": demo,
 }
