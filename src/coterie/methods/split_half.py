@@ -18,8 +18,11 @@ only threshold is ``level``, the probability of splitting clients that are alike
 - ``review_every`` rounds after the last change of the groups there is a *review*: in a separate exchange, all clients train
   on halves from one model, the median of the groups' models. Two groups that do not differ by the evidence merge, and a
   client that belongs to another group moves. After a review that changes nothing, the time to the next review doubles.
-- With ``alert``, clients report their training loss before they train. If one rises, the client may no longer fit its group:
-  its group probes in the next round, and there is a review at once. So data that change are found soon, by the same evidence.
+- With ``alert``, data may change. Each round begins with an exchange in which clients report their training loss. If one
+  rises, the client may no longer fit its group. It then measures the models of all groups, those of up to :data:`KEPT` groups
+  that all clients have left, and the first draw, which is better than a model of opposite labels. If one of them undoes more
+  than half of the rise, the client takes it, before the round's training. Otherwise its group probes in this round. A review
+  follows.
 
 - The probes of a round ask :data:`PROBED` clients at most, a random sample of each group. If a group splits, its other clients
   walk down the tree, as many of them in a round. A review asks as many clients in all.
@@ -29,6 +32,7 @@ All halves of all clients make the same number of steps, because unequal work ma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
@@ -92,8 +96,11 @@ CALM = 0.1
 """A probe with p above this shows no difference."""
 
 RISE = 5.0
-"""A loss rises if it grows by more than this multiple of the usual change, the median over clients in the round before. A rise
-only makes evidence come earlier, so a wrong one costs a probe and a review, and splits no group."""
+"""A loss rises if it grows by more than this multiple of the usual change, the median over clients in the round before. A wrong
+rise costs a probe and a review, and splits no group."""
+
+KEPT = 8
+"""Most groups without clients whose models are kept, with ``alert``: a concept may come back. The one left first goes first."""
 
 
 @state("split-half.gathered")
@@ -216,6 +223,10 @@ class SplitHalfState:
         reviewing: whether the next exchange is a review.
         losses: client -> its training loss when it was last asked for it.
         usual: median absolute change of losses in the last round that measured some; 0 before.
+        watching: whether the next exchange asks for losses, unless there is a review.
+        rose: client whose loss rose -> the middle between its losses before and after; a model is better if its loss is less.
+        first: ``(d,)``, the first draw, with ``alert``.
+        left: nodes of groups that all clients have left, the one left first in front. They are in ``merged`` too.
         training: the experiment's training settings.
         notes: notes of the last exchange.
     """
@@ -233,6 +244,10 @@ class SplitHalfState:
     reviewing: bool = False
     losses: Mapping[Client, float] = field(default_factory=dict)
     usual: float = 0.0
+    watching: bool = False
+    rose: Mapping[Client, float] = field(default_factory=dict)
+    first: torch.Tensor | None = None
+    left: tuple[int, ...] = ()
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
 
@@ -253,7 +268,9 @@ class SplitHalf(Probing):
 
     name: ClassVar[str] = "split-half"
 
-    alert: bool = setting(False, "clients report losses; where one rises, its group probes and there is a review, at once")
+    alert: bool = setting(
+        False, "data may change: clients whose loss rises take a better model, or their group probes, at once"
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -263,8 +280,10 @@ class SplitHalf(Probing):
     def init(self, federation: Federation) -> SplitHalfState:
         leaf = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
         tree = root(federation.clients, federation.parameters.stop)
-        watched = {0: Watch(due=self.first_probe)}
-        return SplitHalfState(round=0, leaves=(leaf,), tree=tree, watched=watched, training=federation.training)
+        state = SplitHalfState(
+            round=0, leaves=(leaf,), tree=tree, watched={0: Watch(due=self.first_probe)}, training=federation.training
+        )
+        return replace(state, watching=True, first=leaf.model) if self.alert else state
 
     def plan(self, state: SplitHalfState, cohort: Cohort) -> Plan:
         columns = slice(0, state.tree.parameters)
@@ -273,6 +292,8 @@ class SplitHalf(Probing):
             members = [c for leaf in state.leaves if leaf.clients for c in sample(cohort, leaf.clients, asked[leaf.node])]
             tasks = dict.fromkeys(sorted(members), Task(offered=(0,), halves=True, training=self._probing(state)))
             return Plan(models=middle(state.leaves)[None], tasks=tasks, need="mean", columns=columns, ends_round=False)
+        if state.watching or state.rose:
+            return self._measuring(state, cohort)
         models, tasks = [leaf.model for leaf in state.leaves], dict[Client, Task]()
         most = PROBED // max(1, sum(self.probes(state, leaf) for leaf in state.leaves))
         for row, leaf in enumerate(state.leaves):
@@ -302,7 +323,7 @@ class SplitHalf(Probing):
         A probe that begins asks ``most`` of them.
         """
         begun, before = state.watched[leaf.node].gathered, state.watched[leaf.node].evidence
-        task, tasks = Task(offered=(row,), measure="train" if self.alert else None), dict[Client, Task]()
+        task, tasks = Task(offered=(row,)), dict[Client, Task]()
         probes = begun is None and self.probes(state, leaf)
         if not probes or len(leaf.clients) > most:
             tasks.update(dict.fromkeys(cohort.sample(leaf.clients, self.fraction), task))
@@ -341,6 +362,10 @@ class SplitHalf(Probing):
         state = replace(state, examples={**state.examples, **counts}, notes=())
         if state.reviewing:
             return self._review(state, replies)
+        if state.watching:
+            return self._alerted(state, replies)
+        if state.rose:
+            return self._taken(state, replies)
         new = replace(state, leaves=(), round=state.round + 1)
         for leaf in state.leaves:
             own = replies.of(leaf.clients)
@@ -355,7 +380,7 @@ class SplitHalf(Probing):
         asked = self.fraction * (sum(len(leaf.clients) for leaf in state.leaves) + len(state.walkers))
         new = replace(new, answered=min(1.0, len(replies.clients) / max(1.0, asked)))
         new = self._walk(replace(new, leaves=ordered(new.leaves)), state.walkers, replies)
-        return self._ended(self._alerted(new, replies) if self.alert else new, state)
+        return self._ended(replace(new, watching=self.alert), state)
 
     # -- in one step ----------------------------------------------------------------------------------------------------
 
@@ -447,22 +472,51 @@ class SplitHalf(Probing):
             notes=(*state.notes, *went.notes),
         )
 
-    def _alerted(self, new: SplitHalfState, replies: Replies) -> SplitHalfState:
-        """The state in which the groups of clients whose loss rose probe in the next round, and a review is due."""
-        measured = {c: row[0] for c, row in zip(replies.clients, replies.losses, strict=False) if row and np.isfinite(row[0])}
-        changes = {c: loss - new.losses[c] for c, loss in measured.items() if c in new.losses}
-        rose = tuple(c for c, change in changes.items() if new.usual and change > RISE * new.usual)
-        usual = float(np.median(np.abs(list(changes.values())))) if changes else new.usual
-        before, new = new.usual, replace(new, losses={**new.losses, **measured}, usual=usual)
+    def _measuring(self, state: SplitHalfState, cohort: Cohort) -> Plan:
+        """Ask clients for the loss of their group's model, or those whose loss rose for the losses of all models."""
+        models, first = [leaf.model for leaf in state.leaves], [] if state.first is None else [state.first]
+        if state.watching:
+            asked = {c: (row,) for row, leaf in enumerate(state.leaves) for c in cohort.sample(leaf.clients, self.fraction)}
+        else:
+            models += first
+            asked = dict.fromkeys(sorted(set(state.rose) & set(cohort.present)), tuple(range(len(models))))
+        tasks = {client: Task(offered=rows, epochs=0, measure="train") for client, rows in asked.items()}
+        return Plan(models=torch.stack(models), tasks=tasks, need="mean", ends_round=False)
+
+    def _alerted(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
+        """The state in which the clients whose loss rose measure other models next, and a review is due."""
+        measured = {c: row[0] for c, row in zip(replies.clients, replies.losses, strict=True) if np.isfinite(row[0])}
+        changes = {c: loss - state.losses[c] for c, loss in measured.items() if c in state.losses}
+        rose = {c: measured[c] - change / 2 for c, change in changes.items() if state.usual and change > RISE * state.usual}
+        usual = float(np.median(np.abs(list(changes.values())))) if changes else state.usual
+        new = replace(state, losses={**state.losses, **measured}, usual=usual, watching=False, rose=rose)
         if not rose:
             return new
-        groups = [leaf.node for leaf in new.leaves if set(leaf.clients) & set(rose)]
-        idle = {n: Watch(due=new.round + 1) for n in groups if (w := new.watched[n]).evidence is None and w.gathered is None}
-        text = f"the losses of {len(rose)} clients rose by more than {RISE:g} times the usual change, {before:.3g}"
-        largest = max(changes[c] for c in rose)
-        note = Note(kind="alert", clients=rose, text=text, numbers={"rise": largest, "usual": before})
-        soon = (new.round, self.review_every)
-        return replace(new, watched={**new.watched, **idle}, review=soon, notes=(*new.notes, note))
+        text = f"the losses of {len(rose)} clients rose by more than {RISE:g} times the usual change, {state.usual:.3g}"
+        numbers = {"rise": max(changes[c] for c in rose), "usual": state.usual}
+        note = Note(kind="alert", clients=tuple(sorted(rose)), text=text, numbers=numbers)
+        return replace(new, review=(state.round, self.review_every), notes=(note,))
+
+    def _taken(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
+        """The state in which clients whose loss rose have the best model, if it is better; the groups of the others probe."""
+        losses = {c: np.nan_to_num(row, nan=np.inf) for c, row in zip(replies.clients, replies.losses, strict=True)}
+        goes = {c: int(row.argmin()) for c, row in losses.items() if c in state.rose and row.min() < state.rose[c]}
+        nodes, leaves, tree = [leaf.node for leaf in state.leaves], list(state.leaves), state.tree
+        if len(nodes) in goes.values() and state.first is not None:
+            tree, node = tree.plant()
+            nodes, leaves = [*nodes, node], [*leaves, Leaf(node=node, clients=(), model=state.first)]
+        tree = tree.place({c: nodes[row] for c, row in goes.items()})
+        place = {c: leaf.node for leaf in leaves for c in leaf.clients} | {c: nodes[row] for c, row in goes.items()}
+        moved = tuple(replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves)
+        new = replace(state, leaves=ordered(moved), tree=tree, rose={})
+        changed = [node for node, members in members_of(new).items() if members != members_of(state).get(node)]
+        watched = {**state.watched, **{node: Watch(due=self._turn(state.round)) for node in changed}}
+        stay = {place[c] for c in state.rose if c in place and c not in goes}
+        idle = [n for n in stay if watched[n].evidence is None and watched[n].gathered is None]
+        watched |= {node: Watch(due=state.round + 1) for node in idle}
+        known = {c: float(losses[c].min()) for c in goes}
+        new = replace(new, watched=watched, losses={**state.losses, **known}, notes=_taken_notes(state.leaves, place, goes))
+        return with_left(new, state)
 
     def _ended(self, new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
         """End a round: after a change of the groups postpone the next review; if a review is due, make it next."""
@@ -485,20 +539,23 @@ class SplitHalf(Probing):
         wait = 2 * state.review[1] if heard and not changed else self.review_every
         again = {node: Watch(due=self._turn(state.round)) for node in changed}
         review = (state.round + wait, wait)
-        return replace(new, watched={**state.watched, **again}, review=review, notes=tuple(notes))
+        new = replace(new, watched={**state.watched, **again}, review=review, notes=tuple(notes))
+        return with_left(new, state) if self.alert else new
 
     def assignment(self, state: SplitHalfState) -> Assignment:
         return _cluster_tree.served(state)
 
     def admit(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
-        return _cluster_tree.admitted(state, clients)
+        return _cluster_tree.admitted(state, clients, state.merged.get(0, 0))
 
     def retire(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
         left, gone = _cluster_tree.retired(state, clients), set(clients)
         watched = {node: forget(watch, gone) for node, watch in left.watched.items()}
         examples = {client: n for client, n in left.examples.items() if client not in gone}
         losses = {client: loss for client, loss in left.losses.items() if client not in gone}
-        return replace(left, watched=watched, examples=examples, losses=losses, reviewing=left.reviewing and several(left))
+        rose = {client: loss for client, loss in left.rose.items() if client not in gone}
+        reviewing = left.reviewing and several(left)
+        return replace(left, watched=watched, examples=examples, losses=losses, rose=rose, reviewing=reviewing)
 
     def explain(self, state: SplitHalfState) -> tuple[Note, ...]:
         return state.notes
@@ -925,6 +982,55 @@ def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
     n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (one, other))
     model = (n * one.model + m * other.model) / (n + m)
     return replace(one, clients=tuple(sorted((*one.clients, *other.clients))), model=model)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Alerts: clients whose loss rose take another model.
+
+
+def with_left(new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
+    """Keep the models of the groups that all clients have left, at most :data:`KEPT`, as groups without clients.
+
+    Newcomers who would join such a group join the group to which most of its clients went.
+
+    Args:
+        new: the state after clients moved or groups merged.
+        before: the state before.
+    """
+    place = {client: leaf.node for leaf in new.leaves for client in leaf.clients}
+    now, merged, left = set(place.values()), dict(new.merged), [n for n in new.left if n not in place.values()]
+    leaves = {leaf.node: leaf for leaf in new.leaves}
+    for leaf in before.leaves:
+        if leaf.clients and leaf.node not in now:
+            ((into, _),) = Counter(place[client] for client in leaf.clients).most_common(1)
+            merged = {node: into if to == leaf.node else to for node, to in merged.items()} | {leaf.node: into}
+            leaves[leaf.node] = replace(leaf, clients=())
+            left.append(leaf.node)
+    gone = set(left[:-KEPT])
+    return replace(
+        new,
+        leaves=ordered(leaf for node, leaf in leaves.items() if node not in gone),
+        merged={node: to for node, to in merged.items() if node not in now},
+        left=tuple(left[-KEPT:]),
+    )
+
+
+def _taken_notes(leaves: Sequence[Leaf], place: Mapping[Client, int], goes: Mapping[Client, int]) -> tuple[Note, ...]:
+    """Describe the moves of clients whose loss rose: a note for each group to which some went.
+
+    Args:
+        leaves: the groups before.
+        place: client -> node of its group now.
+        goes: client that moved -> row of the model that it took.
+    """
+    notes = []
+    for node in sorted({place[c] for c in goes}):
+        clients = tuple(sorted(c for c in goes if place[c] == node))
+        known = [leaf for leaf in leaves if leaf.node == node]
+        what = "the first draw" if not known else "its model" if known[0].clients else "its model, which was kept,"
+        text = f"{len(clients)} clients go to node {node}: {what} undoes more than half of the rise of their losses"
+        notes.append(Note(kind="move", clients=clients, text=text, numbers={"node": float(node)}))
+    return tuple(notes)
 
 
 # ----------------------------------------------------------------------------------------------------
