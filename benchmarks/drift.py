@@ -43,7 +43,7 @@ from coterie.core import (
 )
 from coterie.data.drift import schedule
 from coterie.data.world import World
-from coterie.methods import HCCT, IFCA, Auto, FedAvg, FedDrift, SplitHalf
+from coterie.methods import HCCT, IFCA, Auto, FedAvg, FedDrift, SplitHalf, Tuned
 
 RESULTS = Path(__file__).resolve().parent / "results" / "drift.jsonl"
 CLIENTS, PERIOD, SAMPLES = 10, 20, 200
@@ -56,6 +56,7 @@ METHODS: dict[str, Method[Any]] = {
     "ifca": IFCA(models=4),
     "split-half": SplitHalf(),
     "split-half alert": SplitHalf(alert=True),
+    "tuned alert": Tuned(method=SplitHalf(alert=True), epochs=2, start="either", pull=0.2),
     "auto": Auto(),
     "hcct": HCCT(),
     **{f"feddrift {delta:g}": FedDrift(period=PERIOD, delta=delta) for delta in (0.05, 0.1, 0.2, 0.4)},
@@ -190,11 +191,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], help="methods")
+    parser.add_argument("--schedules", nargs="*", default=list(SCHEDULES))
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     done = {(one["stream"], one["drift"], one["method"], one["seed"]) for one in known()}
     names = asked.only or [*ORACLES, *METHODS]
-    cells = [(s, d, m, seed) for seed in range(asked.seeds) for d in SCHEDULES for s in STREAMS for m in names]
+    cells = [(s, d, m, seed) for seed in range(asked.seeds) for d in asked.schedules for s in STREAMS for m in names]
     with ProcessPoolExecutor(asked.jobs) as pool:
         for found in pool.map(run, [] if asked.table else [cell for cell in cells if cell not in done]):
             with RESULTS.open("a") as file:

@@ -197,10 +197,9 @@ class Tree:
         child = Node(id=len(self.nodes), parent=id, clients=(), heard=(client,), updates=self.short(update[None]))
         return replace(self, nodes=(*self.nodes, child)).place({client: child.id}), child.id
 
-    def plant(self) -> tuple[Tree, int]:
-        """Add a node without a parent, which no walker reaches; return the new tree and the node's id."""
-        node = Node(id=len(self.nodes), parent=None, clients=())
-        return replace(self, nodes=(*self.nodes, node)), node.id
+    def plant(self) -> Tree:
+        """Return the tree with a further leaf, of the next id and without a parent, so that no walker reaches it."""
+        return replace(self, nodes=(*self.nodes, Node(id=len(self.nodes), parent=None, clients=())))
 
 
 def root(clients: tuple[Client, ...], parameters: int | None = None, sketch: int | None = None) -> Tree:

@@ -42,9 +42,6 @@ class Auto:
         0.15, "share of the training examples that clients without a validation part hold out", gt=0, le=0.5
     )
     fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1)
-    alert: bool = setting(
-        False, "data may change: clients whose loss rises take a better model, or their group probes, at once"
-    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -54,7 +51,7 @@ class Auto:
         """The race that this method runs."""
         arms: tuple[Any, ...] = (
             FedAvg(weighting="uniform", fraction=self.fraction),
-            SplitHalf(weighting="uniform", fraction=self.fraction, level=self.level, alert=self.alert),
+            SplitHalf(weighting="uniform", fraction=self.fraction, level=self.level),
         )
         if self.tuning:
             arms = tuple(map(self._with_personal_models, arms))

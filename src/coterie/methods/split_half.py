@@ -95,9 +95,9 @@ LONGEST = 12
 CALM = 0.1
 """A probe with p above this shows no difference."""
 
-RISE = 5.0
-"""A loss rises if it grows by more than this multiple of the usual change, the median over clients in the round before. A wrong
-rise costs a probe and a review, and splits no group."""
+RISE = 10.0
+"""A loss rises if it grows by more than this multiple of the usual change: the median over clients in the round before, or half
+of the usual change then, if that is more. A wrong rise costs a probe and a review, and splits no group."""
 
 KEPT = 8
 """Most groups without clients whose models are kept, with ``alert``: a concept may come back. The one left first goes first."""
@@ -222,7 +222,7 @@ class SplitHalfState:
         review: the round after which the next review comes, and the current interval between reviews, in rounds.
         reviewing: whether the next exchange is a review.
         losses: client -> its training loss when it was last asked for it.
-        usual: median absolute change of losses in the last round that measured some; 0 before.
+        usual: the usual change of losses: the median over clients in the last round, or half of the value before if greater.
         watching: whether the next exchange asks for losses, unless there is a review.
         rose: client whose loss rose -> the middle between its losses before and after; a model is better if its loss is less.
         first: ``(d,)``, the first draw, with ``alert``.
@@ -474,21 +474,22 @@ class SplitHalf(Probing):
 
     def _measuring(self, state: SplitHalfState, cohort: Cohort) -> Plan:
         """Ask clients for the loss of their group's model, or those whose loss rose for the losses of all models."""
-        models, first = [leaf.model for leaf in state.leaves], [] if state.first is None else [state.first]
+        leaves = tried(state)
+        asked: dict[Client, tuple[int, ...]] = dict.fromkeys(
+            sorted(set(state.rose) & set(cohort.present)), (*range(len(leaves)),)
+        )
         if state.watching:
-            asked = {c: (row,) for row, leaf in enumerate(state.leaves) for c in cohort.sample(leaf.clients, self.fraction)}
-        else:
-            models += first
-            asked = dict.fromkeys(sorted(set(state.rose) & set(cohort.present)), tuple(range(len(models))))
+            asked = {c: (row,) for row, leaf in enumerate(leaves) for c in cohort.sample(leaf.clients, self.fraction)}
         tasks = {client: Task(offered=rows, epochs=0, measure="train") for client, rows in asked.items()}
-        return Plan(models=torch.stack(models), tasks=tasks, need="mean", ends_round=False)
+        return Plan(models=torch.stack([leaf.model for leaf in leaves]), tasks=tasks, need="mean", ends_round=False)
 
     def _alerted(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state in which the clients whose loss rose measure other models next, and a review is due."""
         measured = {c: row[0] for c, row in zip(replies.clients, replies.losses, strict=True) if np.isfinite(row[0])}
         changes = {c: loss - state.losses[c] for c, loss in measured.items() if c in state.losses}
         rose = {c: measured[c] - change / 2 for c, change in changes.items() if state.usual and change > RISE * state.usual}
-        usual = float(np.median(np.abs(list(changes.values())))) if changes else state.usual
+        now = float(np.median(np.abs(list(changes.values())))) if changes else 0.0
+        usual = max(now, state.usual / 2)  # a probe trains longer, so losses change more after it for some rounds
         new = replace(state, losses={**state.losses, **measured}, usual=usual, watching=False, rose=rose)
         if not rose:
             return new
@@ -499,24 +500,26 @@ class SplitHalf(Probing):
 
     def _taken(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state in which clients whose loss rose have the best model, if it is better; the groups of the others probe."""
-        losses = {c: np.nan_to_num(row, nan=np.inf) for c, row in zip(replies.clients, replies.losses, strict=True)}
-        goes = {c: int(row.argmin()) for c, row in losses.items() if c in state.rose and row.min() < state.rose[c]}
-        nodes, leaves, tree = [leaf.node for leaf in state.leaves], list(state.leaves), state.tree
-        if len(nodes) in goes.values() and state.first is not None:
-            tree, node = tree.plant()
-            nodes, leaves = [*nodes, node], [*leaves, Leaf(node=node, clients=(), model=state.first)]
-        tree = tree.place({c: nodes[row] for c, row in goes.items()})
-        place = {c: leaf.node for leaf in leaves for c in leaf.clients} | {c: nodes[row] for c, row in goes.items()}
-        moved = tuple(replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves)
-        new = replace(state, leaves=ordered(moved), tree=tree, rose={})
+        leaves, tree, found = tried(state), state.tree, dict[Client, tuple[int, float]]()
+        for client, row in zip(replies.clients, replies.losses, strict=True):
+            losses = np.nan_to_num(row, nan=np.inf)
+            if client in state.rose and losses.min() < state.rose[client]:
+                found[client] = (leaves[int(losses.argmin())].node, float(losses.min()))
+        goes = {client: node for client, (node, _) in found.items()}
+        if len(tree.nodes) in goes.values():
+            tree = tree.plant()
+        before = {c: leaf.node for leaf in leaves for c in leaf.clients}
+        place = before | goes
+        moved = [replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves if leaf.node < len(tree.nodes)]
+        notes = tuple(_taken_note(state, c, before[c], *found[c]) for c in found)
+        new = replace(state, leaves=ordered(moved), tree=tree.place(goes), rose={}, notes=notes)
         changed = [node for node, members in members_of(new).items() if members != members_of(state).get(node)]
         watched = {**state.watched, **{node: Watch(due=self._turn(state.round)) for node in changed}}
-        stay = {place[c] for c in state.rose if c in place and c not in goes}
-        idle = [n for n in stay if watched[n].evidence is None and watched[n].gathered is None]
+        doubted = {place[c] for c in state.rose if c in place and c not in goes}
+        idle = [node for node in doubted if watched[node].evidence is None and watched[node].gathered is None]
         watched |= {node: Watch(due=state.round + 1) for node in idle}
-        known = {c: float(losses[c].min()) for c in goes}
-        new = replace(new, watched=watched, losses={**state.losses, **known}, notes=_taken_notes(state.leaves, place, goes))
-        return with_left(new, state)
+        measured = {client: loss for client, (_, loss) in found.items()}
+        return with_left(replace(new, watched=watched, losses={**state.losses, **measured}), state)
 
     def _ended(self, new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
         """End a round: after a change of the groups postpone the next review; if a review is due, make it next."""
@@ -988,8 +991,14 @@ def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
 # Alerts: clients whose loss rose take another model.
 
 
+def tried(state: SplitHalfState) -> tuple[Leaf, ...]:
+    """Return the groups whose models a client tries if its loss rose: all, and a new one that begins with the first draw."""
+    new = () if state.first is None else (Leaf(node=len(state.tree.nodes), clients=(), model=state.first),)
+    return (*state.leaves, *new)
+
+
 def with_left(new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
-    """Keep the models of the groups that all clients have left, at most :data:`KEPT`, as groups without clients.
+    """Keep the models of groups that all clients have left, of :data:`KEPT` at most, as groups without clients.
 
     Newcomers who would join such a group join the group to which most of its clients went.
 
@@ -998,39 +1007,29 @@ def with_left(new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
         before: the state before.
     """
     place = {client: leaf.node for leaf in new.leaves for client in leaf.clients}
-    now, merged, left = set(place.values()), dict(new.merged), [n for n in new.left if n not in place.values()]
-    leaves = {leaf.node: leaf for leaf in new.leaves}
-    for leaf in before.leaves:
-        if leaf.clients and leaf.node not in now:
-            ((into, _),) = Counter(place[client] for client in leaf.clients).most_common(1)
-            merged = {node: into if to == leaf.node else to for node, to in merged.items()} | {leaf.node: into}
-            leaves[leaf.node] = replace(leaf, clients=())
-            left.append(leaf.node)
+    now, merged = set(place.values()), dict(new.merged)
+    emptied = [leaf for leaf in before.leaves if leaf.clients and leaf.node not in now]
+    for leaf in emptied:
+        ((into, _),) = Counter(place[client] for client in leaf.clients).most_common(1)
+        merged = {node: into if to == leaf.node else to for node, to in merged.items()} | {leaf.node: into}
+    left = (*(node for node in new.left if node not in now), *(leaf.node for leaf in emptied))
+    leaves = {leaf.node: leaf for leaf in new.leaves} | {leaf.node: replace(leaf, clients=()) for leaf in emptied}
     gone = set(left[:-KEPT])
     return replace(
         new,
-        leaves=ordered(leaf for node, leaf in leaves.items() if node not in gone),
+        leaves=ordered(leaf for leaf in leaves.values() if leaf.node not in gone),
         merged={node: to for node, to in merged.items() if node not in now},
-        left=tuple(left[-KEPT:]),
+        left=left[-KEPT:],
     )
 
 
-def _taken_notes(leaves: Sequence[Leaf], place: Mapping[Client, int], goes: Mapping[Client, int]) -> tuple[Note, ...]:
-    """Describe the moves of clients whose loss rose: a note for each group to which some went.
-
-    Args:
-        leaves: the groups before.
-        place: client -> node of its group now.
-        goes: client that moved -> row of the model that it took.
-    """
-    notes = []
-    for node in sorted({place[c] for c in goes}):
-        clients = tuple(sorted(c for c in goes if place[c] == node))
-        known = [leaf for leaf in leaves if leaf.node == node]
-        what = "the first draw" if not known else "its model" if known[0].clients else "its model, which was kept,"
-        text = f"{len(clients)} clients go to node {node}: {what} undoes more than half of the rise of their losses"
-        notes.append(Note(kind="move", clients=clients, text=text, numbers={"node": float(node)}))
-    return tuple(notes)
+def _taken_note(state: SplitHalfState, client: Client, at: int, to: int, loss: float) -> Note:
+    """Describe the move of a client whose loss rose from node ``at`` to node ``to``, whose model has this ``loss``."""
+    met = "it undoes more than half of the rise"
+    criteria = (Criterion("loss with the other model", loss, "<", state.rose[client], met=met),)
+    new = ", which begins with the first draw" if to == len(state.tree.nodes) else ""
+    text = f"client {client}, whose loss rose, moves from node {at} to node {to}{new}: {tested(criteria)}"
+    return Note(kind="move", clients=(client,), text=text, criteria=criteria, numbers={"at": float(at), "node": float(to)})
 
 
 # ----------------------------------------------------------------------------------------------------
