@@ -1,7 +1,8 @@
 """Methods on data that drift, beside an oracle that knows the concepts: ``python benchmarks/drift.py [--seeds N] [--jobs N]``.
 
-Each world is a stream (SINE, CIRCLE, SEA) of ten clients, with 100 new examples per client in each time step of 20 rounds. The
-schedules are FedCCFA's ``sudden`` and ``recurring``, and ``still``, in which nothing changes. Each run has these measures:
+Each world is a stream (SINE, CIRCLE, SEA) of ten clients, with 100 new examples per client in each time step of 20 rounds; or
+digits of ten clients, who keep their examples, and whose groups exchange two labels each. The schedules are FedCCFA's
+``sudden`` and ``recurring``, and ``still``, in which nothing changes. Each run has these measures:
 
 - accuracy: the mean over clients and rounds, from the second time step on, and ``behind``: that of the better oracle
   minus this. One oracle trains the model of a new concept from the first draw, one (``warm``) from a trained model;
@@ -48,7 +49,8 @@ from coterie.methods import HCCT, IFCA, Auto, FedAvg, FedDrift, SplitHalf, Tuned
 
 RESULTS = Path(__file__).resolve().parent / "results" / "drift.jsonl"
 CLIENTS, PERIOD, SAMPLES = 10, 20, 200
-STREAMS = {"sine": 2, "circle": 2, "sea": 4}
+STREAMS = {"sine": 2, "circle": 2, "sea": 4, "digits": 4}
+"""World -> its concepts."""
 SCHEDULES = {"sudden": 4, "recurring": 5, "still": 4}
 """Schedule -> its time steps; the last row is repeated."""
 
@@ -120,8 +122,8 @@ def world(stream: str, drift: str, seed: int) -> World:
     """The world of a stream and a schedule."""
     rows = schedule(drift, CLIENTS, STREAMS[stream], calm=1)
     rows += (rows[-1],) * (SCHEDULES[drift] - len(rows))
-    base, examples = coterie.SCENARIOS[f"{stream}/drift"], len(rows) * CLIENTS * SAMPLES
-    return replace(base, drift="given", schedule=rows, period=PERIOD, examples=examples).build(seed)
+    base = replace(coterie.SCENARIOS[f"{stream}/drift"], clients=CLIENTS, drift="given", schedule=rows, period=PERIOD)
+    return (replace(base, examples=len(rows) * CLIENTS * SAMPLES) if base.renew else base).build(seed)
 
 
 def measures(made: list[Round], whole: World) -> dict[str, Any]:

@@ -37,7 +37,8 @@ Rows = list[dict[str, Any]]
 def _by_world(rows: Rows) -> dict[tuple[str, str], Rows]:
     """(schedule, stream) -> its rows, in the order of the columns."""
     worlds = [(schedule, stream) for schedule in MOVES for stream in drift.STREAMS]
-    return {world: [one for one in rows if (one["drift"], one["stream"]) == world] for world in worlds}
+    found = {world: [one for one in rows if (one["drift"], one["stream"]) == world] for world in worlds}
+    return {world: own for world, own in found.items() if own}
 
 
 def _means(key: str, rows: Rows) -> str:
@@ -51,13 +52,17 @@ def _means(key: str, rows: Rows) -> str:
     cells = [(CALLED[name], *map(_number, values), _seeds(worlds, name)) for name, values in told.items()]
     best = [min((value for value in column if value is not None), default=None) for column in zip(*swept, strict=True)]
     cells.append((BEST, *map(_number, best), ""))
-    head = ("", *(f"{stream.upper()}, {schedule}" for schedule, stream in worlds), "seeds")
+    head = ("", *(f"{_called(stream)}, {schedule}" for schedule, stream in worlds), "seeds")
     return table(head, cells, "l" + "r" * (len(head) - 1))
 
 
 def _seeds(worlds: Mapping[tuple[str, str], Rows], name: str) -> str:
-    counts = {sum(one["method"] == name for one in found) for found in worlds.values()}
+    counts = {n for found in worlds.values() if (n := sum(one["method"] == name for one in found))}
     return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+
+
+def _called(stream: str) -> str:
+    return "digits" if stream == "digits" else stream.upper()
 
 
 def _number(value: float | None) -> str:
@@ -77,12 +82,12 @@ def delays() -> str:
 def alarms() -> str:
     """How many runs over data that are still had more than one group at any time."""
     still = [one for one in drift.measured() if one["drift"] == "still"]
-    cells = []
+    streams, cells = [stream for stream in drift.STREAMS if any(one["stream"] == stream for one in still)], []
     for name in CALLED:
-        own = [[one["alarm"] for one in still if (one["method"], one["stream"]) == (name, stream)] for stream in drift.STREAMS]
+        own = [[one["alarm"] for one in still if (one["method"], one["stream"]) == (name, stream)] for stream in streams]
         if any(own):
             cells.append((CALLED[name], *(f"{sum(each)} of {len(each)}" if each else "–" for each in own)))
-    return table(("", *(stream.upper() for stream in drift.STREAMS)), cells, "lrrr")
+    return table(("", *map(_called, streams)), cells, "l" + "r" * len(streams))
 
 
 PARTS: Mapping[str, Callable[..., str]] = {"drift-behind": behind, "drift-delays": delays, "drift-alarms": alarms}

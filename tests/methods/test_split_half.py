@@ -708,7 +708,7 @@ def test_clients_whose_loss_rose_try_all_models() -> None:
     assert (note.kind, note.clients) == ("alert", (4, 6))
     assert note.numbers["rise"] == pytest.approx(1.0)
     plan = ALERT.plan(rose, EVERYONE)
-    assert {c: task.offered for c, task in plan.tasks.items()} == {4: (0, 1, 2), 6: (0, 1, 2)}
+    assert {c: task.offered for c, task in plan.tasks.items()} == {4: (0, 1), 6: (0, 1, 2)}  # the loss of 6 more than doubled
     assert plan.models[:, 0].tolist() == [0.0, 1.0, 9.0]
     assert not plan.ends_round
 

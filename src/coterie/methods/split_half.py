@@ -20,9 +20,9 @@ only threshold is ``level``, the probability of splitting clients that are alike
   client that belongs to another group moves. After a review that changes nothing, the time to the next review doubles.
 - With ``alert``, data may change. Each round begins with an exchange in which clients report their training loss. If one
   rises, the client may no longer fit its group. It then measures the models of all groups, those of up to :data:`KEPT` groups
-  that all clients have left, and the first draw, which is better than a model of opposite labels. If one of them undoes more
-  than half of the rise, the client takes it, before the round's training. Otherwise its group probes in this round. A review
-  follows.
+  that all clients have left, and if its loss doubled the first draw, which is better than a model of opposite labels. If one
+  of them undoes more than half of the rise, the client takes it, before the round's training. Otherwise its group probes in
+  this round. A review follows.
 
 - The probes of a round ask :data:`PROBED` clients at most, a random sample of each group. If a group splits, its other clients
   walk down the tree, as many of them in a round. A review asks as many clients in all.
@@ -473,13 +473,17 @@ class SplitHalf(Probing):
         )
 
     def _measuring(self, state: SplitHalfState, cohort: Cohort) -> Plan:
-        """Ask clients for the loss of their group's model, or those whose loss rose for the losses of all models."""
+        """Ask clients for the loss of their group's model, or those whose loss rose for the losses of all models.
+
+        The first draw is for those whose loss more than doubled: a model that serves a client badly may be little better.
+        """
         leaves = tried(state)
-        asked: dict[Client, tuple[int, ...]] = dict.fromkeys(
-            sorted(set(state.rose) & set(cohort.present)), (*range(len(leaves)),)
-        )
         if state.watching:
             asked = {c: (row,) for row, leaf in enumerate(leaves) for c in cohort.sample(leaf.clients, self.fraction)}
+        else:
+            groups, all_ = tuple(range(len(state.leaves))), tuple(range(len(leaves)))
+            doubled = {c for c, middle in state.rose.items() if state.losses[c] > 2 * (2 * middle - state.losses[c])}
+            asked = {c: all_ if c in doubled else groups for c in sorted(set(state.rose) & set(cohort.present))}
         tasks = {client: Task(offered=rows, epochs=0, measure="train") for client, rows in asked.items()}
         return Plan(models=torch.stack([leaf.model for leaf in leaves]), tasks=tasks, need="mean", ends_round=False)
 
