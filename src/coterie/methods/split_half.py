@@ -477,7 +477,7 @@ class SplitHalf(Probing):
 
         The first draw is for those whose loss more than doubled: a model that serves a client badly may be little better.
         """
-        leaves = tried(state)
+        leaves, asked = tried(state), dict[Client, tuple[int, ...]]()
         if state.watching:
             asked = {c: (row,) for row, leaf in enumerate(leaves) for c in cohort.sample(leaf.clients, self.fraction)}
         else:
