@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import choosing_tables
+import drift_tables
 import example_source
 import experiment_tables
 import flux_tables
@@ -193,6 +194,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "experiment": experiment_tables.experiment,
     **study_tables.PARTS,
     **regret_tables.PARTS,
+    **drift_tables.PARTS,
     **suggest_table.PARTS,
     **problem_tables.PARTS,
     **example_source.PARTS,
