@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import choosing_tables
+import drift_tables
 import example_source
 import experiment_tables
+import flux_tables
 import problem_tables
 import published_tables
 import ray_table
@@ -192,10 +194,12 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "experiment": experiment_tables.experiment,
     **study_tables.PARTS,
     **regret_tables.PARTS,
+    **drift_tables.PARTS,
     **suggest_table.PARTS,
     **problem_tables.PARTS,
     **example_source.PARTS,
     **published_tables.PARTS,
+    **flux_tables.PARTS,
     **choosing_tables.PARTS,
     "demo": demo,
 }

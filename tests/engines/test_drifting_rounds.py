@@ -40,7 +40,7 @@ def same(a: Round, b: Round) -> None:
     assert (a.bytes_up, a.bytes_down, a.position.exchange) == (b.bytes_up, b.bytes_down, b.position.exchange)
 
 
-METHODS: list[Method[Any]] = [FedAvg(), IFCA(models=2), KNNPer(), SplitHalf(probe_every=1)]
+METHODS: list[Method[Any]] = [FedAvg(), IFCA(models=2), KNNPer(), SplitHalf(probe_every=1), SplitHalf(alert=True)]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)

@@ -20,6 +20,7 @@ from coterie.engines import rounds as inprocess
 from coterie.methods import CFL, FedAvg, SplitHalf, split_half
 from coterie.methods._cluster_tree import Leaf, root
 from coterie.methods.split_half import (
+    KEPT,
     Evidence,
     Probed,
     SplitHalfState,
@@ -671,39 +672,148 @@ def test_it_finds_groups_if_three_in_ten_answer(shift: str) -> None:
 # -- alerts: losses that rise ----------------------------------------------------------------------------------------------
 
 
-def heard(losses: dict[int, float]) -> Replies:
-    rows = tuple((loss,) for loss in losses.values())
-    return Replies(clients=tuple(losses), examples=np.ones(len(losses)), losses=rows)
+MEMBERS = (3, 4, 5, 6)
 
 
-def test_a_rise_of_five_usual_changes_makes_a_probe_and_a_review_due() -> None:
-    leaves = (Leaf(node=1, clients=(3, 4), model=torch.zeros(2)), Leaf(node=2, clients=(5, 6), model=torch.zeros(2)))
-    watched = {1: Watch(due=30, calm=3), 2: Watch(due=40, calm=3)}
-    tree = root((3, 4, 5, 6), 2)
-    start = SplitHalfState(round=10, leaves=leaves, tree=tree, watched=watched, review=(80, 32))
-    method = SplitHalf(alert=True)
-    calm = dict.fromkeys((3, 4, 5, 6), 0.5)
-    first = method._alerted(method._alerted(start, heard(calm)), heard({3: 0.5, 4: 0.51, 5: 0.49, 6: 0.48}))
-    assert first.usual == pytest.approx(0.01)
-    assert (first.watched, first.review, first.notes) == (watched, (80, 32), ())
-    same = method._alerted(first, heard({3: 0.54, 4: 0.55, 5: 0.49, 6: 0.48}))  # less than 0.05 more
-    assert (same.watched, same.notes) == (watched, ())
-    rose = method._alerted(first, heard({3: 0.5, 4: 0.57, 5: 0.49, 6: 0.48}))
-    assert (rose.watched[1].due, rose.watched[1].calm) == (11, 0)
-    assert rose.watched[2] == watched[2]
+def heard(losses: dict[int, tuple[float, ...]]) -> Replies:
+    return Replies(clients=tuple(losses), examples=np.ones(len(losses)), losses=tuple(losses.values()))
+
+
+def watching(**more: Any) -> SplitHalfState:
+    """Two groups of two clients, whose usual change of a loss is 0.01; the first draw is 9."""
+    leaves = (
+        Leaf(node=0, clients=(3, 4), model=torch.zeros(2)),
+        Leaf(node=1, clients=(5, 6), model=torch.ones(2)),
+    )
+    known: dict[str, Any] = {
+        "leaves": leaves,
+        "tree": root(MEMBERS, 2).plant().place({5: 1, 6: 1}),
+        "watched": {0: Watch(due=30, calm=3), 1: Watch(due=40, calm=3)},
+        "review": (80, 32),
+        "losses": dict.fromkeys(MEMBERS, 0.5),
+        "usual": 0.01,
+        "watching": True,
+        "first": torch.full((2,), 9.0),
+    }
+    return SplitHalfState(round=10, **(known | more))
+
+
+ALERT = SplitHalf(alert=True)
+EVERYONE = Cohort(present=MEMBERS, exchange=0, seed=0)
+
+
+def test_each_round_begins_with_losses() -> None:
+    plan = ALERT.plan(watching(), EVERYONE)
+    assert not plan.ends_round
+    assert {c: task.offered for c, task in plan.tasks.items()} == {3: (0,), 4: (0,), 5: (1,), 6: (1,)}
+    assert not any(task.trains for task in plan.tasks.values())
+    calm = ALERT.step(watching(), heard({3: (0.5,), 4: (0.59,), 5: (0.49,), 6: (float("nan"),)}))
+    assert (calm.watching, calm.rose, calm.notes, calm.review) == (False, {}, (), (80, 32))
+    assert calm.usual == pytest.approx(0.01)  # of 0, 0.09 and -0.01
+    assert calm.losses == {3: 0.5, 4: 0.59, 5: 0.49, 6: 0.5}
+    assert ALERT.plan(calm, EVERYONE).ends_round
+    assert not SplitHalf().init(Federation(clients=MEMBERS, draw=lambda i: torch.zeros(2), columns={"all": (0, 2)})).watching
+
+
+def test_the_usual_change_falls_by_half_at_most() -> None:
+    again = ALERT.step(watching(usual=0.4), heard(dict.fromkeys(MEMBERS, (0.5,))))
+    assert again.usual == pytest.approx(0.2)
+
+
+def test_clients_whose_loss_rose_try_all_models() -> None:
+    rose = ALERT.step(watching(), heard({3: (0.5,), 4: (0.7,), 5: (0.5,), 6: (1.5,)}))
+    assert rose.rose == pytest.approx({4: 0.6, 6: 1.0})
     assert rose.review == (10, 8)
     (note,) = rose.notes
-    assert (note.kind, note.clients) == ("alert", (4,))
-    assert note.numbers["rise"] == pytest.approx(0.06)
-    # A probe that is to be confirmed in the next round stays as it is; a loss that is not a number is not counted.
-    waits = replace(first, watched={**watched, 1: Watch(due=11, evidence=evidence(signals(TWO)))})
-    assert method._alerted(waits, heard({3: float("nan"), 4: 0.9})).watched == waits.watched
+    assert (note.kind, note.clients) == ("alert", (4, 6))
+    assert note.numbers["rise"] == pytest.approx(1.0)
+    plan = ALERT.plan(rose, EVERYONE)
+    assert {c: task.offered for c, task in plan.tasks.items()} == {4: (0, 1), 6: (0, 1, 2)}  # the loss of 6 more than doubled
+    assert plan.models[:, 0].tolist() == [0.0, 1.0, 9.0]
+    assert not plan.ends_round
 
 
-def test_alerts_find_a_sudden_drift_soon() -> None:
-    rows = ((0,) * 10, *((0, 0, 0, 0, 0, 1, 1, 1, 1, 1),) * 2)
-    how = {"drift": "given", "schedule": rows, "examples": 6000, "period": 12, "shuffle": False}
-    world = replace(SCENARIOS["sine/drift"], **how).build(0)
-    found = played(SplitHalf(alert=True), world, 20)
-    assert all(one.assignment.groups == (tuple(range(10)),) for one in found[:12])
-    assert found[15].assignment.groups == ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9))
+def test_a_client_takes_a_model_that_undoes_half_of_the_rise() -> None:
+    tried = watching(watching=False, rose={3: 0.6, 4: 0.6})
+    new = ALERT.step(tried, heard({3: (0.7, 0.61, 0.69), 4: (0.7, 0.59, 0.69)}))
+    assert [leaf.clients for leaf in new.leaves] == [(3,), (4, 5, 6)]
+    assert new.tree.nodes[1].clients == (4, 5, 6)
+    assert new.rose == {}
+    assert new.losses[4] == 0.59
+    (note,) = new.notes
+    assert (note.kind, note.clients, note.numbers) == ("move", (4,), {"at": 0.0, "node": 1.0})
+    assert new.watched[0].due == 11  # of client 3, which no model serves
+    assert new.watched[1].due == 14  # the next turn
+    assert ALERT.plan(new, EVERYONE).ends_round
+
+
+def test_evidence_that_waits_for_a_second_probe_stays() -> None:
+    waits = Watch(due=11, evidence=evidence(signals(TWO)))
+    tried = watching(watching=False, rose={3: 0.6}, watched={0: waits, 1: Watch(due=40)})
+    assert ALERT.step(tried, heard({3: (0.7, 0.7, 0.7)})).watched[0] is waits
+
+
+def test_the_first_draw_is_better_than_a_model_of_opposite_labels() -> None:
+    tried = watching(watching=False, rose={3: 2.0, 5: 2.0})
+    new = ALERT.step(tried, heard({3: (4.0, 4.0, 0.7), 5: (4.0, 4.0, 0.7)}))
+    assert [(leaf.node, leaf.clients) for leaf in new.leaves] == [(2, (3, 5)), (0, (4,)), (1, (6,))]
+    assert new.leaves[0].model.tolist() == [9.0, 9.0]
+    assert new.tree.nodes[2].clients == (3, 5)
+    served = ALERT.assignment(new)
+    assert served.models[served.row[3]].tolist() == [9.0, 9.0]
+
+
+def test_the_model_of_a_group_that_all_have_left_is_kept_and_found_again() -> None:
+    left = ALERT.step(watching(watching=False, rose={5: 1.0, 6: 1.0}), heard(dict.fromkeys((5, 6), (0.4, 2.0, 3.0))))
+    assert [(leaf.node, leaf.clients) for leaf in left.leaves] == [(0, MEMBERS), (1, ())]
+    assert (left.left, left.merged) == ((1,), {1: 0})
+    assert ALERT.assignment(left).groups == (MEMBERS,)
+    back = ALERT.step(replace(left, rose={5: 1.0, 6: 1.0}), heard(dict.fromkeys((5, 6), (2.0, 0.4, 3.0))))
+    assert [leaf.clients for leaf in back.leaves] == [(3, 4), (5, 6)]
+    assert back.leaves[1].model.tolist() == [1.0, 1.0]
+    assert (back.left, back.merged) == ((), {})
+
+
+def test_newcomers_do_not_join_a_group_that_all_have_left() -> None:
+    left = ALERT.step(watching(watching=False, rose={3: 1.0, 4: 1.0}), heard(dict.fromkeys((3, 4), (2.0, 0.4, 3.0))))
+    assert (left.left, left.merged) == ((0,), {0: 1})
+    assert [leaf.clients for leaf in ALERT.admit(left, (9,)).leaves if leaf.clients] == [(3, 4, 5, 6, 9)]
+
+
+def test_a_bounded_number_of_models_is_kept() -> None:
+    state, seen = watching(), []
+    for number in range(KEPT + 3):  # everyone goes to a new group, each time
+        away = replace(state, watching=False, rose=dict.fromkeys(MEMBERS, 1.0), first=torch.full((2,), float(number)))
+        state = ALERT.step(away, heard({c: (*[2.0] * len(state.leaves), 0.5) for c in MEMBERS}))
+        seen.append(len(state.leaves))
+    assert seen[-1] == max(seen) == KEPT + 1
+    assert len(state.left) == KEPT
+    assert set(state.left) == {leaf.node for leaf in state.leaves if not leaf.clients}
+    assert set(state.merged.values()) == {state.leaves[0].node}
+    assert set(state.merged) == {node.id for node in state.tree.nodes} - {state.leaves[0].node}
+
+
+def drifting(*rows: tuple[int, ...]) -> World:
+    """A sine stream, with a row of concepts for each time step of 12 rounds."""
+    how = {"drift": "given", "schedule": rows, "examples": 2000 * len(rows), "period": 12, "shuffle": False}
+    return replace(SCENARIOS["sine/drift"], **how).build(0)
+
+
+ONE, TWO_CONCEPTS = (0,) * 10, (0, 0, 0, 0, 0, 1, 1, 1, 1, 1)
+PARTED = ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9))
+
+
+def test_alerts_find_a_concept_in_its_first_round_and_again_when_it_comes_back() -> None:
+    world = drifting(ONE, TWO_CONCEPTS, ONE, TWO_CONCEPTS)
+    found = played(SplitHalf(alert=True), world, 40)
+    groups = [one.assignment.groups for one in found]
+    assert groups == [(tuple(range(10)),)] * 12 + [PARTED] * 12 + [(tuple(range(10)),)] * 12 + [PARTED] * 4
+
+
+def test_a_run_with_alerts_resumes_as_if_it_had_not_stopped() -> None:
+    world = drifting(ONE, TWO_CONCEPTS, ONE)
+    whole = played(SplitHalf(alert=True), world, 26)
+    rest = played(SplitHalf(alert=True), world, 26, start=whole[13].position)
+    assert [one.number for one in rest] == [one.number for one in whole[14:]]
+    for one, other in zip(rest, whole[14:], strict=True):
+        assert torch.equal(one.assignment.models, other.assignment.models)

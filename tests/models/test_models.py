@@ -27,6 +27,7 @@ PRINTED = [
     ("cfl-convnet", (1, 28, 28), 62, 18_506),
     ("ifca-mlp", (1, 28, 28), 10, 159_010),
     ("acfl-cnn", (3, 32, 32), 10, 130_826),
+    ("lenet5", (1, 28, 28), 10, 61_706),
     # Ours, where the paper prints none.
     ("cfl-cnn", (1, 28, 28), 10, 29_066),
     ("hcct-cnn-narrow", (3, 32, 32), 10, 41_834),
@@ -62,9 +63,24 @@ def test_layers_have_the_names_that_methods_go_by() -> None:
     assert layers["linear"] == ["fc"]
     assert layers["acfl-cnn"] == ["conv1", "conv2", "conv3", "conv4", "conv5", "fc"]
     assert layers["flhc-cnn"] == ["conv1", "conv2", "fc1", "fc2"]
+    assert layers["lenet5"] == ["conv1", "conv2", "fc1", "fc2", "fc3"]
     assert layers["cfl-lstm"] == ["embedding", "lstm", "fc"]
     assert layers["fedbn-cnn"][:2] == ["conv1", "norm1"]
     assert layers["fedbn-cnn"][-1] == "fc3"
+
+
+@seeded(0)
+def test_lenet_takes_means_of_what_relu_leaves() -> None:
+    net, images = nets.make("lenet5", (3, 32, 32), 10), torch.randn(2, 3, 32, 32)
+    parts = dict(net.named_children())
+    seen = images
+    for number in (1, 2):
+        seen = parts[f"conv{number}"](seen).clamp(min=0)
+        seen = (seen[..., ::2, ::2] + seen[..., 1::2, ::2] + seen[..., ::2, 1::2] + seen[..., 1::2, 1::2]) / 4
+    seen = seen.flatten(1)
+    for number in (1, 2):
+        seen = parts[f"fc{number}"](seen).clamp(min=0)
+    assert torch.allclose(net(images), parts["fc3"](seen), atol=1e-6)
 
 
 @seeded(0)

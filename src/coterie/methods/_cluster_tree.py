@@ -197,6 +197,10 @@ class Tree:
         child = Node(id=len(self.nodes), parent=id, clients=(), heard=(client,), updates=self.short(update[None]))
         return replace(self, nodes=(*self.nodes, child)).place({client: child.id}), child.id
 
+    def plant(self) -> Tree:
+        """Return the tree with a further leaf, of the next id and without a parent, so that no walker reaches it."""
+        return replace(self, nodes=(*self.nodes, Node(id=len(self.nodes), parent=None, clients=())))
+
 
 def root(clients: tuple[Client, ...], parameters: int | None = None, sketch: int | None = None) -> Tree:
     """Return a tree of one node."""
@@ -469,12 +473,12 @@ def served(state: Any, best: Mapping[Client, int] = MappingProxyType({}), ensemb
     )
 
 
-def admitted(state: S, clients: tuple[Client, ...]) -> S:
-    """Put new and returning clients at the root of a state's tree; if the root is still a leaf, they are members at once."""
+def admitted(state: S, clients: tuple[Client, ...], at: int = 0) -> S:
+    """Put new and returning clients at a node of a state's tree, the root; if it is still a leaf, they are members at once."""
     known: Any = state
-    new = dict.fromkeys(clients, 0)
+    new = dict.fromkeys(clients, at)
     tree = known.tree.place(new)
-    if tree.is_leaf(0):
+    if tree.is_leaf(at):
         return replace(known, tree=tree, leaves=ordered(join(known.leaves, new)))
     return replace(known, tree=tree, walkers={**known.walkers, **new})
 

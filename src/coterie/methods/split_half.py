@@ -18,8 +18,11 @@ only threshold is ``level``, the probability of splitting clients that are alike
 - ``review_every`` rounds after the last change of the groups there is a *review*: in a separate exchange, all clients train
   on halves from one model, the median of the groups' models. Two groups that do not differ by the evidence merge, and a
   client that belongs to another group moves. After a review that changes nothing, the time to the next review doubles.
-- With ``alert``, clients report their training loss before they train. If one rises, the client may no longer fit its group:
-  its group probes in the next round, and there is a review at once. So data that change are found soon, by the same evidence.
+- With ``alert``, data may change. Each round begins with an exchange in which clients report their training loss. If one
+  rises, the client may no longer fit its group. It then measures the models of all groups, those of up to :data:`KEPT` groups
+  that all clients have left, and if its loss doubled the first draw, which is better than a model of opposite labels. If one
+  of them undoes more than half of the rise, the client takes it, before the round's training. Otherwise its group probes in
+  this round. A review follows.
 
 - The probes of a round ask :data:`PROBED` clients at most, a random sample of each group. If a group splits, its other clients
   walk down the tree, as many of them in a round. A review asks as many clients in all.
@@ -29,6 +32,7 @@ All halves of all clients make the same number of steps, because unequal work ma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
@@ -91,9 +95,12 @@ LONGEST = 12
 CALM = 0.1
 """A probe with p above this shows no difference."""
 
-RISE = 5.0
-"""A loss rises if it grows by more than this multiple of the usual change, the median over clients in the round before. A rise
-only makes evidence come earlier, so a wrong one costs a probe and a review, and splits no group."""
+RISE = 10.0
+"""A loss rises if it grows by more than this multiple of the usual change: the median over clients in the round before, or half
+of the usual change then, if that is more. A wrong rise costs a probe and a review, and splits no group."""
+
+KEPT = 8
+"""Most groups without clients whose models are kept, with ``alert``: a concept may come back. The one left first goes first."""
 
 
 @state("split-half.gathered")
@@ -215,7 +222,11 @@ class SplitHalfState:
         review: the round after which the next review comes, and the current interval between reviews, in rounds.
         reviewing: whether the next exchange is a review.
         losses: client -> its training loss when it was last asked for it.
-        usual: median absolute change of losses in the last round that measured some; 0 before.
+        usual: the usual change of losses: the median over clients in the last round, or half of the value before if greater.
+        watching: whether the next exchange asks for losses, unless there is a review.
+        rose: client whose loss rose -> the middle between its losses before and after; a model is better if its loss is less.
+        first: ``(d,)``, the first draw, with ``alert``.
+        left: nodes of groups that all clients have left, the one left first in front. They are in ``merged`` too.
         training: the experiment's training settings.
         notes: notes of the last exchange.
     """
@@ -233,6 +244,10 @@ class SplitHalfState:
     reviewing: bool = False
     losses: Mapping[Client, float] = field(default_factory=dict)
     usual: float = 0.0
+    watching: bool = False
+    rose: Mapping[Client, float] = field(default_factory=dict)
+    first: torch.Tensor | None = None
+    left: tuple[int, ...] = ()
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
 
@@ -253,7 +268,9 @@ class SplitHalf(Probing):
 
     name: ClassVar[str] = "split-half"
 
-    alert: bool = setting(False, "clients report losses; where one rises, its group probes and there is a review, at once")
+    alert: bool = setting(
+        False, "data may change: clients whose loss rises take a better model, or their group probes, at once"
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -263,8 +280,10 @@ class SplitHalf(Probing):
     def init(self, federation: Federation) -> SplitHalfState:
         leaf = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
         tree = root(federation.clients, federation.parameters.stop)
-        watched = {0: Watch(due=self.first_probe)}
-        return SplitHalfState(round=0, leaves=(leaf,), tree=tree, watched=watched, training=federation.training)
+        state = SplitHalfState(
+            round=0, leaves=(leaf,), tree=tree, watched={0: Watch(due=self.first_probe)}, training=federation.training
+        )
+        return replace(state, watching=True, first=leaf.model) if self.alert else state
 
     def plan(self, state: SplitHalfState, cohort: Cohort) -> Plan:
         columns = slice(0, state.tree.parameters)
@@ -273,6 +292,8 @@ class SplitHalf(Probing):
             members = [c for leaf in state.leaves if leaf.clients for c in sample(cohort, leaf.clients, asked[leaf.node])]
             tasks = dict.fromkeys(sorted(members), Task(offered=(0,), halves=True, training=self._probing(state)))
             return Plan(models=middle(state.leaves)[None], tasks=tasks, need="mean", columns=columns, ends_round=False)
+        if state.watching or state.rose:
+            return self._measuring(state, cohort)
         models, tasks = [leaf.model for leaf in state.leaves], dict[Client, Task]()
         most = PROBED // max(1, sum(self.probes(state, leaf) for leaf in state.leaves))
         for row, leaf in enumerate(state.leaves):
@@ -303,7 +324,7 @@ class SplitHalf(Probing):
         A probe that begins asks ``most`` of them.
         """
         begun, before = state.watched[leaf.node].gathered, state.watched[leaf.node].evidence
-        task, tasks = Task(offered=(row,), measure="train" if self.alert else None), dict[Client, Task]()
+        task, tasks = Task(offered=(row,)), dict[Client, Task]()
         probes = begun is None and self.probes(state, leaf)
         if not probes or len(leaf.clients) > most:
             tasks.update(dict.fromkeys(cohort.sample(leaf.clients, self.fraction), task))
@@ -342,6 +363,10 @@ class SplitHalf(Probing):
         state = replace(state, examples={**state.examples, **counts}, notes=())
         if state.reviewing:
             return self._review(state, replies)
+        if state.watching:
+            return self._alerted(state, replies)
+        if state.rose:
+            return self._taken(state, replies)
         new = replace(state, leaves=(), round=state.round + 1)
         for row, leaf in enumerate(state.leaves):
             own = replies.of(leaf.clients)
@@ -358,7 +383,7 @@ class SplitHalf(Probing):
         asked = self.fraction * (sum(len(leaf.clients) for leaf in state.leaves) + len(state.walkers))
         new = replace(new, answered=min(1.0, len(replies.clients) / max(1.0, asked)))
         new = self._walk(replace(new, leaves=ordered(new.leaves)), state.walkers, replies)
-        return self._ended(self._alerted(new, replies) if self.alert else new, state)
+        return self._ended(replace(new, watching=self.alert), state)
 
     # -- in one step ----------------------------------------------------------------------------------------------------
 
@@ -450,22 +475,58 @@ class SplitHalf(Probing):
             notes=(*state.notes, *went.notes),
         )
 
-    def _alerted(self, new: SplitHalfState, replies: Replies) -> SplitHalfState:
-        """The state in which the groups of clients whose loss rose probe in the next round, and a review is due."""
-        measured = {c: row[0] for c, row in zip(replies.clients, replies.losses, strict=False) if row and np.isfinite(row[0])}
-        changes = {c: loss - new.losses[c] for c, loss in measured.items() if c in new.losses}
-        rose = tuple(c for c, change in changes.items() if new.usual and change > RISE * new.usual)
-        usual = float(np.median(np.abs(list(changes.values())))) if changes else new.usual
-        before, new = new.usual, replace(new, losses={**new.losses, **measured}, usual=usual)
+    def _measuring(self, state: SplitHalfState, cohort: Cohort) -> Plan:
+        """Ask clients for the loss of their group's model, or those whose loss rose for the losses of all models.
+
+        The first draw is for those whose loss more than doubled: a model that serves a client badly may be little better.
+        """
+        leaves, asked = tried(state), dict[Client, tuple[int, ...]]()
+        if state.watching:
+            asked = {c: (row,) for row, leaf in enumerate(leaves) for c in cohort.sample(leaf.clients, self.fraction)}
+        else:
+            groups, all_ = tuple(range(len(state.leaves))), tuple(range(len(leaves)))
+            doubled = {c for c, middle in state.rose.items() if state.losses[c] > 2 * (2 * middle - state.losses[c])}
+            asked = {c: all_ if c in doubled else groups for c in sorted(set(state.rose) & set(cohort.present))}
+        tasks = {client: Task(offered=rows, epochs=0, measure="train") for client, rows in asked.items()}
+        return Plan(models=torch.stack([leaf.model for leaf in leaves]), tasks=tasks, need="mean", ends_round=False)
+
+    def _alerted(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
+        """The state in which the clients whose loss rose measure other models next, and a review is due."""
+        measured = {c: row[0] for c, row in zip(replies.clients, replies.losses, strict=True) if np.isfinite(row[0])}
+        changes = {c: loss - state.losses[c] for c, loss in measured.items() if c in state.losses}
+        rose = {c: measured[c] - change / 2 for c, change in changes.items() if state.usual and change > RISE * state.usual}
+        now = float(np.median(np.abs(list(changes.values())))) if changes else 0.0
+        usual = max(now, state.usual / 2)  # a probe trains longer, so losses change more after it for some rounds
+        new = replace(state, losses={**state.losses, **measured}, usual=usual, watching=False, rose=rose)
         if not rose:
             return new
-        groups = [leaf.node for leaf in new.leaves if set(leaf.clients) & set(rose)]
-        idle = {n: Watch(due=new.round + 1) for n in groups if (w := new.watched[n]).evidence is None and w.gathered is None}
-        text = f"the losses of {len(rose)} clients rose by more than {RISE:g} times the usual change, {before:.3g}"
-        largest = max(changes[c] for c in rose)
-        note = Note(kind="alert", clients=rose, text=text, numbers={"rise": largest, "usual": before})
-        soon = (new.round, self.review_every)
-        return replace(new, watched={**new.watched, **idle}, review=soon, notes=(*new.notes, note))
+        text = f"the losses of {len(rose)} clients rose by more than {RISE:g} times the usual change, {state.usual:.3g}"
+        numbers = {"rise": max(changes[c] for c in rose), "usual": state.usual}
+        note = Note(kind="alert", clients=tuple(sorted(rose)), text=text, numbers=numbers)
+        return replace(new, review=(state.round, self.review_every), notes=(note,))
+
+    def _taken(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
+        """The state in which clients whose loss rose have the best model, if it is better; the groups of the others probe."""
+        leaves, tree, found = tried(state), state.tree, dict[Client, tuple[int, float]]()
+        for client, row in zip(replies.clients, replies.losses, strict=True):
+            losses = np.nan_to_num(row, nan=np.inf)
+            if client in state.rose and losses.min() < state.rose[client]:
+                found[client] = (leaves[int(losses.argmin())].node, float(losses.min()))
+        goes = {client: node for client, (node, _) in found.items()}
+        if len(tree.nodes) in goes.values():
+            tree = tree.plant()
+        before = {c: leaf.node for leaf in leaves for c in leaf.clients}
+        place = before | goes
+        moved = [replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves if leaf.node < len(tree.nodes)]
+        notes = tuple(_taken_note(state, c, before[c], *found[c]) for c in found)
+        new = replace(state, leaves=ordered(moved), tree=tree.place(goes), rose={}, notes=notes)
+        changed = [node for node, members in members_of(new).items() if members != members_of(state).get(node)]
+        watched = {**state.watched, **{node: Watch(due=self._turn(state.round)) for node in changed}}
+        doubted = {place[c] for c in state.rose if c in place and c not in goes}
+        idle = [node for node in doubted if watched[node].evidence is None and watched[node].gathered is None]
+        watched |= {node: Watch(due=state.round + 1) for node in idle}
+        measured = {client: loss for client, (_, loss) in found.items()}
+        return with_left(replace(new, watched=watched, losses={**state.losses, **measured}), state)
 
     def _ended(self, new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
         """End a round: after a change of the groups postpone the next review; if a review is due, make it next."""
@@ -488,20 +549,23 @@ class SplitHalf(Probing):
         wait = 2 * state.review[1] if heard and not changed else self.review_every
         again = {node: Watch(due=self._turn(state.round)) for node in changed}
         review = (state.round + wait, wait)
-        return replace(new, watched={**state.watched, **again}, review=review, notes=tuple(notes))
+        new = replace(new, watched={**state.watched, **again}, review=review, notes=tuple(notes))
+        return with_left(new, state) if self.alert else new
 
     def assignment(self, state: SplitHalfState) -> Assignment:
         return _cluster_tree.served(state)
 
     def admit(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
-        return _cluster_tree.admitted(state, clients)
+        return _cluster_tree.admitted(state, clients, state.merged.get(0, 0))
 
     def retire(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
         left, gone = _cluster_tree.retired(state, clients), set(clients)
         watched = {node: forget(watch, gone) for node, watch in left.watched.items()}
         examples = {client: n for client, n in left.examples.items() if client not in gone}
         losses = {client: loss for client, loss in left.losses.items() if client not in gone}
-        return replace(left, watched=watched, examples=examples, losses=losses, reviewing=left.reviewing and several(left))
+        rose = {client: loss for client, loss in left.rose.items() if client not in gone}
+        reviewing = left.reviewing and several(left)
+        return replace(left, watched=watched, examples=examples, losses=losses, rose=rose, reviewing=reviewing)
 
     def explain(self, state: SplitHalfState) -> tuple[Note, ...]:
         return state.notes
@@ -928,6 +992,51 @@ def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
     n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (one, other))
     model = (n * one.model + m * other.model) / (n + m)
     return replace(one, clients=tuple(sorted((*one.clients, *other.clients))), model=model)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Alerts: clients whose loss rose take another model.
+
+
+def tried(state: SplitHalfState) -> tuple[Leaf, ...]:
+    """Return the groups whose models a client tries if its loss rose: all, and a new one that begins with the first draw."""
+    new = () if state.first is None else (Leaf(node=len(state.tree.nodes), clients=(), model=state.first),)
+    return (*state.leaves, *new)
+
+
+def with_left(new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
+    """Keep the models of groups that all clients have left, of :data:`KEPT` at most, as groups without clients.
+
+    Newcomers who would join such a group join the group to which most of its clients went.
+
+    Args:
+        new: the state after clients moved or groups merged.
+        before: the state before.
+    """
+    place = {client: leaf.node for leaf in new.leaves for client in leaf.clients}
+    now, merged = set(place.values()), dict(new.merged)
+    emptied = [leaf for leaf in before.leaves if leaf.clients and leaf.node not in now]
+    for leaf in emptied:
+        ((into, _),) = Counter(place[client] for client in leaf.clients).most_common(1)
+        merged = {node: into if to == leaf.node else to for node, to in merged.items()} | {leaf.node: into}
+    left = (*(node for node in new.left if node not in now), *(leaf.node for leaf in emptied))
+    leaves = {leaf.node: leaf for leaf in new.leaves} | {leaf.node: replace(leaf, clients=()) for leaf in emptied}
+    gone = set(left[:-KEPT])
+    return replace(
+        new,
+        leaves=ordered(leaf for leaf in leaves.values() if leaf.node not in gone),
+        merged={node: to for node, to in merged.items() if node not in now},
+        left=left[-KEPT:],
+    )
+
+
+def _taken_note(state: SplitHalfState, client: Client, at: int, to: int, loss: float) -> Note:
+    """Describe the move of a client whose loss rose from node ``at`` to node ``to``, whose model has this ``loss``."""
+    met = "it undoes more than half of the rise"
+    criteria = (Criterion("loss with the other model", loss, "<", state.rose[client], met=met),)
+    new = ", which begins with the first draw" if to == len(state.tree.nodes) else ""
+    text = f"client {client}, whose loss rose, moves from node {at} to node {to}{new}: {tested(criteria)}"
+    return Note(kind="move", clients=(client,), text=text, criteria=criteria, numbers={"at": float(at), "node": float(to)})
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -54,7 +54,7 @@ class Conv:
         out: Output channels.
         kernel: Kernel size.
         padding: Zero padding at each side.
-        pool: Whether max-pooling by 2 follows.
+        pool: Whether pooling by 2 follows.
     """
 
     out: int
@@ -72,6 +72,7 @@ def convolutional(
     dropout: float = 0.0,
     norm: bool = False,
     average: bool = False,
+    pooling: Literal["max", "mean"] = "max",
 ) -> torch.nn.Module:
     """Make a network of convolutions with ReLU, then dense layers.
 
@@ -83,6 +84,7 @@ def convolutional(
         dropout: Probability of dropout before the last dense layer.
         norm: Whether BatchNorm follows each layer except the last.
         average: Whether the last feature map is averaged and not flattened.
+        pooling: What pooling takes of each 2 x 2 square, its maximum or its mean.
 
     Returns:
         A module with logits ``(b, classes)``.
@@ -98,9 +100,11 @@ def convolutional(
         layers[f"conv{i}"] = torch.nn.Conv2d(channels, conv.out, conv.kernel, padding=conv.padding)
         if norm:
             layers[f"norm{i}"] = torch.nn.BatchNorm2d(conv.out)
-        if conv.pool:  # before ReLU: the same result, and a quarter of the work for ReLU
+        if conv.pool and pooling == "max":  # before ReLU: the same result, and a quarter of the work for ReLU
             layers[f"pool{i}"] = torch.nn.MaxPool2d(2)
         layers[f"relu{i}"] = torch.nn.ReLU()
+        if conv.pool and pooling == "mean":
+            layers[f"pool{i}"] = torch.nn.AvgPool2d(2)
         channels, size = conv.out, [(s + 2 * conv.padding - conv.kernel + 1) // (2 if conv.pool else 1) for s in size]
     if min(size) < 1:
         raise UserError(f"images of {shape[1]} x {shape[2]} are too small for this net")
@@ -156,6 +160,7 @@ def next_word(shape: Shape, classes: int, embedding: int = 128, hidden: int = 25
 _MCMAHAN = [Conv(32, 5, 2, True), Conv(64, 5, 2, True)]
 _VALID = [Conv(32, 5, 0, True), Conv(64, 5, 0, True)]
 _NOTEBOOK = [Conv(6, 5, 0, True), Conv(16, 5, 0, True)]
+_LENET = [Conv(6, 5, 2, True), Conv(16, 5, 0, True)]
 _SMALL = [Conv(8, 5, 0, True), Conv(16, 5, 0, True)]
 _CIFAR = [Conv(32, 3, 1, False), Conv(64, 3, 1, True), Conv(128, 3, 1, True)]
 _CNN4 = [Conv(16, 3, 1, False), Conv(32, 3, 1, True), Conv(64, 3, 1, True), Conv(128, 3, 1, True)]
@@ -188,6 +193,8 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
         "flhc-cnn-valid": partial(convolutional, convs=_VALID, hidden=(512,)),
         # The ConvNet of CFL's published notebook: 18,506 with EMNIST's 62 classes.
         "cfl-convnet": partial(convolutional, convs=_NOTEBOOK),
+        # LeNet-5 (LeCun et al. 1998) with ReLU, as in FLUX's code: 61,706 on MNIST.
+        "lenet5": partial(convolutional, convs=_LENET, hidden=(120, 84), pooling="mean"),
         # CFL's "multi-layer CNN" for MNIST, whose sizes the paper does not give; ours: 29,066.
         "cfl-cnn": partial(convolutional, convs=_SMALL, hidden=(96,)),
         # CFL's "5-layer CNN" for CIFAR-10, sizes ours: 2,193,226.
