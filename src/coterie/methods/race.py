@@ -526,8 +526,8 @@ def _serves(host: Plan, guest: Plan) -> bool:
 
 def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
     """Return the replies of clients that trained one model as those to the plan of a guest, which needs their mean."""
-    if replies.updates is None and replies.chosen:
-        (row,) = replies.chosen[0]
+    if replies.updates is None:
+        row = replies.chosen[0][0] if replies.chosen else 0  # without an answer, all means are zeros
         means, heard = replies.mean_updates[row : row + 1], np.array([len(replies.clients)])
     else:
         plan = guest.plan(arm, Cohort(present=replies.clients, exchange=0, seed=0))
