@@ -240,14 +240,20 @@ def _status(name: str) -> int:
     return int(found[1]) * 1024
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--scale", choices=tuple(SIZES), default="full")
-    options.add_argument("--out", type=Path)
-    chosen = options.parse_args(argv)
+def options(argv: Sequence[str] | None, about: str | None, out: Path) -> argparse.Namespace:
+    """The scale and the file of results of a command: ``out``, if it names no other."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    parser.add_argument("--scale", choices=("full", "small"), default="full")
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args(argv)
     if chosen.scale == "small" and chosen.out is None:
-        options.error("--scale small needs --out: its results are not measurements, and must not replace them")
-    chosen.out = chosen.out or OUT
+        parser.error("--scale small needs --out: its results are not measurements, and must not replace them")
+    chosen.out = chosen.out or out
+    return chosen
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    chosen = options(argv, __doc__, OUT)
     about = {"scale": chosen.scale, "machine": machine.described("cpu"), "versions": machine.versions()}
     found = {**about, "measured": measure(chosen.scale)}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ import argparse
 import json
 import math
 import os
-import pickle
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +40,7 @@ from coterie.data.world import ClientData, Split, World, alike, whole
 from coterie.methods import METHODS
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
+from coterie.records.store import Checkpoints
 from coterie.report.summary import agreement
 from coterie.settings import build
 
@@ -297,20 +298,17 @@ def measured(cell: Cell, name: str, made: World, end: float = math.inf, pause: P
     Returns:
         The line of JSON; None if the run is not over.
     """
-    kept = None if pause is None else pause / f"{'-'.join(map(str, (*cell, name)))}.pickle"
-    start, total, seconds = None, 0, 0.0
-    if kept and kept.exists():
-        start, total, seconds = pickle.loads(kept.read_bytes())
+    kept = None if pause is None else Checkpoints(pause / "-".join(map(str, (*cell, name))))
+    _, (start, total, seconds) = (kept and kept.load()) or (0, (None, 0, 0.0))
     method: Method[Any] = build(METHODS[name], SETTINGS[name])
     began = time.monotonic()
     for done in coterie.run(method, made, rounds=ROUNDS, seed=cell[-1], workers=1, eval_every=ROUNDS, start=start):
         total += done.bytes_up + done.bytes_down
         if kept and done.number < ROUNDS and time.monotonic() > end:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_bytes(pickle.dumps((done.position, total, seconds + time.monotonic() - began)))
+            kept.save(done.number, (done.position, total, seconds + time.monotonic() - began))
             return None
     if kept:
-        kept.unlink(missing_ok=True)
+        shutil.rmtree(kept.folder, ignore_errors=True)
     return {**dict(zip(KEY, (*cell, name), strict=True)), **found(name, made, done, total, seconds + time.monotonic() - began)}
 
 

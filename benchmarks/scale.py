@@ -11,7 +11,6 @@ meanwhile.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from typing import Any
 
 from speed import machine
 
-from clustering import alone, peak, resident
+from clustering import alone, options, peak, resident
 from coterie.data.scenario import SCENARIOS
 from coterie.engines import rounds as inprocess
 from coterie.methods import Auto
@@ -71,13 +70,8 @@ def measure(scale: str, out: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--scale", choices=tuple(SIZES), default="full")
-    options.add_argument("--out", type=Path)
-    chosen = options.parse_args(argv)
-    if chosen.scale == "small" and chosen.out is None:
-        options.error("--scale small needs --out: its results are not measurements, and must not replace them")
-    measure(chosen.scale, chosen.out or OUT)
+    chosen = options(argv, __doc__, OUT)
+    measure(chosen.scale, chosen.out)
 
 
 if __name__ == "__main__":
