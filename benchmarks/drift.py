@@ -11,7 +11,7 @@ digits of ten clients, who keep their examples, and whose groups exchange two la
 - alarm: whether there was ever more than one group, on data that are still.
 
 Runs that ``results/drift.jsonl`` has are not repeated. ``--table`` only prints the means. To see how often there are false
-alarms: ``--schedules still --only "tuned alert" --seeds 20``.
+alarms: ``--schedules still --only "tuned alert" --first 20 --seeds 20``.
 """
 
 from __future__ import annotations
@@ -202,7 +202,8 @@ def table() -> str:
 def main() -> None:
     """Measure the missing cells, one seed after the other, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], help="methods")
     parser.add_argument("--schedules", nargs="*", default=list(SCHEDULES))
@@ -210,7 +211,8 @@ def main() -> None:
     asked = parser.parse_args()
     done = {(one["stream"], one["drift"], one["method"], one["seed"]) for one in known()}
     names = asked.only or [*ORACLES, *METHODS]
-    cells = [(s, d, m, seed) for seed in range(asked.seeds) for d in asked.schedules for s in STREAMS for m in names]
+    seeds = range(asked.first, asked.first + asked.seeds)
+    cells = [(s, d, m, seed) for seed in seeds for d in asked.schedules for s in STREAMS for m in names]
     with ProcessPoolExecutor(asked.jobs) as pool:
         for found in pool.map(run, [] if asked.table else [cell for cell in cells if cell not in done]):
             with RESULTS.open("a") as file:

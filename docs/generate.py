@@ -31,6 +31,7 @@ import published_tables
 import ray_table
 import regret_tables
 import scale_table
+import standing_tables
 import study_tables
 import suggest_table
 from measured import (
@@ -200,6 +201,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     **example_source.PARTS,
     **published_tables.PARTS,
     **flux_tables.PARTS,
+    **standing_tables.PARTS,
     **choosing_tables.PARTS,
     "demo": demo,
 }

@@ -1,0 +1,178 @@
+"""Tables that put the default method beside published numbers, of what was measured; :mod:`generate` puts them in."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from measured import RESULTS, table
+
+from coterie.report.terminal import plus_minus
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import drift
+import flux
+
+NOTHING = "–"
+DEFAULT = "auto"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A published column of accuracies, and the experiment that repeats it in a smaller size.
+
+    Attributes:
+        source: Where it is published.
+        what: Its data and partition.
+        methods: Method of Coterie -> printed accuracy.
+        others: Methods that Coterie does not have, with theirs.
+        differs: In which way the repetition differs.
+    """
+
+    source: str
+    what: str
+    methods: Mapping[str, float]
+    others: Mapping[str, float]
+    differs: str
+
+
+PERSONAL: Mapping[str, Printed] = {
+    "personal-cifar10": Printed(
+        "[kNN-Per](https://github.com/omarfoq/knn-per)",
+        "CIFAR-10, Dirichlet(0.3)",
+        {
+            "knn-per": 0.830,
+            "ditto": 0.800,
+            "apfl": 0.789,
+            "fedrep": 0.777,
+            "tuned": 0.752,
+            "cfl": 0.733,
+            "fedavg": 0.728,
+            "independent": 0.576,
+        },
+        {},
+        "a fifth of the clients, a small net that is not pre-trained",
+    ),
+    "personal-cifar100": Printed(
+        "[PFLlib](https://www.pfllib.com/benchmark.html)",
+        "CIFAR-100, Dirichlet(0.1)",
+        {"fedbabu": 0.550, "ditto": 0.529, "fedrep": 0.524, "fedper": 0.496, "apfl": 0.467, "fedavg": 0.319},
+        {"FedDBE": 0.644, "GPFL": 0.619, "FedCP": 0.596, "FedALA": 0.559},
+        "an eighth of the images, a small net, 100 rounds in place of 2,000, the last round",
+    ),
+}
+"""Name of an experiment, which is also that of its file in docs/results -> the published column."""
+
+
+def _found(name: str) -> dict[str, Row]:
+    """Method -> what all seeds came to, of docs/results/NAME.json, which ``coterie compare --json`` has written."""
+    path = RESULTS / f"{name}.json"
+    return {one["method"]: one for one in json.loads(path.read_text())} if path.is_file() else {}
+
+
+def personal(name: str) -> str:
+    """A published column beside what was measured: best first."""
+    found, printed = _found(name), PERSONAL[name]
+    if not found:
+        return f"Not measured yet: `coterie run experiments/{name}.toml --data DIR` does it.\n"
+    best = max(one["accuracy"]["mean"] for one in found.values())
+    lines = [
+        (
+            f"`{method}`",
+            _accuracy(printed.methods.get(method)),
+            plus_minus(one["accuracy"]),
+            f"{100 * (best - one['accuracy']['mean']):.1f}",
+            f"{one['worst']['mean']:.3f}",
+        )
+        for method, one in sorted(found.items(), key=lambda pair: -pair[1]["accuracy"]["mean"])
+    ]
+    lines += [(other, _accuracy(value), NOTHING, NOTHING, NOTHING) for other, value in printed.others.items()]
+    head = ("method", "printed", "here", "points behind the best here", "worst client")
+    return table(head, lines, "lrrrr")
+
+
+def _accuracy(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+Line = tuple[str, str, str, str, str, str, str]
+"""Source; data; best printed; that method here; best of the others here; the default here; what differs."""
+
+
+def _personal_lines() -> Iterator[Line]:
+    for name, printed in PERSONAL.items():
+        found = {method: one["accuracy"]["mean"] for method, one in _found(name).items()}
+        if DEFAULT in found:
+            yield _line(printed.source, printed.what, {**printed.methods, **printed.others}, found, printed.differs)
+
+
+def _flux_lines() -> Iterator[Line]:
+    for dataset in flux.DATASETS:
+        rows = [row for row in flux.known() if (row["dataset"], row["scale"]) == (dataset, "paper")]
+        found = flux.means(rows)
+        for level in flux.LEVELS:
+            own = {method: value for (method, at), value in found.items() if at == level}
+            if DEFAULT in own:
+                printed = {name: values[level - 1] for name, values in flux.PRINTED[dataset].items()}
+                what = f"{dataset.replace('_', '-').upper()}, level {level}, four shifts"
+                yield _line("[FLUX](studies/flux.md)", what, printed, own, "one fold, the last round")
+
+
+def _line(source: str, what: str, printed: Mapping[str, float], found: Mapping[str, float], differs: str) -> Line:
+    """Compare accuracies: what is printed, and what was measured here."""
+    first = max(printed, key=lambda method: printed[method])
+    others = {method: value for method, value in found.items() if method != DEFAULT}
+    best = max(others, key=lambda method: others[method]) if others else None
+    return (
+        source,
+        what,
+        f"{_named(first)} {printed[first]:.3f}",
+        _accuracy(found.get(first)),
+        f"{_named(best)} {others[best]:.3f}" if best else NOTHING,
+        f"{found[DEFAULT]:.3f}",
+        differs,
+    )
+
+
+def _named(method: str) -> str:
+    return f"`{method}`" if method in flux.METHODS else method
+
+
+def accuracies() -> str:
+    """The default beside each column of published accuracies that was repeated."""
+    head = ("published by", "on", "best printed", "that method here", "best other here", "`auto` here", "what differs here")
+    lines = [*_flux_lines(), *_personal_lines()]
+    return table(head, lines, "llllll")
+
+
+def streams() -> str:
+    """Accuracy on FedDrift's streams behind an oracle: FedDrift with its best threshold for each stream, and ours."""
+    rows, lines = drift.measured(), []
+    for schedule in ("sudden", "recurring"):
+        for stream in ("sine", "circle", "sea"):
+            own = [row for row in rows if (row["drift"], row["stream"]) == (schedule, stream)]
+            by = {name: [row["behind"] for row in own if row["method"] == name] for name in {row["method"] for row in own}}
+            theirs = min((mean(values) for name, values in by.items() if name.startswith("feddrift")), default=None)
+            cells = [theirs, *(mean(by[name]) if by.get(name) else None for name in ("tuned alert", DEFAULT))]
+            lines.append((f"{stream.upper()}, {schedule}", *map(_points, cells)))
+    head = ("stream", "FedDrift, its best δ", "split-half with `alert`, and personal models", "`auto`")
+    return table(head, lines, "lrrr")
+
+
+def _points(value: float | None) -> str:
+    return NOTHING if value is None else f"{round(value, 1) + 0:.1f}"  # no -0.0
+
+
+PARTS: Mapping[str, Callable[..., str]] = {
+    "personal": personal,
+    "standing-accuracies": accuracies,
+    "standing-drift": streams,
+}
