@@ -20,6 +20,7 @@ from coterie.methods import (
     IFCA,
     MAXFL,
     Auto,
+    CLoVE,
     Ditto,
     FedAvg,
     FedBABU,
@@ -87,6 +88,9 @@ EXAMPLES: dict[str, Any] = {
     "fedfa-half": FedFA(fraction=0.5),
     "cfl-gp": CFLGP(models=3, period=1),
     "cfl-gp-half": CFLGP(models=3, layer="last", sketch=4, fraction=0.5, weighting="data"),
+    "clove": CLoVE(models=3, first="losses"),
+    "clove-random": CLoVE(models=3, patience=1, weighting="uniform"),
+    "clove-estimated": CLoVE(models=4, estimate=True, patience=None, fraction=0.5),
     "feddrift": FedDrift(period=2),
     "feddrift-half": FedDrift(period=3, delta=0.5, measure="accuracy", models=4, fraction=0.5),
     "feddrift-few": FedDrift(period=1, delta=1e-6, models=3, weighting="uniform"),
@@ -115,7 +119,7 @@ EXAMPLES: dict[str, Any] = {
     "split-half-private-one": SplitHalfPrivate(first_probe=1, levels=2, steps=3),
 }
 
-OF_GIVEN_NUMBER = ["cfl-scheduled", "cfl-gp", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc"]
+OF_GIVEN_NUMBER = ["cfl-scheduled", "cfl-gp", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc", "clove"]
 FINDS_GROUPS = [
     "hcct", "hcct-signals", *OF_GIVEN_NUMBER[4:],
     *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl", "split-half"))

@@ -122,7 +122,7 @@ def test_topics_are_learnt_from_bags(data_folder: Path) -> None:
 def test_settings_are_those_of_methods() -> None:
     for method in regret.known(list(regret.SETTINGS["frozen"])):
         build(METHODS[method], frozen(regret.SETTINGS, "iid", method))
-    elsewhere = {"hcct-e", "flsc", "race", "split-half-sums", "split-half-private", "feddrift", "cfl-gp"}
+    elsewhere = {"hcct-e", "flsc", "race", "split-half-sums", "split-half-private", "feddrift", "cfl-gp", "clove"}
     assert set(METHODS) - elsewhere <= set(regret.SETTINGS["frozen"])
 
 

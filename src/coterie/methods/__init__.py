@@ -12,6 +12,7 @@ from coterie.methods.apfl import APFL as APFL
 from coterie.methods.auto import Auto as Auto
 from coterie.methods.cfl import CFL as CFL
 from coterie.methods.cflgp import CFLGP as CFLGP
+from coterie.methods.clove import CLoVE as CLoVE
 from coterie.methods.ditto import Ditto as Ditto
 from coterie.methods.fedavg import FedAvg as FedAvg
 from coterie.methods.fedbabu import FedBABU as FedBABU
@@ -41,6 +42,6 @@ METHODS.update(
     (method.name, method)
     for method in (
         *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU, KNNPer),
-        *(ACFL, MAXFL, FedFA, IFCA, FLSC, CFLGP, FedDrift, SplitHalf, SplitHalfSums, SplitHalfPrivate, Tuned, Race),
+        *(ACFL, MAXFL, FedFA, IFCA, FLSC, CFLGP, CLoVE, FedDrift, SplitHalf, SplitHalfSums, SplitHalfPrivate, Tuned, Race),
     )
 )
