@@ -49,8 +49,10 @@ from coterie.methods import HCCT, IFCA, Auto, FedAvg, FedDrift, SplitHalf, Tuned
 
 RESULTS = Path(__file__).resolve().parent / "results" / "drift.jsonl"
 CLIENTS, PERIOD, SAMPLES = 10, 20, 200
-STREAMS = {"sine": 2, "circle": 2, "sea": 4, "digits": 4}
+STREAMS = {"sine": 2, "circle": 2, "sea": 4, "digits": 4, "mnist": 4}
 """World -> its concepts."""
+FILES = ("mnist",)
+"""Worlds that need files (COTERIE_DATA)."""
 SCHEDULES = {"sudden": 4, "recurring": 5, "still": 4}
 """Schedule -> its time steps; the last row is repeated."""
 
@@ -207,12 +209,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], help="methods")
     parser.add_argument("--schedules", nargs="*", default=list(SCHEDULES))
+    parser.add_argument("--streams", nargs="*", default=[stream for stream in STREAMS if stream not in FILES])
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     done = {(one["stream"], one["drift"], one["method"], one["seed"]) for one in known()}
     names = asked.only or [*ORACLES, *METHODS]
     seeds = range(asked.first, asked.first + asked.seeds)
-    cells = [(s, d, m, seed) for seed in seeds for d in asked.schedules for s in STREAMS for m in names]
+    cells = [(s, d, m, seed) for seed in seeds for d in asked.schedules for s in asked.streams for m in names]
     with ProcessPoolExecutor(asked.jobs) as pool:
         for found in pool.map(run, [] if asked.table else [cell for cell in cells if cell not in done]):
             with RESULTS.open("a") as file:

@@ -93,6 +93,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "hcct": {},
     "acfl": {},
     "cfl-gp": {},
+    "clove": {"models": 3},
     "flhc": {"warmup": 3, "fraction": 1.0},  # of ten rounds; the default asks a fifth of the clients, two of ten
     "feddrift": {"period": 2},  # ten rounds have to have time steps; the data do not change between them
 }
