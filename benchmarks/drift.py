@@ -1,7 +1,8 @@
 """Methods on data that drift, beside an oracle that knows the concepts: ``python benchmarks/drift.py [--seeds N] [--jobs N]``.
 
 Each world is a stream (SINE, CIRCLE, SEA) of ten clients, with 100 new examples per client in each time step of 20 rounds; or
-digits of ten clients, who keep their examples, and whose groups exchange two labels each. The schedules are FedCCFA's
+digits of ten clients, who keep their examples, and whose groups exchange two labels each; or MNIST (``--streams mnist``), of
+which ten clients have 100 new images in each time step, and whose groups exchange labels. The schedules are FedCCFA's
 ``sudden`` and ``recurring``, and ``still``, in which nothing changes. Each run has these measures:
 
 - accuracy: the mean over clients and rounds, from the second time step on, and ``behind``: that of the better oracle

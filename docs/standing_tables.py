@@ -157,7 +157,7 @@ def streams() -> str:
     """Accuracy on FedDrift's streams behind an oracle: FedDrift with its best threshold for each stream, and ours."""
     rows, lines = drift.measured(), []
     for schedule in ("sudden", "recurring"):
-        for stream in ("sine", "circle", "sea"):
+        for stream in ("sine", "circle", "sea", "digits"):
             own = [row for row in rows if (row["drift"], row["stream"]) == (schedule, stream)]
             by = {name: [row["behind"] for row in own if row["method"] == name] for name in {row["method"] for row in own}}
             theirs = min((mean(values) for name, values in by.items() if name.startswith("feddrift")), default=None)
