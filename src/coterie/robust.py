@@ -5,9 +5,10 @@ Both engines apply them before anything is averaged or compared. docs/adversarie
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -195,17 +196,19 @@ class Length:
 
 
 class Usual:
-    """The usual lengths of updates in an exchange: medians over clients that did the same task."""
+    """The usual lengths of updates in an exchange: medians over clients that did the same task.
+
+    The lengths are kept in order as they arrive, because the medians are asked for after every wave of clients.
+    """
 
     def __init__(self) -> None:
-        self.members: dict[Hashable, dict[int, Length]] = {}
+        self.groups: dict[Hashable, dict[frozenset[int], _Norms]] = {}
         self.found: dict[Hashable, tuple[float, float] | None] = {}
 
     def add(self, known: Iterable[Length]) -> None:
         """Add the lengths of further clients."""
         for one in known:
-            for row in (None, *one.start):
-                self.members.setdefault((one.task, row), {})[id(one)] = one
+            self.groups.setdefault(one.task, {}).setdefault(one.start, _Norms()).add(one)
         self.found = {}
 
     def near(self, own: Length) -> tuple[float, float] | None:
@@ -217,7 +220,10 @@ class Usual:
         Returns:
             The medians of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
         """
-        return self._of(own.task, own.start)
+        key = own.task, own.start
+        if key not in self.found:
+            self.found[key] = _medians([norms for start, norms in self.groups[own.task].items() if start & own.start])
+        return self.found[key]
 
     def same_task(self, own: Length) -> tuple[float, float] | None:
         """The median lengths of clients that did the same task.
@@ -228,24 +234,39 @@ class Usual:
         Returns:
             The medians of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
         """
-        return self._of(own.task, frozenset({None}))
-
-    def _of(self, task: Hashable, rows: frozenset[int | None]) -> tuple[float, float] | None:
-        key = task, rows
+        key = own.task, None
         if key not in self.found:
-            members: dict[int, Length] = {}
-            for row in rows:
-                members |= self.members[task, row]
-            enough = len(members) >= PEERS
-            both = zip(*((one.update, one.buffers) for one in members.values()), strict=True)
-            self.found[key] = tuple(_median(norms) for norms in both) if enough else None  # type: ignore[assignment]
+            self.found[key] = _medians(list(self.groups[own.task].values()))
         return self.found[key]
 
 
-def _median(norms: Sequence[float]) -> float:
-    """The median of the norms above zero; 0 if there are fewer of them than :data:`~coterie.robust.PEERS`."""
-    moved = [norm for norm in norms if norm > 0]
-    return float(np.median(moved)) if len(moved) >= PEERS else 0.0
+class _Norms:
+    """The norms of clients that started from the same models: their number, and the norms above zero in order."""
+
+    def __init__(self) -> None:
+        self.clients = 0
+        self.update: list[float] = []
+        self.buffers: list[float] = []
+
+    def add(self, one: Length) -> None:
+        self.clients += 1
+        for norms, norm in ((self.update, one.update), (self.buffers, one.buffers)):
+            if norm > 0:
+                insort(norms, norm)
+
+
+def _medians(groups: Sequence[_Norms]) -> tuple[float, float] | None:
+    """The medians of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`."""
+    if sum(norms.clients for norms in groups) < PEERS:
+        return None
+    return _median([norms.update for norms in groups]), _median([norms.buffers for norms in groups])
+
+
+def _median(groups: Sequence[list[float]]) -> float:
+    """The median of all norms, each group in order; 0 if there are fewer of them than :data:`~coterie.robust.PEERS`."""
+    norms = groups[0] if len(groups) == 1 else sorted(chain.from_iterable(groups))
+    half = len(norms) // 2
+    return (norms[half] + norms[~half]) / 2 if len(norms) >= PEERS else 0.0
 
 
 class Extent(NamedTuple):
@@ -277,7 +298,7 @@ def extent(row: torch.Tensor, start: torch.Tensor, wire: Wire, keep: torch.Tenso
     row, stop = row if keep is None else row.masked_fill(keep, 0.0), wire.layout.trainable
     variances = wire.layout.variances if wire.boundary.rotation == "none" else ()
     negative = any(float((start[part] + row[part]).min()) < -ROUNDING for part in variances)
-    return Extent(float(row[:stop].norm()), float(row[stop:].norm()), negative)
+    return Extent(float(row[:stop].norm()), float(row[stop:].norm()) if stop < len(row) else 0.0, negative)
 
 
 def lengths(
