@@ -18,8 +18,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from coterie.boundary import Boundary
 from coterie.clustering import cut, groups_of, layer_similarities
+from coterie.engines import rounds as inprocess
 from coterie.methods import ACFL
 from papers import acfl_claims as claims
 from papers import acfl_figures as figures
@@ -46,15 +49,19 @@ def by_epochs(
     """The cosines of clients' weights after each of these numbers of epochs alone: layer -> epochs -> ``(n, n)``.
 
     ``clients``: whose they are, in order, which is by true groups; ``truth``: these groups. ``groups``: epochs -> those that
-    ACFL makes of the dense layers at this threshold. One training with checkpoints, as in the paper: after one epoch it has
-    the very weights of ACFL's own exchange.
+    ACFL makes of the dense layers at this threshold. ``added``, ``far`` and ``right``: see :func:`moved`; ``greatest``: the
+    share of each client's most frequent class, which it has right by saying nothing else. One training with checkpoints, as in
+    the paper: after one epoch it has the very weights of ACFL's own exchange.
     """
     world = world_of(on, scenario, training, seed)
     assert world.truth is not None
     order = [client for group in world.truth for client in group]
-    layout = Served(world, seed).layout
+    served, start = Served(world, seed), inprocess.setup(ACFL(), world, seed, Boundary())[1].draw(0)
+    layout = served.layout
+    last = slice(*layout.columns[layout.dense[-1]])
     found: dict[str, dict[str, Any]] = {layer: {} for layer in layout.columns}
     groups: dict[str, Any] = {}
+    more: dict[str, dict[str, Any]] = {"added": {}, "far": {}, "right": {}}
     for done in rounds_of(ACFL(cluster=False, mixing=1.0), world, on, max(epochs), seed):  # λ = 1: everybody alone
         if done.number not in epochs:
             continue
@@ -65,8 +72,31 @@ def by_epochs(
         dense = layer_similarities(weights, {name: layout.columns[name] for name in layout.dense})["all"]
         labels = cut(1 - dense, linkage="average", threshold=1 - threshold)
         groups[str(done.number)] = [[order[i] for i in group] for group in groups_of(labels)]
+        for name, value in moved(weights[:, last], start.flatten()[last]).items():
+            more[name][str(done.number)] = value
+        more["right"][str(done.number)] = [short(served.right(done.assignment, client)) for client in order]
+    shares = [world.clients[client].train.targets.bincount() / len(world.clients[client].train) for client in order]
     truth = [list(group) for group in world.truth]
-    return {"layers": found, "dense": list(layout.dense), "clients": order, "truth": truth, "groups": groups}
+    known = {"layers": found, "dense": list(layout.dense), "clients": order, "truth": truth, "groups": groups}
+    return {**known, **more, "greatest": [short(float(share.max())) for share in shares]}
+
+
+def moved(weights: Tensor, start: Tensor) -> dict[str, Any]:
+    """What training added to clients' weights ``(n, d)`` of a layer, which began as ``start`` ``(d,)``.
+
+    ``added``: ``(n, n)`` cosines of it, for weights are alike by their common start alone; ``far``: its norm over that of the
+    start, the mean over clients.
+
+    >>> import torch
+    >>> moved(torch.tensor([[3.0, 4.0], [4.0, 4.0]]), torch.tensor([3.0, 4.0]) - torch.tensor([0.0, 0.5]))
+    {'added': [[1.0, 0.4472], [0.4472, 1.0]], 'far': 0.1755}
+    """
+    added = weights - start
+    cosines = layer_similarities(added, {"last": (0, added.shape[1])})["last"]
+    return {
+        "added": [[short(value) for value in line] for line in cosines.tolist()],
+        "far": short(float(added.norm(dim=1).mean() / start.norm())),
+    }
 
 
 # -- figures 5 to 7 --------------------------------------------------------------------------------------------------------
@@ -119,6 +149,7 @@ STUDIES = (
         measure=by_epochs,
         claims=claims.of_pairs,
         figure=figures.pairs,
+        table=claims.table_of_pairs,
         rows_of="acfl/fig3",
     ),
     Study(

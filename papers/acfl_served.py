@@ -39,6 +39,12 @@ class Served:
             for client, row in sorted(assignment.row.items())
         }
 
+    def right(self, assignment: Assignment, client: Client) -> float:
+        """The accuracy of a client's model on its training data."""
+        data = self.world.clients[client].train
+        called = self.outputs(assignment.models[assignment.row[client]], data).argmax(-1)
+        return float((called == data.targets).float().mean())
+
     def losses(self, assignment: Assignment) -> dict[Client, float]:
         """Of each client's model on its validation data, of which it must have some."""
         found = {}

@@ -83,7 +83,15 @@ class Pattern:
 
 
 def three_clients(
-    on: Resources, dataset: str, shares: Sequence[float], examples: int, tests: int, model: str, training: Training, seed: int
+    on: Resources,
+    dataset: str,
+    shares: Sequence[float],
+    examples: int,
+    tests: int,
+    model: str,
+    training: Training,
+    seed: int,
+    standardize: str = "none",
 ) -> World:
     """Clients 0 and 1 with their ``shares`` of the training ``examples`` of five classes, client 2 with those of the others.
 
@@ -112,7 +120,13 @@ def three_clients(
         }
         for rows, test in zip(mine, (first, first, second), strict=True)
     ]
-    shape: dict[str, Any] = {"model": model, "classes": data.classes, "train": 0.8, "validation": 0.0}
+    shape: dict[str, Any] = {
+        "model": model,
+        "classes": data.classes,
+        "train": 0.8,
+        "validation": 0.0,
+        "standardize": standardize,
+    }
     return from_lists(clients, **shape, seed=seed, training=training, truth=((0, 1), (2,)))
 
 
@@ -130,9 +144,10 @@ def by_pattern(
     rounds: int,
     every: int,
     seed: int,
+    standardize: str = "none",
 ) -> dict[str, Any]:
     """One pattern, or a method that finds one: what is found, and ``each`` client's accuracy."""
-    world = three_clients(on, dataset, shares, examples, tests, model, build(Training, training), seed)
+    world = three_clients(on, dataset, shares, examples, tests, model, build(Training, training), seed, standardize)
     known = method["name"] == Pattern.name
     made: Method[Any] = Pattern(groups=as_groups(method["groups"])) if known else method_of(method)
     tally = Tally(world).of(rounds_of(made, world, on, rounds, seed, every=every))

@@ -11,6 +11,8 @@ import torch
 from sklearn.metrics import precision_score
 from studied import ALONE, holds
 
+from coterie.boundary import Boundary
+from coterie.engines.rounds import setup
 from coterie.methods import ACFL
 from papers import STUDIES
 from papers.acfl import by_epochs
@@ -52,6 +54,30 @@ def test_after_one_epoch_weights_are_those_of_acfls_own_exchange() -> None:
     assert np.array(found["layers"]["fc2"]["3"]).min() < np.array(found["layers"]["fc2"]["1"]).min()
 
 
+def test_added_is_without_the_common_start_and_right_counts_training_data() -> None:
+    found = by_epochs(ALONE, problem="", scenario=SCENARIO, training=TRAINING, epochs=[1], threshold=0.9, seed=3)
+    alone = next(rounds_of(ACFL(cluster=False, mixing=1.0), world_of(ALONE, SCENARIO, TRAINING, 3), ALONE, 1, 3)).assignment
+    world = world_of(ALONE, SCENARIO, TRAINING, 3)
+    served = Served(world, 3)
+    start = setup(ACFL(), world, 3, Boundary())[1].draw(0).flatten()[slice(*served.layout.columns["fc2"])]
+    first, second = (
+        alone.models[alone.row[client]][slice(*served.layout.columns["fc2"])] - start for client in found["clients"][:2]
+    )
+    assert found["added"]["1"][0][1] == pytest.approx(float(torch.cosine_similarity(first, second, dim=0)), abs=1e-3)
+    data = world.clients[found["clients"][0]].train
+    called = served.outputs(alone.models[alone.row[found["clients"][0]]], data).argmax(-1)
+    assert found["right"]["1"][0] == pytest.approx(float((called == data.targets).float().mean()), abs=1e-3)
+    assert found["greatest"][0] == pytest.approx(float(data.targets.bincount().max()) / len(data), abs=1e-3)
+
+
+def test_inputs_of_any_images_may_be_standardized_for_a_study() -> None:
+    plain, scaled = (world_of(ALONE, {**SCENARIO, **more}, TRAINING, 3) for more in ({}, {"standardize": "pooled"}))
+    inputs = torch.cat([data.train.inputs[data.train.index] for data in scaled.clients.values()])
+    assert float(inputs.mean()) == pytest.approx(0, abs=1e-4)
+    assert float(inputs.std()) == pytest.approx(1, abs=1e-2)
+    assert torch.equal(plain.clients[0].train.targets, scaled.clients[0].train.targets)
+
+
 def test_precision_agrees_with_scikit_learn() -> None:
     gen = torch.Generator().manual_seed(1)
     for _ in range(20):
@@ -88,6 +114,10 @@ def weights(problem: str, conv: float, dense: Sequence[float], groups: Sequence[
         "clients": [0, 1, 2, 3],
         "truth": PAIRS,
         "groups": {"2": groups[0], "10": groups[1]},
+        "added": {"2": square(0.99, dense[0]), "10": square(0.99, dense[1])},
+        "far": {"2": 0.5, "10": 1.0},
+        "right": {"2": [0.7] * 4, "10": [0.9] * 4},
+        "greatest": [0.6] * 4,
     }
     cell = {"seed": 0, "problem": problem, "epochs": [2, 10], "threshold": 0.9, "scenario": {"name": f"{data}/class-groups"}}
     return {"cell": cell, "found": found, "seconds": 0.0}
@@ -129,10 +159,14 @@ def test_clusters_on_digits_do_not_count() -> None:
 
 def test_pairs_hold_where_all_rise_in_one_order() -> None:
     rising = weights("two alike", 0.9, (0.5, 0.6), (PAIRS, PAIRS))
-    assert holds("acfl/fig4", [rising]) == [True, True]
+    assert holds("acfl/fig4", [rising]) == [True] * 4
+    assert [bool(claim.aside) for claim in STUDIES["acfl/fig4"].claims([rising])] == [False, False, True, True]
     falling = weights("two alike", 0.9, (0.5, 0.999), (PAIRS, PAIRS))
     falling["found"]["layers"]["fc"]["2"] = square(0.9999, 0.9995)  # others become the more alike
-    assert holds("acfl/fig4", [falling]) == [False, False]
+    assert holds("acfl/fig4", [falling]) == [False, False, True, False]  # what was added rises, in another order
+    table = STUDIES["acfl/fig4"].table
+    assert table
+    assert table([rising]).rows[-1] == ("two alike", "10", "0.990", "0.600", "0.990", "0.600", "1.00", "0.900 (0.600)")
 
 
 def mixed(accuracy: float, curve: Sequence[float], precise: float, seed: int = 0, **how: Any) -> Row:
