@@ -26,6 +26,8 @@ LITTLE = 0.2
 SOME = 0.5
 """An adjusted Rand index from which clusters have the structure of the true groups."""
 
+CHANGED = "scale of inputs, and batch or rounds, were changed after a look"
+
 SECOND_READING = "a second reading of the same words"
 
 SHARED = "three chained"
@@ -75,7 +77,7 @@ def of_layers(rows: Sequence[Row]) -> tuple[Claim, ...]:
     general = [(p, layer) for p in problems for layer in layers if layer not in dense]
     most = max(general, key=lambda place: gaps[place] - LITTLE * apart[place[0]])
     tried = rows[0]["cell"]["scenario"]["name"].startswith("digits/")
-    changed = "batch and scale of inputs were changed after a look" if "standardize" in rows[0]["cell"]["scenario"] else ""
+    changed = CHANGED if "standardize" in rows[0]["cell"]["scenario"] else ""
     after = [e for e in rows[0]["cell"]["epochs"] if e >= ENOUGH]
     clear = [p for p in problems if p != SHARED]
     index = {p: [right(picked(rows, problem=p), e) for e in after] for p in problems}
@@ -251,8 +253,10 @@ def of_mixing(rows: Sequence[Row], gain: float, fedavg_precise: bool) -> tuple[C
         np.mean([oscillation(row) for share in lambdas for row in known[kind, share]]) for kind in (CLUSTERS, NONE)
     )
     worst = min(known, key=lambda place: mean(known[place], "accuracy"))
+    changed = CHANGED if "standardize" in rows[0]["cell"].get("scenario", {}) else ""
+    first = "test accuracy with clustering, beside one model with the same pre-training"
     out = [
-        _gains(rows, PRETRAINED, "test accuracy with clustering, beside one model with the same pre-training", gain),
+        _gains(rows, PRETRAINED, first, gain, changed),
         _gains(rows, NONE, "the same, beside one model without pre-training", gain, aside="unequal pre-training"),
         Claim(
             what="the least accurate of all",
