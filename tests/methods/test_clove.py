@@ -202,3 +202,13 @@ def test_a_newcomer_after_the_last_grouping_gets_the_model_of_its_least_loss() -
     assert plan.ends_round
     group = next(group for group in THREE if away in group)
     assert {after.row[c] for c in group} == {after.row[away]}
+
+
+def test_a_client_that_leaves_between_measuring_and_training_is_not_asked() -> None:
+    world, method = grouped(THREE), CLoVE(models=3, first="losses")
+    (_, state), *_ = steps(method, world, 1)
+    away, other = world.clients[:2]
+    after = method.retire(state, (away,))
+    present = tuple(client for client in world.clients if client not in (away, other))
+    plan = method.plan(after, Cohort(present=present, exchange=1, seed=0))
+    assert set(plan.tasks) == set(present)

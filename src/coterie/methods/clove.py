@@ -99,7 +99,10 @@ class CLoVE:
         return CLoVEState(clients=federation.clients, models=models)
 
     def plan(self, state: CLoVEState, cohort: Cohort) -> Plan:
-        asked = cohort.sample(state.clients, self.fraction) if state.measured is None else state.measured
+        if state.measured is None:
+            asked = cohort.sample(state.clients, self.fraction)
+        else:
+            asked = tuple(client for client in state.measured if client in cohort.present)
         random = state.round == 0 and self.first == "random"
         if state.measured is None and not (random or state.stable or self.models == 1):
             task = Task(offered=tuple(range(self.models)), epochs=0, measure="train")
@@ -167,7 +170,9 @@ class CLoVE:
         """Forget the clients; what the models learned from them stays."""
         gone = set(clients)
         row, steady = ({c: at for c, at in of.items() if c not in gone} for of in (state.row, state.steady))
-        return replace(state, clients=without(state.clients, clients), row=row, steady=steady, notes=())
+        measured = None if state.measured is None else tuple(c for c in state.measured if c not in gone)
+        left = without(state.clients, clients)
+        return replace(state, clients=left, measured=measured, row=row, steady=steady, notes=())
 
 
 def grouped(losses: np.ndarray, estimate: bool = False) -> list[int]:
