@@ -8,12 +8,11 @@ from statistics import mean
 from typing import Any
 
 import study_tables
-from measured import BOUNDARY, RESULTS, table
+from measured import BOUNDARY, recorded, table
 from published_tables import by_label, error, over, rows
 
 from coterie.clustering import same_partition
 from coterie.core import as_groups, row_of
-from coterie.report.terminal import numbered
 
 NOTHING = "–"
 
@@ -127,9 +126,7 @@ COMPARED = {"digits": "digits, label permutations", "mnist": "MNIST, label swaps
 
 def compared(name: str) -> dict[str, Row]:
     """label -> what all seeds of a method came to, of docs/results/all-methods-NAME.json."""
-    path = RESULTS / f"all-methods-{name}.json"
-    found = json.loads(path.read_text()) if path.is_file() else []
-    return dict(zip(numbered([one["method"] for one in found]), found, strict=True))
+    return recorded(f"all-methods-{name}")
 
 
 def costs() -> str:

@@ -34,7 +34,7 @@ MOVES = ("sudden", "recurring")
 Rows = list[dict[str, Any]]
 
 
-def _by_world(rows: Rows) -> dict[tuple[str, str], Rows]:
+def by_world(rows: Rows) -> dict[tuple[str, str], Rows]:
     """(schedule, stream) -> its rows, in the order of the columns."""
     worlds = [(schedule, stream) for schedule in MOVES for stream in drift.STREAMS]
     found = {world: [one for one in rows if (one["drift"], one["stream"]) == world] for world in worlds}
@@ -43,16 +43,16 @@ def _by_world(rows: Rows) -> dict[tuple[str, str], Rows]:
 
 def _means(key: str, rows: Rows) -> str:
     """A row per method and a column per world: the mean over seeds. The last row is the best of FedDrift in each column."""
-    worlds = _by_world(rows)
+    worlds = by_world(rows)
     means = {
         name: [drift.mean([one for one in found if one["method"] == name], key) for found in worlds.values()] for name in CALLED
     }
     told = {name: means[name] for name in CALLED if any(value is not None for value in means[name])}
     swept = [values for name, values in told.items() if name.startswith("feddrift")]
-    cells = [(CALLED[name], *map(_number, values), _seeds(worlds, name)) for name, values in told.items()]
+    cells = [(CALLED[name], *map(number, values), _seeds(worlds, name)) for name, values in told.items()]
     best = [min((value for value in column if value is not None), default=None) for column in zip(*swept, strict=True)]
-    cells.append((BEST, *map(_number, best), ""))
-    head = ("", *(f"{_called(stream)}, {schedule}" for schedule, stream in worlds), "seeds")
+    cells.append((BEST, *map(number, best), ""))
+    head = ("", *(f"{called(stream)}, {schedule}" for schedule, stream in worlds), "seeds")
     return table(head, cells, "l" + "r" * (len(head) - 1))
 
 
@@ -61,11 +61,11 @@ def _seeds(worlds: Mapping[tuple[str, str], Rows], name: str) -> str:
     return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
-def _called(stream: str) -> str:
+def called(stream: str) -> str:
     return "digits" if stream == "digits" else stream.upper()
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     return "–" if value is None else f"{round(value, 1) + 0:.1f}"  # no -0.0
 
 
@@ -87,7 +87,7 @@ def alarms() -> str:
         own = [[one["alarm"] for one in still if (one["method"], one["stream"]) == (name, stream)] for stream in streams]
         if any(own):
             cells.append((CALLED[name], *(f"{sum(each)} of {len(each)}" if each else "–" for each in own)))
-    return table(("", *map(_called, streams)), cells, "l" + "r" * len(streams))
+    return table(("", *map(called, streams)), cells, "l" + "r" * len(streams))
 
 
 PARTS: Mapping[str, Callable[..., str]] = {"drift-behind": behind, "drift-delays": delays, "drift-alarms": alarms}

@@ -52,6 +52,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def recorded(name: str) -> dict[str, Mapping[str, Any]]:
+    """label -> what all seeds of a method came to, of docs/results/NAME.json, which ``coterie compare`` has written."""
+    path = RESULTS / f"{name}.json"
+    found = json.loads(path.read_text()) if path.is_file() else []
+    return dict(zip(numbered([one["method"] for one in found]), found, strict=True))
+
+
 def results() -> str:
     """Measured results, a row per study and method: mean over seeds and its 95 % interval."""
     rows = []

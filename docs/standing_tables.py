@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
-from measured import RESULTS, table
+from drift_tables import by_world, called, number
+from measured import recorded, table
 
 from coterie.report.terminal import plus_minus
 
@@ -21,8 +19,6 @@ import flux
 
 NOTHING = "–"
 DEFAULT = "auto"
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -72,15 +68,9 @@ PERSONAL: Mapping[str, Printed] = {
 """Name of an experiment, which is also that of its file in docs/results -> the published column."""
 
 
-def _found(name: str) -> dict[str, Row]:
-    """Method -> what all seeds came to, of docs/results/NAME.json, which ``coterie compare --json`` has written."""
-    path = RESULTS / f"{name}.json"
-    return {one["method"]: one for one in json.loads(path.read_text())} if path.is_file() else {}
-
-
 def personal(name: str) -> str:
     """A published column beside what was measured: best first."""
-    found, printed = _found(name), PERSONAL[name]
+    found, printed = recorded(name), PERSONAL[name]
     if not found:
         return f"Not measured yet: `coterie run experiments/{name}.toml --data DIR` does it.\n"
     best = max(one["accuracy"]["mean"] for one in found.values())
@@ -109,7 +99,7 @@ Line = tuple[str, str, str, str, str, str, str]
 
 def _personal_lines() -> Iterator[Line]:
     for name, printed in PERSONAL.items():
-        found = {method: one["accuracy"]["mean"] for method, one in _found(name).items()}
+        found = {method: one["accuracy"]["mean"] for method, one in recorded(name).items()}
         if DEFAULT in found:
             yield _line(printed.source, printed.what, {**printed.methods, **printed.others}, found, printed.differs)
 
@@ -155,20 +145,15 @@ def accuracies() -> str:
 
 def streams() -> str:
     """Accuracy on FedDrift's streams behind an oracle: FedDrift with its best threshold for each stream, and ours."""
-    rows, lines = drift.measured(), []
-    for schedule in ("sudden", "recurring"):
-        for stream in ("sine", "circle", "sea", "digits"):
-            own = [row for row in rows if (row["drift"], row["stream"]) == (schedule, stream)]
-            by = {name: [row["behind"] for row in own if row["method"] == name] for name in {row["method"] for row in own}}
-            theirs = min((mean(values) for name, values in by.items() if name.startswith("feddrift")), default=None)
-            cells = [theirs, *(mean(by[name]) if by.get(name) else None for name in ("tuned alert", DEFAULT))]
-            lines.append((f"{stream.upper()}, {schedule}", *map(_points, cells)))
+    lines = []
+    for (schedule, stream), rows in by_world(drift.measured()).items():
+        names = {row["method"] for row in rows}
+        behind = {name: drift.mean([row for row in rows if row["method"] == name], "behind") for name in names}
+        theirs = [value for name, value in behind.items() if value is not None and name.startswith("feddrift")]
+        cells = (min(theirs, default=None), behind.get("tuned alert"), behind.get(DEFAULT))
+        lines.append((f"{called(stream)}, {schedule}", *map(number, cells)))
     head = ("stream", "FedDrift, its best δ", "split-half with `alert`, and personal models", "`auto`")
     return table(head, lines, "lrrr")
-
-
-def _points(value: float | None) -> str:
-    return NOTHING if value is None else f"{round(value, 1) + 0:.1f}"  # no -0.0
 
 
 PARTS: Mapping[str, Callable[..., str]] = {

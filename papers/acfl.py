@@ -20,9 +20,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from coterie.boundary import Boundary
 from coterie.clustering import cut, groups_of, layer_similarities
-from coterie.engines import rounds as inprocess
 from coterie.methods import ACFL
 from papers import acfl_claims as claims
 from papers import acfl_figures as figures
@@ -56,9 +54,10 @@ def by_epochs(
     world = world_of(on, scenario, training, seed)
     assert world.truth is not None
     order = [client for group in world.truth for client in group]
-    served, start = Served(world, seed), inprocess.setup(ACFL(), world, seed, Boundary())[1].draw(0)
+    served = Served(world, seed)
     layout = served.layout
     last = slice(*layout.columns[layout.dense[-1]])
+    start = served.federation.draw(0)[last]
     found: dict[str, dict[str, Any]] = {layer: {} for layer in layout.columns}
     groups: dict[str, Any] = {}
     more: dict[str, dict[str, Any]] = {"added": {}, "far": {}, "right": {}}
@@ -68,17 +67,22 @@ def by_epochs(
         weights = done.assignment.models[[done.assignment.row[client] for client in order]]
         similar = layer_similarities(weights, layout.columns)
         for layer in found:
-            found[layer][str(done.number)] = [[short(value) for value in line] for line in similar[layer].tolist()]
+            found[layer][str(done.number)] = shortened(similar[layer])
         dense = layer_similarities(weights, {name: layout.columns[name] for name in layout.dense})["all"]
         labels = cut(1 - dense, linkage="average", threshold=1 - threshold)
         groups[str(done.number)] = [[order[i] for i in group] for group in groups_of(labels)]
-        for name, value in moved(weights[:, last], start.flatten()[last]).items():
+        for name, value in moved(weights[:, last], start).items():
             more[name][str(done.number)] = value
         more["right"][str(done.number)] = [short(served.right(done.assignment, client)) for client in order]
     shares = [world.clients[client].train.targets.bincount() / len(world.clients[client].train) for client in order]
     truth = [list(group) for group in world.truth]
     known = {"layers": found, "dense": list(layout.dense), "clients": order, "truth": truth, "groups": groups}
     return {**known, **more, "greatest": [short(float(share.max())) for share in shares]}
+
+
+def shortened(matrix: np.ndarray) -> list[list[float]]:
+    """The rows of a matrix, in few digits."""
+    return [[short(value) for value in line] for line in matrix.tolist()]
 
 
 def moved(weights: Tensor, start: Tensor) -> dict[str, Any]:
@@ -94,7 +98,7 @@ def moved(weights: Tensor, start: Tensor) -> dict[str, Any]:
     added = weights - start
     cosines = layer_similarities(added, {"last": (0, added.shape[1])})["last"]
     return {
-        "added": [[short(value) for value in line] for line in cosines.tolist()],
+        "added": shortened(cosines),
         "far": short(float(added.norm(dim=1).mean() / start.norm())),
     }
 

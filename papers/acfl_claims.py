@@ -26,8 +26,6 @@ LITTLE = 0.2
 SOME = 0.5
 """An adjusted Rand index from which clusters have the structure of the true groups."""
 
-CHANGED = "scale of inputs, and batch or rounds, were changed after a look"
-
 SECOND_READING = "a second reading of the same words"
 
 SHARED = "three chained"
@@ -69,6 +67,12 @@ def right(rows: Sequence[Row], epochs: int) -> float:
     return float(np.mean([agreement(row["found"]["groups"][str(epochs)], row["found"]["truth"]) for row in rows]))
 
 
+def _changed(rows: Sequence[Row]) -> str:
+    """Why a claim does not count whose settings were changed; empty if they were not."""
+    standardized = "standardize" in rows[0]["cell"].get("scenario", {})
+    return "scale of inputs, and batch or rounds, were changed after a look" if standardized else ""
+
+
 def of_layers(rows: Sequence[Row]) -> tuple[Claim, ...]:
     problems, layers, dense = values(rows, "problem"), list(rows[0]["found"]["layers"]), rows[0]["found"]["dense"]
     gaps = {(p, layer): gap(picked(rows, problem=p), layer, ENOUGH) for p in problems for layer in layers}
@@ -77,7 +81,6 @@ def of_layers(rows: Sequence[Row]) -> tuple[Claim, ...]:
     general = [(p, layer) for p in problems for layer in layers if layer not in dense]
     most = max(general, key=lambda place: gaps[place] - LITTLE * apart[place[0]])
     tried = rows[0]["cell"]["scenario"]["name"].startswith("digits/")
-    changed = CHANGED if "standardize" in rows[0]["cell"]["scenario"] else ""
     after = [e for e in rows[0]["cell"]["epochs"] if e >= ENOUGH]
     clear = [p for p in problems if p != SHARED]
     index = {p: [right(picked(rows, problem=p), e) for e in after] for p in problems}
@@ -90,7 +93,7 @@ def of_layers(rows: Sequence[Row]) -> tuple[Claim, ...]:
             ours=f"same group above others by {apart[least]:.3f} or more ({least})",
             rule=f"by {MUCH:g} or more, in every experiment",
             holds=apart[least] >= MUCH,
-            aside=changed,
+            aside=_changed(rows),
         ),
         Claim(
             what=f"convolutional layers after {ENOUGH} epochs",
@@ -253,10 +256,9 @@ def of_mixing(rows: Sequence[Row], gain: float, fedavg_precise: bool) -> tuple[C
         np.mean([oscillation(row) for share in lambdas for row in known[kind, share]]) for kind in (CLUSTERS, NONE)
     )
     worst = min(known, key=lambda place: mean(known[place], "accuracy"))
-    changed = CHANGED if "standardize" in rows[0]["cell"].get("scenario", {}) else ""
     first = "test accuracy with clustering, beside one model with the same pre-training"
     out = [
-        _gains(rows, PRETRAINED, first, gain, changed),
+        _gains(rows, PRETRAINED, first, gain, _changed(rows)),
         _gains(rows, NONE, "the same, beside one model without pre-training", gain, aside="unequal pre-training"),
         Claim(
             what="the least accurate of all",

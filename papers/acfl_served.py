@@ -22,7 +22,8 @@ class Served:
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
-        self.layout = rounds.setup(FedAvg(), world, seed, Boundary())[0].layout
+        wire, self.federation = rounds.setup(FedAvg(), world, seed, Boundary())
+        self.layout = wire.layout
         with seeded(0):  # its numbers are overwritten by each row
             self.module = world.model().eval()
 

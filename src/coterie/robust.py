@@ -220,10 +220,7 @@ class Usual:
         Returns:
             The medians of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
         """
-        key = own.task, own.start
-        if key not in self.found:
-            self.found[key] = _medians([norms for start, norms in self.groups[own.task].items() if start & own.start])
-        return self.found[key]
+        return self._of(own.task, own.start)
 
     def same_task(self, own: Length) -> tuple[float, float] | None:
         """The median lengths of clients that did the same task.
@@ -234,9 +231,14 @@ class Usual:
         Returns:
             The medians of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
         """
-        key = own.task, None
+        return self._of(own.task, None)
+
+    def _of(self, task: Hashable, rows: frozenset[int] | None) -> tuple[float, float] | None:
+        """The medians of clients that started from any of these models, or of all."""
+        key = task, rows
         if key not in self.found:
-            self.found[key] = _medians(list(self.groups[own.task].values()))
+            groups = self.groups[task].items()
+            self.found[key] = _medians([norms for start, norms in groups if rows is None or start & rows])
         return self.found[key]
 
 

@@ -24,7 +24,7 @@ def _tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     tables = importlib.import_module("choosing_tables")
     monkeypatch.setattr(importlib.import_module("published_tables"), "ROWS", tmp_path)
     monkeypatch.setattr(tables.study_tables, "STUDY", tmp_path / "study.jsonl")
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(importlib.import_module("measured"), "RESULTS", tmp_path)
     return tables
 
 

@@ -56,7 +56,7 @@ def test_groups_have_the_models_that_cost_least(losses: np.ndarray) -> None:
 
 @given(LOSSES)
 def test_groups_are_those_of_k_means(losses: np.ndarray) -> None:
-    """No other partition into as many groups has a smaller sum of squares, up to what ten starts of k-means miss."""
+    """No other partition into as many groups has a smaller sum of squares."""
     found = np.array(grouped_by_losses(losses))
 
     def within(labels: np.ndarray) -> float:

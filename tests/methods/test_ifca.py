@@ -140,8 +140,8 @@ def test_clients_that_rest_keep_their_choice_and_those_never_heard_get_the_most_
     first, second = list(quiet)[5:]
     odd = [c for c in world.clients if c % 2]
     assert {c: second.assignment.row[c] for c in odd} == {c: first.assignment.row[c] for c in odd}
-    assert of_all((1, 2, 3), {2: (1,), 3: (0,)})[1] == (0,)
-    assert of_all((1, 2), {}) == {1: (0,), 2: (0,)}
+    assert of_all((1, 2, 3), {2: (1,), 3: (0,)}, (0,))[1] == (0,)
+    assert of_all((1, 2), {}, (0,)) == {1: (0,), 2: (0,)}
 
 
 # -- starts -----------------------------------------------------------------------------------------------------------

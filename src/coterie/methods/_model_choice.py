@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -199,21 +199,25 @@ class ChoosingState:
         return self.at == len(self.starts)
 
 
-def of_all(clients: tuple[Client, ...], chosen: Mapping[Client, Choice]) -> dict[Client, Choice]:
+Chosen = TypeVar("Chosen", int, Choice)
+
+
+def of_all(clients: tuple[Client, ...], chosen: Mapping[Client, Chosen], default: Chosen) -> dict[Client, Chosen]:
     """Return every client's choice; clients that never answered get the most frequent one.
 
-    Of equally frequent choices, the first counts; without any choice, row 0.
+    Of equally frequent choices, the first counts.
 
     Args:
         clients: all clients.
-        chosen: client -> its choice, for clients that have answered.
+        chosen: client -> its choice, for clients that have answered: rows, or one row.
+        default: the choice of all if no client has answered.
 
     Example:
-        >>> of_all((1, 4, 5, 9), {4: (2,), 5: (0,), 9: (2,)})
+        >>> of_all((1, 4, 5, 9), {4: (2,), 5: (0,), 9: (2,)}, (0,))
         {1: (2,), 4: (2,), 5: (0,), 9: (2,)}
     """
     counts = Counter(chosen.values())
-    common = min(counts, key=lambda choice: (-counts[choice], choice), default=(0,))
+    common = min(counts, key=lambda choice: (-counts[choice], choice), default=default)
     return {c: chosen.get(c, common) for c in clients}
 
 
@@ -275,7 +279,7 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
         after: the start after the round.
         replies: replies of the round.
     """
-    old, new = (of_all(state.clients, start.chosen) for start in (before, after))
+    old, new = (of_all(state.clients, start.chosen, (0,)) for start in (before, after))
     moved = sum(1 for c, choice in after.chosen.items() if before.chosen.get(c, choice) != choice)
     taken = Counter(row for choice in after.chosen.values() for row in choice)
     counts = ", ".join(str(taken[row]) for row in range(len(after.models)))
@@ -319,7 +323,7 @@ def restart_note(state: ChoosingState, start: Start, best: int, losses: np.ndarr
     """
     shown = ", ".join(f"{loss:.3g}" for loss in losses)
     text = f"start {best + 1} of {len(losses)} goes on; mean least training losses by {heard} clients: {shown}"
-    parts = groups_of(of_all(state.clients, start.chosen))
+    parts = groups_of(of_all(state.clients, start.chosen, (0,)))
     numbers = {f"start{i + 1}": float(loss) for i, loss in enumerate(losses)}
     return Note(kind="cluster", clients=state.clients, text=text, parts=parts, numbers=numbers)
 
@@ -425,7 +429,7 @@ class Choosing(ABC):
         return replace(state, starts=(start,), at=0, notes=(note,))
 
     def assignment(self, state: ChoosingState) -> Assignment:
-        choices = of_all(state.clients, state.starts[0].chosen)
+        choices = of_all(state.clients, state.starts[0].chosen, (0,))
         models, row = self.served(state.starts[0].models, choices)
         return Assignment(models=models, row=row, groups=groups_of(choices))
 

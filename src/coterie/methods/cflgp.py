@@ -240,15 +240,28 @@ def clusters(profiles: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         >>> labels.tolist() in ([0, 1, 0], [1, 0, 1])
         True
     """
-    from sklearn.cluster import KMeans
-
     k = min(k, len(profiles))
     values, vectors = np.linalg.eigh(gram(profiles))
     singular = np.sqrt(np.maximum(values[::-1][:k], 0.0))
     points = vectors[:, ::-1][:, :k] * singular
+    return k_means(points, k), singular
+
+
+def k_means(points: np.ndarray, k: int) -> np.ndarray:
+    """Find groups by k-means, the best of ten starts.
+
+    Args:
+        points: Shape ``(n, p)``.
+        k: Number of groups; the number of different points if that is less.
+
+    Returns:
+        The number of each point's group, shape ``(n,)``.
+    """
+    from sklearn.cluster import KMeans
+
     distinct = len(np.unique(points.round(12), axis=0))
-    labels = KMeans(n_clusters=min(k, distinct), n_init=10, random_state=0).fit_predict(points)
-    return labels, singular
+    labels: np.ndarray = KMeans(n_clusters=min(k, distinct), n_init=10, random_state=0).fit_predict(points)
+    return labels
 
 
 def matched(labels: Sequence[int] | np.ndarray, old: Sequence[int], k: int) -> list[int]:

@@ -25,6 +25,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from coterie.clustering import cut_dendrogram, dendrogram, distances, gram
 from coterie.core import (
     Assignment,
     Client,
@@ -41,6 +42,7 @@ from coterie.core import (
     without,
 )
 from coterie.methods._model_choice import capped, losses_of, of_all
+from coterie.methods.cflgp import k_means
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import check, setting
 
@@ -123,9 +125,9 @@ class CLoVE:
             return self._grouped(state, replies)
         models = state.models if replies.means is None else state.models + replies.mean_updates
         chosen = {client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)}
-        first = dict.fromkeys(chosen, 1) if not state.round and self.first == "random" else {}
-        new = replace(state, models=models, row={**state.row, **chosen}, round=state.round + 1, measured=None, notes=())
-        return replace(new, steady={**state.steady, **first})
+        steady = dict.fromkeys(chosen, 1) if not state.round and self.first == "random" else state.steady
+        row = {**state.row, **chosen}
+        return replace(state, models=models, row=row, steady=steady, round=state.round + 1, measured=None, notes=())
 
     def _grouped(self, state: CLoVEState, replies: Replies) -> CLoVEState:
         """The state in which clients have the models that fit their losses."""
@@ -137,10 +139,11 @@ class CLoVE:
         new = dict(zip(heard, grouped(capped(losses[whole]), self.estimate), strict=True))
         steady = {client: 1 + state.steady.get(client, 0) * (state.row.get(client) == at) for client, at in new.items()}
         stable = self.patience is not None and min(steady.values()) >= self.patience
-        after = replace(state, row={**state.row, **new}, steady={**state.steady, **steady}, measured=replies.clients)
-        return replace(after, stable=stable, notes=(self._note(state, after, replies, new, stable),))
+        row, steady = {**state.row, **new}, {**state.steady, **steady}
+        after = replace(state, row=row, steady=steady, stable=stable, measured=replies.clients)
+        return replace(after, notes=(self._note(state, after, replies, new),))
 
-    def _note(self, before: CLoVEState, after: CLoVEState, replies: Replies, new: Mapping[Client, int], stable: bool) -> Note:
+    def _note(self, before: CLoVEState, after: CLoVEState, replies: Replies, new: Mapping[Client, int]) -> Note:
         parts = self.assignment(after).groups
         changed = not before.row or parts != self.assignment(before).groups
         moved = sum(1 for client, at in new.items() if before.row.get(client, at) != at)
@@ -148,15 +151,14 @@ class CLoVE:
         return Note(
             kind="cluster" if changed else "keep",
             clients=after.clients,
-            text=text + f"; none has moved in {self.patience} groupings: groups are final" * stable,
+            text=text + f"; none has moved in {self.patience} groupings: groups are final" * after.stable,
             parts=parts if changed else (),
             numbers={"moved": float(moved)},
             values={"model": {client: float(at) for client, at in new.items()}, **losses_of(replies)},
         )
 
     def assignment(self, state: CLoVEState) -> Assignment:
-        choices = of_all(state.clients, {client: (at,) for client, at in state.row.items()})
-        row = {client: at for client, (at,) in choices.items()}
+        row = of_all(state.clients, state.row, 0)
         return Assignment(models=state.models, row=row, groups=groups_by(row))
 
     def explain(self, state: CLoVEState) -> tuple[Note, ...]:
@@ -194,12 +196,10 @@ def grouped(losses: np.ndarray, estimate: bool = False) -> list[int]:
         [0, 0, 1, 1]
     """
     from scipy.optimize import linear_sum_assignment
-    from sklearn.cluster import KMeans
 
-    k = min(losses.shape[1], len(np.unique(losses.round(12), axis=0)))
-    k = estimated(losses, k) if estimate else k
-    labels = KMeans(n_clusters=k, n_init=10, random_state=0).fit_predict(losses)
-    costs = np.stack([losses[labels == label].sum(axis=0) for label in range(k)])
+    most = losses.shape[1]
+    labels = k_means(losses, estimated(losses, most) if estimate else most)
+    costs = np.stack([losses[labels == label].sum(axis=0) for label in range(labels.max() + 1)])
     _, model = linear_sum_assignment(costs)
     return [int(model[label]) for label in labels]
 
@@ -219,12 +219,12 @@ def estimated(losses: np.ndarray, most: int) -> int:
         >>> estimated(np.array([[1.0, 5.1], [1.1, 5.0], [2.1, 3.5], [2.0, 3.6]]), 3)
         2
     """
-    from sklearn.cluster import AgglomerativeClustering
     from sklearn.metrics import silhouette_score
 
+    tree = dendrogram(distances(gram(losses)), "ward")
     best, found = -1.0, 1
     for k in range(2, min(most, len(losses) - 1) + 1):
-        score = silhouette_score(losses, AgglomerativeClustering(n_clusters=k).fit_predict(losses))
+        score = silhouette_score(losses, cut_dendrogram(tree, groups=k))
         if score > best * BETTER:
             best, found = score, k
     return found

@@ -18,7 +18,6 @@ Deviations
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -43,6 +42,7 @@ from coterie.core import (
     state,
     without,
 )
+from coterie.methods._model_choice import of_all
 from coterie.settings import check, setting
 
 
@@ -260,9 +260,7 @@ class FedDrift:
     # -- the rest of the contract ---------------------------------------------------------------------------------------
 
     def assignment(self, state: FedDriftState) -> Assignment:
-        counts = Counter(state.row.values())
-        common = min(counts, key=lambda row: (-counts[row], row), default=0)
-        row = {client: state.row.get(client, common) for client in state.clients}
+        row = of_all(state.clients, state.row, 0)
         return Assignment(models=state.models, row=row, groups=groups_by(row))
 
     def explain(self, state: FedDriftState) -> tuple[Note, ...]:
