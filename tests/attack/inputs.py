@@ -310,7 +310,7 @@ def zipped(members: list[tuple[str, bytes]], how: int = zipfile.ZIP_DEFLATED) ->
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", how) as file:
         for name, data in members:
-            file.writestr(name, data)
+            file.writestr(zipfile.ZipInfo(name), data, how)  # without the time of day
     return out.getvalue()
 
 
