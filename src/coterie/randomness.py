@@ -57,7 +57,7 @@ def _sequence(key: tuple[int, ...]) -> np.random.SeedSequence:
 
 
 def _word(key: tuple[int, ...]) -> int:
-    return int(_sequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return int(_sequence(key).generate_state(1, np.uint64)[0]) >> 1
 
 
 def generator(*key: int) -> torch.Generator:

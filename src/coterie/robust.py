@@ -300,7 +300,8 @@ def extent(row: torch.Tensor, start: torch.Tensor, wire: Wire, keep: torch.Tenso
     row, stop = row if keep is None else row.masked_fill(keep, 0.0), wire.layout.trainable
     variances = wire.layout.variances if wire.boundary.rotation == "none" else ()
     negative = any(float((start[part] + row[part]).min()) < -ROUNDING for part in variances)
-    return Extent(float(row[:stop].norm()), float(row[stop:].norm()) if stop < len(row) else 0.0, negative)
+    norm = torch.linalg.vector_norm  # two thirds of the time of Tensor.norm
+    return Extent(float(norm(row[:stop])), float(norm(row[stop:])) if stop < len(row) else 0.0, negative)
 
 
 def lengths(

@@ -206,7 +206,7 @@ class Worker:
                 shown = sent if keep is None else sent.masked_fill(keep, 0.0)
                 rows += sketch(shown[None, client_job.columns or slice(None)], client_job.sketch)
                 self.sketches[client_job.slot] = rows[-1]
-            if not all(torch.isfinite(row.dot(row)) for row in rows):
+            if not all(math.isfinite(row.dot(row)) for row in rows):
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
         personal = None if client_job.personal is None else self.replies[client_job.personal]
         if personal is not None and not self.wire.boundary.noise and not torch.isfinite(personal).all():
@@ -542,7 +542,7 @@ class ClientPool:
         client_jobs = []
         for slot, client in enumerate(sorted(clients)):
             data = self.hand.data(client, plan.tasks[client].holdout, self.world.step(when[2] + 1))
-            job = replace(self._job(plan, client, kept.get(client), when, slot, personal), part=part)
+            job = self._job(plan, client, kept.get(client), when, slot, personal, part)
             client_jobs += self._in_parts(job, halvable(data.train, self.least), slots)
         workers = self.put(plan.models, personal, next(slots), sketch_size(plan, self.layout.size), self.reduces(plan))
         found: dict[Client, list[tuple[ClientJob, Done]]] = {}
@@ -558,6 +558,7 @@ class ClientPool:
         when: tuple[int, int, int],
         slot: int,
         personal: list[Tensor],
+        part: int,
     ) -> ClientJob:
         """The job of a client, whose reply goes to ``slot``; rows that are made for it alone are appended to ``personal``."""
         task, first = plan.tasks[client], len(plan.models) + len(personal)
@@ -574,7 +575,9 @@ class ClientPool:
         lr = training.lr * training.lr_decay ** (when[2] if task.lr_round is None else task.lr_round)
         key = when[0], Purpose.TRAIN, when[1], client
         step = self.world.step(when[2] + 1)
-        return ClientJob(slot, client, task, rows, lr, key, plan.columns, plan.sketch, own=mine, weight=weight, step=step)
+        return ClientJob(
+            slot, client, task, rows, lr, key, plan.columns, plan.sketch, own=mine, weight=weight, part=part, step=step
+        )
 
     def _in_parts(self, job: ClientJob, halvable: bool, slots: Iterator[int]) -> list[ClientJob]:
         """The jobs of a client: one, or one for each half, and one more for what halves cannot tell."""

@@ -522,7 +522,8 @@ def _screened(
     for client, factor in limited.scaled.items():
         pool.scale(plan, client, answers[client], factor)
     scaled.update(limited.scaled)
-    return {c: replace(answer, refused=answer.refused or limited.refused.get(c)) for c, answer in answers.items()}
+    refused = {c: replace(answers[c], refused=answers[c].refused or why) for c, why in limited.refused.items()}
+    return {**answers, **refused}
 
 
 def _collude(pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> None:

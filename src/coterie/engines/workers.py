@@ -7,6 +7,7 @@ shared memory. Jobs are small tuples. A job's result does not depend on the work
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import multiprocessing
 import os
@@ -102,6 +103,7 @@ class Workers:
     def _fork(self) -> None:
         context = multiprocessing.get_context("fork")
         self.next = context.Value("l", 0)
+        gc.freeze()  # else collections would go through all data of the run, and in workers so copy their pages
         for _ in range(self.count):
             ours, theirs = context.Pipe()
             process = context.Process(target=self._serve, args=(theirs, [*self.pipes, ours]), daemon=True)
@@ -203,6 +205,8 @@ class Workers:
             if process.is_alive():
                 process.kill()
                 process.join()
+        if self.processes:
+            gc.unfreeze()
         self.pipes, self.processes = [], []
 
 

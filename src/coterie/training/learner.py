@@ -442,6 +442,12 @@ def staged(layout: Layout, training: Training, stages: Sequence[Stage]) -> Itera
             yield part, how
 
 
+def plain(training: Training) -> bool:
+    """Return whether a step only adds ``-lr`` times the gradient of the loss to the parameters."""
+    more = training.momentum or training.weight_decay or training.proximal or training.clip is not None
+    return training.optimizer == "sgd" and not more
+
+
 def stepper(
     values: Sequence[Tensor],
     training: Training,
@@ -575,8 +581,7 @@ class DenseUpdates:
 
     def gain(self, training: Training) -> bool:
         """Whether there are such layers and training only adds ``-lr`` times the gradient to the weights."""
-        plain = training.optimizer == "sgd" and not (training.momentum or training.weight_decay or training.proximal)
-        return bool(self.layers) and plain and training.clip is None
+        return bool(self.layers) and plain(training)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
