@@ -113,6 +113,20 @@ def test_a_module_with_an_autocast_of_its_own() -> None:
     assert (found - expected).norm() < 0.01 * (expected - start).norm()
 
 
+@pytest.mark.parametrize("model", [linear, mlp, Frozen, Twice, First, Attacked], ids=lambda m: m.__name__)
+def test_in_bf16_the_float32_values_are_updated(model: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    training, data = Training(batch=8, epochs=3), examples(20, 1)
+    learner = Learner(made(model), Objective(), precision="bf16")
+    start = learner.layout.row(made(model, 1))
+    assert learner.dense.layers
+    found = learner.train(start.clone(), data, training, 0.05, generator(1))
+    monkeypatch.setattr(dense, "LARGE", 10**9)
+    autocast = Learner(made(model), Objective(), precision="bf16")
+    expected = autocast.train(start.clone(), data, training, 0.05, generator(1))
+    assert (found - expected).norm() < 0.02 * (expected - start).norm()
+    assert not torch.equal(found, start)
+
+
 def test_without_oneDNN_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     g, weight = torch.randn(10, 30, generator=generator(1)), torch.randn(30, 50, generator=generator(2))
     torch.testing.assert_close(dense._times(g, weight), g @ weight)
@@ -135,7 +149,6 @@ def test_other_steps_need_the_gradient(training: Training) -> None:
 
 @seeded(0)
 def test_layers_with_other_weights_than_the_models_are_left_alone() -> None:
-    assert not Learner(made(mlp), Objective(), precision="bf16").dense.layers  # autocast is followed bit for bit
     hooked = made(linear)
     next(hooked.parameters()).register_hook(lambda g: g * 0)
     assert not Learner(hooked, Objective()).dense.layers
@@ -161,6 +174,6 @@ def test_after_training_or_an_error_the_module_is_what_it_was() -> None:
     with pytest.raises(ValueError, match="halfway"):
         stop_halfway()
     assert not learner.dense.held
-    assert not any("forward" in vars(layer) for layer, _ in learner.dense.layers)
+    assert not any("forward" in vars(layer) for layer, *_ in learner.dense.layers)
     learner.train(learner.master.row().clone(), examples(20, 1), Training(batch=8), 0.05, generator(1))
     assert learner.gradient(learner.master.row().clone(), examples(20, 1)).any()

@@ -59,7 +59,7 @@ class Learner:
         self.mixes = any(norm.running_mean is None for norm in norms)  # the examples of a batch mix, also in tests
         self.master = Master(module, self.layout, self.device, precision)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.dense = DenseUpdates(module, self.parameters if precision == "fp32" else [])
+        self.dense = DenseUpdates(module, list(zip(self.parameters, self.master.trainable, strict=True)))
         in_row = {piece.name for piece in self.layout.pieces}
         self.others = [
             (owner, name, buffer.clone())
@@ -330,6 +330,7 @@ class Learner:
                 gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
                 self.dense.step(lr)
                 descend(self.master.trainable, lr, gradients)
+                self.master.round()
 
     def _batches(self, data: Split, training: Training, gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled mini-batches of ``epochs`` passes, or of as many passes as ``steps`` need; one gather per pass."""
@@ -557,26 +558,32 @@ def passes(starts: Sequence[int], training: Training) -> Iterator[Sequence[int]]
 # With few examples in a batch, memory limits the speed of such a layer, not arithmetic: its gradient is as large as its
 # weights and is written once, read once and dropped. Here a backward pass keeps only the layer's inputs X and the
 # derivatives G of the loss by its outputs, which are both small. Then ``W -= lr G^T X`` passes over the weights once. The
-# numbers are those of SGD up to float rounding.
+# numbers are those of SGD up to float rounding; in bf16 they are more exact, since the product itself is not rounded.
 
 
 LARGE = 2**18
 """Number of weights from which a layer becomes faster."""
 
 Held = list[tuple[Tensor, Tensor, Tensor]]
-"""(weight, X, G) of each use of a layer in a backward pass."""
+"""(float32 values of the weight, X, G) of each use of a layer in a backward pass."""
 
 
 class DenseUpdates:
-    """The large dense layers of a module that computes directly with ``weights``, its trainable parameters."""
+    """The large dense layers of a module.
 
-    def __init__(self, module: nn.Module, weights: Sequence[Tensor]) -> None:
-        own = {id(w) for w in weights if w.dtype == torch.float32 and w.is_cpu and not w._backward_hooks}
-        self.layers: list[tuple[nn.Linear, Tensor]] = []
+    Args:
+        module: The module.
+        weights: Its trainable parameters, each with its float32 values: itself, or what it is rounded from.
+    """
+
+    def __init__(self, module: nn.Module, weights: Sequence[tuple[Tensor, Tensor]]) -> None:
+        fits = ((w, values) for w, values in weights if w.is_cpu and not w._backward_hooks)
+        own = {id(w): values for w, values in fits if values.dtype == torch.float32}
+        self.layers: list[tuple[nn.Linear, Tensor, Tensor]] = []
         for layer in module.modules():
             weight = layer._parameters.get("weight")  # None if a hook computes it
             if type(layer) is nn.Linear and weight is not None and weight.numel() >= LARGE and id(weight) in own:
-                self.layers.append((layer, weight))
+                self.layers.append((layer, weight, own[id(weight)]))
         self.held: Held = []
 
     def gain(self, training: Training) -> bool:
@@ -586,13 +593,13 @@ class DenseUpdates:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Context in which backward passes keep the factors of these weights' gradients and do not compute the gradients."""
-        for layer, weight in self.layers:
-            layer.forward = partial(_outputs, layer, weight, self.held)  # type: ignore[method-assign]
+        for layer, weight, values in self.layers:
+            layer.forward = partial(_outputs, layer, weight, values, self.held)  # type: ignore[method-assign]
         try:
             yield
         finally:
             self.held.clear()
-            for layer, _ in self.layers:
+            for layer, _, _ in self.layers:
                 del layer.forward
 
     def forget(self) -> None:
@@ -602,36 +609,36 @@ class DenseUpdates:
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Update the weights with the factors of the last backward pass."""
-        for weight, x, g in self.held:
-            weight.addmm_(g.t(), x, alpha=-lr)
+        for values, x, g in self.held:
+            values.addmm_(g.t().float(), x.float(), alpha=-lr)
         self.held.clear()
 
 
-def _outputs(layer: nn.Linear, weight: Tensor, held: Held, x: Tensor) -> Tensor:
+def _outputs(layer: nn.Linear, weight: Tensor, values: Tensor, held: Held, x: Tensor) -> Tensor:
     if layer.weight is not weight:  # a call has replaced the weight temporarily
         return functional.linear(x, layer.weight, layer.bias)
-    return _Dense.apply(x, weight, layer.bias, held)
+    return _Dense.apply(x, weight, layer.bias, values, held)
 
 
 class _Dense(torch.autograd.Function):
     """A dense layer, ``x W^T + b``, without a gradient of the weights unless that gradient is differentiated again."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, held):  # type: ignore[no-untyped-def]
+    def forward(ctx, x, weight, bias, values, held):  # type: ignore[no-untyped-def]
         ctx.save_for_backward(x, weight)
-        ctx.held = held
+        ctx.values, ctx.held = values, held
         return functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx, g):  # type: ignore[no-untyped-def]
         x, weight = ctx.saved_tensors
-        for_x, _, for_bias, _ = ctx.needs_input_grad
+        for_x, _, for_bias, *_ = ctx.needs_input_grad
         rows, inputs = (t.reshape(-1, t.shape[-1]).to(weight.dtype) for t in (g, x))  # half precision under autocast
         bias = rows.sum(0) if for_bias else None
         if torch.is_grad_enabled():
-            return (rows @ weight).view_as(x).to(x.dtype), rows.t() @ inputs, bias, None
-        ctx.held.append((weight, inputs, rows))
-        return _times(rows, weight).view_as(x).to(x.dtype) if for_x else None, None, bias, None
+            return (rows @ weight).view_as(x).to(x.dtype), rows.t() @ inputs, bias, None, None
+        ctx.held.append((ctx.values, inputs, rows))
+        return _times(rows, weight).view_as(x).to(x.dtype) if for_x else None, None, bias, None, None
 
 
 def _times(g: Tensor, weight: Tensor) -> Tensor:
