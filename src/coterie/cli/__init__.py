@@ -13,12 +13,13 @@ Exit status: 0 for success, 1 for a failed run, 2 for a wrong call or file, 130 
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, TextIO
 
@@ -51,9 +52,24 @@ def _call(argv: Sequence[str]) -> int:
     if arguments.command in READING:
         _delay_torch()
     # Imported on call, so that help appears immediately.
-    module = importlib.import_module(f"coterie.cli.{'running' if arguments.command in ('run', 'resume') else 'commands'}")
+    name = "running" if arguments.command in ("run", "resume") else "commands"
+    with _without_collections():
+        module = importlib.import_module(f"coterie.cli.{name}")
     status: int = getattr(module, arguments.command)(arguments)
     return status
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Context without garbage collections: imports make many objects and no garbage. Later collections skip these objects."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collects:
+            gc.enable()
 
 
 class _Delayed(ModuleType):

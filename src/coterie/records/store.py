@@ -66,7 +66,7 @@ def check_schema(found: object, path: Path) -> None:
         raise UserError(f"{path} has schema version {found}, this version of Coterie reads up to {SCHEMA}; use a newer Coterie")
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, sync: bool = True) -> None:
     """Write a file atomically: if the process or the machine stops, the file is either complete or as before.
 
     If there is a link at ``path``, the link is replaced, and its target stays as it is.
@@ -74,6 +74,7 @@ def write_whole(path: Path, data: bytes) -> None:
     Args:
         path: The file.
         data: Its bytes.
+        sync: Whether the file's new name is on the disk when this function returns. If not, call :func:`sync_folder` later.
 
     Raises:
         OSError: The file cannot be written, for example because the disk is full.
@@ -94,7 +95,8 @@ def write_whole(path: Path, data: bytes) -> None:
         error.filename = str(path)  # the file that the caller named
         error.filename2 = None
         raise
-    sync_folder(path.parent)
+    if sync:
+        sync_folder(path.parent)
 
 
 def _make_way(part: Path) -> None:
@@ -120,6 +122,7 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = folder / "blobs"
+        self._used: dict[int, set[str]] = {}  # round -> the blobs of its checkpoint, of those that this object has saved
 
     def save(self, round: int, value: Any, kept: int = KEPT, record: str = "") -> None:
         """Store a checkpoint, then remove all but the newest ones.
@@ -133,6 +136,8 @@ class Checkpoints:
         self._check_links()
         self.blobs.mkdir(parents=True, exist_ok=True)
         encoded = codec.encode(value, self._put)
+        sync_folder(self.blobs)  # once for all blobs
+        self._used[round] = set(codec.blobs(encoded))
         document = {"schema": SCHEMA, "round": round, "record": record, "value": encoded}
         write_whole(self.path(round), checksum.sealed_json(json.dumps(document, allow_nan=False).encode()))
         self.prune(kept)
@@ -226,7 +231,7 @@ class Checkpoints:
     def _put(self, data: bytes) -> str:
         name = codec.blob(data)
         if not self._has(self._blob(name), data):
-            write_whole(self._blob(name), data)
+            write_whole(self._blob(name), data, sync=False)
         return name
 
     def _has(self, path: Path, data: bytes) -> bool:
@@ -267,11 +272,12 @@ class Checkpoints:
         rounds = self.rounds()
         for round in rounds[:-kept]:
             self.path(round).unlink()
+            self._used.pop(round, None)
         used: set[str] = set()
         for round in rounds[-kept:]:
             # A damaged checkpoint needs no blobs.
             with suppress(DamagedError):
-                used.update(codec.blobs(self.document(round)["value"]))
+                used |= self._used.get(round) or set(codec.blobs(self.document(round)["value"]))
         for path in self.blobs.iterdir() if self.blobs.is_dir() else ():
             ours = _BLOB.fullmatch(path.name.removesuffix(PART))
             if ours and (path.name.endswith(PART) or ours[1] not in used):
