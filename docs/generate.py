@@ -191,6 +191,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "traffic": traffic,
     "ray-nodes": ray_table.ray_nodes,
     "scale": scale_table.scale,
+    "scale-memory": scale_table.memory,
     "experiments": experiment_tables.experiments,
     "experiment": experiment_tables.experiment,
     **study_tables.PARTS,

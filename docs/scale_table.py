@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 import textwrap
 from pathlib import Path
@@ -49,6 +50,15 @@ def scale() -> str:
     on = found["machine"]
     about = f"On {on['system']}, {on['processor']}, {on['cores']} cores; torch {found['versions']['torch']}."
     return f"{textwrap.fill(about, 125)}\n\n{table(head, rows, 'r' * 7 + 'l')}"
+
+
+def memory() -> str:
+    """A row per run of very many clients: the memory of all its processes."""
+    found = json.loads(MEASURED.read_text()).get("memory", []) if MEASURED.is_file() else []
+    if not found:
+        return "Not measured yet: `python benchmarks/scale.py` does it.\n"
+    rows = [(f"`{shlex.join(row['command'])}`", size(row["bytes"]), seconds(row["seconds"])) for row in found]
+    return table(("command", "memory of all processes", "the whole run"), rows, "lrr")
 
 
 def right(index: list[float]) -> str:

@@ -15,7 +15,6 @@ import torch
 from coterie.boundary import Boundary
 from coterie.core import Method, Plan, Position, Replies, Round
 from coterie.data import datasets
-from coterie.data.scaling import standardized
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.engines.pool import ClientPool
@@ -129,14 +128,9 @@ def outcome(study: Study, scale: Scale, rows: Rows, seeds: int | None = None) ->
 
 
 def world_of(resources: Resources, scenario: Mapping[str, Any], training: Mapping[str, Any], seed: int) -> World:
-    """The world of a scenario's name and settings, as an experiment's file has them.
-
-    standardize: may be "pooled" here for any images; an experiment's file may ask for that for the user's own data only.
-    """
+    """The world of a scenario's name and settings, as an experiment's file has them."""
     place = {"data": resources.data} if resources.data else {}
-    known = {name: value for name, value in scenario.items() if name != "standardize"}
-    made = make({"scenario": known, "training": training, "methods": ["fedavg"], **place}).world(seed)
-    return standardized(made, scenario.get("standardize", "none"))
+    return make({"scenario": scenario, "training": training, "methods": ["fedavg"], **place}).world(seed)
 
 
 def rounds_of(

@@ -15,6 +15,35 @@ import scale  # noqa: E402
 import scale_table  # noqa: E402
 
 
+def test_memory_is_that_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = scale.together(scale.run_of(*scale.TOGETHER["small"][0]))
+    alone = scale.proportional(0)  # no process is of this session
+    assert row["bytes"] > 50 << 20 > alone  # a process that has imported PyTorch
+    monkeypatch.setattr(scale_table, "MEASURED", tmp_path / "scale.json")
+    assert scale_table.memory().startswith("Not measured yet")
+    (tmp_path / "scale.json").write_text(json.dumps({"memory": [{**row, "bytes": 2_600_000_000, "seconds": 61.0}]}))
+    *_, line = scale_table.memory().splitlines()
+    assert line.startswith("| `coterie run --scenario synthetic/groups --set clients=20 --set examples=1000 ")
+    assert line.endswith("| 2.6 GB | 61.0 s |")
+
+
+def test_rows_that_are_there_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "scale.json"
+    monkeypatch.setattr(scale, "alone", lambda work, *sizes: {"clients": sizes[0], "parameters": 4 * (sizes[1] + 1)})
+    monkeypatch.setattr(scale, "together", lambda command: {"command": list(command)})
+    monkeypatch.setattr(scale.machine, "described", lambda device: {"cores": 1})
+    scale.measure("small", out)
+    first = json.loads(out.read_text())
+    assert (len(first["rows"]), len(first["memory"]), first["machine"]) == (2, 1, {"cores": 1})
+    first["memory"] = []
+    out.write_text(json.dumps(first))
+    monkeypatch.setattr(scale.machine, "described", lambda device: {"cores": 9})
+    scale.measure("small", out)
+    found = json.loads(out.read_text())
+    assert found["memory"][0]["machine"] == {"cores": 9}
+    assert found["machine"] == {"cores": 1}  # that of the rows
+
+
 def test_a_row_has_every_round_and_the_table_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = scale.default(8, 20)
     assert (row["clients"], row["parameters"]) == (8, 84)

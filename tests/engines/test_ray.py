@@ -563,3 +563,23 @@ def test_the_command_line_runs_on_a_cluster(two: Two, tmp_path: Path, capsys: py
     (run,) = coterie.reopen(out, address=two.address)
     assert run.experiment.engine == "ray"
     assert two.address not in (out / "run.toml").read_text()
+
+
+@on_nodes
+def test_a_run_that_was_stopped_continues_on_a_cluster(two: Two, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two.complete()
+    two.free()
+    settings = {"method": {"name": "cfl"}, "scenario": {"clients": 4}, "rounds": 4, "width": 1}
+    (stopped,) = coterie.begin(make({**settings, "engine": "ray", "address": two.address}), tmp_path / "ray")
+    rounds = stopped.rounds()
+    for _ in range(2):
+        next(rounds)
+    rounds.close()
+    assert main(["resume", str(tmp_path / "ray"), "--address", two.address, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (whole,) = coterie.begin(make(settings), tmp_path / "here")
+    list(whole.rounds())
+    expected = coterie.summary(tmp_path / "here")
+    assert found["rounds"] == expected["rounds"] == 4
+    for name in ("groups", "accuracy", "bytes_up"):
+        assert found[name] == expected[name]

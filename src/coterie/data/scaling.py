@@ -21,9 +21,11 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     """Standardize the inputs of all clients by the same constants, and note these in ``world.about``.
 
     Args:
-        world: The world. Its inputs are features ``(N, d)`` or images ``(N, channels, height, width)``.
-        how: ``"none"``; ``"pooled"``, for the means and standard deviations over the training data of all clients together;
-            or the means and the deviations. A feature that never changes has the deviation 1.
+        world: The world. Its inputs are features ``(N, d)`` or images ``(N, channels, height, width)``; pixels of 0 to 255
+            count as numbers from 0 to 1.
+        how: ``"none"``; ``"pooled"``, for the means and standard deviations over the training data of all clients together,
+            with drift those of the first time step; or the means and the deviations. A feature that never changes has the
+            deviation 1.
 
     Returns:
         The world with the standardized inputs.
@@ -33,27 +35,30 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     """
     if how == "none":
         return world
-    splits = [split for data in world.clients.values() for split in (data.train, data.validation, data.test)]
+    data = {id(one): one for step in world.steps for one in step.values()}
+    splits = [split for one in data.values() for split in (one.train, one.validation, one.test)]
     inputs = splits[0].inputs
-    if not inputs.is_floating_point() or inputs.ndim not in (2, 4):
+    if not (inputs.is_floating_point() or _pixels(inputs)) or inputs.ndim not in (2, 4):
         raise UserError("standardize needs features or images, and the inputs are tokens or of another shape")
     if isinstance(how, str):
         if how != "pooled":
             raise SettingError(f"standardize must be none, pooled, or the means and the deviations, got {how!r}")
-        means, deviations = pooled(data.train for data in world.clients.values())
+        means, deviations = pooled(one.train for one in world.steps[0].values())
     else:
         means, deviations = (_constants(name, one, inputs) for name, one in zip(("means", "deviations"), how, strict=True))
     if not bool((deviations > 0).all()):
         raise SettingError(f"deviations must be > 0, got {float(deviations.min()):g}")
     wide = (1, -1) if inputs.ndim == 2 else (1, -1, 1, 1)
-    made = {id(pool): ((pool - means.view(wide)) / deviations.view(wide)).float() for pool in _pools(splits)}
+    made = {id(pool): ((_numbers(pool) - means.view(wide)) / deviations.view(wide)).float() for pool in _pools(splits)}
     new = lambda split: Split(made[id(split.inputs)], split.index, split.targets)  # noqa: E731
-    clients = {
-        client: ClientData(train=new(d.train), validation=new(d.validation), test=new(d.test), name=d.name)
-        for client, d in world.clients.items()
+    scaled = {
+        key: ClientData(train=new(d.train), validation=new(d.validation), test=new(d.test), name=d.name)
+        for key, d in data.items()
     }
+    steps = [{client: scaled[id(d)] for client, d in step.items()} for step in world.steps]
     about = {**world.about, "means": means.tolist(), "deviations": deviations.tolist()}
-    return replace(world, clients=clients, about=about)
+    drift = None if world.drift is None else replace(world.drift, data=steps)
+    return replace(world, clients=steps[0], drift=drift, about=about)
 
 
 def pooled(splits: Iterable[Split]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,7 +87,15 @@ def pooled(splits: Iterable[Split]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _by_feature(split: Split) -> torch.Tensor:
     """The values ``(features, n)`` of a split, or ``(channels, n)`` of all pixels."""
-    return split.inputs[split.index].double().transpose(0, 1).flatten(1)
+    return _numbers(split.inputs[split.index]).double().transpose(0, 1).flatten(1)
+
+
+def _pixels(inputs: torch.Tensor) -> bool:
+    return inputs.dtype == torch.uint8 and inputs.ndim == 4
+
+
+def _numbers(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs / 255 if _pixels(inputs) else inputs
 
 
 def _pools(splits: Sequence[Split]) -> Iterable[torch.Tensor]:

@@ -24,7 +24,7 @@ from coterie.data.drift import DRIFTS, Schedule, schedule
 from coterie.data.examples import Dataset, Pool
 from coterie.data.objective import Objective
 from coterie.data.partition import Parts
-from coterie.data.scaling import STANDARDIZE, Constants
+from coterie.data.scaling import STANDARDIZE, Constants, standardized
 from coterie.data.shift import SHIFTS, SWAPS, Shift, crop_and_flip, deal
 from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
 from coterie.data.tasks import TASKS
@@ -395,7 +395,7 @@ class Scenario:
     grey: bool = setting(False, "make pictures grey, with one channel; false: three channels (images)")
     standardize: str = setting(
         "none",
-        "inputs minus means, over deviations. pooled: of all clients' training data (your own data)",
+        "inputs minus means, over deviations. pooled: of all clients' training data",
         choices=STANDARDIZE,
     )
     means: tuple[float, ...] = setting((), "one per feature or channel, or one for all (standardize=given)")
@@ -431,8 +431,6 @@ class Scenario:
             )
         if own_data and (self.shift != "none" or self.test != "share"):
             raise SettingError(f"clients of the data set {self.dataset} keep their own data: shift must be none and test share")
-        if not own_data and self.standardize != "none":
-            raise SettingError(f"Scenario.standardize is for your own data ({', '.join(OWN_DATA)}), got {self.dataset}")
         for name in ("client", "target"):
             if self.dataset != "table" and getattr(self, name) is not None:
                 raise SettingError(f"Scenario.{name} is for the data set table, got {self.dataset}")
@@ -475,7 +473,7 @@ class Scenario:
         drift = None
         if self.drift != "none":
             drift = Drift(period=self.period, concepts=[_concepts(kinds, row, len(shifts)) for row in rows], data=steps)
-        return World(
+        world = World(
             clients=steps[0],
             model=nets.factory(self.model, data.shape, data.classes),
             training=self.training,
@@ -484,6 +482,12 @@ class Scenario:
             augment=self._augmentation(data.shape),
             drift=drift,
         )
+        return standardized(world, self._constants)
+
+    @property
+    def _constants(self) -> str | Constants:
+        """The constants of the standardization, or how they are found."""
+        return (self.means, self.deviations) if self.means else self.standardize
 
     def _groups(self, groups: int, rng: np.random.Generator) -> list[np.ndarray]:
         """For each time step, the group or concept of each client, ``(n,)``; one without a drift."""
@@ -502,9 +506,8 @@ class Scenario:
                 data = pictures.clients(path, self.resize, self.grey)
             case _:
                 data = own.of_pools(own.folder(path), not nets.takes_tokens(self.model))
-        standardize: str | Constants = (self.means, self.deviations) if self.means else self.standardize
         rest = {"training": self.training, "augment": self._augmentation(data.shape)}
-        return data.world(self.model, (self.train, self.validation), seed, self.samples, standardize, **rest)
+        return data.world(self.model, (self.train, self.validation), seed, self.samples, self._constants, **rest)
 
     def _augmentation(self, shape: tuple[int, ...]) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None:
         if self.augment and len(shape) != 3:
