@@ -117,8 +117,8 @@ def measure(scale: str, out: Path) -> None:
             rows.append(alone(default, clients, features))
             found |= about
             out.write_text(json.dumps(found, indent=1) + "\n")
-    for clients, options in TOGETHER[scale]:
-        command = run_of(clients, options)
+    for clients, how in TOGETHER[scale]:
+        command = run_of(clients, how)
         if command not in [row["command"] for row in memory]:
             memory.append({**together(command), "machine": about["machine"]})
             out.write_text(json.dumps({**about, **found}, indent=1) + "\n")
