@@ -1,19 +1,22 @@
 """``make bench``: the speed of Coterie against what users would pick instead, measured side by side.
 
-    python benchmarks/bench.py                     everything, in about an hour on two cores; e and f take most of it
+    python benchmarks/bench.py                     everything, in about two hours on two cores; e, f and j take most of it
     python benchmarks/bench.py --only a,c          some parts
     python benchmarks/bench.py --scale small --out DIR      tiny sizes: that the code works, no measurement
     python benchmarks/bench.py --device cuda       parts a to d and h on a GPU, in files of their own
 
 Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g scaling, h the benchmarks of
-other simulators. What each measures stands in docs/performance.md. pfl-research takes part if its package, ``pfl``, is
-installed. Results go to benchmarks/results/speed, a file per part, with the machine and the versions; ``python
-docs/generate.py`` makes the documents' tables of them. Nothing else should run meanwhile.
+other simulators, i nodes of a Ray cluster, j many clients in the default method, of which only missing rows are measured.
+What each measures stands in docs/performance.md, docs/cluster.md (i) and docs/scale.md (j). pfl-research takes part if its
+package, ``pfl``, is installed, and i needs Ray. Results go to benchmarks/results/speed, a file per part, with the machine and
+the versions; those of e, i and j, which are scripts of their own, lie beside this folder. ``python docs/generate.py`` makes
+the documents' tables of them. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -32,7 +35,9 @@ from speed import experiments, machine, scaling, training  # noqa: E402
 from speed.workloads import workloads  # noqa: E402
 
 OUT = BENCHMARKS / "results" / "speed"
-PARTS = "abcdefgh"
+PARTS = "abcdefghij"
+SCRIPTS = {"e": ("clustering.py", "clustering.json"), "i": ("ray_nodes.py", "ray.json"), "j": ("scale.py", "scale.json")}
+"""Parts by scripts of their own, and their files; they measure memory, or start other processes."""
 
 
 def jobs(scale: str, device: str, repetitions: int) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -45,10 +50,11 @@ def jobs(scale: str, device: str, repetitions: int) -> Iterator[tuple[str, Calla
         yield "g", partial(scaling.measure, scale, repetitions=repetitions)
 
 
-def cluster(scale: str, out: Path) -> None:
-    """Part e, by a script of its own that measures memory too; its file lies beside the folder of the others."""
-    where = () if out == OUT else ("--out", str(out / "clustering.json"))
-    subprocess.run([sys.executable, str(BENCHMARKS / "clustering.py"), "--scale", scale, *where], check=True)
+def by_script(part: str, scale: str, out: Path) -> None:
+    """A part by a script of its own; by default its file lies beside the folder of the others."""
+    script, file = SCRIPTS[part]
+    where = () if out == OUT else ("--out", str(out / file))
+    subprocess.run([sys.executable, str(BENCHMARKS / script), "--scale", scale, *where], check=True)
 
 
 def write(path: Path, scale: str, device: str, measure: Callable[[], Any]) -> None:
@@ -75,7 +81,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         options.error("--device cuda needs a GPU that PyTorch can use, and there is none")
     chosen.only = chosen.only.split(",")
     if unknown := [part for part in chosen.only if part not in PARTS or len(part) != 1]:
-        options.error(f"--only takes letters from a to h, separated by commas, got {unknown[0]!r}")
+        options.error(f"--only takes letters from a to j, separated by commas, got {unknown[0]!r}")
     if chosen.repetitions < 1:
         options.error(f"--repetitions must be at least 1, got {chosen.repetitions}")
     return chosen
@@ -88,8 +94,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name[0] in chosen.only:
             print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
             write(chosen.out / f"{name}{'-cuda' if chosen.device == 'cuda' else ''}.json", chosen.scale, chosen.device, measure)
-    if "e" in chosen.only and chosen.device == "cpu":
-        cluster(chosen.scale, chosen.out)
+    for part in SCRIPTS if chosen.device == "cpu" else ():
+        if part in chosen.only and (part != "i" or importlib.util.find_spec("ray")):
+            print(f"{time.strftime('%H:%M:%S')} {part}", file=sys.stderr, flush=True)
+            by_script(part, chosen.scale, chosen.out)
     tables = speed_tables.page(chosen.out)
     (chosen.out / "tables.md").write_text(tables)
     print(tables)

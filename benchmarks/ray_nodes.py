@@ -1,6 +1,7 @@
 """What nodes of a Ray cluster bring: the same rounds on one node with one core, on two, and in process.
 
-    python benchmarks/ray_nodes.py [CLIENTS] [ROUNDS] [REPEATS]      writes benchmarks/results/ray.json
+    python benchmarks/ray_nodes.py                            in about three minutes on two cores
+    python benchmarks/ray_nodes.py --scale small --out FILE     few clients: that the code works, no measurement
 
 All run side by side: in each repeat one after the other, so that another program's load meets all of them. The nodes are
 raylets of this machine, with one core each, and the last round is the only one that is tested. The first round of each is
@@ -9,9 +10,8 @@ left out: workers start in it. docs/cluster.md has the table.
 
 import json
 import statistics
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
@@ -20,7 +20,9 @@ from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster as Raylets
+from speed import machine
 
+from clustering import options
 from coterie import METHODS
 from coterie.boundary import Boundary
 from coterie.core import Round
@@ -30,15 +32,19 @@ from coterie.engines.workers import Hardware
 from coterie.records.record import versions
 from coterie.runs.run import world_of
 
-OUT = Path(__file__).parent / "results" / "ray.json"
+OUT = Path(__file__).resolve().parent / "results" / "ray.json"
+SIZES = {"full": (20, 4, 3), "small": (4, 2, 1)}
+"""Clients, rounds, and repeats."""
 SCENARIO = "digits/label-permutation"
 MODEL = "acfl-cnn"
 FEW = ("fedavg", "cfl")  # one whose means are made on the nodes, one whose updates travel
 NODE: dict[str, Any] = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 256 << 20}
 
 
-def main(clients: int = 20, rounds: int = 4, repeats: int = 3) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure each method in each way, and write the medians."""
+    chosen = options(argv, __doc__, OUT)
+    clients, rounds, repeats = SIZES[chosen.scale]
     maker = partial(world_of, json.dumps({"scenario": {"name": SCENARIO, "clients": clients, "model": MODEL}}), 0)
     world = maker()
     times: dict[tuple[str, str], list[float]] = {}
@@ -50,14 +56,14 @@ def main(clients: int = 20, rounds: int = 4, repeats: int = 3) -> None:
                 )
                 times.setdefault((method, way), []).append(seconds(made))
     found = {
-        "scenario": SCENARIO, "model": MODEL, "clients": clients, "rounds": rounds, "repeats": repeats,
+        "scale": chosen.scale, "machine": machine.described("cpu"), "scenario": SCENARIO, "model": MODEL, "clients": clients, "rounds": rounds, "repeats": repeats,
         "versions": {**versions(), "ray": metadata.version("ray")},
         "rows": [
             {"method": method, "way": way, "seconds": statistics.median(each), "least": min(each), "most": max(each)}
             for (method, way), each in times.items()
         ],
     }  # fmt: skip
-    OUT.write_text(json.dumps(found, indent=1) + "\n")
+    chosen.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def ways(maker: Any) -> Iterator[tuple[str, Cluster | None, int]]:
@@ -94,4 +100,4 @@ def seconds(rounds: Iterator[Round]) -> float:
 
 
 if __name__ == "__main__":
-    main(*(int(text) for text in sys.argv[1:]))
+    main()

@@ -146,6 +146,18 @@ def test_clustering_is_measured_by_its_own_script(tmp_path: Path) -> None:
     assert "HCCT's merge from its definition" in (tmp_path / "tables.md").read_text()
 
 
+@pytest.mark.slow
+def test_nodes_and_many_clients_are_measured_by_their_own_scripts(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    with alone():
+        assert bench.main(["--scale", "small", "--only", "i,j", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "ray.json").read_text())
+    assert {row["way"] for row in found["rows"]} > {"in process, 2 workers", "2 nodes with one core"}
+    assert all(0 < row["least"] <= row["seconds"] <= row["most"] for row in found["rows"])
+    many = json.loads((tmp_path / "scale.json").read_text())
+    assert (many["scale"], len(many["rows"]), len(many["memory"])) == ("small", 2, 1)
+
+
 def test_tiny_sizes_are_not_kept_as_measurements(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         bench.main(["--scale", "small", "--only", "a"])

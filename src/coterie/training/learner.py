@@ -564,6 +564,9 @@ def passes(starts: Sequence[int], training: Training) -> Iterator[Sequence[int]]
 LARGE = 2**18
 """Number of weights from which a layer becomes faster."""
 
+FEW = 64
+"""Most rows of a batch of which the product of a bf16 layer is computed in float32: of more, arithmetic limits the speed."""
+
 Held = list[tuple[Tensor, Tensor, Tensor]]
 """(float32 values of the weight, X, G) of each use of a layer in a backward pass."""
 
@@ -635,7 +638,7 @@ class _Dense(torch.autograd.Function):
         for_x, _, for_bias, *_ = ctx.needs_input_grad
         rows, inputs = (t.reshape(-1, t.shape[-1]).to(weight.dtype) for t in (g, x))  # half precision under autocast
         bias = rows.sum(0) if for_bias else None
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or (weight.dtype != torch.float32 and len(rows) > FEW):
             return (rows @ weight).view_as(x).to(x.dtype), rows.t() @ inputs, bias, None, None
         ctx.held.append((ctx.values, inputs, rows))
         return _times(rows, weight).view_as(x).to(x.dtype) if for_x else None, None, bias, None, None
