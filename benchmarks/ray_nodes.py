@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 )
                 times.setdefault((method, way), []).append(seconds(made))
     found = {
-        "scale": chosen.scale, "machine": machine.described("cpu"), "scenario": SCENARIO, "model": MODEL, "clients": clients, "rounds": rounds, "repeats": repeats,
+        "scale": chosen.scale, "machine": machine.described("cpu"),
+        "scenario": SCENARIO, "model": MODEL, "clients": clients, "rounds": rounds, "repeats": repeats,
         "versions": {**versions(), "ray": metadata.version("ray")},
         "rows": [
             {"method": method, "way": way, "seconds": statistics.median(each), "least": min(each), "most": max(each)}
