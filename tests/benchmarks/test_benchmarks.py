@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
 import bench  # noqa: E402
 import report_page  # noqa: E402
 import speed_tables  # noqa: E402
-from speed import clock, experiments, flops, flower, machine, scaling  # noqa: E402
+from speed import clock, experiments, flops, flower, machine, pfl_research, scaling  # noqa: E402
 from speed.ours import Coterie  # noqa: E402
 from speed.plain import PlainLoop  # noqa: E402
 from speed.workloads import Workload, workloads  # noqa: E402
@@ -118,6 +118,7 @@ def test_a_part_is_measured_and_kept_with_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(flower, "installed", lambda: False)
+    monkeypatch.setattr(pfl_research, "installed", lambda: False)  # it draws from NumPy's global generator
     assert bench.main(["--scale", "small", "--only", "a,g", "--repetitions", "1", "--out", str(tmp_path)]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "g.json", "tables.md"]
     kept = json.loads((tmp_path / "a.json").read_text())

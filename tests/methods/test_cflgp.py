@@ -16,6 +16,7 @@ from coterie.data.scenario import SCENARIOS
 from coterie.engines.rounds import rounds
 from coterie.methods import CFLGP, FedAvg
 from coterie.methods.cflgp import PROFILE, TRAIN, CFLGPState, clusters, matched
+from coterie.randomness import generator
 from worlds import THREE, Pull, grouped, last
 
 
@@ -107,7 +108,8 @@ def test_numbers_of_groups_are_those_that_most_clients_keep(pairs: list[tuple[in
 
 
 def test_clients_that_are_all_the_same_are_one_group() -> None:
-    assert set(clusters(torch.ones(5, 8), 3)[0]) == {0}
+    for row in (torch.ones(8), torch.randn(300, generator=generator(1)), torch.zeros(8)):
+        assert set(clusters(row.expand(5, -1), 3)[0]) == {0}
     assert sorted(clusters(torch.eye(2, 8), 3)[0]) == [0, 1]  # fewer clients than groups
 
 

@@ -242,7 +242,8 @@ def clusters(profiles: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
     """
     k = min(k, len(profiles))
     values, vectors = np.linalg.eigh(gram(profiles))
-    singular = np.sqrt(np.maximum(values[::-1][:k], 0.0))
+    rounding = len(values) * np.finfo(values.dtype).eps * values[-1]
+    singular = np.sqrt(np.where(values > rounding, values, 0.0)[::-1][:k])  # clients that are all the same have one direction
     points = vectors[:, ::-1][:, :k] * singular
     return k_means(points, k), singular
 
