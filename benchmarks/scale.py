@@ -14,7 +14,9 @@ workers included: the greatest sum of their proportional set sizes, in which sha
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -88,11 +90,15 @@ def together(command: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         whole = [sys.executable, "-m", *command, "--json", "--out", str(Path(folder) / "run")]
         with subprocess.Popen(whole, stdout=subprocess.DEVNULL, start_new_session=True) as run:
-            while run.poll() is None:
-                most = max(most, proportional(run.pid))
-                time.sleep(0.5)
-    if run.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with exit status {run.returncode}")
+            try:
+                while run.poll() is None:
+                    most = max(most, proportional(run.pid))
+                    time.sleep(0.5)
+            except BaseException:
+                os.killpg(run.pid, signal.SIGKILL)  # its session does not get Ctrl-C
+                raise
+    if run.returncode or not most:
+        raise RuntimeError(f"{' '.join(command)} ended with exit status {run.returncode}, memory {most}")
     return {"command": list(command), "bytes": most, "seconds": round(time.perf_counter() - since, 1)}
 
 
@@ -100,7 +106,7 @@ def proportional(session: int) -> int:
     """Bytes of the proportional set sizes of all processes of a session."""
     found = 0
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, AttributeError):  # a process that has just ended
+        with suppress(OSError, TypeError):  # a process that has just ended
             if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session:
                 pss = re.search(r"^Pss:\s+(\d+) kB$", (folder / "smaps_rollup").read_text(), re.MULTILINE)
                 found += int(pss[1]) * 1024  # type: ignore[index]

@@ -569,7 +569,7 @@ def test_the_command_line_runs_on_a_cluster(two: Two, tmp_path: Path, capsys: py
 def test_a_run_that_was_stopped_continues_on_a_cluster(two: Two, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two.complete()
     two.free()
-    settings = {"method": {"name": "cfl"}, "scenario": {"clients": 4}, "rounds": 4, "width": 1}
+    settings = {"methods": ["cfl"], "scenario": {"name": "digits/label-permutation", "clients": 4}, "rounds": 4, "width": 1}
     (stopped,) = coterie.begin(make({**settings, "engine": "ray", "address": two.address}), tmp_path / "ray")
     rounds = stopped.rounds()
     for _ in range(2):

@@ -61,13 +61,12 @@ def _call(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Context without garbage collections: imports make many objects and no garbage. Later collections skip these objects."""
+    """Context without garbage collections: imports make many objects and no garbage."""
     collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
         if collects:
             gc.enable()
 

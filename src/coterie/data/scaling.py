@@ -49,7 +49,8 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     if not bool((deviations > 0).all()):
         raise SettingError(f"deviations must be > 0, got {float(deviations.min()):g}")
     wide = (1, -1) if inputs.ndim == 2 else (1, -1, 1, 1)
-    made = {id(pool): ((_numbers(pool) - means.view(wide)) / deviations.view(wide)).float() for pool in _pools(splits)}
+    low, width = means.view(wide).float(), deviations.view(wide).float()  # no copy of all data in float64
+    made = {id(pool): (_numbers(pool).float() - low).div_(width) for pool in _pools(splits)}
     new = lambda split: Split(made[id(split.inputs)], split.index, split.targets)  # noqa: E731
     scaled = {
         key: ClientData(train=new(d.train), validation=new(d.validation), test=new(d.test), name=d.name)

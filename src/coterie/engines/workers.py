@@ -103,7 +103,6 @@ class Workers:
     def _fork(self) -> None:
         context = multiprocessing.get_context("fork")
         self.next = context.Value("l", 0)
-        gc.freeze()  # else collections would go through all data of the run, and in workers so copy their pages
         for _ in range(self.count):
             ours, theirs = context.Pipe()
             process = context.Process(target=self._serve, args=(theirs, [*self.pipes, ours]), daemon=True)
@@ -122,6 +121,7 @@ class Workers:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no handler of the parent
         torch.set_num_threads(1)
+        gc.freeze()  # else collections would go through all objects of the parent, and so copy their pages
         _keep_memory()
         with suppress(EOFError, OSError):
             while (jobs := pipe.recv()) is not None:
@@ -205,8 +205,6 @@ class Workers:
             if process.is_alive():
                 process.kill()
                 process.join()
-        if self.processes:
-            gc.unfreeze()
         self.pipes, self.processes = [], []
 
 

@@ -137,9 +137,10 @@ class Checkpoints:
         self.blobs.mkdir(parents=True, exist_ok=True)
         encoded = codec.encode(value, self._put)
         sync_folder(self.blobs)  # once for all blobs
-        self._used[round] = set(codec.blobs(encoded))
         document = {"schema": SCHEMA, "round": round, "record": record, "value": encoded}
+        self._used.pop(round, None)  # if the document cannot be written, that of before counts
         write_whole(self.path(round), checksum.sealed_json(json.dumps(document, allow_nan=False).encode()))
+        self._used[round] = set(codec.blobs(encoded))
         self.prune(kept)
 
     def load(self, fits: Fits | None = None, fallback: bool = True, rounds: list[int] | None = None) -> tuple[int, Any] | None:
@@ -285,6 +286,7 @@ class Checkpoints:
 
     def drop_after(self, round: int) -> None:
         """Remove unreadable checkpoints of later rounds, and damaged blobs; these rounds are made again."""
+        self._used.clear()
         later = [one for one in self.rounds() if one > round]
         for one in later:
             self.path(one).unlink()

@@ -108,14 +108,14 @@ class Block:
             values = [self.values[i] for i in at]
             pulled = None if pull is None else pull.of(self.layout, at, learner.device)
             step = stepper(values, how, lr, stacked=True, pull=pulled)
-            adds = plain(how) and not stages and pull is None
+            adding = self.stack if plain(how) and not stages and pull is None else None
             for starts in passes(batch_starts(len(longest), how, learner.least), how):
                 x, y = self._shuffled(splits, len(longest), gens)
                 for start in starts:
                     part = slice(start, start + size)
                     batch = x[:, part], y[:, part], present[:, part]
-                    if adds and self.stack is not None and self.stack.takes(x, y):
-                        self.stack.descend(self.tensors, *batch, lr)
+                    if adding is not None and adding.takes(x, y):
+                        adding.descend(self.tensors, *batch, lr)
                         continue
                     step(self._gradients(*batch, at))
                     self._round()
@@ -208,6 +208,10 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[
     nn.Sigmoid: (torch.sigmoid_, torch.ops.aten.sigmoid_backward),
 }
 """Activation -> itself in place; and the loss's derivative by its inputs, from the derivative by its outputs and these."""
+
+
+FEW_CLASSES = 16
+"""With fewer classes, a softmax over the first dimension takes a quarter of the time of one over the last; with many, more."""
 
 
 class Dense(NamedTuple):
@@ -308,8 +312,10 @@ class DenseStack:
             out = torch.bmm(out, weight) if bias is None else torch.baddbmm(bias, out, weight)
             passed.append(out if layer.activation is None else _ACTIVATIONS[layer.activation][0](out))
             out = passed[-1]
-        # A quarter of the time of a softmax over the last dimension.
-        g = torch.softmax(out.permute(2, 0, 1), 0).permute(1, 2, 0).contiguous()
+        if out.shape[2] < FEW_CLASSES:
+            g = torch.softmax(out.permute(2, 0, 1), 0).permute(1, 2, 0).contiguous()
+        else:
+            g = torch.softmax(out, 2)
         counts = counted(y) & present
         right = y.clamp(min=0).unsqueeze(2)  # targets that do not count may be no class
         g.scatter_add_(2, right, g.new_full((), -1.0).expand(right.shape))
