@@ -57,8 +57,8 @@ def memory() -> str:
     found = json.loads(MEASURED.read_text()).get("memory", []) if MEASURED.is_file() else []
     if not found:
         return "Not measured yet: `python benchmarks/scale.py` does it.\n"
-    rows = [(f"`{shlex.join(row['command'])}`", size(row["bytes"]), seconds(row["seconds"])) for row in found]
-    return table(("command", "memory of all processes", "the whole run"), rows, "lrr")
+    rows = [(f"`{shlex.join(row['command'])}`", size(row["bytes"])) for row in found]
+    return table(("command", "memory of all processes"), rows, "lr")
 
 
 def right(index: list[float]) -> str:
