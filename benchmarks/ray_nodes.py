@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from coterie.core import Round
 from coterie.engines import rounds as inprocess
 from coterie.engines.ray import Cluster
 from coterie.engines.workers import Hardware
-from coterie.records.record import versions
 from coterie.runs.run import world_of
 
 OUT = Path(__file__).resolve().parent / "results" / "ray.json"
@@ -58,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = {
         "scale": chosen.scale, "machine": machine.described("cpu"),
         "scenario": SCENARIO, "model": MODEL, "clients": clients, "rounds": rounds, "repeats": repeats,
-        "versions": {**versions(), "ray": metadata.version("ray")},
+        "versions": machine.versions(),
         "rows": [
             {"method": method, "way": way, "seconds": statistics.median(each), "least": min(each), "most": max(each)}
             for (method, way), each in times.items()

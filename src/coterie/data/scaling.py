@@ -17,6 +17,11 @@ Constants = tuple[Sequence[float], Sequence[float]]
 """Means and deviations, one per feature (per channel of images), or one for all."""
 
 
+def numbers(inputs: torch.Tensor) -> torch.Tensor:
+    """Pixels of 0 to 255 as numbers from 0 to 1; other inputs as they are."""
+    return inputs.float().div_(255) if inputs.dtype == torch.uint8 else inputs
+
+
 def standardized(world: World, how: str | Constants = "none") -> World:
     """Standardize the inputs of all clients by the same constants, and note these in ``world.about``.
 
@@ -38,7 +43,8 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     data = {id(one): one for step in world.steps for one in step.values()}
     splits = [split for one in data.values() for split in (one.train, one.validation, one.test)]
     inputs = splits[0].inputs
-    if not (inputs.is_floating_point() or _pixels(inputs)) or inputs.ndim not in (2, 4):
+    pixels = inputs.dtype == torch.uint8 and inputs.ndim == 4
+    if not (inputs.is_floating_point() or pixels) or inputs.ndim not in (2, 4):
         raise UserError("standardize needs features or images, and the inputs are tokens or of another shape")
     if isinstance(how, str):
         if how != "pooled":
@@ -50,7 +56,7 @@ def standardized(world: World, how: str | Constants = "none") -> World:
         raise SettingError(f"deviations must be > 0, got {float(deviations.min()):g}")
     wide = (1, -1) if inputs.ndim == 2 else (1, -1, 1, 1)
     low, width = means.view(wide).float(), deviations.view(wide).float()  # no copy of all data in float64
-    made = {id(pool): (_numbers(pool).float() - low).div_(width) for pool in _pools(splits)}
+    made = {id(pool): (numbers(pool).float() - low).div_(width) for pool in _pools(splits)}
     new = lambda split: Split(made[id(split.inputs)], split.index, split.targets)  # noqa: E731
     scaled = {
         key: ClientData(train=new(d.train), validation=new(d.validation), test=new(d.test), name=d.name)
@@ -88,15 +94,7 @@ def pooled(splits: Iterable[Split]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _by_feature(split: Split) -> torch.Tensor:
     """The values ``(features, n)`` of a split, or ``(channels, n)`` of all pixels."""
-    return _numbers(split.inputs[split.index]).double().transpose(0, 1).flatten(1)
-
-
-def _pixels(inputs: torch.Tensor) -> bool:
-    return inputs.dtype == torch.uint8 and inputs.ndim == 4
-
-
-def _numbers(inputs: torch.Tensor) -> torch.Tensor:
-    return inputs / 255 if _pixels(inputs) else inputs
+    return numbers(split.inputs[split.index]).double().transpose(0, 1).flatten(1)
 
 
 def _pools(splits: Sequence[Split]) -> Iterable[torch.Tensor]:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,6 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = folder / "blobs"
-        self._used: dict[int, set[str]] = {}  # round -> the blobs of its checkpoint, of those that this object has saved
 
     def save(self, round: int, value: Any, kept: int = KEPT, record: str = "") -> None:
         """Store a checkpoint, then remove all but the newest ones.
@@ -138,10 +137,8 @@ class Checkpoints:
         encoded = codec.encode(value, self._put)
         sync_folder(self.blobs)  # once for all blobs
         document = {"schema": SCHEMA, "round": round, "record": record, "value": encoded}
-        self._used.pop(round, None)  # if the document cannot be written, that of before counts
         write_whole(self.path(round), checksum.sealed_json(json.dumps(document, allow_nan=False).encode()))
-        self._used[round] = set(codec.blobs(encoded))
-        self.prune(kept)
+        self.prune(kept, {round: codec.blobs(encoded)})
 
     def load(self, fits: Fits | None = None, fallback: bool = True, rounds: list[int] | None = None) -> tuple[int, Any] | None:
         """The newest checkpoint that can be read.
@@ -268,17 +265,21 @@ class Checkpoints:
             raise DamagedError(f"{name!r:.60} is not a blob name")
         return path
 
-    def prune(self, kept: int = KEPT) -> None:
-        """Remove all but the newest ``kept`` checkpoints, and the blobs to which none of these refers."""
+    def prune(self, kept: int = KEPT, known: Mapping[int, Iterable[str]] | None = None) -> None:
+        """Remove all but the newest checkpoints, and the blobs to which none of these refers.
+
+        Args:
+            kept: Number of checkpoints that stay.
+            known: Round -> the blobs of its checkpoint, where the caller knows them; others are read.
+        """
         rounds = self.rounds()
         for round in rounds[:-kept]:
             self.path(round).unlink()
-            self._used.pop(round, None)
         used: set[str] = set()
         for round in rounds[-kept:]:
             # A damaged checkpoint needs no blobs.
             with suppress(DamagedError):
-                used |= self._used.get(round) or set(codec.blobs(self.document(round)["value"]))
+                used.update(known[round] if known and round in known else codec.blobs(self.document(round)["value"]))
         for path in self.blobs.iterdir() if self.blobs.is_dir() else ():
             ours = _BLOB.fullmatch(path.name.removesuffix(PART))
             if ours and (path.name.endswith(PART) or ours[1] not in used):
@@ -286,7 +287,6 @@ class Checkpoints:
 
     def drop_after(self, round: int) -> None:
         """Remove unreadable checkpoints of later rounds, and damaged blobs; these rounds are made again."""
-        self._used.clear()
         later = [one for one in self.rounds() if one > round]
         for one in later:
             self.path(one).unlink()

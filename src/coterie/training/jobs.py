@@ -221,7 +221,7 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
     splits, personal = [job.data.train for job in jobs], jobs[0].task.personal
     with seeded(0):  # a block draws nothing; if a module does, no global state changes
         trained = block.train(splits, jobs[0].training, jobs[0].lr, gens, stages=jobs[0].task.stages)
-    updates = list(trained.cpu() - (starts[0] if len({start.data_ptr() for start in starts}) == 1 else torch.stack(starts)))
+    updates = [row.cpu() - start for row, start in zip(trained, starts, strict=True)]
     own = [None] * len(jobs) if personal is None else _personal_together(learner, jobs, personal, starts, updates)
     for job, update, mine, each in zip(jobs, updates, own, begun, strict=True):
         yield _reply(learner, job, each, update, mine)

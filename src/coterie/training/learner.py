@@ -20,6 +20,7 @@ from torch.nn import functional
 from coterie.core import Stage, Training
 from coterie.data.batches import Batch, Items, call, mapped, rows, tensors
 from coterie.data.objective import Objective, Sums, Tally
+from coterie.data.scaling import numbers
 from coterie.data.world import Split
 from coterie.models.layout import Layout
 from coterie.training.precision import Master, computing
@@ -111,7 +112,7 @@ class Learner:
             x, y = pool.batch(index)
             move = partial(Tensor.to, device=self.device)
             return mapped(move, x), mapped(move, y)
-        return mapped(_scaled, self.selected(pool, index)), None
+        return mapped(numbers, self.selected(pool, index)), None
 
     def selected(self, batch: Batch, at: Tensor) -> Batch:
         """The examples of a batch at some positions, on this device."""
@@ -392,11 +393,6 @@ def _fits(data: Split) -> bool:
     if isinstance(data.inputs, Items):
         return False
     return sum(one[:1].nbytes for one in tensors(data.inputs)) * len(data) <= WHOLE_PASS
-
-
-def _scaled(x: Tensor) -> Tensor:
-    """Images of 0 to 255 in [0, 1]; other inputs as they are."""
-    return x.float().div_(255) if x.dtype == torch.uint8 else x
 
 
 Step = Callable[[Sequence[Tensor]], None]
