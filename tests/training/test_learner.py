@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
-from coterie.data.objective import Objective, cross_entropy
+from coterie.data.objective import MULTILABEL, REGRESSION, Objective, cross_entropy
 from coterie.data.world import Split, whole
 from coterie.randomness import generator, seeded
 from coterie.training import BATCH_TO_MEASURE, Learner
@@ -250,3 +251,52 @@ def test_nothing_to_measure_is_nan() -> None:
     scores = learner.measure(learner.layout.row(module), client(1, validation=0).validation)
     assert list(scores) == ["loss", "accuracy"]
     assert all(value != value for value in scores.values())
+
+
+# -- losses by which models are compared --------------------------------------------------------------------------------------
+
+
+def compared(objective: Objective, weight: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    """What a linear model without a bias has for its losses."""
+    with seeded(0):
+        module = nn.Linear(*reversed(weight.shape), bias=False)
+    return Learner(module, objective).losses(weight.flatten(), whole(inputs, targets))
+
+
+@pytest.mark.parametrize("sharpness", [0.2, 1.0, 5.0, 200.0])
+def test_losses_are_those_at_the_best_temperature(sharpness: float) -> None:
+    """From the definition, with targets drawn by a model at temperature 1; the last is too sure for the greatest one."""
+    inputs, right = examples(200, seed=3).inputs, torch.randn(CLASSES, FEATURES, generator=generator(0, 99))
+    targets = (inputs @ right.T).softmax(1).multinomial(1, generator=generator(0, 98)).flatten()
+    logits = sharpness * (inputs @ right.T).double()
+    tried = [
+        [-float((row / 2 ** (step / 2)).log_softmax(0)[y]) for row, y in zip(logits, targets, strict=True)]
+        for step in range(13)
+    ]
+    best = min(range(13), key=lambda step: sum(tried[step]))
+    assert abs(best - min(max(2 * math.log2(sharpness), 0), 12)) <= 1
+    found = compared(Objective(), sharpness * right, inputs, targets)
+    assert found.tolist() == pytest.approx(tried[best], rel=1e-3, abs=1e-6)
+
+
+def test_a_temperature_is_that_of_all_examples_and_never_below_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lower one would give a model that is right on its few examples the loss 0."""
+    inputs, targets, sure = torch.eye(2), torch.tensor([0, 1]), torch.eye(2)
+    right = compared(Objective(), sure, inputs, targets)
+    assert right.tolist() == pytest.approx([math.log(1 + math.exp(-1))] * 2)
+    half = compared(Objective(), 100 * sure, inputs, torch.tensor([0, 0]))  # one right, one wrong
+    monkeypatch.setattr("coterie.training.learner.BATCH_TO_MEASURE", 1)
+    assert compared(Objective(), 100 * sure, inputs, torch.tensor([0, 0])).tolist() == half.tolist()
+    assert half.sum() < 2  # far from the 100 nats at temperature 1
+
+
+def test_outputs_that_are_no_logits_have_no_temperature() -> None:
+    inputs, targets = torch.eye(2), torch.tensor([9.0, -7.0])
+    wrong = compared(REGRESSION, torch.tensor([[8.0, -8.0]]), inputs, targets)
+    assert wrong.tolist() == [1.0, 1.0]
+    labels = compared(MULTILABEL, torch.tensor([[100.0, 100.0]]), inputs, torch.tensor([1.0, 0.0]))
+    assert labels.sum() < 2  # these are logits
+
+
+def test_a_model_that_has_diverged_has_losses_that_are_no_numbers() -> None:
+    assert compared(Objective(), torch.full((2, 2), math.nan), torch.eye(2), torch.tensor([0, 1])).isnan().all()

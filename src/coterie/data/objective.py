@@ -23,6 +23,9 @@ Sums = dict[str, tuple[float, int]]
 
 Better = Literal["greater", "smaller"]
 
+TEMPERATURES = tuple(2 ** (step / 2) for step in range(13))
+"""The temperatures 1 to 64 by which logits are divided where models are compared by their losses."""
+
 IGNORED = -100
 """The class that losses and metrics leave out, as PyTorch's cross entropy does: the padding of sequences."""
 
@@ -364,6 +367,11 @@ class Objective:
             return (several * counts).sum(1) / counts.sum(1).clamp(min=1)
         alone = [self.loss(rows(outputs, slice(i, i + 1)), rows(targets, slice(i, i + 1))) for i in range(size(targets))]
         return torch.stack(alone).float() if alone else torch.zeros(0)
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The temperatures among which a model has its own; 1 alone for a loss whose outputs may not be logits."""
+        return TEMPERATURES if self.loss in (cross_entropy, binary_cross_entropy) else (1.0,)
 
     def scores(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
         """Return the loss and each metric from the sums of a test; NaN for a missing one.

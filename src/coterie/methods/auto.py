@@ -1,7 +1,8 @@
-"""Auto: the default method. It needs no choice: it runs one model for all beside groups, and keeps what held-out loss favours.
+"""Auto: the default method. It needs no choice: it runs one model, groups and training alone, and keeps what is best.
 
-It is a :class:`~coterie.methods.race.Race` of FedAvg, one model for all, and split-half, which finds groups, each with personal
-models (:class:`~coterie.methods.tuned.Tuned`). Until split-half finds groups it is FedAvg, and costs no more than its probes.
+It is a :class:`~coterie.methods.race.Race` by held-out loss of FedAvg, one model for all, and split-half, which finds groups,
+each with personal models (:class:`~coterie.methods.tuned.Tuned`), and of training alone, if all clients train in each round.
+Until split-half finds groups it is FedAvg, and sends no more than its probes.
 
 A client has a personal model, which it trains on in each round, pulled to the model of its group (Ditto, arXiv 2012.04221).
 It is served by the personal model where this lowers held-out loss. If less than half of the clients train in a round, it makes
@@ -21,6 +22,7 @@ from typing import Any, ClassVar
 
 from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.independent import Independent
 from coterie.methods.race import Race, RaceState
 from coterie.methods.split_half import SplitHalf
 from coterie.methods.tuned import Tuned
@@ -29,13 +31,13 @@ from coterie.settings import check, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """One model, groups or personal models: what held-out loss favours. The default."""
+    """One model, groups, personal models or training alone: what held-out loss favours. The default."""
 
     name: ClassVar[str] = "auto"
     measures: ClassVar[bool] = True
 
     level: float = setting(1e-4, "probability that split-half splits clients that are alike (α)", gt=0, lt=1)
-    patience: int = setting(12, "reports of each client, on average, before one model or groups are given up", ge=1)
+    patience: int = setting(12, "reports of each client, on average, before a method is given up", ge=1)
     tuning: int = setting(2, "passes over a client's data in a round that train its personal model; 0: no such model", ge=0)
     pull: float = setting(0.2, "weight of the term that pulls a personal model to that of its group (λ of Ditto)", ge=0, lt=1e9)
     holdout: float = setting(
@@ -55,6 +57,7 @@ class Auto:
         )
         if self.tuning:
             arms = tuple(map(self._with_personal_models, arms))
+            arms += (Independent(),) if self.fraction == 1 else ()
         return Race(methods=arms, patience=self.patience, holdout=self.holdout)
 
     def _with_personal_models(self, arm: Any) -> Tuned:

@@ -17,7 +17,8 @@ at each client; examples are paired, so what makes an example hard cancels. Afte
 - A decision is looked at again if the leader's held-out loss rises far above its lowest value (:data:`RISE`), or if many
   clients have joined (:data:`JOINED`): then all dropped arms start again, from the mean of the leader's models.
 
-Clients are weighted by their held-out examples, none by more than a tenth or two average clients. A client's difference, or
+Losses of logits are those after temperature scaling, by each client and for each model
+(:meth:`~coterie.training.learner.Learner.losses`). Clients are weighted by their held-out examples, none by more than a tenth or two average clients. A client's difference, or
 its variance, beyond the outer fences of the others (three times the interquartile range) counts as the fence, so that one
 hostile client decides nothing. Of two clients, nobody can say which one is hostile.
 
@@ -67,7 +68,12 @@ RISE = 1.5, 5.0
 JOINED = 0.2
 """A decision is looked at again if this share of the clients has joined since."""
 
-CALLED = {"fedavg": "one model (fedavg)", "split-half": "groups (split-half)", "hcct": "groups (hcct)"}
+CALLED = {
+    "fedavg": "one model (fedavg)",
+    "split-half": "groups (split-half)",
+    "hcct": "groups (hcct)",
+    "independent": "training alone (independent)",
+}
 """What sentences call arms; others have the names of their methods."""
 
 SHARED = "+"

@@ -195,13 +195,23 @@ class Learner:
 
     @torch.no_grad()
     def losses(self, row: Tensor, data: Split) -> Tensor:
-        """Loss of a model ``(d,)`` for each of a client's examples ``(n,)``."""
+        """Loss of a model ``(d,)`` for each of a client's examples ``(n,)``, at the temperature that makes their sum least.
+
+        A net that has overfitted is too sure of its errors: its loss rises while its accuracy still does. Temperature scaling
+        (C. Guo et al., "On Calibration of Modern Neural Networks", arXiv 1706.04599) mends this and changes no prediction. So
+        models are compared by what they know. No temperature is below 1: few examples that are all right would ask for 0.
+        """
         self.load(row)
         self.module.eval()
-        found = [torch.zeros(0)]
+        temperatures = self.objective.temperatures
+        found = [torch.zeros(len(temperatures), 0)]
         for x, y, _ in self._in_order(data):
-            found.append(self.objective.each(self.outputs(x), y).float().cpu())
-        return torch.cat(found)
+            outputs = self.outputs(x)
+            each = [self.objective.each(outputs if t == 1 else outputs / t, y) for t in temperatures]
+            found.append(torch.stack(each).float().cpu())
+        losses = torch.cat(found, 1)
+        sums = losses.double().sum(1).nan_to_num(nan=math.inf)
+        return losses[int(sums.argmin())]
 
     @torch.no_grad()
     def seen(self, row: Tensor, data: Split, layer: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
