@@ -26,7 +26,7 @@ from coterie.training.learner import Learner
 from scripted import bits
 from worlds import THREE, grouped, last
 
-FEDAVG, HALVES = "tuned-fedavg", "tuned-split-half"
+FEDAVG, HALVES, ALONE = "tuned-fedavg", "tuned-split-half", "independent"
 
 
 def digits(name: str = "iid", clients: int = 6, **how: Any) -> World:
@@ -49,7 +49,7 @@ def test_all_may_leave() -> None:
     method, world = Auto(), grouped(THREE)
     state = method.retire(last(method, world, 2).state, world.clients)
     end = last(method, world, 1, state=method.admit(state, (2, 17)), first=2)
-    assert set(end.state.arms) == {FEDAVG, HALVES}
+    assert set(end.state.arms) == {FEDAVG, HALVES, ALONE}
 
 
 def test_nobody_answers_and_all_goes_on() -> None:
@@ -95,7 +95,7 @@ def test_one_client_with_few_examples_beside_others() -> None:
     ids = (2, 3, 7, 11)
     clients = {c: small.client(c, train=1 if c == 7 else 20, validation=0) for c in ids}
     state = run(Auto(), small.world(ids, clients=clients), 4)[-1].position.state
-    assert set(state.losses) == {2, 3, 11}
+    assert {client for reports in state.seen.values() for client in reports} == {2, 3, 11}
 
 
 # -- held-out examples --------------------------------------------------------------------------------------------------------
@@ -158,12 +158,12 @@ def test_a_drift_starts_dropped_arms_again_and_finds_its_groups() -> None:
     method, world = Auto(patience=4), digits("label-permutation", clients=8)
     calm = run(method, world, 12)
     assert calm[-1].assignment.groups == world.truth
-    assert set(calm[-1].position.state.dropped) == {FEDAVG}
+    assert set(calm[-1].position.state.dropped) == {FEDAVG, ALONE}
     changed = run(method, turned(world), 24, start=calm[-1].position)
     ((number, note),) = notes(changed, "arms")
     assert number == 13
     assert "the held-out loss rose from" in note.text
-    assert ": clients train one model (fedavg) again" in note.text
+    assert ": clients train one model (fedavg) and local models (independent) again" in note.text
     assert len(changed[-1].groups) == 4
 
 
@@ -171,10 +171,10 @@ def test_newcomers_start_dropped_arms_again() -> None:
     world = digits("label-permutation", clients=8)
     method, world = Auto(patience=4), replace(world, attendance=Attendance(joins={6: 9, 7: 9}))
     done = run(method, world, 10)
-    assert set(done[7].position.state.dropped) == {FEDAVG}
+    assert set(done[7].position.state.dropped) == {FEDAVG, ALONE}
     ((number, note),) = notes(done, "arms")
     assert number == 9
-    assert note.text.startswith("many clients have joined: clients train one model (fedavg) again")
+    assert note.text.startswith("many clients have joined: clients train one model (fedavg) and local models (independent) again")
     assert set(done[-1].assignment.row) == set(range(8))
     assert done[8].position.state.leader == done[9].position.state.leader == HALVES
 

@@ -12,7 +12,8 @@ at each client; examples are paired, so what makes an example hard cancels. Afte
   the more complex arm is not expected to be ahead, it is dropped; after twice ``patience``, it must be expected to be ahead
   by two standard errors. Clients' personal models learn fast, and hide for a while what an arm gains: so it stays if its
   models are expected to be ahead without them. If the more complex arm is expected to be ahead, and the difference now is
-  beyond noise, the simpler arm is dropped. This test is sequential: look j uses the level ``level / (p j (j + 1))`` for p
+  beyond noise, the simpler arm is dropped; by local models, which learn fastest of all and gain least later, after twice
+  ``patience``. This test is sequential: look j uses the level ``level / (p j (j + 1))`` for p
   pairs of arms, so that all looks together keep ``level``. It is a t-test with Welch's degrees of freedom.
 - A decision is looked at again if the leader's held-out loss rises far above its lowest value (:data:`RISE`), or if many
   clients have joined (:data:`JOINED`): then all dropped arms start again, from the mean of the leader's models.
@@ -59,6 +60,7 @@ from coterie.core import (
     state,
 )
 from coterie.methods._fences import fenced
+from coterie.methods.independent import Independent
 from coterie.methods.tuned import Tuned, method_of
 from coterie.settings import SettingError, check, setting
 
@@ -72,7 +74,7 @@ CALLED = {
     "fedavg": "one model (fedavg)",
     "split-half": "groups (split-half)",
     "hcct": "groups (hcct)",
-    "independent": "training alone (independent)",
+    "independent": "local models (independent)",
 }
 """What sentences call arms; others have the names of their methods."""
 
@@ -345,6 +347,8 @@ class Race:
         hopes = [_hope(f"{EXPECTED} of {stays} less {ends}{which}", each, least) for which, each in known.items() if each]
         if all(hope.held for hope in hopes):
             return other, _drop(state, other, (ends, stays), -1, history, later, hopes[0])
+        if isinstance(self.named[other], Independent) and reports < 2 * self.patience:
+            return None
         level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
         bound = -float(scipy.special.stdtrit(now.degrees, level) if math.isfinite(now.degrees) else scipy.special.ndtri(level))
         beyond = Criterion(
