@@ -174,7 +174,8 @@ def test_newcomers_start_dropped_arms_again() -> None:
     assert set(done[7].position.state.dropped) == {FEDAVG, ALONE}
     ((number, note),) = notes(done, "arms")
     assert number == 9
-    assert note.text.startswith("many clients have joined: clients train one model (fedavg) and local models (independent) again")
+    again = "one model (fedavg) and local models (independent)"
+    assert note.text.startswith(f"many clients have joined: clients train {again} again")
     assert set(done[-1].assignment.row) == set(range(8))
     assert done[8].position.state.leader == done[9].position.state.leader == HALVES
 

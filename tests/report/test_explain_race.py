@@ -51,12 +51,13 @@ def test_the_lead_has_its_numbers_and_how_its_groups_were_found(run: Path) -> No
 
 
 def test_what_was_chosen_when_on_which_numbers_and_at_which_cost(run: Path) -> None:
-    drop, tune = explain(run)["choices"]
+    drop, local, tune = explain(run)["choices"]
+    assert local["text"].startswith("clients stop training local models (independent)")
     assert (drop["kind"], drop["round"]) == ("drop", 6)
     assert drop["text"].startswith("clients stop training one model (fedavg): held-out loss with it is higher by")
     assert drop["numbers"]["models trained for it"] == 60.0  # alone in rounds 4 to 6
-    assert drop["numbers"]["share of the models trained"] == pytest.approx(60 / (60 + 120))
-    assert "at most 33% of the models that clients have trained were for it" in drop["text"]
+    assert drop["numbers"]["share of the models trained"] == pytest.approx(60 / (60 + 120 + 120))
+    assert "at most 20% of the models that clients have trained were for it" in drop["text"]
     assert tune["kind"] == "tune"
 
 

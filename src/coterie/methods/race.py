@@ -19,9 +19,10 @@ at each client; examples are paired, so what makes an example hard cancels. Afte
   clients have joined (:data:`JOINED`): then all dropped arms start again, from the mean of the leader's models.
 
 Losses of logits are those after temperature scaling, by each client and for each model
-(:meth:`~coterie.training.learner.Learner.losses`). Clients are weighted by their held-out examples, none by more than a tenth or two average clients. A client's difference, or
-its variance, beyond the outer fences of the others (three times the interquartile range) counts as the fence, so that one
-hostile client decides nothing. Of two clients, nobody can say which one is hostile.
+(:meth:`~coterie.training.learner.Learner.losses`). Clients are weighted by their held-out examples, none by more than a tenth
+or two average clients. A client's difference, or its variance, beyond the outer fences of the others (three times the
+interquartile range) counts as the fence, so that one hostile client decides nothing. Of two clients, nobody can say which one
+is hostile.
 
 An arm with one model for all that equals the models which another arm offers in a round, such as FedAvg beside a method that
 has not split yet, uses that arm's replies and costs nothing.
