@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.models.nets import next_word
 
@@ -31,6 +31,21 @@ def tiny_lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
     return next_word(shape, classes, embedding=16, hidden=32)
 
 
-def small_lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two layers for articles: 81,896 parameters with 1,000 words."""
-    return next_word(shape, classes, embedding=32, hidden=32)
+class NextWordGRU(nn.Module):
+    """Embedding of 32 numbers, one GRU layer of 64 units, and a dense layer."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, 32)
+        self.gru = nn.GRU(32, 64, batch_first=True)
+        self.out = nn.Linear(64, words)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits ``(b, t, words)`` of the next word after each of the tokens ``(b, t)``."""
+        logits: Tensor = self.out(self.gru(self.embedding(tokens))[0])
+        return logits
+
+
+def small_gru(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """One layer for articles, which learns in fewer steps than two: 115,816 parameters with 1,000 words."""
+    return NextWordGRU(classes)
