@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drift_tables import by_world, called, number
+from flux_tables import ELSEWHERE
 from measured import recorded, table
 
 from coterie.report.terminal import plus_minus
@@ -133,7 +134,7 @@ def _line(source: str, what: str, printed: Mapping[str, float], found: Mapping[s
 
 
 def _named(method: str) -> str:
-    return f"`{method}`" if method in flux.METHODS else method
+    return f"`{method}`" if method in flux.METHODS else ELSEWHERE.get(method, method)
 
 
 def accuracies() -> str:
