@@ -12,9 +12,9 @@ at each client; examples are paired, so what makes an example hard cancels. Afte
   the more complex arm is not expected to be ahead, it is dropped; after twice ``patience``, it must be expected to be ahead
   by two standard errors. Clients' personal models learn fast, and hide for a while what an arm gains: so it stays if its
   models are expected to be ahead without them. If the more complex arm is expected to be ahead, and the difference now is
-  beyond noise, the simpler arm is dropped; by local models, which learn fastest of all and gain least later, after twice
-  ``patience``. This test is sequential: look j uses the level ``level / (p j (j + 1))`` for p
-  pairs of arms, so that all looks together keep ``level``. It is a t-test with Welch's degrees of freedom.
+  beyond noise, the simpler arm is dropped. Local models learn fastest of all and gain least later, so they end other arms only
+  after twice ``patience``. This test is sequential: look j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so
+  that all looks together keep ``level``. It is a t-test with Welch's degrees of freedom.
 - A decision is looked at again if the leader's held-out loss rises far above its lowest value (:data:`RISE`), or if many
   clients have joined (:data:`JOINED`): then all dropped arms start again, from the mean of the leader's models.
 
