@@ -50,7 +50,9 @@ VALIDATION = 0.2
 BANK = 5
 """Sets of classes of which each client has one (py)."""
 
-DATASETS = ("mnist", "fashion_mnist", "cifar10")
+DATASETS: Mapping[str, int] = {"mnist": 60_000, "fashion_mnist": 60_000, "cifar10": 50_000}
+"""Data set -> how many training images there are upstream."""
+
 SHIFTS: Mapping[str, str] = {"px": "P(X)", "py": "P(Y)", "py-x": "P(Y|X)", "px-y": "P(X|Y)"}
 LEVELS = tuple(range(1, 9))
 
@@ -232,11 +234,12 @@ def world(dataset: str, scale: str, shift: str, level: int, fold: int, folder: P
     rng = numpy_generator(fold, Purpose.SHIFT, level, list(SHIFTS).index(shift))
     views = seen(shift, level, rng)
     channels = 3 if shift in ("px", "px-y") else data.shape[0]
+    epochs = EPOCHS * round(DATASETS[dataset] / len(data.train))  # as many steps where a part of the images is available
     dealt = zip(views, _dealt(data.train, rng, how.share), _dealt(data.test, rng), strict=True)
     return World(
         clients={number: _client(data.train, data.test, *own, channels, rng) for number, own in enumerate(dealt)},
         model=nets.factory("lenet5", (channels, *data.shape[1:]), CLASSES),
-        training=Training(lr=how.lr, momentum=MOMENTUM, epochs=EPOCHS, batch=how.batch),
+        training=Training(lr=how.lr, momentum=MOMENTUM, epochs=epochs, batch=how.batch),
         objective=Objective(metrics=("accuracy",)),
         truth=as_groups(alike({number: views.index(view) for number, view in enumerate(views)})),
     )
@@ -324,6 +327,7 @@ def found(name: str, made: World, last: Round, total: int, seconds: float) -> di
         "groups": len(last.assignment.groups),
         "true_groups": len(made.truth or ()),
         "ari": agreement(last.assignment.groups, made.truth),
+        "epochs": made.training.epochs,
         "bytes": total,
         "seconds": round(seconds, 1),
     }

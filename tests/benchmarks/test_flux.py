@@ -43,6 +43,7 @@ def of_noise(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Dataset]:
     def put(channels: int) -> Dataset:
         made = noise(channels)
         monkeypatch.setattr(flux.datasets, "load", lambda name, folder: made)
+        monkeypatch.setattr(flux, "DATASETS", dict.fromkeys(flux.DATASETS, len(made.train)))
         return made
 
     return put
@@ -163,6 +164,13 @@ def test_scales_differ_in_examples_and_steps(of_noise: Callable[..., Dataset]) -
     assert len(small.clients[0].test) == len(whole.clients[0].test) == 10
     # As many steps times their length in an epoch: of 4,800 examples by 64, and of 480 by 32.
     assert 4800 / 64 * whole.training.lr == pytest.approx(480 / 32 * small.training.lr)
+
+
+def test_half_of_the_images_have_twice_the_epochs(of_noise: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
+    of_noise(3)
+    assert flux.world("cifar10", "paper", "py", 1, 0).training.epochs == 2
+    monkeypatch.setattr(flux, "DATASETS", {"cifar10": 400})
+    assert flux.world("cifar10", "paper", "py", 1, 0).training.epochs == 4
 
 
 # -- runs and tables ------------------------------------------------------------------------------------------------------
