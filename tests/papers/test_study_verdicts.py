@@ -160,6 +160,7 @@ def test_gaps_by_rounds() -> None:
 
     assert verdicts([-1, 0.1, 0.2, 0.3], [-1, -1, 0.1, 0.2]) == [True, True, True]
     assert verdicts([-1, 0.1, 0.2, 0.3], [-1, -1, 0.1, 0.2], "digits") == [None, True, True]
+    assert verdicts([-1.0] * 10 + [0.1] * 5, [-1.0] * 15, "CIFAR-10, 500 examples")[::2] == [False, True]  # judged, not counted
     # Never above zero for good, falling, and later than the gradients.
     assert verdicts([0.3, 0.2, 0.1, -1], [-1, -1, -1, 0.1]) == [False, False, False]
     assert verdicts([-1.0] * 9 + [0.1] * 5, [-1.0] * 9 + [0.2] * 5)[::2] == [True, False]  # both from round 10 on
