@@ -7,7 +7,9 @@ them in.
 
 from __future__ import annotations
 
+import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +65,16 @@ def experiments(folder: str = "", *names: str) -> str:
             )
         )
     return table(("experiment", "what", "paper", "here", "scale", "strength", "verdict"), lines)
+
+
+def strengths() -> str:
+    """How many experiments have which strength, at the largest scale that was run, and how long all recorded runs took."""
+    largest = [[said for _, said in outcomes(study) if isinstance(said, Outcome)][-1] for study in STUDIES.values()]
+    count = Counter(said.strength for said in largest)
+    lines = [line for path in RESULTS.glob("*.jsonl") for line in path.read_text().splitlines()]
+    hours = sum(json.loads(line)["seconds"] for line in lines) / 3600
+    shares = ", ".join(f"{count[strength]} are {strength}" for strength in ("strong", "medium", "weak"))
+    return f"Of {len(largest)} experiments, {shares}. Together, the {len(lines):,} recorded runs took {hours:.0f} hours.\n"
 
 
 def experiment(name: str) -> str:

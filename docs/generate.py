@@ -194,6 +194,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "scale-memory": scale_table.memory,
     "experiments": experiment_tables.experiments,
     "experiment": experiment_tables.experiment,
+    "strengths": experiment_tables.strengths,
     **study_tables.PARTS,
     **regret_tables.PARTS,
     **drift_tables.PARTS,
