@@ -47,14 +47,14 @@ def tree_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
             what="newcomers walk down the tree (Algorithm 4)",
             printed="to the most similar branch",
             ours=f"{sum(new)} of {len(new)} reach the leaf of their group",
-            rule="all: a leaf with founders, and with nobody of another group",
+            rule="all: a leaf with founders, and with no client of another group",
             holds=all(new),
         ),
     )
 
 
 def _at_home(found: Mapping[str, Any], client: int) -> bool:
-    """Whether a newcomer's leaf has founders, and nobody of another true group."""
+    """Whether a newcomer's leaf has founders and no client of another true group."""
     leaf, kin = (next(set(group) for group in found[of] if client in group) for of in ("groups", "truth"))
     return leaf <= kin and not leaf <= set(map(int, found["newcomers"]))
 

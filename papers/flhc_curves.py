@@ -188,7 +188,7 @@ def _by_fraction(ends: Mapping[str, np.ndarray]) -> Claim:
 
 
 def _text(whole: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
-    return ", ".join(f"{name.partition(', ')[2]}: whole in {whole[name].sum()} of {len(whole[name])}" for name in names)
+    return ", ".join(f"{name.partition(', ')[2]}: one cluster in {whole[name].sum()} of {len(whole[name])}" for name in names)
 
 
 STUDIES = (

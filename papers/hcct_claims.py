@@ -224,7 +224,7 @@ def of_joining(rows: Sequence[Row]) -> tuple[Claim, ...]:
                 aside=aside,
             ),
             Claim(
-                what=f"{name}: error of those who were there from the first",
+                what=f"{name}: error of the first clients",
                 printed="new clients' data improve the performance",
                 ours=first_words,
                 rule=f"lower with {counts[-1]} at a time than with none",
