@@ -20,6 +20,7 @@ import flux
 
 NOTHING = "–"
 DEFAULT = "auto"
+CALLED = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,9 @@ def _flux_lines() -> Iterator[Line]:
             own = {method: value for (method, at), value in found.items() if at == level}
             if DEFAULT in own:
                 printed = {name: values[level - 1] for name, values in flux.PRINTED[dataset].items()}
-                what = f"{dataset.replace('_', '-').upper()}, level {level}, four shifts"
-                yield _line("[FLUX](studies/flux.md)", what, printed, own, "one fold, the last round")
+                what = f"{CALLED[dataset]}, level {level}, four shifts"
+                differs = "one fold, the last round" + (", half of the images" if dataset == "cifar10" else "")
+                yield _line("[FLUX](studies/flux.md)", what, printed, own, differs)
 
 
 def _line(source: str, what: str, printed: Mapping[str, float], found: Mapping[str, float], differs: str) -> Line:
