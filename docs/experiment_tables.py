@@ -41,27 +41,31 @@ def outcomes(study: Study) -> Iterator[tuple[str, Outcome | int]]:
         yield name, said or len(rows.of(scale.cells()))
 
 
+def largest(study: Study) -> Outcome | None:
+    """What came out at the largest scale that was run; None if none was."""
+    known = [said for _, said in outcomes(study) if isinstance(said, Outcome)]
+    return max(known, key=lambda said: SCALES.index(said.scale.name), default=None)
+
+
 def experiments(folder: str = "", *names: str) -> str:
     """A row per experiment of the papers, or of those named: at the largest scale that was run. folder: of their pages."""
     lines = []
     for study in [STUDIES[name] for name in names] or STUDIES.values():
-        known = {scale: said for scale, said in outcomes(study) if isinstance(said, Outcome)}
+        said = largest(study)
         place = f"[{PAPERS[study.paper].partition(':')[0]}, {study.where}]({folder}{study.stem}.md)"
-        if not known:
+        if said is None:
             lines.append((place, study.what, "–", "not run yet", "–", "–", "–"))
             continue
-        scale = max(known, key=SCALES.index)
-        first = known[scale].claims[0]
-        seeds = known[scale].seeds
+        first = said.claims[0]
         lines.append(
             (
                 place,
                 study.what,
                 f"{first.what}: {first.printed}",
                 first.ours,
-                f"{scale}, {seeds} seed{'s' * (seeds > 1)}",
-                known[scale].strength,
-                known[scale].verdict,
+                f"{said.scale.name}, {said.seeds} seed{'s' * (said.seeds > 1)}",
+                said.strength,
+                said.verdict,
             )
         )
     return table(("experiment", "what", "paper", "here", "scale", "strength", "verdict"), lines)
@@ -69,12 +73,12 @@ def experiments(folder: str = "", *names: str) -> str:
 
 def strengths() -> str:
     """How many experiments have which strength, at the largest scale that was run, and how long all recorded runs took."""
-    largest = [[said for _, said in outcomes(study) if isinstance(said, Outcome)][-1] for study in STUDIES.values()]
-    count = Counter(said.strength for said in largest)
+    run = [said for study in STUDIES.values() if (said := largest(study))]
+    count = Counter(said.strength for said in run)
     lines = [line for path in RESULTS.glob("*.jsonl") for line in path.read_text().splitlines()]
     hours = sum(json.loads(line)["seconds"] for line in lines) / 3600
     shares = ", ".join(f"{count[strength]} are {strength}" for strength in ("strong", "medium", "weak"))
-    return f"Of {len(largest)} experiments, {shares}. Together, the {len(lines):,} recorded runs took {hours:.0f} hours.\n"
+    return f"Of {len(run)} experiments, {shares}. Together, the {len(lines):,} recorded runs took {hours:.0f} hours.\n"
 
 
 def experiment(name: str) -> str:

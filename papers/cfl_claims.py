@@ -143,6 +143,7 @@ def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
         first = {of: place + 1 for of, points in means.items() if (place := stays_above(list(points))) is not None}
         rounds = {of: str(first.get(of, "never")) for of in means}
         of_updates, of_gradients = (first.get(of, np.inf) for of in (UPDATES, GRADIENTS))
+        aside = ABLATIONS.get(problem, "")
         printed = problem in ENOUGH_EXAMPLES or problem in ABLATIONS
         out += [
             Claim(
@@ -151,7 +152,7 @@ def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
                 ours=rounds[UPDATES],
                 rule=f"above zero from round {ENOUGH_ROUNDS} to the end" if printed else NOT_PRINTED,
                 holds=of_updates <= ENOUGH_ROUNDS if printed else None,
-                aside=ABLATIONS.get(problem, ""),
+                aside=aside,
             ),
             Claim(
                 what=f"{problem}: the gap with more rounds",
@@ -159,7 +160,7 @@ def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
                 ours=f"{means[UPDATES][0]:.2f} to {means[UPDATES][-1]:.2f}; rank correlation with the round {rank:.2f}",
                 rule="rank correlation at least 0.9",
                 holds=rank >= 0.9,
-                aside=ABLATIONS.get(problem, ""),
+                aside=aside,
             ),
             Claim(
                 what=f"{problem}: weight-updates beside gradients",
@@ -167,7 +168,7 @@ def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
                 ours=f"{rounds[UPDATES]} beside {rounds[GRADIENTS]}",
                 rule="a gap above zero in an earlier round",
                 holds=of_updates < of_gradients,
-                aside=ABLATIONS.get(problem, ""),
+                aside=aside,
             ),
         ]
     return tuple(out)

@@ -160,7 +160,10 @@ def test_gaps_by_rounds() -> None:
 
     assert verdicts([-1, 0.1, 0.2, 0.3], [-1, -1, 0.1, 0.2]) == [True, True, True]
     assert verdicts([-1, 0.1, 0.2, 0.3], [-1, -1, 0.1, 0.2], "digits") == [None, True, True]
-    assert verdicts([-1.0] * 10 + [0.1] * 5, [-1.0] * 15, "CIFAR-10, 500 examples")[::2] == [False, True]  # judged, not counted
+    ablation = "CIFAR-10, 500 examples"  # judged, not counted
+    assert verdicts([-1.0] * 10 + [0.1] * 5, [-1.0] * 15, ablation)[::2] == [False, True]
+    rows = [row({of: {"gap": [-1, 0.1]} for of in ("updates", "gradients")}, problem=p, rounds=2) for p in ("MNIST", ablation)]
+    assert [what.partition(": ")[0] for what in aside("cfl/fig6", rows)] == [ablation] * 3
     # Never above zero for good, falling, and later than the gradients.
     assert verdicts([0.3, 0.2, 0.1, -1], [-1, -1, -1, 0.1]) == [False, False, False]
     assert verdicts([-1.0] * 9 + [0.1] * 5, [-1.0] * 9 + [0.2] * 5)[::2] == [True, False]  # both from round 10 on
