@@ -215,6 +215,11 @@ def pictures(images: torch.Tensor, classes: torch.Tensor, view: Seen, channels: 
 # Worlds.
 
 
+def epochs(dataset: str, folder: Path | str | None) -> int:
+    """Epochs of a round: more than FLUX's where only a part of the images is available, so that there are as many steps."""
+    return EPOCHS * round(DATASETS[dataset] / len(datasets.load(dataset, folder).train))
+
+
 def world(dataset: str, scale: str, shift: str, level: int, fold: int, folder: Path | str | None = None) -> World:
     """Make the clients of a cell of the grid.
 
@@ -234,12 +239,11 @@ def world(dataset: str, scale: str, shift: str, level: int, fold: int, folder: P
     rng = numpy_generator(fold, Purpose.SHIFT, level, list(SHIFTS).index(shift))
     views = seen(shift, level, rng)
     channels = 3 if shift in ("px", "px-y") else data.shape[0]
-    epochs = EPOCHS * round(DATASETS[dataset] / len(data.train))  # as many steps where a part of the images is available
     dealt = zip(views, _dealt(data.train, rng, how.share), _dealt(data.test, rng), strict=True)
     return World(
         clients={number: _client(data.train, data.test, *own, channels, rng) for number, own in enumerate(dealt)},
         model=nets.factory("lenet5", (channels, *data.shape[1:]), CLASSES),
-        training=Training(lr=how.lr, momentum=MOMENTUM, epochs=epochs, batch=how.batch),
+        training=Training(lr=how.lr, momentum=MOMENTUM, epochs=epochs(dataset, folder), batch=how.batch),
         objective=Objective(metrics=("accuracy",)),
         truth=as_groups(alike({number: views.index(view) for number, view in enumerate(views)})),
     )
@@ -334,20 +338,29 @@ def found(name: str, made: World, last: Round, total: int, seconds: float) -> di
 
 
 def known() -> list[dict[str, Any]]:
-    """The measured runs, at the settings that the methods have now."""
+    """The measured runs, at the settings that the methods have now; of each, the one with the most images."""
     rows = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    return [row for row in rows if row["settings"] == SETTINGS.get(row["method"])]
+    rows.sort(key=lambda row: -row["epochs"])
+    return list({_key(row): row for row in rows if row["settings"] == SETTINGS.get(row["method"])}.values())
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[key] for key in KEY)
 
 
 def missing(asked: argparse.Namespace) -> Iterator[tuple[Cell, list[str]]]:
-    """Worlds, and the methods that have not been run there, of those that were asked for."""
-    done = {tuple(row[key] for key in KEY) for row in known()}
+    """Worlds, and the methods that have not been run there, of those that were asked for.
+
+    A run with a part of the images does not count where there are more of them.
+    """
+    done = {_key(row): row["epochs"] for row in known()}
     for dataset in asked.datasets:
+        own = epochs(dataset, asked.data)
         for fold in asked.folds:
             for level in asked.levels:
                 for shift in asked.shifts:
                     cell = (dataset, asked.scale, shift, level, fold)
-                    if names := [name for name in asked.methods if (*cell, name) not in done]:
+                    if names := [name for name in asked.methods if done.get((*cell, name), math.inf) > own]:
                         yield cell, names
 
 

@@ -115,7 +115,7 @@ def _flux_lines() -> Iterator[Line]:
             if DEFAULT in own:
                 printed = {name: values[level - 1] for name, values in flux.PRINTED[dataset].items()}
                 what = f"{CALLED[dataset]}, level {level}, four shifts"
-                part = any(row.get("epochs", flux.EPOCHS) > flux.EPOCHS for row in rows)  # to make as many steps
+                part = any(row["epochs"] > flux.EPOCHS for row in rows)  # to make as many steps
                 differs = "one fold, the last round" + ", a part of the images" * part
                 yield _line("[FLUX](studies/flux.md)", what, printed, own, differs)
 

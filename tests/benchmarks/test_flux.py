@@ -177,7 +177,7 @@ def test_half_of_the_images_have_twice_the_epochs(of_noise: Callable[..., Datase
 
 
 def row(method: str, shift: str, level: int, accuracy: float, **more: Any) -> dict[str, Any]:
-    usual = {"dataset": "mnist", "scale": "small", "fold": 0, "settings": dict(flux.SETTINGS[method]), "groups": 2}
+    usual = {"dataset": "mnist", "scale": "small", "fold": 0, "settings": dict(flux.SETTINGS[method]), "groups": 2, "epochs": 2}
     return {**usual, "method": method, "shift": shift, "level": level, "accuracy": accuracy, "ari": 0.5, **more}
 
 
@@ -198,6 +198,29 @@ def test_runs_pause_and_go_on(of_noise: Callable[..., Dataset], tmp_path: Path, 
     assert found[0] == found[1]
     assert [row["method"] for row in found[0]] == ["fedavg", "apfl"]
     assert all(row["accuracy"] == pytest.approx(np.mean(row["accuracies"]), abs=1e-4) for row in found[0])
+
+
+def test_a_run_with_a_part_of_the_images_does_not_count_where_there_are_more(
+    of_noise: Callable[..., Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_noise(1)
+    monkeypatch.setattr(flux, "RESULTS", tmp_path / "flux.jsonl")
+    half, whole = (row("fedavg", "px", 8, accuracy, epochs=epochs) for accuracy, epochs in ((0.25, 4), (0.5, 2)))
+    asked = flux.options().parse_args(["--datasets=mnist", "--shifts=px", "--levels=8", "--methods=fedavg", "--scale=small"])
+    wanted = [(("mnist", "small", "px", 8, 0), ["fedavg"])]
+
+    def write(*rows: dict[str, Any]) -> None:
+        flux.RESULTS.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
+
+    write(half)
+    assert (list(flux.missing(asked)), flux.known()) == (wanted, [half])
+    for rows in ((half, whole), (whole, half)):
+        write(*rows)
+        assert (list(flux.missing(asked)), flux.known()) == ([], [whole])
+    monkeypatch.setattr(flux, "DATASETS", {"mnist": 400})  # half of them
+    assert list(flux.missing(asked)) == []
+    write(half)
+    assert list(flux.missing(asked)) == []
 
 
 ROWS = [
