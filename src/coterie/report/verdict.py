@@ -202,7 +202,7 @@ class Contest:
 
     @cached_property
     def focus(self) -> Entry:
-        """The first entry that is no baseline, or the first one: its groups and reasons are told."""
+        """The first entry that is no baseline, or the first one: the verdict gives its groups and reasons."""
         return next((one for one in self.entries if one.method not in BASELINES), self.entries[0])
 
     @cached_property
@@ -398,7 +398,7 @@ def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
 
     Args:
         contest: The comparison.
-        of: The method whose groups are told; None for the best one that is no baseline.
+        of: The method whose groups the verdict describes; None for the best one that is no baseline.
 
     Returns:
         Sentences, each empty if there is nothing to say: found (how many groups), why (the last decision), better (a list:

@@ -81,7 +81,7 @@ def _steps(notes: Sequence[NoteView], client: ClientId) -> tuple[list[NoteView],
 
 
 def _place(note: NoteView, client: ClientId, before: Any) -> Any:
-    """Return where a note placed a client: the model that it took, if notes tell it, or the clients that it is with.
+    """Return where a note placed a client: the model that it took, if notes name it, or the clients that it is with.
 
     A client that did not take a model keeps its place ``before``.
     """

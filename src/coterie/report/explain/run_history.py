@@ -94,7 +94,7 @@ def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
 
 
 GROUNDS = 3
-"""The greatest number of decisions that are told of an arm before it serves the clients."""
+"""The greatest number of decisions that are listed of an arm before it serves the clients."""
 
 
 def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
