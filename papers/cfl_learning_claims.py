@@ -193,7 +193,7 @@ def of_words(rows: Sequence[Row]) -> tuple[Claim, ...]:
             what="perplexity of CFL at each split",
             printed="falls (figure)",
             ours="; ".join(f"{fall:+.1%} beside {joint_fall:+.1%} of FL" for fall, joint_fall in falls),
-            rule=f"falls, and by more than FL's in the same {SOON} rounds, all three times",
+            rule=f"falls, and by more than FL's, from the last test before a split to {SOON} rounds after it, all three times",
             holds=all(fall < min(joint_fall, 0) for fall, joint_fall in falls),
             aside=aside,
         ),

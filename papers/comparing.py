@@ -94,15 +94,16 @@ def method_table(rows: Sequence[Row]) -> Table:
                     sent(own),
                 )
             )
-    target = rows[0]["cell"]["target"]
+    targets = values(rows, "target")
+    target = f"{targets[0]:g}" if len(targets) == 1 else "target"
     head: tuple[str, ...] = (
         "method",
         "accuracy",
         "worst client",
         "std of clients",
-        f"clients at {target:g}",
+        f"clients at {target}",
         "to FedAvg",
-        f"rounds to {target:g}",
+        f"rounds to {target}",
         "adjusted Rand",
         "groups",
         "exchanges",
