@@ -5,7 +5,7 @@
     python benchmarks/scale.py --scale small --out FILE     tiny sizes: that the code works, no measurement
 
 Clients have synthetic data of four groups whose labels are permuted, 50 examples each. In twelve rounds, the groups are found
-and reviewed twice. Every row is a run in a process of its own, so that its peak of memory is its own: that of the process in
+and reviewed once. Every row is a run in a process of its own, so that its peak of memory is its own: that of the process in
 which the server and the engine are. The memory of 100,000 clients is that of all processes of ``coterie run`` together, the
 workers included: the greatest sum of their proportional set sizes, in which shared pages count once. A row that
 ``results/scale.json`` has is not measured again. Nothing else should run meanwhile.

@@ -180,7 +180,7 @@ def robust_means() -> str:
             lost = (f"{calm[defence] - rows[method, attack, hostile, defence]:+.3f}" for defence in defences)
             cells.append((f"`{method}`", attack, str(hostile), *lost))
     about = (
-        f"The same world with 1, 2 and 4 hostile clients of {found['clients']}, {_seeds(found)}. *none*: no "
+        f"`{found['scenario']}` with 1, 2 and 4 hostile clients of {found['clients']}, {_seeds(found)}. *none*: no "
         "bounds and the plain mean. *defaults*: the bounds and the plain mean. The others: a robust mean and no bounds. Rows "
         "of attack *none* are accuracies, the others what is lost.\n\n"
     )

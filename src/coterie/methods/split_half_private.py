@@ -135,7 +135,7 @@ class SplitHalfPrivate:
     levels: int = setting(3, "most cuts after each other: 3 find up to 8 groups", ge=1, le=8)
     sketch: int = setting(16, "numbers of a sketch (k); more need less noise", ge=4, le=256, multiple=4)
     steps: int | None = setting(
-        None, "mini-batch steps on each half; none: those of the median client in a round, times two", ge=1, advanced=True
+        None, "mini-batch steps on each half; none: four times those of the median client in a round", ge=1, advanced=True
     )
 
     def __post_init__(self) -> None:
