@@ -57,6 +57,9 @@ FILES = ("mnist",)
 SCHEDULES = {"sudden": 4, "recurring": 5, "still": 4}
 """Schedule -> its time steps; the last row is repeated."""
 
+DELTAS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""FedDrift's thresholds, of which each world has its best."""
+
 METHODS: dict[str, Method[Any]] = {
     "fedavg": FedAvg(),
     "ifca": IFCA(models=4),
@@ -65,7 +68,7 @@ METHODS: dict[str, Method[Any]] = {
     "tuned alert": Tuned(method=SplitHalf(alert=True), epochs=2, start="either", pull=0.2),
     "auto": Auto(),
     "hcct": HCCT(),
-    **{f"feddrift {delta:g}": FedDrift(period=PERIOD, delta=delta) for delta in (0.05, 0.1, 0.2, 0.4)},
+    **{f"feddrift {delta:g}": FedDrift(period=PERIOD, delta=delta) for delta in DELTAS},
 }
 
 

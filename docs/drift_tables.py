@@ -21,7 +21,7 @@ CALLED: Mapping[str, str] = {
     "split-half alert": "split-half with `alert`",
     "split-half": "split-half",
     "auto": "auto",
-    **{f"feddrift {delta:g}": f"FedDrift, δ = {delta:g}" for delta in (0.05, 0.1, 0.2, 0.4)},
+    **{f"feddrift {delta:g}": f"FedDrift, δ = {delta:g}" for delta in drift.DELTAS},
     "ifca": "IFCA with four models",
     "hcct": "HCCT",
     "fedavg": "FedAvg",

@@ -198,8 +198,9 @@ _IMPORTED: list[str] = []
 
 
 def importing(ground: Ground, rng: random.Random, number: int) -> Attempt:
-    """A run directory, or an export, that names a module of the current folder as its model."""
-    command = rng.choice(("export", "suggest", "resume", "run", "run --estimate", "load", "resume unfinished", "export world"))
+    """A run directory, or an export, that names a module of the current folder as its model or scenario."""
+    commands = ["export", "suggest", "resume", "run", "run --estimate", "load", "resume unfinished", "export world"]
+    command = rng.choice(commands + [f"{one} scenario" for one in ("export", "suggest", "resume", "run")])
     depth = rng.choice((0, 1, 2))
     name = f"evil_{number}_{rng.randrange(10**6)}"
     module = ".".join([name] + ["inner"] * depth)
@@ -245,6 +246,12 @@ def _named(ground: Ground, folder: Path, model: str, command: str) -> str | None
         except UserError:
             return None
         return "nothing was asked"
+    if command.endswith(" scenario"):  # without the settings of training, which the scenario would be made for
+        rewrite(folder / "run.toml", lambda text: re.sub(r"(?ms)^\[training\]\n.*?(?=^\[|\Z)", "[training]\n", text))
+        rewrite(
+            folder / "run.toml", lambda text: re.sub(r"(?ms)^\[scenario\]\n.*?(?=^\[)", f'[scenario]\nname = "{model}"\n', text)
+        )
+        command = command.removesuffix(" scenario")
     world = "mlp" if command == "export world" else model
     own = "mlp" if command != "export world" else model
     rewrite(folder / "run.toml", lambda text: re.sub(r'(\[world\.model\]\s*name = )"[^"]*"', rf'\1"{own}"', text))

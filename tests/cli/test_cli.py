@@ -265,6 +265,16 @@ def test_drawn_data_fit_into_half_of_the_memory(call: Call, name: str, more: tup
     assert "and half of the free memory is" in err
 
 
+def test_a_task_that_fails_in_an_estimate_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("net_of_three_inputs.py").write_text(
+        "from torch import nn\n\n\ndef Net(shape, classes):\n    return nn.Linear(3, classes)\n"
+    )
+    status, out, err = call("run", "--estimate", "--method", "fedavg", "--set", "model=net_of_three_inputs:Net")
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "failed in its task" in err
+
+
 def test_a_memory_that_is_not_enough_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(*_: object, **__: object) -> None:
         raise MemoryError

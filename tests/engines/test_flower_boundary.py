@@ -170,7 +170,7 @@ def test_under_noise_an_app_that_fails_does_not_say_why() -> None:
     grid = Here(app_of(broken, [boundary_mod(boundary, tried.model)]), 6)
     done = next(strategy_of(FedAvg(), tried, boundary=boundary).rounds(grid, 1))
     assert done.refused == {
-        2: "its app failed: the app failed; with noise, it does not send the reason, which may reveal its data"
+        2: "its app failed: the app failed; with noise or masks, it does not send the reason, which may reveal its data"
     }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -274,6 +276,35 @@ def test_a_client_sends_no_plain_update_to_a_server_that_forgets_the_masks() -> 
     replies = [reply for asked, reply in grid.messages if reply is not None and asked.metadata.message_type == "train"]
     assert replies
     assert not any(reply.has_content() and reply.content.array_records for reply in replies)
+
+
+@pytest.mark.parametrize("lie", ["no update", "no question", "another size"])
+def test_a_client_sends_no_more_in_a_sum_than_it_has_counted(lie: str, tmp_path: Path) -> None:
+    """A server that asks for an update in the form of the sum, and for none in the task, gets nothing."""
+    tried = world(ids=range(8), model=mlp)
+    app = app_of(tried, [boundary_mod(NOISY, mlp, simulated=0, budget=100.0)])
+
+    def changed(message: Message) -> Message:
+        config = message.content.get("config")
+        if isinstance(config, ConfigRecord) and "coterie" in config and MASKS in config:
+            (order,), told = json.loads(str(config["coterie"])), json.loads(str(config[MASKS]))
+            (about,) = told.values()
+            if lie == "no update":
+                order["task"]["sent"], order["sums"] = False, False
+            elif lie == "no question":
+                about["form"][1] = 5
+            else:
+                about["form"][0] -= 1
+            config["coterie"], config[MASKS] = json.dumps([order]), json.dumps(told)
+        return message
+
+    grid = Here(lambda m, c: app(changed(m), c), 8)  # type: ignore[arg-type]
+    for context in grid.contexts.values():
+        context.node_config["keep-dir"] = str(tmp_path)
+    (done,) = strategy_of(FedAvg(), tried, boundary=NOISY).rounds(grid, 1)
+    assert done.answered == 0
+    replies = [r for a, r in grid.messages if r is not None and r.has_content() and a.metadata.message_type == "train"]
+    assert not any(MASKED in name for reply in replies for name in reply.content.array_records)
 
 
 def test_changes_beyond_the_bound_are_cut_and_said() -> None:

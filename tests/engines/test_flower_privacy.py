@@ -86,13 +86,14 @@ def test_under_noise_only_the_client_id_answers_the_query_for_it(named: bool) ->
     assert replies == (whose if named else [RecordDict()] * 6)
 
 
+@pytest.mark.parametrize("boundary", [NOISE, Boundary(masks=True)], ids=["noise", "masks"])
 @pytest.mark.parametrize(("error", "sent"), [("label 7", FAILED), (NO_TEST, NO_TEST)])
-def test_under_noise_a_failing_query_does_not_tell_why(error: str, sent: str) -> None:
+def test_under_noise_or_masks_a_failing_query_does_not_tell_why(error: str, sent: str, boundary: Boundary) -> None:
     def failing(message: Message, context: Context) -> Message:
         raise ValueError(error)
 
     with pytest.raises((RuntimeError, ValueError), match=f"^{re.escape(sent)}$"):
-        boundary_mod(NOISE, mlp)(asked(kind=QUERY), a_context(), failing)
+        boundary_mod(boundary, mlp)(asked(kind=QUERY), a_context(), failing)
 
 
 def test_in_a_simulation_the_experimenter_sees_test_results() -> None:
@@ -155,7 +156,7 @@ def allowed(mod: Any, messages: list[Message], context: Context) -> int:
 def test_a_budget_allows_so_many_updates_and_no_more(tmp_path: Path) -> None:
     mod = boundary_mod(NOISE, mlp, budget=spent(10.0, 7))
     assert allowed(mod, [asked() for _ in range(20)], a_context(tmp_path)) == 7
-    assert json.loads((tmp_path / "budget-node.json").read_bytes()) == {"updates": {"10.0": 7}}
+    assert json.loads((tmp_path / "budget-node.json").read_bytes()) == {"updates": {"10.0": 7}, "sums": {}}
 
 
 def test_nothing_that_a_server_says_begins_a_new_count(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_an_app_that_fails_has_been_counted(tmp_path: Path) -> None:
 
     mod, context = boundary_mod(NOISE, mlp, budget=spent(10.0, 2)), a_context(tmp_path)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"^the app failed; with noise, it does not send the reason"):
+        with pytest.raises(RuntimeError, match=r"^the app failed; with noise or masks, it does not send the reason"):
             mod(asked(), context, failing)
     with pytest.raises(ValueError, match="budget is spent"):
         mod(asked(), context, failing)
@@ -215,10 +216,36 @@ def test_two_messages_at_once_are_counted_one_after_the_other(tmp_path: Path) ->
 
 def test_updates_of_several_noises_add_up() -> None:
     # Four releases of twice the noise tell as much as one: their μ² are a quarter each.
-    assert _epsilon({"10.0": 4}, 1e-5) == pytest.approx(_epsilon({"5.0": 1}, 1e-5), rel=1e-9)
-    assert _epsilon({"10.0": 4, "5.0": 3}, 1e-5) == pytest.approx(spent(5.0, 4), rel=1e-9)
+    def epsilon(single: dict[str, int], sums: dict[str, int] | None = None) -> float:
+        return _epsilon({"updates": single, "sums": sums or {}}, 1e-5)
+
+    assert epsilon({"10.0": 4}) == pytest.approx(epsilon({"5.0": 1}), rel=1e-9)
+    assert epsilon({"10.0": 4, "5.0": 3}) == pytest.approx(spent(5.0, 4), rel=1e-9)
     for count in (1, 40, 1000):
-        assert _epsilon({"10.0": count}, 1e-5) == pytest.approx(spent(10.0, count), rel=1e-9)
+        assert epsilon({"10.0": count}) == pytest.approx(spent(10.0, count), rel=1e-9)
+        assert epsilon({}, {"10.0": count}) == pytest.approx(spent(10.0, count, sums=True), rel=1e-9)
+    # A number in a sum changes by half as much, so it counts as a single update with twice the noise.
+    assert epsilon({"10.0": 3}, {"5.0": 5}) == pytest.approx(spent(10.0, 8), rel=1e-9)
+
+
+def test_single_updates_still_count_as_such_when_the_client_changes_to_sums(tmp_path: Path) -> None:
+    full = spent(10.0, 8)
+    Budget(full, NOISE).spend(a_context(tmp_path), 6)
+    sums = Budget(full, Boundary(masks=True, clip=1.0, noise=10.0))
+    sums.spend(a_context(tmp_path), 8)  # a sum costs a quarter: two single updates were left
+    with pytest.raises(ValueError, match="this client's privacy budget is spent"):
+        sums.spend(a_context(tmp_path), 1)
+    with pytest.raises(ValueError, match="this client's privacy budget is spent"):
+        Budget(full, NOISE).spend(a_context(tmp_path), 1)
+
+
+def test_a_count_of_single_updates_alone_is_read(tmp_path: Path) -> None:
+    """As files had it before sums were counted apart: what was in sums counts as more than it is, and not as less."""
+    (tmp_path / "budget-node.json").write_text('{"updates": {"10.0": 7}}')
+    budget = Budget(spent(10.0, 8), NOISE)
+    budget.spend(a_context(tmp_path), 1)
+    with pytest.raises(ValueError, match="this client's privacy budget is spent"):
+        budget.spend(a_context(tmp_path), 1)
 
 
 def test_another_noise_goes_on_with_the_same_count(tmp_path: Path) -> None:
@@ -230,7 +257,8 @@ def test_another_noise_goes_on_with_the_same_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"updates": 3}', '{"updates": {"10.0": -1}}', '{"updates": {"x": 1}}', '{"updates": {"0.0": 1}}',
-             '{"updates": {"10.0": 1.5}}', "[" * 10**5, '{"updates": {"nan": 1}}', "\xff"],
+             '{"updates": {"10.0": 1.5}}', "[" * 10**5, '{"updates": {"nan": 1}}', "\xff",
+             '{"sums": {}}', '{"updates": {}, "sums": {"x": 1}}', '{"updates": {}, "more": {}}'],
     ids=lambda text: text[:20],
 )  # fmt: skip
 def test_a_count_that_is_damaged_lets_nothing_out(text: str, tmp_path: Path) -> None:

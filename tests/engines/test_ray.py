@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -563,6 +564,22 @@ def test_the_command_line_runs_on_a_cluster(two: Two, tmp_path: Path, capsys: py
     (run,) = coterie.reopen(out, address=two.address)
     assert run.experiment.engine == "ray"
     assert two.address not in (out / "run.toml").read_text()
+
+
+@on_nodes
+def test_nothing_is_imported_from_the_current_folder(tmp_path: Path) -> None:
+    """Not even by the processes of a cluster that the command starts; the user's own net is found there all the same."""
+    (tmp_path / "coterie").mkdir()
+    (tmp_path / "coterie" / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\nraise ImportError\n")
+    net = "from torch import nn\n\n\ndef Net(shape, classes):\n    return nn.Linear(*shape, classes)\n"
+    (tmp_path / "users_net_on_nodes.py").write_text(net)
+    scenario = {"name": "synthetic/groups", "clients": 4, "groups": 2, "examples": 200, "model": "users_net_on_nodes:Net"}
+    spec = {"scenario": scenario, "methods": ["fedavg"], "rounds": 1, "engine": "ray", "workers": 1}
+    (tmp_path / "mine.toml").write_text(to_toml(spec))
+    command = [Path(sys.executable).with_name("coterie"), "run", "mine.toml", "--address", "local", "--out", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert not (tmp_path / "imported").exists()
+    assert done.returncode == 0, done.stderr
 
 
 @on_nodes

@@ -122,6 +122,37 @@ def test_consent_in_python(own: Path) -> None:
     assert coterie.load("models", 0, model=lambda: Net((20,), 4))
 
 
+@pytest.mark.parametrize("training", [{}, {"lr": 0.1}], ids=["no training", "a part of it"])
+def test_a_recorded_scenario_is_not_imported_for_the_training_that_the_record_lacks(
+    training: dict[str, float], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "evil_world_of_trust", raising=False)
+    (tmp_path / "evil_world_of_trust.py").write_text(
+        "open('imported', 'w').close()\n\n\ndef world(seed):\n    raise KeyError\n"
+    )
+    document = read_toml(run / "run.toml")
+    changed = {**document, "scenario": {"name": "evil_world_of_trust:world"}, "training": training}
+    (run / "run.toml").write_text(to_toml(changed))
+    forge(run)
+    for arguments in (
+        ("export", "run", "--to", "models"),
+        ("resume", "run"),
+        ("suggest", "run"),
+        ("run", "run/run.toml", "--out", "again"),
+        ("run", "run/run.toml", "--estimate"),
+    ):
+        status, _, err = call(*arguments)
+        assert (status, len(err.splitlines())) == (2, 1)
+        assert "names the scenario 'evil_world_of_trust:world', which is code" in err
+        assert "--trust-code" in err
+    call("check", "run")
+    assert not (tmp_path / "imported").exists()
+    call("resume", "run", "--trust-code")
+    assert (tmp_path / "imported").exists()
+
+
 @pytest.mark.parametrize("name", ["a..b:Net", ":Net", "../x:Net", "no_such_module_at_all:Net", "os.path:Net"])
 def test_any_name_with_code_is_asked_for(run: Path, name: str) -> None:
     document = read_toml(run / "run.toml")

@@ -115,6 +115,11 @@ def guarded(call: Callable[[], int]) -> int:
     except BrokenPipeError:  # the reader has closed the pipe
         _drop(sys.stdout)
         return 0
+    except RuntimeError as error:
+        engine = sys.modules.get("coterie.engines.workers")  # which imports PyTorch: a command without it has no such error
+        if engine is None or not isinstance(error, engine.EngineError):
+            raise
+        return fail(str(error), 1)
     except OSError as error:
         if error.filename is None:  # the disk of stdout may be full: then its buffer cannot be written at the end
             _drop(sys.stdout)

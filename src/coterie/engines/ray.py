@@ -18,12 +18,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
+import coterie
 from coterie.boundary import Boundary
 from coterie.core import Client, Means, Method, Note, Position, Round
 from coterie.data.world import World
@@ -200,17 +203,24 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let Ray start without reports of usage to its authors, without a warning about GPUs, and without a signal handler."""
+    """Let Ray start without reports of usage to its authors, without a warning about GPUs, and without a signal handler.
+
+    Ray's workers search the driver's current folder first for modules, and it may be another person's run directory. So they
+    get the folder of Coterie itself, from which they import anyway.
+    """
+    here = os.getcwd()
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_USAGE_STATS_PROMPT_ENABLED": "0"}
     before = {name: os.environ.get(name) for name in settings}
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if main else None
     os.environ.update(settings)
+    os.chdir(Path(coterie.__file__).parents[1])
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Tip: In future versions of Ray", FutureWarning)
             yield
     finally:
+        os.chdir(here)
         for name, value in before.items():
             os.environ.pop(name, None)
             os.environ.update({} if value is None else {name: value})
@@ -286,8 +296,19 @@ class Station:
         """Return the version of Coterie on the node."""
         return version("coterie")
 
-    def begin(self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware) -> Failure | None:
-        """Make the world and its pool."""
+    def begin(
+        self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware, folders: Sequence[str] = ()
+    ) -> Failure | None:
+        """Make the world and its pool.
+
+        Args:
+            maker: Function that makes the world.
+            boundary: Operations on the rows.
+            seed: Seed of all random draws.
+            hardware: The hardware settings.
+            folders: Where the server's process finds modules. They are searched last here.
+        """
+        sys.path += [folder for folder in folders if folder not in sys.path]
         try:
             world = maker()
         except UserError as error:
@@ -502,8 +523,9 @@ class Cluster:
 
     def _begin(self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware) -> None:
         """Make the world on each node."""
+        folders = [folder for folder in sys.path if folder]
         calls = [
-            (node, node.actor.begin.remote(maker, boundary, seed, replace(hardware, workers=node.processes)))
+            (node, node.actor.begin.remote(maker, boundary, seed, replace(hardware, workers=node.processes), folders))
             for node in self.nodes
         ]
         for node, call in calls:

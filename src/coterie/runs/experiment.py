@@ -92,6 +92,18 @@ class Origin:
     secret: str | None = None
     trusted: bool = False
 
+    def check_scenario(self, setup: Scenario | OwnWorld) -> None:
+        """Check that the caller allows the import of the scenario, if its name stands for code.
+
+        Args:
+            setup: The scenario.
+
+        Raises:
+            UserError: The caller has not allowed it.
+        """
+        if not self.trusted and isinstance(setup, OwnWorld) and setup.made is None:
+            nets.check_consent(setup.source, self.file, "scenario")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
@@ -222,8 +234,7 @@ class Experiment:
         """
         if self.origin is not None and not self.origin.trusted:
             nets.check_consent(model, self.origin.file)
-            if isinstance(self.setup, OwnWorld) and self.setup.made is None:
-                nets.check_consent(self.setup.source, self.origin.file, "scenario")
+            self.origin.check_scenario(self.setup)
 
     def check_secret(self) -> None:
         """Check that the boundary has the secret with which the experiment began.
@@ -448,9 +459,12 @@ OWN_FIELDS = ("source", "made", "training")
 def _training(setup: Scenario | OwnWorld, spec: Mapping[str, Any]) -> Training:
     """The scenario's training, with the changes of ``spec``; your own world is only made if ``spec`` leaves out a setting."""
     base = setup.training
+    if base is None and set(settings_of(Training)) <= set(spec["training"]):
+        base = Training()
     if base is None:
-        whole = set(settings_of(Training)) <= set(spec["training"])
-        base = Training() if whole else setup.build(spec["seeds"][0]).training
+        if "origin" in spec:  # a recorded file from which somebody has removed settings
+            spec["origin"].check_scenario(setup)
+        base = setup.build(spec["seeds"][0]).training
     return changed(base, spec["training"], "training")
 
 

@@ -480,19 +480,21 @@ def masked(
             if sends(order.task) or (order.task.question is not None and order.task.question.ask != "cell"):
                 raise ProtocolError("this client sends masked numbers only, and was asked for plain ones")
             continue
-        about = told[order.part]
+        about, question = told[order.part], order.task.question
         d, length, clients, slots = (int(number) for number in about["form"])
+        if d != wire.layout.size * sends(order.task) or (length and question is None):  # more than the client has counted
+            raise ProtocolError("the masked sum is not that of the task")
         limit = wire.limit(order.clip)
-        cost = 1 if order.task.question is None else order.task.question.cost
+        cost = 1 if question is None else question.cost
         form = Form(d, length, clients, boundary.bound, slots, Noise.of(boundary, clients, order.hidden, limit, cost))
-        update = updates[place]
+        update = updates[place] if sends(order.task) else None
         if sends(order.task) and update is None:
             raise Unfit("the app's reply has no update")
         keep = wire.layout.mask(order.task.keep) if order.task.keep else None
         if update is not None:
             update = limited(update if keep is None else update.masked_fill(keep, 0.0), limit, wire)
         answer = messages.of_task(ANSWER, place)
-        numbers = messages.array_of(content[answer], ANSWER) if answer in content else None
+        numbers = messages.array_of(content[answer], ANSWER) if length and answer in content else None
         slot = int(metrics[messages.of_task("chosen", place)][0]) if slots > 1 else 0
         weight = 1.0 if about["uniform"] or boundary.noise else min(int(metrics["num-examples"]), EXAMPLES) / EXAMPLES
         masker = _stored(context, about["name"])

@@ -31,7 +31,7 @@ from coterie.records.store import write_whole
 from coterie.settings import SettingError
 
 UNCOVERED = "with noise, this client only trains: measurements on its data would be sent without noise"
-FAILED = "the app failed; with noise, it does not send the reason, which may reveal its data"
+FAILED = "the app failed; with noise or masks, it does not send the reason, which may reveal its data"
 
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
@@ -113,10 +113,10 @@ def boundary_mod(
         try:
             reply: Message = call_next(message, context)
         except Exception as error:
-            raise (RuntimeError(FAILED) if boundary.noise and str(error) != NO_TEST else error) from None
+            raise (RuntimeError(FAILED) if hides and str(error) != NO_TEST else error) from None
         if reply.has_content():
             reply.content = RecordDict({name: record for name, record in reply.content.items() if name in (WHO, NAME)})
-        elif boundary.noise:
+        elif hides:
             raise RuntimeError(FAILED)
         return reply
 
@@ -238,6 +238,10 @@ def _updates(
 # exchange or client number does not start a new count. Flower's node state is not suitable, because each run has its own.
 
 
+SINGLE, SUMS = "updates", "sums"
+"""The entries of the file: updates that were sent one by one, and updates in sums (``masks``)."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """The privacy budget of one client's noised updates over all runs.
@@ -281,14 +285,15 @@ class Budget:
 
     def _count(self, path: Path, updates: int) -> None:
         counts, noise = _counted(path), repr(self.boundary.noise)
-        counts[noise] = counts.get(noise, 0) + updates
-        epsilon = _epsilon(counts, self.boundary.delta, self.boundary.masks)
+        own = counts[SUMS if self.boundary.masks else SINGLE]
+        own[noise] = own.get(noise, 0) + updates
+        epsilon = _epsilon(counts, self.boundary.delta)
         if epsilon > self.epsilon * (1 + 1e-9):
             raise ValueError(
                 f"this client's privacy budget is spent: one more answer would raise ε to {epsilon:.4g}, above "
                 f"{self.epsilon:g} at δ {self.boundary.delta:g}"
             )
-        write_whole(path, json.dumps({"updates": counts}).encode())
+        write_whole(path, json.dumps(counts).encode())
 
 
 def _path(context: Context) -> Path:
@@ -318,21 +323,30 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _counted(path: Path) -> dict[str, int]:
-    """Noise multiplier -> number of updates sent with it. Raises ``ValueError`` if the file is damaged."""
+def _counted(path: Path) -> dict[str, dict[str, int]]:
+    """Kind of update -> noise multiplier -> number of updates. Raises ``ValueError`` if the file is damaged."""
     if not path.exists():
-        return {}
+        return {SINGLE: {}, SUMS: {}}
     try:
-        counts = json.loads(path.read_bytes())["updates"]
-        right = all(0 < float(noise) < math.inf and type(count) is int and count >= 0 for noise, count in counts.items())
+        counts = {SUMS: {}, **json.loads(path.read_bytes())}
+        right = set(counts) == {SINGLE, SUMS} and all(
+            0 < float(noise) < math.inf and type(count) is int and count >= 0
+            for own in counts.values()
+            for noise, count in own.items()
+        )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         right = False
     if not right:
         raise ValueError("the count of this client's privacy budget is damaged; its operator must repair it")
-    return dict(counts)
+    return counts
 
 
-def _epsilon(counts: Mapping[str, int], delta: float, sums: bool = False) -> float:
-    """The ε spent: T Gaussian releases with multipliers z_t reveal as much as a single one with 1 / z² = Σ 1 / z_t²."""
-    inverse = sum(count / float(noise) ** 2 for noise, count in counts.items())
-    return spent(1 / math.sqrt(inverse), 1, delta, sums=sums) if inverse else 0.0
+def _epsilon(counts: Mapping[str, Mapping[str, int]], delta: float) -> float:
+    """The ε spent: T Gaussian releases with multipliers z_t reveal as much as a single one with 1 / z² = Σ 1 / z_t².
+
+    An update in a sum changes it by half as much as a single update changes, see :func:`~coterie.boundary.spent`.
+    """
+    inverse = sum(
+        count / (float(noise) * (2 if kind == SUMS else 1)) ** 2 for kind, own in counts.items() for noise, count in own.items()
+    )
+    return spent(1 / math.sqrt(inverse), 1, delta) if inverse else 0.0

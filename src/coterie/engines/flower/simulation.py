@@ -22,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from coterie.boundary import Boundary
 from coterie.core import Cohort, Method, Position, Round
 from coterie.data.world import World
-from coterie.engines.flower.client import Participant, client_app
+from coterie.engines.flower.client import Participant, client_app, of_earlier_halves
 from coterie.engines.flower.mods import boundary_mod
 from coterie.engines.flower.strategy import MethodStrategy
 from coterie.engines.workers import EngineError, default_workers
@@ -47,8 +47,8 @@ def rounds(
 ) -> Iterator[Round]:
     """Run the rounds of :func:`coterie.engines.rounds.rounds` with every client as a Flower node.
 
-    The results are the same up to float rounding. Leaving the loop early ends the simulation. Layers and personal models that
-    stay at the clients are lost when it ends, so a method with these cannot ``start`` at a later round.
+    The results are the same up to float rounding. Leaving the loop early ends the simulation. Layers, personal models and
+    sketches that stay at the clients are lost when it ends, so a method with these cannot ``start`` at a later round.
 
     Args:
         method: The method to run.
@@ -66,7 +66,7 @@ def rounds(
 
     Raises:
         EngineError: The simulation fails.
-        SettingError: There is a ``start``, and the method keeps layers or personal models at the clients.
+        SettingError: There is a ``start``, and the method keeps layers, personal models or sketches at the clients.
     """
     if start is not None and (what := _keeps(method, start, seed)):
         lost = "are lost when Flower's simulation ends: a run with engine flower cannot be resumed"
@@ -141,8 +141,11 @@ def _keeps(method: Method[Any], start: Position, seed: int) -> str | None:
     """What a method keeps at the clients according to its next plan; None for nothing."""
     plan = method.plan(start.state, Cohort(present=start.members, exchange=start.exchange, seed=seed))
     tasks = [task for _, part in plan.leaves() for task in part.tasks.values()]
-    personal = any(task.personal is not None for task in tasks)
-    return "layers" if any(task.keep for task in tasks) else "personal models" if personal else None
+    if any(task.keep for task in tasks):
+        return "layers"
+    if any(task.personal is not None for task in tasks):
+        return "personal models"
+    return "sketches" if any(of_earlier_halves(task) for task in tasks) else None
 
 
 def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
