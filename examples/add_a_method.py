@@ -85,7 +85,7 @@ class KMeansFL:
         return replace(state, round=state.round + 1, models=state.models + replies.mean_updates, group=group, notes=notes)
 
     def cluster(self, state: KMeansState, replies: Replies) -> KMeansState:
-        updates = replies.all_updates[:, : state.parameters].double()  # a counter of batches would drown everything else
+        updates = replies.all_updates[:, : state.parameters].double()  # running statistics do not count
         count = min(self.groups, len(updates.unique(dim=0)))
         found = KMeans(count, n_init=10, random_state=0).fit(updates.numpy())  # a pure function needs a fixed seed
         groups = as_groups([replies.clients[i] for i in part] for part in groups_of(found.labels_))  # ids from here on

@@ -151,7 +151,7 @@ class CLoVE:
         return Note(
             kind="cluster" if changed else "keep",
             clients=after.clients,
-            text=text + f"; none has moved in {self.patience} groupings: groups are final" * after.stable,
+            text=text + f"; each has had its model in {self.patience} groupings: groups are final" * after.stable,
             parts=parts if changed else (),
             numbers={"moved": float(moved)},
             values={"model": {client: float(at) for client, at in new.items()}, **losses_of(replies)},

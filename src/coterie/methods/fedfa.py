@@ -11,7 +11,8 @@ Deviations
 - An accuracy of 0 counts as 1e-7, as in that code. If every accuracy is 1 the weights are 0 / 0; then FedAvg's weights are
   used (ours).
 - Weights are renormalised over the clients that answered.
-- No client's weight exceeds ``robust.share`` (ours): a client with wrong labels would get the greatest weight of all.
+- No client's weight exceeds ``robust.share``, or twice the average weight if that is more (ours): a client with wrong labels
+  would get the greatest weight of all.
 - A client that reports an accuracy below 0 or above 1 is left out (ours).
 """
 

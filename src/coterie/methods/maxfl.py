@@ -11,6 +11,7 @@ that client n trains alone from the first model, before the first round, and ρ_
 - cho: all train from w; ``w ← w + η_g / (Σ q_k + ε) · Σ q_k Δ_k`` with ``q_k = σ(z)(1 - σ(z))``, ``z = F_k(w) - ρ_k``.
 
 Deviations
+- The limits of :mod:`coterie.robust` act first (ours): lengths of updates and numbers of examples are capped.
 - ``rule`` distance compares a loss with a squared length, as both the text and the published code of HCCT do; local-loss,
   which compares two losses, is ours.
 - HCCT trains ŵ_n for as many epochs as the whole run. Here a method does not know the length of a run, so ŵ_n is trained
@@ -20,9 +21,9 @@ Deviations
 - If no client takes part, w does not change; the published code stops with a KeyError.
 - q_k is the derivative of the relaxed objective, as in Cho et al.; a published port leaves out the factor 1 - σ(z).
 - Silent clients: a client that did not answer when losses were measured is not asked to train; the model of a client that
-  did not answer in training does not change. A client without ŵ_n, or the ρ_n that replaces it, gets it in the first
-  exchange of the next round in which it is asked, and does not take part in that round (cho: in the next two rounds, one
-  for each). Newcomers are such clients; until then they have w.
+  did not answer in training does not change. A client without ŵ_n trains it in the first exchange of the next round in
+  which it is asked, and rests in that round (cho: in the next two rounds, one for ŵ_n, one for ρ_n). With local-loss, ρ_n is
+  measured together with w. Newcomers are such clients; until then they have w.
 """
 
 from __future__ import annotations

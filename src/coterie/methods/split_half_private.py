@@ -6,7 +6,8 @@ server sends all models to all clients. Each client takes one of them, by itself
 model, in which all but one are zero (``Plan.hidden``). So the server learns how large groups are, up to the noise, and
 what their models are.
 
-1. **Norms.** Before the first round, the median norm of updates, from a histogram, becomes the maximum norm.
+1. **Norms.** Before the first round, a histogram gives the median norm of updates. With ``boundary.masks`` and
+   ``boundary.clip`` it becomes the maximum norm, if it is less than ``clip``.
 2. **One model** until ``first_probe``: FedAvg with equal weights.
 3. **Probe.** All clients train on two disjoint halves of their data. The mean update is a sum as in every round, and the
    common centre: clients say how far from it they are in a histogram, and take the median as the unit.
