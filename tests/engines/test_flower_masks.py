@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +22,11 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from coterie.boundary import Boundary
+from coterie.clustering.cells import Question
 from coterie.data.world import Split, World
 from coterie.engines.flower import boundary_mod
-from coterie.engines.flower.masking import MASKED, MASKS, Form, answered
+from coterie.engines.flower.masking import DAY, MASKED, MASKS, Form, answered
+from coterie.engines.flower.messages import _question, _stated
 from coterie.engines.sums import COUNTED, Noise
 from coterie.masks import MaskedSum, Masker, ProtocolError
 from coterie.methods import CFL, FLHC, IFCA, FedAvg, FedPer, SplitHalfPrivate, SplitHalfSums
@@ -95,7 +100,7 @@ NOISY = Boundary(masks=True, clip=0.5, noise=2.0, honest=0.75)
 @pytest.mark.parametrize("method", [FedAvg(), HIDDEN], ids=lambda method: method.name)
 def test_clients_add_as_much_noise_as_one_process_says(method: Any) -> None:
     """The mean of eight updates has noise of z C / sqrt(8 honest) / 8 sqrt(8) on each number, and more in slots."""
-    tried, quiet = two_groups(), replace(NOISY, noise=1e-9)
+    tried, quiet = two_groups(), replace(NOISY, noise=1e-6)
     over = [over_flower(method, tried, 1, mods=mods(one), boundary=one)[0] for one in (NOISY, quiet)]
     here = [play(method, tried, 1, boundary=one)[0] for one in (NOISY, quiet)]
     slots = 1.0 if method.name == "fedavg" else (1 + COUNTED**2) ** 0.5
@@ -146,8 +151,88 @@ def test_a_client_does_not_unmask_a_sum_without_the_noise_of_its_neighbours() ->
     context = Context(0, 0, {}, RecordDict({f"{MASKS}-{name}": ConfigRecord({"masker": masker.saved()})}), {})
     step = {"step": "unmask", "client": 0, "sums": {name: [0, 1, 2, 3]}}
     with pytest.raises(ProtocolError, match="too few neighbours have added noise"):
-        answered(step, context, NOISY)
-    assert answered(step, context, MASKED_)  # four of six can unmask a sum without noise
+        answered(step, context, NOISY, once=False)
+    assert answered(step, context, MASKED_, once=False)  # four of six can unmask a sum without noise
+
+
+def test_a_client_does_not_count_noise_of_neighbours_whose_shares_it_was_not_given() -> None:
+    masker, name = Masker(0, b"sum"), b"sum".hex()
+    others = {c: Masker(c, b"sum") for c in range(1, 5)}
+    keys = {0: masker.keys(), **{c: each.keys() for c, each in others.items()}}
+    masker.shares(keys, 3)
+    masker.masked({c: others[c].shares(keys, 3)[0] for c in (1, 2)}, np.zeros(3, dtype=np.uint32))
+    context = Context(0, 0, {}, RecordDict({f"{MASKS}-{name}": ConfigRecord({"masker": masker.saved()})}), {})
+    step = {"step": "unmask", "client": 0, "sums": {name: [0, 1, 2, 3, 4]}}
+    with pytest.raises(ProtocolError, match="too few neighbours have added noise"):
+        answered(step, context, NOISY, once=False)
+    assert answered(step, context, MASKED_, once=False)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["in the node's folder", "in the system's folder"])
+def test_a_step_of_a_sum_is_answered_once_even_by_copies_of_the_nodes_state(
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower hands messages that arrive at the same time a copy of the state each."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    name, members = b"sum".hex(), range(3)
+    config = {"keep-dir": str(tmp_path / "node")} if kept else {}
+    contexts = {c: Context(0, c, dict(config), RecordDict(), {}) for c in members}
+
+    def copied(context: Context) -> Context:
+        records = {key: ConfigRecord(dict(record)) for key, record in context.state.config_records.items()}
+        return Context(0, 0, dict(context.node_config), RecordDict(records), {})
+
+    def said(c: int, step: str, told: Any, context: Context | None = None) -> Any:
+        content = answered({"step": step, "client": c, "sums": told}, context or contexts[c], MASKED_)
+        return json.loads(str(content[MASKS][MASKS]))[name]
+
+    keys = {c: said(c, "keys", [name]) for c in members}
+    earlier = copied(contexts[0])
+    shares = {c: said(c, "shares", {name: [{o: keys[o] for o in members if o != c}, 2]}) for c in members}
+    with pytest.raises(ProtocolError, match="has answered this step"):
+        said(0, "shares", {name: [{1: keys[1], 9: keys[2]}, 2]}, earlier)
+    for c in members:
+        masker = Masker.restored(contexts[c].state[f"{MASKS}-{name}"]["masker"])  # type: ignore[arg-type]
+        masker.masked({o: bytes.fromhex(shares[o][str(c)]) for o in members if o != c}, np.zeros(2, dtype=np.uint32))
+        contexts[c].state[f"{MASKS}-{name}"] = ConfigRecord({"masker": masker.saved()})
+    earlier = copied(contexts[0])
+    assert said(0, "unmask", {name: [0, 1, 2]})
+    with pytest.raises(ProtocolError, match="has answered this step"):
+        said(0, "unmask", {name: [0, 1, 2]}, earlier)
+
+
+def test_a_client_that_cannot_save_that_it_answers_sends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    context, name = Context(0, 0, {"keep-dir": str(tmp_path / "file")}, RecordDict(), {}), b"sum".hex()
+    answered({"step": "keys", "client": 0, "sums": [name]}, context, MASKED_)
+    with pytest.raises(ProtocolError, match="this client cannot save that it answers; a folder keep-dir") as found:
+        answered({"step": "shares", "client": 0, "sums": {name: [{}, 1]}}, context, MASKED_)
+    assert str(tmp_path) not in str(found.value)
+
+
+def test_old_marks_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "masked-sums"
+    folder.mkdir()
+    for mark, age in (("old", 2 * DAY), ("new", 60.0)):
+        (folder / mark).write_text("")
+        os.utime(folder / mark, (time.time() - age,) * 2)
+    context = Context(0, 0, {"keep-dir": str(tmp_path)}, RecordDict(), {})
+    answered({"step": "keys", "client": 0, "sums": [b"sum".hex()]}, context, MASKED_)
+    assert [path.name for path in folder.iterdir()] == ["new"]
+
+
+def test_an_update_that_is_not_finite_makes_no_client_fail_under_noise() -> None:
+    """Its failure would say that its data are odd."""
+    data = client(3)
+    assert isinstance(data.train.inputs, torch.Tensor)
+    broken = replace(data, train=replace(data.train, inputs=data.train.inputs * torch.inf))
+    sound = {c: client(c) for c in range(8)}
+    found, expected = (
+        over_flower(SplitHalfPrivate(first_probe=1), world(clients=each, model=mlp), 3, mods=mods(NOISY), boundary=NOISY)
+        for each in ({**sound, 3: broken}, sound)
+    )
+    assert all(not done.refused for done in found)
+    assert [done.answered / done.exchanges for done in found] == [done.answered / done.exchanges for done in expected]
 
 
 def test_a_run_under_masks_divides_and_merges() -> None:
@@ -278,7 +363,7 @@ def test_a_client_sends_no_plain_update_to_a_server_that_forgets_the_masks() -> 
     assert not any(reply.has_content() and reply.content.array_records for reply in replies)
 
 
-@pytest.mark.parametrize("lie", ["no update", "no question", "another size"])
+@pytest.mark.parametrize("lie", ["no update", "no question", "another size", "more slots", "a clip below the steps"])
 def test_a_client_sends_no_more_in_a_sum_than_it_has_counted(lie: str, tmp_path: Path) -> None:
     """A server that asks for an update in the form of the sum, and for none in the task, gets nothing."""
     tried = world(ids=range(8), model=mlp)
@@ -293,6 +378,10 @@ def test_a_client_sends_no_more_in_a_sum_than_it_has_counted(lie: str, tmp_path:
                 order["task"]["sent"], order["sums"] = False, False
             elif lie == "no question":
                 about["form"][1] = 5
+            elif lie == "more slots":
+                about["form"][3] = 2
+            elif lie == "a clip below the steps":
+                order["clip"] = 1e-9
             else:
                 about["form"][0] -= 1
             config["coterie"], config[MASKS] = json.dumps([order]), json.dumps(told)
@@ -361,3 +450,13 @@ def test_layers_that_stay_at_a_client_have_no_noise() -> None:
     for one in noisy:
         same = one.assignment.models[0] == still.assignment.models[0]
         assert 0 < int(same.sum()) < len(same)
+
+
+@pytest.mark.parametrize("change", [{"scale": 1e-31}, {"scale": 1e31}, {"low": 1.0}, {"cost": 0}], ids=str)
+def test_a_question_whose_answer_may_overflow_is_refused(change: dict[str, float]) -> None:
+    """An overflow at some clients alone would say something of each."""
+    stated = _stated(Question(ask="norms"))
+    assert stated
+    assert _question(stated) is not None
+    with pytest.raises(ValueError, match="Question needs something to ask, finite numbers"):
+        _question({**stated, **change})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,21 @@ def test_without_matplotlib(run: Path, capsys: pytest.CaptureFixture[str], monke
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["plot", str(run), "groups", "-o", "x.pdf"]) == 2
     assert capsys.readouterr().err == "coterie: figures need Matplotlib: pip install 'coterie[report]'\n"
+
+
+def test_settings_of_matplotlib_in_the_current_folder_are_not_read(run: Path, tmp_path: Path) -> None:
+    """It may be another person's run directory, and versions of Matplotlib below 3.11 evaluate a part of this file."""
+    (tmp_path / "matplotlibrc").write_text("lines.linewidth: 77\n")
+    code = (
+        "import sys, coterie\n"
+        "coterie.plot(sys.argv[1], 'accuracy', 'a.svg')\n"
+        "import matplotlib\n"
+        "print(matplotlib.rcParams['lines.linewidth'])\n"
+    )
+    command = [sys.executable, "-c", code, str(run.absolute())]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    assert (tmp_path / "a.svg").exists()
+    assert float(done.stdout) < 77
 
 
 def test_several_matrices_of_a_round_are_drawn_together(tmp_path: Path) -> None:

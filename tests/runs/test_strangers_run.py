@@ -122,6 +122,26 @@ def test_consent_in_python(own: Path) -> None:
     assert coterie.load("models", 0, model=lambda: Net((20,), 4))
 
 
+def test_the_experiment_of_several_runs_without_a_schema_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    call("run", "--scenario", "synthetic/groups", "--method", "fedavg", "--seeds", "2", "--rounds", "1", "--out", "theirs")
+    assert Path("theirs/experiment.toml").is_file()
+    Path("evil_net_of_trust.py").write_text("open('imported', 'w')")
+    scenario = {"name": "synthetic/groups", "model": "evil_net_of_trust:Net"}
+    text = to_toml({"scenario": scenario, "methods": ["fedavg"], "rounds": 1})
+    Path("theirs/experiment.toml").write_text(text)
+    status, _, err = call("run", "theirs/experiment.toml", "--out", "mine")
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "experiment.toml has no schema version, so Coterie did not record it" in err
+    assert not Path("imported").exists()
+    Path("experiment.toml").write_text(to_toml({"scenario": "synthetic/groups", "methods": ["fedavg"], "rounds": 1}))
+    assert call("run", "experiment.toml", "--out", "mine")[0] == 0  # the user's own file may have this name
+    assert call("run", "experiment.toml", "--out", "again")[0] == 0
+
+
 @pytest.mark.parametrize("training", [{}, {"lr": 0.1}], ids=["no training", "a part of it"])
 def test_a_recorded_scenario_is_not_imported_for_the_training_that_the_record_lacks(
     training: dict[str, float], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

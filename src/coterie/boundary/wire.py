@@ -344,12 +344,13 @@ class Wire:
         """
         self.boundary.check_plan(plan, self.layout, name)
 
-    def releases(self, task: Task) -> int:
+    def releases(self, task: Task, hidden: bool = False) -> int:
         """The number of updates that a client sends in ``task`` and that noise must cover.
 
-        An answer under masks counts as its question's ``cost``.
+        An answer under masks counts as its question's ``cost``. In a ``hidden`` plan the place of an update shows which model
+        the client took, so an update without columns counts, too.
         """
-        sends = bool(self.boundary.noise) and task.trains and bool(self.columns(task)[0])
+        sends = bool(self.boundary.noise) and task.trains and (hidden or bool(self.columns(task)[0]))
         if self.boundary.masks:
             cost = 0 if task.question is None or task.question.ask == "cell" else task.question.cost
             return int(sends and task.sent) + cost * bool(self.boundary.noise)

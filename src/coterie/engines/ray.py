@@ -35,7 +35,6 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
-import coterie
 from coterie.boundary import Boundary
 from coterie.core import Client, Means, Method, Note, Position, Round
 from coterie.data.world import World
@@ -214,7 +213,7 @@ def _undisturbed() -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if main else None
     os.environ.update(settings)
-    os.chdir(Path(coterie.__file__).parents[1])
+    os.chdir(Path(__file__).parents[2])
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Tip: In future versions of Ray", FutureWarning)

@@ -270,7 +270,9 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
         scaled.update(replies.scaled)
         sent = as_sent(carried, replies)
         for _, part in sent.leaves():
-            released.update({client: count for client, task in part.tasks.items() if (count := wire.releases(task))})
+            released.update(
+                {client: count for client, task in part.tasks.items() if (count := wire.releases(task, part.hidden))}
+            )
         up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
         measured += evaluations(plan)
     position, left = retire_silent(method, position, *spoken, there, attendance.patience)

@@ -16,6 +16,7 @@ All keys are new in each sum. The server holds one total, to which it adds numbe
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from collections.abc import Collection, Mapping
@@ -112,6 +113,16 @@ class Masker:
     def neighbours(self) -> frozenset[int]:
         """The other clients that share secrets with this one."""
         return frozenset(self._keys)
+
+    @property
+    def holding(self) -> frozenset[int]:
+        """The other clients whose shares this one holds."""
+        return frozenset(self._held) - {self.client}
+
+    @property
+    def mark(self) -> str:
+        """A name of this step of this sum, which nobody else can foresee."""
+        return hashlib.sha256(self._seed + b"|step|" + str(self._step).encode()).hexdigest()
 
     def keys(self) -> Keys:
         """Step 1: return the public keys."""

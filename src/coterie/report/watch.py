@@ -32,7 +32,7 @@ from coterie.records.record import ROUNDS, RUN, to_json
 from coterie.report.page import page
 from coterie.report.page.document import one, together
 from coterie.report.summary import expand
-from coterie.runs.run import EXPERIMENT
+from coterie.runs.experiment import EXPERIMENT
 from coterie.settings import UserError
 
 HOST = "127.0.0.1"

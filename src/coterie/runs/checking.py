@@ -32,8 +32,9 @@ from coterie.records.record import (
 )
 from coterie.records.shown import Shown, ends
 from coterie.records.store import LOCK, PART, Checkpoints, check_schema, write_whole
+from coterie.runs.experiment import EXPERIMENT
 from coterie.runs.export import MODELS, read_document, read_model
-from coterie.runs.run import EXPERIMENT, reopen
+from coterie.runs.run import reopen
 from coterie.settings import UserError
 
 LOOKS = 3

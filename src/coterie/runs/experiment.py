@@ -70,6 +70,9 @@ from coterie.settings import (
 )
 from coterie.training.precision import PRECISIONS
 
+EXPERIMENT = "experiment.toml"
+"""The recorded experiment of several runs, in the folder of their directories."""
+
 ENGINES = ("inprocess", "flower", "ray")
 DEMO = "digits/label-permutation"
 DEMO_METHODS = ("fedavg", "auto")
@@ -325,13 +328,18 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
             if given is not None:
                 document["boundary"] = {**document["boundary"], "secret": given}
         recorded = {"origin": Origin(file=str(path), secret=known, trusted=trust_code)}
-    elif path.name == RUN or (path.parent / ROUNDS).exists():  # another person's file must not pass for the user's own
+    elif path.name == RUN or (path.parent / ROUNDS).exists() or _of_runs(path):  # not another person's for the user's own
         hint = f"keep your own experiment files outside run directories, and do not name them {RUN}"
         raise UserError(f"{path} has no schema version, so Coterie did not record it; {hint}")
     try:
         return {**normal(document), **recorded}
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _of_runs(path: Path) -> bool:
+    """Whether a file has the name and the place of the recorded experiment of several runs."""
+    return path.name == EXPERIMENT and any(path.parent.glob(f"*-seed[0-9]*/{ROUNDS}"))
 
 
 def normal(document: Mapping[str, Any]) -> Spec:

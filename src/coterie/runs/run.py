@@ -39,11 +39,9 @@ from coterie.records.record import versions as versions
 from coterie.records.shown import Shown, ends, shown_as, spread
 from coterie.records.store import LOCK, PART, SCHEMA, held, write_whole
 from coterie.robust import Robust
-from coterie.runs.experiment import Experiment, data_folder, make, own, read
+from coterie.runs.experiment import EXPERIMENT, Experiment, data_folder, make, own, read
 from coterie.settings import SettingError, UserError
 from coterie.training.trial import trial
-
-EXPERIMENT = "experiment.toml"
 
 _LEFT = {LOCK, RUN + PART, EXPERIMENT + PART}
 """Files that a process may leave if it is killed before there is anything to resume."""

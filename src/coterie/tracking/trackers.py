@@ -19,7 +19,7 @@ from coterie.files import check_links, descriptor, read_within, within
 from coterie.records.record import ROUNDS, Line, Record
 from coterie.records.shown import ends, shown
 from coterie.records.store import SCHEMA, check_schema, write_whole
-from coterie.runs.run import EXPERIMENT
+from coterie.runs.experiment import EXPERIMENT
 from coterie.settings import UserError
 from coterie.tracking.metrics import Metrics, settings, words
 from coterie.tracking.pictures import Picture, pictures

@@ -12,6 +12,7 @@ An app with functions of its own, as in Flower's quickstart; ``load(context)`` t
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -280,7 +281,8 @@ def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examp
     if task.halves:
         halves = np.zeros((0, 0), dtype=np.float32)
         if len(work.updates) == 2 and order.sketch:
-            halves = sketch(torch.stack(work.updates)[:, slice(*order.columns)], order.sketch).numpy()
+            made = sketch(torch.stack(work.updates)[:, slice(*order.columns)], order.sketch).numpy()
+            halves = made if np.isfinite(made).all() else halves
     elif of_earlier_halves(task):
         halves = sketches.before(order.key[1])
     update = torch.stack(work.updates).sum(0) / len(work.updates) if work.updates else None
@@ -289,6 +291,7 @@ def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examp
         metrics |= {} if known is None else {CELL: question.cell(known)}
     elif question is not None:
         norm = None if update is None else float(update[: layout.trainable].norm())
+        norm = norm if norm is None or math.isfinite(norm) else None
         answer = question.answer(known, norm, examples)
     return replace(
         work,

@@ -15,8 +15,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
+import tempfile
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +33,7 @@ from torch import Tensor
 from coterie.boundary import Boundary, Wire
 from coterie.core import Client, Note, Plan, Task
 from coterie.engines.flower import messages
+from coterie.engines.flower.client import FOLDER
 from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, METRICS, Order, Unfit
 from coterie.engines.pool import sketch_size
 from coterie.engines.sums import Noise, least
@@ -41,6 +48,13 @@ MASKED = "masked"
 
 EXAMPLES = 4096
 """The number of training examples above which a client has no more weight: weights are fractions of it."""
+
+
+FINE = 2
+"""The least standard deviation of a client's noise, in steps of the masked numbers."""
+
+DAY = 24 * 3600.0
+"""Seconds after which the mark of a step is removed: the masked sum has long ended."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,15 @@ class Form:
     def size(self) -> int:
         """How many numbers a client sends: for each slot the update and its weight; whether it was cut; and the answer."""
         return self.slots * (self.d + 1) + 1 + self.answer
+
+    @property
+    def drowned(self) -> bool:
+        """Whether the noise is too small beside the steps of the masked numbers, and would be rounded away."""
+        if self.noise is None:
+            return False
+        parts = ((self.d, self._wide, self.noise.update), (self.answer, self._unit, self.noise.answer))
+        counted = (self.noise.count, self._ones, self.noise.count)
+        return any(there and deviation < FINE * code.step for there, code, deviation in (*parts, counted))
 
     def encode(
         self,
@@ -383,13 +406,14 @@ def step_of(content: RecordDict) -> dict[str, Any] | None:
     return found
 
 
-def answered(step: Mapping[str, Any], context: Context, boundary: Boundary) -> RecordDict:
+def answered(step: Mapping[str, Any], context: Context, boundary: Boundary, once: bool = True) -> RecordDict:
     """Carry out a step besides that with the task.
 
     Args:
         step: The step.
         context: Flower's context of the node, whose state has the secrets between steps.
         boundary: The client's boundary: with noise, most neighbours must have added theirs.
+        once: Whether to make sure that no step is answered twice, see :func:`_once`.
 
     Returns:
         The content of the reply.
@@ -402,19 +426,21 @@ def answered(step: Mapping[str, Any], context: Context, boundary: Boundary) -> R
     out: dict[str, Any] = {}
     if step["step"] == "keys":
         forget(context)
+        if once:
+            _clear(context)
     for name in step["sums"]:
         if step["step"] == "keys":
             masker = Masker(client, bytes.fromhex(name))
             keys = masker.keys()
             out[name] = [keys.sealing.hex(), keys.masking.hex()]
         elif step["step"] == "shares":
-            masker, (near, threshold) = _stored(context, name), step["sums"][name]
+            masker, (near, threshold) = _stored(context, name, once), step["sums"][name]
             others = {int(c): Keys(*map(bytes.fromhex, each)) for c, each in near.items()}
             out[name] = {c: text.hex() for c, text in masker.shares(others, int(threshold)).items()}
         else:
-            masker = _stored(context, name)
+            masker = _stored(context, name, once)
             arrived = [int(c) for c in step["sums"][name]]
-            if boundary.noise and len(masker.neighbours.intersection(arrived)) < boundary.honest * len(masker.neighbours):
+            if boundary.noise and len(masker.holding.intersection(arrived)) < boundary.honest * len(masker.neighbours):
                 raise ProtocolError("too few neighbours have added noise to this masked sum")
             shares = masker.unmask(arrived)
             out[name] = [{c: text.hex() for c, text in part.items()} for part in (shares.seeds, shares.keys)]
@@ -448,6 +474,7 @@ def masked(
     context: Context,
     wire: Wire,
     rng: np.random.Generator,
+    once: bool = True,
 ) -> dict[str, Any]:
     """Return an app's reply to its tasks with everything under masks.
 
@@ -459,12 +486,14 @@ def masked(
         context: Flower's context of the node.
         wire: The client's wire, whose boundary has the bound and the noise.
         rng: Draws the noise.
+        once: Whether to make sure that no sum is answered twice, see :func:`_once`.
 
     Returns:
         The records of the reply.
 
     Raises:
-        ProtocolError: A neighbour's shares were changed on their way, or too few neighbours are left.
+        ProtocolError: A neighbour's shares were changed on their way, or too few neighbours are left. Or the sum is not that
+            of the task.
         Unfit: The app's reply has no update, or one that is not finite.
     """
     metrics, boundary = messages.only(content.metric_records, METRICS, "metric records"), wire.boundary
@@ -480,13 +509,8 @@ def masked(
             if sends(order.task) or (order.task.question is not None and order.task.question.ask != "cell"):
                 raise ProtocolError("this client sends masked numbers only, and was asked for plain ones")
             continue
-        about, question = told[order.part], order.task.question
-        d, length, clients, slots = (int(number) for number in about["form"])
-        if d != wire.layout.size * sends(order.task) or (length and question is None):  # more than the client has counted
-            raise ProtocolError("the masked sum is not that of the task")
-        limit = wire.limit(order.clip)
-        cost = 1 if question is None else question.cost
-        form = Form(d, length, clients, boundary.bound, slots, Noise.of(boundary, clients, order.hidden, limit, cost))
+        about, limit = told[order.part], wire.limit(order.clip)
+        form = _form(order, tuple(int(number) for number in about["form"]), wire, limit)
         update = updates[place] if sends(order.task) else None
         if sends(order.task) and update is None:
             raise Unfit("the app's reply has no update")
@@ -494,16 +518,40 @@ def masked(
         if update is not None:
             update = limited(update if keep is None else update.masked_fill(keep, 0.0), limit, wire)
         answer = messages.of_task(ANSWER, place)
-        numbers = messages.array_of(content[answer], ANSWER) if length and answer in content else None
-        slot = int(metrics[messages.of_task("chosen", place)][0]) if slots > 1 else 0
+        numbers = messages.array_of(content[answer], ANSWER) if form.answer and answer in content else None
+        if numbers is not None and not (numbers.shape == (form.answer,) and np.isfinite(numbers).all()):
+            numbers = None  # a failure would say that this client's numbers are odd
+        slot = int(metrics[messages.of_task("chosen", place)][0]) if form.slots > 1 else 0
         weight = 1.0 if about["uniform"] or boundary.noise else min(int(metrics["num-examples"]), EXAMPLES) / EXAMPLES
-        masker = _stored(context, about["name"])
+        masker = _stored(context, about["name"], once)
         shares = {int(c): bytes.fromhex(text) for c, text in about["shares"].items()}
-        still = None if keep is None or not d else keep.numpy()
+        still = None if keep is None or not form.d else keep.numpy()
         hidden = masker.masked(shares, form.encode(update, weight, numbers, slot, rng.standard_normal, still))
         _store(context, about["name"], masker)
         out[f"{MASKED}.{order.part}"] = ArrayRecord({MASKED: Array(hidden)})
     return {**out, METRICS: MetricRecord(stated)}
+
+
+def _form(order: Order, stated: tuple[int, ...], wire: Wire, limit: float | None) -> Form:
+    """The form of a sum, which must be that of its task: of another one, numbers would leave that this client did not count.
+
+    Raises:
+        ProtocolError: They differ, or the noise would be rounded away.
+    """
+    d, answer, clients, slots = stated
+    task, question = order.task, order.task.question
+    length = 0 if question is None else question.length(order.sketch)
+    if (d, answer, slots) != (
+        wire.layout.size * sends(task),
+        length,
+        len(task.offered) if order.hidden and sends(task) else 1,
+    ):
+        raise ProtocolError("the masked sum is not that of the task")
+    noise = Noise.of(wire.boundary, clients, order.hidden, limit, 1 if question is None else question.cost)
+    form = Form(d, answer, clients, wire.boundary.bound, slots, noise)
+    if form.drowned:
+        raise ProtocolError("the noise is less than the steps of the masked numbers: boundary.bound must be smaller")
+    return form
 
 
 def forget(context: Context) -> None:
@@ -516,8 +564,51 @@ def _store(context: Context, name: str, masker: Masker) -> None:
     context.state[f"{MASKS}-{name}"] = ConfigRecord({"masker": masker.saved()})
 
 
-def _stored(context: Context, name: str) -> Masker:
+def _stored(context: Context, name: str, once: bool) -> Masker:
+    """The client's secrets of a sum before its next step, which is answered once."""
     try:
-        return Masker.restored(context.state[f"{MASKS}-{name}"]["masker"])  # type: ignore[arg-type]
+        masker = Masker.restored(context.state[f"{MASKS}-{name}"]["masker"])  # type: ignore[arg-type]
     except KeyError:
         raise ProtocolError("this client has not begun this masked sum") from None
+    if once:
+        _once(context, masker)
+    return masker
+
+
+def _once(context: Context, masker: Masker) -> None:
+    """Mark the next step of a sum as answered.
+
+    Flower hands messages that arrive at the same time a copy of the node's state each, so the state does not tell that a step
+    was answered. Two answers differ by what no mask hides. The mark is a file that only one process can create.
+
+    Raises:
+        ProtocolError: The step was answered before, or the mark cannot be saved.
+    """
+    try:
+        folder = _marks(context)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.lstat()
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+            raise OSError
+        os.close(os.open(folder / masker.mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        raise ProtocolError("this client has answered this step of the masked sum") from None
+    except OSError:  # its text would reveal this machine's folders to the server
+        raise ProtocolError(
+            f"this client cannot save that it answers; a folder {FOLDER} in its node config is needed"
+        ) from None
+
+
+def _marks(context: Context) -> Path:
+    """The folder of the marks: in the node's folder, or in the system's folder for temporary files."""
+    own = str(context.node_config.get(FOLDER, ""))
+    return Path(own) / "masked-sums" if own else Path(tempfile.gettempdir()) / f"coterie-masked-sums-{os.getuid()}"
+
+
+def _clear(context: Context) -> None:
+    """Remove old marks."""
+    folder, now = _marks(context), time.time()
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if now - path.stat().st_mtime > DAY:
+                path.unlink()

@@ -236,7 +236,13 @@ def _question(found: Mapping[str, Any] | None) -> Question | None:
     cells = all(_count(cell) and cell < question.count for cell in question.cells)
     of_axes = values["axis"] is None or question.ask != "places" or len(values["axis"]) == len(question.cells)
     right = (
-        real and 0 < question.scale < math.inf and cells and of_axes and _count(question.cost) and 1 <= question.cost <= 10**6
+        real
+        and 1e-30 <= question.scale <= 1e30  # beyond, sketches divided by it overflow where their numbers are large
+        and question.high - question.low >= 1e-30
+        and cells
+        and of_axes
+        and _count(question.cost)
+        and 1 <= question.cost <= 10**6
     )
     if question.ask not in get_args(Ask) or not right:
         raise ValueError(f"Question needs something to ask, finite numbers and cells that exist, got {found!r:.200}")

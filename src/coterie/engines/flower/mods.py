@@ -84,7 +84,7 @@ def boundary_mod(
         if category not in (MessageType.TRAIN, MessageType.EVALUATE):
             return call_next(message, context)
         if boundary.masks and (step := masking.step_of(message.content)) is not None:
-            return Message(sent(dict(masking.answered(step, context, boundary))), reply_to=message)
+            return Message(sent(dict(masking.answered(step, context, boundary, once=simulated is None))), reply_to=message)
         asked = message.content.get(CONFIG)
         if isinstance(asked, ConfigRecord) and FIRST in asked:
             return first_model(asked, message)
@@ -98,7 +98,7 @@ def boundary_mod(
         tasks = [order.task for order in orders]
         if boundary.noise and not all(map(covered, orders)):
             raise ValueError(UNCOVERED)
-        if own and (updates := sum(here.releases(task) for task in tasks)):
+        if own and (updates := sum(here.releases(order.task, order.hidden) for order in orders)):
             own.spend(context, updates)  # before the app runs: a failure after this still counts
         first = [offered[name] for i in range(len(tasks[0].offered)) if (name := messages.name_of(i)) in offered]
         return trained(here, orders, first, call_next, message, context)
@@ -130,7 +130,8 @@ def boundary_mod(
                 rows = [each[0] if each else None for each in updates]
                 noise = secrets.randbits(128) if simulated is None else simulated
                 rng = numpy_generator(noise, Purpose.NOISE, orders[0].key[1], orders[0].client)
-                reply.content = sent(masking.masked(reply.content, orders, rows, told, asked[1], here, rng))
+                once = simulated is None
+                reply.content = sent(masking.masked(reply.content, orders, rows, told, asked[1], here, rng, once))
             elif reply.has_content():
                 out = _sealed(here, reply.content, offered, orders, simulated) if reply.content.array_records else {}
                 counted = {METRICS: MetricRecord({"num-examples": 1})}

@@ -40,6 +40,7 @@ def plot(run: Folder, kind: str, out: Path | str, round: int | None = None) -> P
     if round is not None and kind != "similarity":
         raise UserError(f"--round is for similarity; {kind} is drawn over all rounds")
     style.check_installed("figures", "report")
+    style.load()
     from coterie.report.figures import drawings  # needs Matplotlib
 
     found = gather(_single(Path(run)))

@@ -8,6 +8,7 @@ Matplotlib is an optional dependency, imported when the first figure is drawn.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 from collections.abc import Callable, Iterable
@@ -69,6 +70,16 @@ def check_installed(what: str, extra: str) -> None:
         raise UserError(f"{what} need Matplotlib: pip install 'coterie[{extra}]'")
 
 
+def load() -> None:
+    """Import Matplotlib, but not with the settings of the current folder.
+
+    It reads a file ``matplotlibrc`` there, and versions below 3.11 evaluate a part of it. The current folder may be another
+    person's run directory.
+    """
+    with contextlib.chdir(Path(__file__).parent):
+        import matplotlib  # noqa: F401
+
+
 def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ...]:
     """Draw ``figure`` in this style and write it to files, each completely or not at all.
 
@@ -79,6 +90,7 @@ def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ..
     Returns:
         The paths of the files.
     """
+    load()
     import matplotlib
 
     files = tuple(files)
