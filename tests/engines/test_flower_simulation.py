@@ -26,7 +26,7 @@ from coterie.data.world import World
 from coterie.engines import rounds
 from coterie.engines.flower import simulation
 from coterie.engines.workers import EngineError
-from coterie.methods import CFL, METHODS, FedPer, SplitHalfSums
+from coterie.methods import CFL, METHODS, FedPer, Race, SplitHalf, SplitHalfSums, Tuned
 from coterie.runs.experiment import make
 from coterie.settings import SettingError
 
@@ -97,16 +97,21 @@ def test_layers_that_ended_with_a_simulation_are_not_gone_on_with() -> None:
         next(simulation.rounds(FedPer(), maker, rounds=2, start=position))
 
 
-def test_sketches_that_ended_with_a_simulation_are_not_gone_on_with() -> None:
-    """A search that a round has begun asks about halves that were trained in that round."""
-    maker, method = partial(small, 8, 0.1), SplitHalfSums(level=0.9, probe_every=1, review_every=3, smallest=3, sketch=8)
-    refused = 0
-    for done in rounds.rounds(method, maker(), rounds=6):
-        if done.position.state.stage == "search":
-            with pytest.raises(SettingError, match="split-half-sums keeps sketches at the clients"):
-                next(simulation.rounds(method, maker, rounds=7, start=done.position))
-            refused += 1
-    assert refused
+@pytest.mark.parametrize(
+    ("method", "what"),
+    [
+        (SplitHalfSums(level=0.9, probe_every=1, review_every=3, smallest=3, sketch=8), "sketches"),
+        (Tuned(method=SplitHalf(level=0.9, probe_every=1, review_every=1), epochs=1), "personal models"),
+        (Race(methods=("split-half", "fedper"), patience=9), "layers"),
+    ],
+    ids=["sketches", "personal models", "layers of an arm"],
+)
+def test_what_ended_with_a_simulation_is_not_gone_on_with_in_any_round(method: Any, what: str) -> None:
+    """Also where the next exchange, a review for example, uses nothing of it."""
+    maker = partial(small, 8, 0.1)
+    for done in rounds.rounds(method, maker(), rounds=5):
+        with pytest.raises(SettingError, match=f"{method.name} keeps {what} at the clients"):
+            next(simulation.rounds(method, maker, rounds=7, start=done.position))
 
 
 def test_the_command_line_runs_a_scenario_under_flower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from coterie import training
 from coterie.clustering import sketch
-from coterie.core import HALVES, Task
+from coterie.core import HALVES
 from coterie.data.objective import Objective
 from coterie.data.world import ClientData
 from coterie.engines.flower import messages
@@ -268,12 +268,6 @@ def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequ
     return _in_sums(work, order, sketches, layout, len(me.data.train)) if order.sums else work
 
 
-def of_earlier_halves(task: Task) -> bool:
-    """Whether a task asks about sketches that its client has stored in an earlier exchange."""
-    question = task.question
-    return question is not None and (question.ask == "cell" or not (task.halves or question.ask in ("sizes", "norms")))
-
-
 def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examples: int) -> Work:
     """What a client has done for a task of which only sums are needed: one update, and the answer to its question."""
     task, question = order.task, order.task.question
@@ -283,7 +277,7 @@ def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examp
         if len(work.updates) == 2 and order.sketch:
             made = sketch(torch.stack(work.updates)[:, slice(*order.columns)], order.sketch).numpy()
             halves = made if np.isfinite(made).all() else halves
-    elif of_earlier_halves(task):
+    elif question is not None and question.ask not in ("sizes", "norms"):
         halves = sketches.before(order.key[1])
     update = torch.stack(work.updates).sum(0) / len(work.updates) if work.updates else None
     known, metrics, answer = halves if halves is not None and len(halves) else None, dict(work.metrics), None

@@ -22,9 +22,10 @@ from flwr.serverapp import Grid, ServerApp
 from coterie.boundary import Boundary
 from coterie.core import Cohort, Method, Position, Round
 from coterie.data.world import World
-from coterie.engines.flower.client import Participant, client_app, of_earlier_halves
+from coterie.engines.flower.client import Participant, client_app
 from coterie.engines.flower.mods import boundary_mod
 from coterie.engines.flower.strategy import MethodStrategy
+from coterie.engines.rounds import setup
 from coterie.engines.workers import EngineError, default_workers
 from coterie.robust import Robust
 from coterie.settings import SettingError
@@ -68,7 +69,7 @@ def rounds(
         EngineError: The simulation fails.
         SettingError: There is a ``start``, and the method keeps layers, personal models or sketches at the clients.
     """
-    if start is not None and (what := _keeps(method, start, seed)):
+    if start is not None and (what := _keeps(method, start, seed, world, boundary or Boundary())):
         lost = "are lost when Flower's simulation ends: a run with engine flower cannot be resumed"
         raise SettingError(f"{method.name} keeps {what} at the clients, which {lost}")
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
@@ -137,15 +138,22 @@ class _Job:
     robust: Robust
 
 
-def _keeps(method: Method[Any], start: Position, seed: int) -> str | None:
-    """What a method keeps at the clients according to its next plan; None for nothing."""
-    plan = method.plan(start.state, Cohort(present=start.members, exchange=start.exchange, seed=seed))
-    tasks = [task for _, part in plan.leaves() for task in part.tasks.values()]
+def _keeps(method: Method[Any], start: Position, seed: int, world: Callable[[], World], boundary: Boundary) -> str | None:
+    """What a method keeps at the clients according to its first and its next plan; None for nothing.
+
+    The next plan alone does not tell: in a review or between two questions it may use nothing that is kept.
+    """
+    _, federation = setup(method, world(), seed, boundary)
+    plans = (
+        method.plan(method.init(federation), Cohort(present=federation.clients, exchange=0, seed=seed)),
+        method.plan(start.state, Cohort(present=start.members, exchange=start.exchange, seed=seed)),
+    )
+    tasks = [task for plan in plans for _, part in plan.leaves() for task in part.tasks.values()]
     if any(task.keep for task in tasks):
         return "layers"
     if any(task.personal is not None for task in tasks):
         return "personal models"
-    return "sketches" if any(of_earlier_halves(task) for task in tasks) else None
+    return "sketches" if any(task.question is not None for task in tasks) else None
 
 
 def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
