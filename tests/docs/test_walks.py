@@ -36,6 +36,7 @@ def test_client_3_is_told_what_the_pages_show(tmp_path: Path, capsys: pytest.Cap
     for page in ("tutorial.md", "explain.md"):
         (shown,) = WALKED.findall((ROOT / "docs" / page).read_text())
         for part in shown.split("…"):
+            assert part.strip()
             pairs = differences(part, printed)
             assert pairs is not None, (page, part)
             for one, other in pairs:

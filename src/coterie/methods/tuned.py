@@ -15,9 +15,8 @@ pays. Few held-out examples say little about a single client. Therefore a group 
 held-out examples. Only if the gains of its clients differ beyond noise (Cochran's Q, :data:`DIFFER`), the gain of each client
 counts: it is shrunk towards the group's mean by empirical Bayes, ``m_i = (τ² d_i + v_i μ) / (τ² + v_i)``, with the client's
 mean difference of losses d_i, its variance v_i (that of one example, pooled over the group, divided by the client's number of
-examples), the group's mean μ weighted by the precisions, and the variance τ² between
-clients by the method of moments (R. DerSimonian, N. Laird, "Meta-analysis in clinical trials", 1986). A client is served by
-its own model if ``m_i < 0``.
+examples), the group's mean μ weighted by the precisions, and the variance τ² between clients by the method of moments
+(R. DerSimonian, N. Laird, "Meta-analysis in clinical trials", 1986). A client is served by its own model if ``m_i < 0``.
 """
 
 from __future__ import annotations

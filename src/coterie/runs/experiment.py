@@ -328,7 +328,7 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
             if given is not None:
                 document["boundary"] = {**document["boundary"], "secret": given}
         recorded = {"origin": Origin(file=str(path), secret=known, trusted=trust_code)}
-    elif path.name == RUN or (path.parent / ROUNDS).exists() or _of_runs(path):  # not another person's for the user's own
+    elif path.name == RUN or (path.parent / ROUNDS).exists() or _of_runs(path):  # it may be another person's
         hint = f"keep your own experiment files outside run directories, and do not name them {RUN}"
         raise UserError(f"{path} has no schema version, so Coterie did not record it; {hint}")
     try:

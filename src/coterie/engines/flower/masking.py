@@ -87,9 +87,12 @@ class Form:
         """Whether the noise is too small beside the steps of the masked numbers, and would be rounded away."""
         if self.noise is None:
             return False
-        parts = ((self.d, self._wide, self.noise.update), (self.answer, self._unit, self.noise.answer))
-        counted = (self.noise.count, self._ones, self.noise.count)
-        return any(there and deviation < FINE * code.step for there, code, deviation in (*parts, counted))
+        parts = (
+            (self.d, self.noise.update, self._wide),
+            (self.noise.count, self.noise.count, self._ones),
+            (self.answer, self.noise.answer, self._unit),
+        )
+        return any(there and deviation < FINE * code.step for there, deviation, code in parts)
 
     def encode(
         self,
@@ -541,11 +544,8 @@ def _form(order: Order, stated: tuple[int, ...], wire: Wire, limit: float | None
     d, answer, clients, slots = stated
     task, question = order.task, order.task.question
     length = 0 if question is None else question.length(order.sketch)
-    if (d, answer, slots) != (
-        wire.layout.size * sends(task),
-        length,
-        len(task.offered) if order.hidden and sends(task) else 1,
-    ):
+    places = len(task.offered) if order.hidden and sends(task) else 1
+    if (d, answer, slots) != (wire.layout.size * sends(task), length, places):
         raise ProtocolError("the masked sum is not that of the task")
     noise = Noise.of(wire.boundary, clients, order.hidden, limit, 1 if question is None else question.cost)
     form = Form(d, answer, clients, wire.boundary.bound, slots, noise)

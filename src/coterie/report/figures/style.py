@@ -90,7 +90,6 @@ def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ..
     Returns:
         The paths of the files.
     """
-    load()
     import matplotlib
 
     files = tuple(files)
