@@ -113,6 +113,35 @@ def test_clients_add_as_much_noise_as_one_process_says(method: Any) -> None:
         assert noisy.released == dict.fromkeys(range(8), 1 if method.name == "fedavg" else 2)
 
 
+@pytest.mark.parametrize(
+    ("method", "change", "said"),
+    [
+        (
+            FedAvg(),
+            {"clip": 1e-9},
+            r"boundary\.bound is 1, and must be at most [\d.]+ with boundary\.noise 2, updates of norm 1e-09",
+        ),
+        (HIDDEN, {"noise": 1e-9, "bound": 1e-3}, r"boundary\.noise is 1e-09, too small for 8 clients in a masked sum"),
+    ],
+    ids=["bound", "noise"],
+)
+def test_noise_that_would_be_rounded_away_is_refused_before_the_first_message(
+    method: Any, change: dict[str, float], said: str
+) -> None:
+    tried, boundary = two_groups(), replace(NOISY, **change)
+    grid = Here(app_of(tried, mods(boundary)), 8)
+    with pytest.raises(SettingError, match=said):
+        list(strategy_of(method, tried, boundary=boundary).rounds(grid, 1))
+    assert not any(asked.metadata.message_type == "train" for asked, _ in grid.messages)
+
+
+def test_the_largest_bound_that_is_named_is_allowed_and_a_larger_one_is_not() -> None:
+    noise = Noise(update=1e-6, count=0.0, answer=0.0)
+    widest = Form(d=5, answer=0, clients=40, bound=1.0, noise=noise).widest
+    bounds = (0.999 * widest, 1.001 * widest)
+    assert [Form(d=5, answer=0, clients=40, bound=bound, noise=noise).drowned for bound in bounds] == ["", "bound"]
+
+
 def test_a_sum_with_the_noise_of_too_few_is_not_read() -> None:
     tried = two_groups()
     grid = Here(app_of(tried, mods(NOISY)), 8)

@@ -122,7 +122,8 @@ class Carrier:
             One message for each client of the plan whose app can do the task.
 
         Raises:
-            SettingError: No client's app can do its task, or the rule of averaging needs more than the plan asks for.
+            SettingError: No client's app can do its task, the rule of averaging needs more than the plan asks for, or the
+                noise of masked sums would be rounded away.
         """
         self.robust.check_plan(plan, self.wire.boundary.masks)
         aware, functions = self.nodes.aware, self.nodes.functions

@@ -39,6 +39,7 @@ from coterie.engines.pool import sketch_size
 from coterie.engines.sums import Noise, least
 from coterie.masks import FixedPoint, MaskedSum, Masker, ProtocolError
 from coterie.masks.protocol import Keys, Unmasking
+from coterie.settings import SettingError
 
 MASKS = "coterie-masks"
 """Key of the config of a message, and record of a reply: a step of masked sums, as JSON."""
@@ -52,6 +53,9 @@ EXAMPLES = 4096
 
 FINE = 2
 """The least standard deviation of a client's noise, in steps of the masked numbers."""
+
+TAILS = 8
+"""Standard deviations of noise for which masked numbers have room: a draw goes beyond once in 1e15 times."""
 
 DAY = 24 * 3600.0
 """Seconds after which the mark of a step is removed: the masked sum has long ended."""
@@ -83,16 +87,20 @@ class Form:
         return self.slots * (self.d + 1) + 1 + self.answer
 
     @property
-    def drowned(self) -> bool:
-        """Whether the noise is too small beside the steps of the masked numbers, and would be rounded away."""
+    def drowned(self) -> str:
+        """The setting because of which noise is too small beside the steps of the masked numbers, and would be rounded away."""
         if self.noise is None:
-            return False
-        parts = (
-            (self.d, self.noise.update, self._wide),
-            (self.noise.count, self.noise.count, self._ones),
-            (self.answer, self.noise.answer, self._unit),
-        )
-        return any(there and deviation < FINE * code.step for there, deviation, code in parts)
+            return ""
+        if self.d and self.noise.update < FINE * self._wide.step:
+            return "bound"
+        fixed = (self.noise.count, self.noise.count, self._ones), (self.answer, self.noise.answer, self._unit)
+        return "noise" if any(there and deviation < FINE * code.step for there, deviation, code in fixed) else ""
+
+    @property
+    def widest(self) -> float:
+        """The largest bound with which the noise on an update is not rounded away."""
+        assert self.noise is not None
+        return self.noise.update * max(self._wide.levels / FINE - TAILS, 0)
 
     def encode(
         self,
@@ -153,8 +161,7 @@ class Form:
         return self._code(1.0, 0.0 if self.noise is None else self.noise.answer)
 
     def _code(self, bound: float, deviation: float) -> FixedPoint:
-        """Numbers up to a bound, with noise that goes beyond this range once in 1e15 draws."""
-        return FixedPoint(bound=bound + 8 * deviation, clients=self.clients)
+        return FixedPoint(bound=bound + TAILS * deviation, clients=self.clients)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -204,6 +211,9 @@ class MaskedExchange:
 
     Attributes:
         notes: What went wrong, for the record of the round.
+
+    Raises:
+        SettingError: The noise would be rounded away.
     """
 
     def __init__(self, plan: Plan, clients: Collection[Client], run: str, exchange: int, wire: Wire, ask: Ask) -> None:
@@ -231,7 +241,19 @@ class MaskedExchange:
     def _form(self, plan: Plan, sent: bool, answer: int, cost: int, clients: int) -> Form:
         boundary, slots = self.wire.boundary, len(plan.models) if plan.hidden and sent else 1
         noise = Noise.of(boundary, clients, plan.hidden, self.wire.limit(plan.clip), cost)
-        return Form(self.d * sent, answer, clients, boundary.bound, slots, noise)
+        form = Form(self.d * sent, answer, clients, boundary.bound, slots, noise)
+        if form.drowned == "bound":
+            raise SettingError(
+                f"boundary.bound is {boundary.bound:g}, and must be at most {form.widest:.2g} with boundary.noise "
+                f"{boundary.noise:g}, updates of norm {self.wire.limit(plan.clip):g} or less and {clients} clients in a masked "
+                "sum: the noise would be rounded away"
+            )
+        if form.drowned:
+            raise SettingError(
+                f"boundary.noise is {boundary.noise:g}, too small for {clients} clients in a masked sum: "
+                "it would be rounded away"
+            )
+        return form
 
     def of(self, client: Client) -> list[OneSum]:
         """Return the sums in which a client takes part."""
@@ -550,7 +572,7 @@ def _form(order: Order, stated: tuple[int, ...], wire: Wire, limit: float | None
     noise = Noise.of(wire.boundary, clients, order.hidden, limit, 1 if question is None else question.cost)
     form = Form(d, answer, clients, wire.boundary.bound, slots, noise)
     if form.drowned:
-        raise ProtocolError("the noise is less than the steps of the masked numbers: boundary.bound must be smaller")
+        raise ProtocolError(f"boundary.{form.drowned}: the noise is less than the steps of the masked numbers")
     return form
 
 
