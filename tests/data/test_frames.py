@@ -190,7 +190,9 @@ DAY = datetime.datetime(2026, 1, 1)
         ({}, {"target": ["y", "y"]}, "the column 'y' has two uses"),
         ({}, {"features": ["a", "y"]}, "features must not contain 'y', which is the client or a target"),
         ({}, {"features": []}, "must have at least one feature, and each once, got none"),
-        ({}, {"features": "a"}, "features must be a list of columns, got the text 'a'"),
+        ({}, {"features": "a"}, "features must be a list of columns, got 'a'"),
+        ({}, {"features": 3}, "features must be a list of columns, got 3"),
+        ({}, {"target": []}, "target must be a column or several, got none"),
         ({}, {"task": "regress"}, "task must be one of auto, classification, regression, got 'regress'"),
         ({}, {"train": 1.0}, "train and validation must leave some examples for the test data"),
         ({"a": [1.0, np.nan, *range(58)]}, {}, "the column a has a missing value, in row 2: remove such rows, or fill them in"),
@@ -217,7 +219,7 @@ DAY = datetime.datetime(2026, 1, 1)
         ({"y": pd.Series(["\ud800", "y"] * 30, dtype=object)}, {}, "the column y: names must have at most 100 characters"),
         ({"site": np.arange(60)}, {}, "0 has 1 examples, too few to hold some out"),
     ],
-    ids=range(32),
+    ids=range(34),
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(changes: dict[str, Any], settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
@@ -233,6 +235,13 @@ def test_ids_are_not_taken_for_classes() -> None:
 @pytest.mark.parametrize("frame", [[1, 2], "records.csv", None], ids=str)
 def test_what_is_no_frame(frame: Any) -> None:
     with pytest.raises(UserError, match="must be a data frame of pandas or polars, or a mapping from names to arrays, got"):
+        made(frame)
+
+
+@pytest.mark.parametrize("longer", ["site", "a", "y"])
+def test_columns_of_unequal_length_are_refused(longer: str) -> None:
+    frame = {name: [*values, values[0]] if name == longer else [*values] for name, values in columns().items()}
+    with pytest.raises(UserError, match=r"the column . has 6[01] rows, and the column site has 6[01]"):
         made(frame)
 
 

@@ -140,7 +140,10 @@ def test_torchmetrics_objects_and_functions_are_metrics() -> None:
         ({"metrics": {"client": METRICS["AUROC"]}}, "a metric cannot have the name 'client', which tables and records use"),
         ({"metrics": ["auroc"]}, "there is no metric 'auroc'; did you mean AUROC"),
         ({"metrics": {"mine": nn.Linear}}, "metric 'mine' must be an object or a function, got the class Linear: call it"),
-        ({"metrics": {"mine": 3}}, "metric 'mine' must be a name, a function of .outputs, targets. or a coterie.Metric, got 3"),
+        (
+            {"metrics": {"mine": 3}},
+            "metric 'mine' must be a function of .outputs, targets., a torchmetrics object or a coterie.Metric",
+        ),
         ({"main": "AUROC"}, "the main metric must be one of accuracy, got 'AUROC'"),
     ],
 )

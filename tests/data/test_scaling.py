@@ -130,6 +130,18 @@ def test_tokens_are_not_standardized() -> None:
         from_lists(words, model=lambda: torch.nn.EmbeddingBag(40, 2), standardize="pooled")
 
 
+@pytest.mark.parametrize("how", ["shared", None, 3, (1.0,), ("a", "b"), (1.0, 2.0, 3.0)], ids=str)
+def test_what_is_no_standardization(how: Any) -> None:
+    with pytest.raises(SettingError, match=r"standardize must be none, pooled, or|means must be numbers, got 'a'"):
+        from_lists(lists(), standardize=how)
+
+
+def test_inputs_in_several_parts_are_not_standardized() -> None:
+    parts = [({"a": x, "b": x}, y) for x, y in lists()]
+    with pytest.raises(UserError, match="standardize needs one tensor of features or images per client"):
+        from_lists(parts, model=lambda: torch.nn.Linear(3, 2), standardize="pooled")
+
+
 def test_as_settings_of_a_scenario(tmp_path: Path) -> None:
     for number, (x, y) in enumerate(lists()):
         np.savez(tmp_path / f"{number}.npz", x=x, y=y)

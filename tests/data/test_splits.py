@@ -1,5 +1,7 @@
 """Holding out, finding test examples, and sharing what is equal."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -44,6 +46,12 @@ def test_shares_must_leave_something(train: float, validation: float, test: str)
     with pytest.raises(SettingError, match="train and validation must"):
         splits.check_shares(train, validation, test)
     splits.check_shares(0.9, 0.1, "whole")
+
+
+@pytest.mark.parametrize(("train", "validation"), [(0.0, 0.1), (-1, 0.1), (0.8, -0.5), ("0.8", 0.1), (float("nan"), 0)])
+def test_shares_are_fractions(train: Any, validation: Any) -> None:
+    with pytest.raises(SettingError, match=r"(train|validation) must be a number >=? 0, <= 1"):
+        splits.check_shares(train, validation, "share")
 
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 1, 2])

@@ -17,7 +17,7 @@ from coterie.core import Training
 from coterie.data.scenario import SCENARIOS
 from coterie.methods import CFL, FLHC, FedAvg
 from coterie.records.record import Record, to_toml
-from coterie.report.summary import agreement, compare, interval, summary
+from coterie.report.summary import agreement, compare, interval, summary, unequal
 from coterie.runs.experiment import Experiment, assign, make, normal, read
 from coterie.runs.run import begin, reopen, run
 from coterie.settings import SettingError, UserError
@@ -318,6 +318,9 @@ def test_other_settings_are_not_averaged_with_each_other(tmp_path: Path) -> None
         "scenario_settings": {"scenario": {**SMALL["scenario"], "clients": 5}},
         "training": {"training": {"epochs": 2}},
         "boundary": {"boundary": {"clip": 2.0}},
+        "robust": {"robust": {"mean": "median"}},
+        "precision": {"precision": "bf16"},
+        "eval_every": {"eval_every": 2},
         "limits": {"rounds": 2},
         "seed": {},
     }
@@ -327,6 +330,16 @@ def test_other_settings_are_not_averaged_with_each_other(tmp_path: Path) -> None
     for name in others:
         found = compare([tmp_path / "base", tmp_path / name])
         assert len(found) == (1 if name == "seed" else 2), name
+    assert unequal(compare([tmp_path / "base", tmp_path / "robust"]), ["a", "b"]) == ["mean mean (a), median (b)"]
+
+
+def test_tables_of_different_files_are_not_averaged(tmp_path: Path) -> None:
+    rows = [f"{client},{x},{x % 2}" for client in "ab" for x in range(20)]
+    spec = {"scenario": {"name": "table/clients", "client": "c", "target": "y"}, "methods": ["fedavg"], "rounds": 1}
+    for seed, name in enumerate(("one", "two")):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["c,x,y", *rows]))
+        list(begin(make({**spec, "seed": seed, "data": str(tmp_path / f"{name}.csv")}), tmp_path / name)[0].rounds())
+    assert len(compare([tmp_path / "one", tmp_path / "two"])) == 2
 
 
 def test_a_run_stops_at_its_target(tmp_path: Path) -> None:

@@ -5,22 +5,29 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import coterie
+from coterie.boundary import Boundary
 from coterie.cli import main
 from coterie.core import Training
 from coterie.data.own import from_lists
 from coterie.data.world import World
+from coterie.engines.rounds import Position
 from coterie.methods import CFL
 from coterie.records.record import Record
+from coterie.robust import Robust
+from coterie.runs.experiment import own
 from coterie.settings import SettingError, UserError
+from coterie.training.trial import trial
 
 CODE = '''
 """Clients of two kinds, made by a seed."""
@@ -70,6 +77,10 @@ def world(seed: int = 0, kinds: int = 2) -> World:
         x = rng.standard_normal((60, 3)).astype(np.float32)
         clients.append((x, (x.sum(1) * (1 if number % kinds else -1) > 0).astype(np.int64)))
     return from_lists(clients, model=lambda: nn.Linear(3, 2), training=Training(lr=0.5, batch=20, epochs=2))
+
+
+def changed_world(**changes: Any) -> World:
+    return replace(world(), **changes)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -137,7 +148,7 @@ def test_a_world_itself_is_recorded_and_given_again(tmp_path: Path) -> None:
     assert len(runs) == 4
     list(islice(runs[0].rounds(), 2))
     (again, *_) = coterie.reopen(tmp_path / "runs")
-    with pytest.raises(UserError, match=r"began with a world given in Python: continue it with coterie.reopen"):
+    with pytest.raises(UserError, match=r"began with a world given in Python: pass it to coterie.reopen"):
         list(again.rounds())
     (again, *_) = coterie.reopen(tmp_path / "runs", world=world(seed=1))
     with pytest.raises(UserError, match="the scenario's clients or data have changed"):
@@ -150,6 +161,22 @@ def test_a_world_itself_is_recorded_and_given_again(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").stat().st_size > 10_000
 
 
+def test_a_run_over_a_world_is_saved_and_probed_in_another_process_that_has_the_world(tmp_path: Path) -> None:
+    made = world()
+    (first,) = coterie.begin(made, tmp_path / "run", "split-half", rounds=2, workers=1).finish()
+    with pytest.raises(UserError, match="began with a world given in Python"):
+        coterie.save(tmp_path / "run", tmp_path / "models")
+    (again,) = coterie.reopen(tmp_path / "run", world=made)
+    _, position = first.record.stored(Position)
+    assignment = first.method.assignment(position.state)
+    for one, to in ((first, "first"), (again, "again")):
+        coterie.save(one, tmp_path / to)
+        net = coterie.load(tmp_path / to, 3, model=made.model)
+        row = torch.cat([tensor.flatten() for tensor in net.state_dict().values()])
+        torch.testing.assert_close(row, assignment.models[assignment.row[3]], rtol=0, atol=0)
+        assert coterie.suggest(one, workers=1).run == str(tmp_path / "run")
+
+
 def test_training_of_the_world_unless_it_is_given(tmp_path: Path) -> None:
     (one,) = coterie.begin(world(), tmp_path / "own", "fedavg", rounds=1, workers=1)
     (other,) = coterie.begin(world(), tmp_path / "given", "fedavg", rounds=1, workers=1, training=Training(lr=0.125))
@@ -157,6 +184,27 @@ def test_training_of_the_world_unless_it_is_given(tmp_path: Path) -> None:
     assert other.experiment.world(0).training.lr == 0.125
     (table,) = coterie.begin(world(), tmp_path / "table", "fedavg", rounds=1, workers=1, training={"lr": 0.25})
     assert (table.experiment.training.lr, table.experiment.training.batch) == (0.25, 20)
+    (several, _) = coterie.begin(world(), tmp_path / "seeds", "fedavg", rounds=1, workers=1, seeds=2)
+    assert several.seed == 0
+
+
+def test_true_groups_by_names(tmp_path: Path) -> None:
+    data = [(np.arange(20, dtype="f")[:, None], np.arange(20) % 2)] * 3
+    made = from_lists(dict(zip("abc", data, strict=True)), truth=[["c"], ["b", "a"]])
+    assert made.truth == ((0, 1), (2,))
+    (one,) = coterie.begin(made, tmp_path / "run", "fedavg", rounds=1, workers=1).finish()
+    assert coterie.summary(one)["true_groups"] == [["a", "b"], ["c"]]
+
+
+def test_tables_of_settings_in_python() -> None:
+    objects = {
+        "training": Training(lr=0.25, batch=20, epochs=2),
+        "boundary": Boundary(clip=0.1),
+        "robust": Robust(mean="median"),
+    }
+    tables = {"training": {"lr": 0.25}, "boundary": {"clip": 0.1}, "robust": {"mean": "median"}}
+    (one,), (other,) = (coterie.run("fedavg", world(), rounds=1, workers=1, **each) for each in (objects, tables))
+    assert torch.equal(one.assignment.models, other.assignment.models)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +238,36 @@ def test_a_function_that_fails_is_one_sentence_and_nothing_is_written(
         (lambda to: coterie.begin(world(), to, "fedavg", training={"rate": 1}), "training has no setting 'rate'"),
         (lambda to: coterie.begin(world(), to, "fedavg", engine="flower"), "engine flower needs a function"),
         (lambda to: coterie.begin(world(), to, "fedavg", rounds=0), "Experiment.rounds must be >= 1, got 0"),
+        (lambda to: coterie.begin(world(), to, "fedavg", seeds=1.5), "seeds must be a list of whole numbers, or a number of"),
+        (lambda to: coterie.begin(world(), to, "fedavg", training="x"), "training must be a coterie.Training or a table"),
+        (lambda to: coterie.begin(world(), to, "fedavg", boundary="secret"), "boundary must be a coterie.Boundary or a table"),
+        (lambda to: coterie.begin(world(), to, 3), "a method must be its name or an object such as"),
+        (lambda to: coterie.begin(world(), to, CFL), r"got <class 'coterie.methods.cfl.CFL'>: write CFL\(\)"),
+        (lambda to: coterie.begin(world(), to, [{"name": "cfl"}]), "a method must be its name or an object such as"),
+        (lambda to: coterie.begin(own("digits/iid", "fedavg"), to, ["cfl"]), "methods is a setting of the experiment"),
+        (lambda to: list(coterie.run("fedavg", world(), rounds=1, start=3)), "start must be the position of an earlier round"),
+        (lambda to: list(coterie.run(["fedavg"], world(), rounds=1)), "a method must be its name or an object such as"),
+        (lambda to: list(coterie.run("fedavg", world(), rounds=1, robust="x")), "robust must be a coterie.Robust or a table"),
+        (lambda to: changed_world(truth=[[0, 1], [2, 3, 4]]), "World.truth lacks client 5: every client must be in"),
+        (lambda to: changed_world(truth=[[0, 1, 2], [2, 3, 4, 5]]), "World.truth has client 2 2 times"),
+        (lambda to: changed_world(truth=[range(6), ["north"]]), "World.truth has client 'north', which does not exist"),
+        (lambda to: changed_world(truth=3), r"World.truth must be groups of clients, such as \[\[0, 1\], \[2\]\], got 3"),
+        (lambda to: changed_world(about={"x": object()}), "World.about must have text, finite numbers, and lists of them"),
+        (lambda to: changed_world(about={"x": [1.0, float("nan")]}), "World.about must have .*, got nan"),
+        (lambda to: changed_world(training={"lr": 1}), "World.training must be a coterie.Training, got {'lr': 1}"),
+        (lambda to: changed_world(objective="accuracy"), "World.objective must be a coterie.Objective, got 'accuracy'"),
+        (
+            lambda to: changed_world(model=nn.Identity()),
+            "must be a function that makes a fresh module",
+        ),
+        (lambda to: trial(changed_world(model=nn.Linear)), "the function that makes the model fails: TypeError"),
+        (lambda to: trial(changed_world(model=lambda: None)), "must return a torch.nn.Module, got NoneType"),
+        (lambda to: from_lists([([[1.0, 2.0], [3.0]], [0, 1])]), "client 0: x must be an array, or a list of rows of the same"),
+        (lambda to: from_lists({"a": {"train": None}}), "client a has no data set to train on"),
+        (lambda to: from_lists([([[1.0]] * 9, [0] * 9)], classes="3"), "classes must be a whole number >= 1, got '3'"),
+        (lambda to: from_lists([([[1.0]] * 9, [0] * 9)], seed=-1), "seed must be a whole number >= 0, got -1"),
+        (lambda to: from_lists([([[1.0]] * 9, [0] * 9)], objective="accuracy"), "objective must be a coterie.Objective"),
+        (lambda to: coterie.write_report([], to.with_suffix(".html")), "a report needs at least one run, got none"),
     ],
 )
 def test_mistakes_in_python_are_one_sentence(tmp_path: Path, call: Callable[[Path], Any], message: str) -> None:

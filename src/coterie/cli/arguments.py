@@ -216,7 +216,9 @@ def _seen(own: dict[str, Parser]) -> None:
     own["report"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
     own["report"].add_argument("-o", "--out", metavar="FILE", help="the page (report.html in RUN, or here for several runs)")
     own["explain"].add_argument("run", metavar="RUN", help="a run directory")
-    own["explain"].add_argument("--client", metavar="NAME", help="explain this client only, by its name or number")
+    own["explain"].add_argument(
+        "--client", metavar="NAME", help="explain this client only, by its name, or its number if it has none"
+    )
     own["explain"].add_argument("--round", metavar="R", type=whole, help="explain the groups after this round (the last)")
     _json(own["explain"])
     own["plot"].add_argument("run", metavar="RUN", help="a run directory")

@@ -53,13 +53,13 @@ def suggest(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """The command ``export``."""
     from coterie.report.live import Steps, watched
-    from coterie.runs.export import MODELS, save
+    from coterie.runs.export import MODELS, SHARED, save
     from coterie.runs.run import reopen
 
     with Steps(watched(), "writing models of runs", len(reopen(arguments.run))) as steps:
         to = save(arguments.run, arguments.to, progress=steps.step, warn=note, **given(arguments))
         written = sorted(to.rglob(MODELS))
-    files = sum(len(list(path.parent.glob("*.safetensors"))) for path in written)
+    files = sum(file.name != SHARED for path in written for file in path.parent.glob("*.safetensors"))
     runs = f" of {len(written)} runs" if len(written) > 1 else ""
     say(f"{files} model{'' if files == 1 else 's'}{runs} written to {arguments.to}")
     return 0

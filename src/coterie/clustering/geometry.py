@@ -492,7 +492,7 @@ def layer_cosines(grams: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 CLOSENESS_METRICS = ("cosine", "l2", "l1")
 
 
-def closeness(update: torch.Tensor, stored: torch.Tensor, metric: str = "cosine") -> torch.Tensor:
+def closeness(update: torch.Tensor | np.ndarray, stored: torch.Tensor | np.ndarray, metric: str = "cosine") -> torch.Tensor:
     """Compute how close an update is to each of several stored ones.
 
     Args:
@@ -504,7 +504,7 @@ def closeness(update: torch.Tensor, stored: torch.Tensor, metric: str = "cosine"
         Shape ``(m,)``, float64; greater is closer.
 
     Raises:
-        ValueError: The metric is another one.
+        ValueError: The metric is another one, or the shapes do not fit.
 
     Example:
         >>> closeness(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 3.0]])).tolist()
@@ -512,6 +512,9 @@ def closeness(update: torch.Tensor, stored: torch.Tensor, metric: str = "cosine"
         >>> closeness(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]), "l1").tolist()
         [-1.0, -4.0]
     """
+    update, stored = torch.as_tensor(update), torch.as_tensor(stored)
+    if update.ndim != 1 or stored.ndim != 2 or stored.shape[1] != len(update):
+        raise ValueError(f"closeness needs (d,) and (m, d), got shapes {tuple(update.shape)} and {tuple(stored.shape)}")
     if metric == "cosine":
         norms, own = stored.norm(dim=1).double(), update.norm().double()
         none = (norms < ZERO) | (own < ZERO)

@@ -64,7 +64,7 @@ class Sketcher:
         bits = self.mixed.bit_length() - 1
         self.left, self.right = _hadamard(bits // 2), _hadamard(bits - bits // 2)
 
-    def rows(self, rows: torch.Tensor) -> torch.Tensor:
+    def rows(self, rows: torch.Tensor | np.ndarray) -> torch.Tensor:
         """Compute the sketches of rows.
 
         The sketch of a row is the same bit for bit whichever rows are sketched together with it.
@@ -78,6 +78,7 @@ class Sketcher:
         Raises:
             ValueError: The rows have another shape.
         """
+        rows = torch.as_tensor(rows)
         if rows.ndim != 2 or rows.shape[1] != self.d:
             raise ValueError(f"rows must be (n, {self.d}), as the sketcher was made for, got shape {tuple(rows.shape)}")
         if self.d <= self.size:
@@ -102,7 +103,7 @@ def _sketcher(d: int, size: int, seed: int) -> Sketcher:
     return Sketcher(d, size, seed)
 
 
-def sketch(rows: torch.Tensor, size: int, seed: int = 0) -> torch.Tensor:
+def sketch(rows: torch.Tensor | np.ndarray, size: int, seed: int = 0) -> torch.Tensor:
     """Compute the sketches of rows in one call of a :class:`Sketcher`; the most recent maps are kept.
 
     For any two rows, ``<Sx, Sy>`` is ``<x, y>`` on average over seeds, with a standard deviation of at most
@@ -118,7 +119,7 @@ def sketch(rows: torch.Tensor, size: int, seed: int = 0) -> torch.Tensor:
         Shape ``(n, size)``, as from :meth:`Sketcher.rows`.
 
     Raises:
-        ValueError: As in :class:`Sketcher`.
+        ValueError: As in :class:`Sketcher`, or the rows have another shape.
 
     Example:
         >>> rows = torch.randn(3, 50_000, generator=torch.Generator().manual_seed(0))
@@ -126,6 +127,8 @@ def sketch(rows: torch.Tensor, size: int, seed: int = 0) -> torch.Tensor:
         >>> short.shape, bool((short @ short.T / 50_000 - torch.eye(3)).abs().max() < 0.1)
         (torch.Size([3, 4096]), True)
     """
+    if rows.ndim != 2:
+        raise ValueError(f"rows must be (n, d), got shape {tuple(rows.shape)}")
     return _sketcher(rows.shape[1], size, seed).rows(rows)
 
 

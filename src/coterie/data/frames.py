@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -101,13 +101,21 @@ def clients_of(frame: Any, client: Any, target: Any, features: Sequence[Any] | N
     """
     names = _names(frame, where)
     several = list(target) if isinstance(target, list | tuple) else [target]
-    if isinstance(features, str):
-        raise UserError(f"features must be a list of columns, got the text {features!r}")
+    if features is not None and (isinstance(features, str) or not isinstance(features, Iterable)):
+        raise UserError(f"features must be a list of columns, got {features!r}")
+    if not several:
+        raise UserError("target must be a column or several, got none")
     taken = [client, *several]
     chosen = [name for name in names if name not in taken] if features is None else list(features)
     check_columns(names, taken, chosen, where)
-    get = lambda name: values(frame, name, where)  # noqa: E731
-    owners, clients = _owners(get(client), client, where)
+    owners, clients = _owners(values(frame, client, where), client, where)
+
+    def get(name: Any) -> np.ndarray:
+        column = values(frame, name, where)
+        if len(column) != len(owners):
+            raise UserError(f"{where}: the column {name} has {len(column)} rows, and the column {client} has {len(owners)}")
+        return column
+
     outputs, found = targets({str(name): get(name) for name in several}, task, where)
     for name in found.classes:
         check_name(name, f"{where}: the column {several[0]}")

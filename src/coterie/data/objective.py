@@ -286,7 +286,7 @@ def metric(given: Any, name: str) -> Metric:
         better: Better = "smaller" if getattr(given, "higher_is_better", None) is False else "greater"
         return Metric(_Torchmetric(given), better)
     if not callable(given):
-        known = "a name, a function of (outputs, targets) or a coterie.Metric"
+        known = "a function of (outputs, targets), a torchmetrics object or a coterie.Metric"
         raise SettingError(f"metric {name!r} must be {known}, got {given!r:.60}")
     return Metric(given)
 

@@ -84,6 +84,8 @@ def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]
         UserError: The data are not valid.
     """
     if isinstance(data, Mapping) and "train" in data:
+        if data["train"] is None:
+            raise UserError(f"{where} has no data set to train on: its train is None")
         parts = (data.get(name) for name in ("train", "validation", "test"))
         return tuple(None if part is None else Pool(Items(part, collate), None) for part in parts)
     if not isinstance(data, Mapping | Sequence):
@@ -93,8 +95,15 @@ def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]
             raise UserError(f"{where} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays")
         data = dict(zip(("x", "y", "x_test", "y_test"), data, strict=False))
     plain = classes and not any(isinstance(part, Mapping | tuple) for part in data.values())
-    arrays = {key: np.asarray(part) if isinstance(part, list) else part for key, part in data.items()}
+    arrays = {key: _array(part, f"{where}: {key}") if isinstance(part, list) else part for key, part in data.items()}
     return pools(arrays, where, pool if plain else own_pool)
+
+
+def _array(given: list[Any], where: str) -> np.ndarray:
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise UserError(f"{where} must be an array, or a list of rows of the same shape; its rows differ in shape") from None
 
 
 def of_pools(clients: Mapping[str, Sequence[Pool | None]], as_features: bool, classes: int | None = None) -> OwnData:
@@ -327,6 +336,11 @@ def from_lists(
         Linear(in_features=64, out_features=3, bias=True)
     """
     check_shares(train, validation, "share")
+    for setting, number, least in (("classes", classes, 1), ("seed", seed, 0)):
+        if number is not None and (not isinstance(number, int) or number < least):
+            raise UserError(f"{setting} must be a whole number >= {least}, got {number!r}")
+    if objective is not None and not isinstance(objective, Objective):
+        raise UserError(f"objective must be a coterie.Objective, such as coterie.REGRESSION, got {objective!r:.60}")
     known = isinstance(clients, Mapping)
     given = dict(clients) if isinstance(clients, Mapping) else {f"client {i}": one for i, one in enumerate(clients)}
     if not given:

@@ -38,17 +38,20 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     Raises:
         UserError: The inputs are tokens, or the constants do not fit them.
     """
-    if how == "none":
+    if isinstance(how, str) and how == "none":
         return world
+    pair = isinstance(how, list | tuple) and len(how) == 2
+    if not pair and how not in ("pooled",):
+        raise SettingError(f"standardize must be none, pooled, or the means and the deviations, got {how!r:.60}")
     data = {id(one): one for step in world.steps for one in step.values()}
     splits = [split for one in data.values() for split in (one.train, one.validation, one.test)]
     inputs = splits[0].inputs
+    if not isinstance(inputs, torch.Tensor):
+        raise UserError("standardize needs one tensor of features or images per client, and the inputs are of another form")
     pixels = inputs.dtype == torch.uint8 and inputs.ndim == 4
     if not (inputs.is_floating_point() or pixels) or inputs.ndim not in (2, 4):
         raise UserError("standardize needs features or images, and the inputs are tokens or of another shape")
     if isinstance(how, str):
-        if how != "pooled":
-            raise SettingError(f"standardize must be none, pooled, or the means and the deviations, got {how!r}")
         means, deviations = pooled(one.train for one in world.steps[0].values())
     else:
         means, deviations = (_constants(name, one, inputs) for name, one in zip(("means", "deviations"), how, strict=True))
@@ -102,8 +105,11 @@ def _pools(splits: Sequence[Split]) -> Iterable[torch.Tensor]:
 
 
 def _constants(name: str, given: Sequence[float], inputs: torch.Tensor) -> torch.Tensor:
-    constants = torch.as_tensor(given, dtype=torch.float64).flatten()
     features = inputs.shape[1]
+    try:
+        constants = torch.as_tensor(given, dtype=torch.float64).flatten()
+    except (TypeError, ValueError, RuntimeError):
+        raise SettingError(f"{name} must be numbers, got {given!r:.60}") from None
     if len(constants) not in (1, features) or not bool(torch.isfinite(constants).all()):
         each = "feature" if inputs.ndim == 2 else "channel"
         raise SettingError(f"{name} must be one finite number, or one per {each}, {features}, got {len(constants)}")

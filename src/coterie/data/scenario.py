@@ -697,7 +697,9 @@ class OwnWorld:
         """
         made = nets.imported(self.source, "scenario") if self.made is None and self.source else self.made
         if made is None:
-            raise UserError("the run began with a world given in Python: continue it with coterie.reopen(FOLDER, world=...)")
+            raise UserError(
+                "the run began with a world given in Python: pass it to coterie.reopen(FOLDER, world=...) to continue"
+            )
         world = made if isinstance(made, World) else self._called(made, seed)
         return world if self.training is None else replace(world, training=self.training)
 

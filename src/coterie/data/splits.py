@@ -25,8 +25,12 @@ def check_shares(train: float, validation: float, test: str) -> None:
         test: One of :data:`TESTS`.
 
     Raises:
-        SettingError: The shares are too great.
+        SettingError: The shares are out of range.
     """
+    for name, value, least in (("train", train, "> 0"), ("validation", validation, ">= 0")):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not (0 < value <= 1 or (value == 0 and name == "validation")):
+            raise SettingError(f"{name} must be a number {least}, <= 1, the share of a client's examples, got {value!r}")
     total = train + validation
     if total > 1 + 1e-9 or (test == "share" and total > 1 - 1e-9):
         rest = "leave some examples for the test data" if test == "share" else "sum to at most 1"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -344,7 +346,8 @@ class World:
 
     Raises:
         ValueError: There is no client, or a client has no training data or a wrong id, or the drift does not fit.
-        SettingError: A name is too long, empty or given twice, or no client trains.
+        SettingError: A name is too long, empty or given twice, no client trains, ``model``, ``training`` or ``objective`` is
+            of another kind, ``truth`` does not have each client once, or ``about`` has what no record can hold.
     """
 
     clients: Mapping[Client, ClientData]
@@ -361,6 +364,14 @@ class World:
 
     def __post_init__(self) -> None:
         self._take_names()
+        for name, kind in (("training", Training), ("objective", Objective)):
+            if not isinstance(getattr(self, name), kind):
+                raise SettingError(f"World.{name} must be a coterie.{kind.__name__}, got {getattr(self, name)!r:.60}")
+        if isinstance(self.model, torch.nn.Module) or not callable(self.model):
+            got = f"the module {type(self.model).__name__}" if isinstance(self.model, torch.nn.Module) else repr(self.model)
+            raise SettingError(
+                f"World.model must be a function that makes a fresh module, such as lambda: Net(), got {got:.60}"
+            )
         if self.buffers is not None:
             object.__setattr__(self, "model", averaging(self.model, self.buffers))
             object.__setattr__(self, "buffers", None)
@@ -373,6 +384,9 @@ class World:
         if strangers := sorted(set(self.attacks) - set(self.clients)):
             raise ValueError(f"World.attacks names client {strangers[0]}, which does not exist")
         self._check_drift()
+        self._take_truth()
+        if (wrong := _unwritable(self.about)) is not None:
+            raise SettingError(f"World.about must have text, finite numbers, and lists of them by name, got {wrong:.60}")
         for client, data in (entry for step in self.steps for entry in step.items()):
             if not isinstance(client, int) or client < 0:
                 raise ValueError(f"a client id must be a non-negative integer, got {client!r}")
@@ -386,6 +400,27 @@ class World:
             raise ValueError("World.truth must be None with a drift, whose concepts are the truth")
         if set(self.drift.data[0]) != set(self.clients):
             raise ValueError("World.drift must have the ids of World.clients")
+
+    def _take_truth(self) -> None:
+        """Sort the true groups, give named clients in them their ids, and check that they have each client once."""
+        if self.truth is None:
+            return
+        known: dict[Any, Client] = {data.name: client for client, data in self.clients.items() if data.name}
+        try:
+            truth = [[known.get(client, client) for client in group] for group in self.truth]
+            members = Counter(client for group in truth for client in group)
+        except TypeError:
+            raise SettingError(
+                f"World.truth must be groups of clients, such as [[0, 1], [2]], got {self.truth!r:.60}"
+            ) from None
+        for client, times in members.items():
+            if client not in self.clients:
+                raise SettingError(f"World.truth has client {client!r:.60}, which does not exist")
+            if times > 1:
+                raise SettingError(f"World.truth has client {self.name(client)} {times} times: true groups must not overlap")
+        if missing := set(self.clients) - set(members):
+            raise SettingError(f"World.truth lacks client {self.name(min(missing))}: every client must be in a true group")
+        object.__setattr__(self, "truth", as_groups(truth))
 
     @property
     def steps(self) -> Sequence[Mapping[Client, ClientData]]:
@@ -408,8 +443,6 @@ class World:
             ids = {name: id for id, name in enumerate(self.clients)}
             named = {ids[name]: replace(data, name=str(name)) for name, data in self.clients.items()}
             object.__setattr__(self, "clients", named)
-            if self.truth is not None:
-                object.__setattr__(self, "truth", as_groups([[ids.get(c, c) for c in group] for group in self.truth]))
         names = [data.name for data in self.clients.values() if data.name]
         if names and len(names) < len(self.clients):
             raise SettingError(f"either all clients have a name or none, and {len(names)} of {len(self.clients)} have one")
@@ -448,6 +481,17 @@ class World:
             for client, data in self.clients.items()
         ]
         return table(repr(self)[1:-1], shown)
+
+
+def _unwritable(value: Any) -> str | None:
+    """The first value among facts that a record cannot hold, in words; None if there is none."""
+    if isinstance(value, Mapping):
+        keys = [repr(key) for key in value if not isinstance(key, str)]
+        return next(iter([*keys, *filter(None, map(_unwritable, value.values()))]), None)
+    if isinstance(value, list | tuple):
+        return next(filter(None, map(_unwritable, value)), None)
+    fine = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return None if fine else repr(value)
 
 
 def check_name(name: str, where: str) -> None:

@@ -23,7 +23,7 @@ def of_equal_steps(training: Training, sizes: Iterable[int], share: float = 0.5)
 
     Returns:
         The settings for every half. None if the sizes are unknown: before the first round, or with noise added for privacy,
-        where every client counts as one example. A half then makes the passes of ``training``.
+        where every client counts as one example.
     """
     if training.steps is not None:
         return replace(training, steps=max(1, int(training.steps * share)))
@@ -44,7 +44,10 @@ class Probing:
         8, "rounds from a change of groups to a review of all groups; more if reviews change nothing; 0: never", ge=0
     )
     steps: int | None = setting(
-        None, "mini-batch steps on each half; none: four times those of a client of median size in a round", ge=1
+        None,
+        "mini-batch steps on each half; none: four times those of a client of median size in a round, "
+        "or, with noise, as many as a round has epochs",
+        ge=1,
     )
     fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1)
     weighting: Weighting = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))

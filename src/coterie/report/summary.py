@@ -13,11 +13,15 @@ import scipy
 
 from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
+from coterie.data.scenario import OWN_DATA
 from coterie.files import Folder, within
 from coterie.notebook.tables import frame, table
 from coterie.records.record import RUN, Line, Record, finite
 from coterie.records.shown import ClientId, ends, shown_as, spread, truth_at
 from coterie.settings import UserError
+
+RUN_SETTINGS = ("engine", "precision", "eval_every")
+"""Settings of the run itself that its numbers depend on, besides its end."""
 
 Summary = dict[str, Any]
 """One run as ``--json`` prints it: see :func:`summary`."""
@@ -26,7 +30,7 @@ Summary = dict[str, Any]
 def summary(run: Folder) -> Summary:
     """Summarize the run in directory ``run``, after all rounds completed so far.
 
-    If the run has adversaries, ``ari`` and the means, ``std`` and ``min`` cover the honest clients only. Numbers that are
+    If the run has adversaries, ``ari`` and the means, ``std`` and ``worst`` cover the honest clients only. Numbers that are
     not finite are None.
 
     Args:
@@ -36,7 +40,8 @@ def summary(run: Folder) -> Summary:
         A dict, with the keys below.
 
         - method, scenario, seed, rounds (completed)
-        - settings (of the method), scenario_settings, training
+        - settings (of the method), scenario_settings, training, boundary, robust
+        - run_settings: engine, precision, eval_every, and data if these are your own
         - limits (when the run ends) and finished (whether it has ended)
         - groups and true_groups: lists of lists of client ids; true_groups is None if not known, and where data drift that of
           the last completed round
@@ -48,7 +53,7 @@ def summary(run: Folder) -> Summary:
         - loss and each other metric: the mean over clients
         - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An evaluation is that of a model
           on a client's data, requested by the method.
-        - boundary (its settings) and privacy (see ``privacy``)
+        - privacy (see ``privacy``)
         - run_dir
 
     Raises:
@@ -76,6 +81,9 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         raise UserError(f"{run} has no completed round yet; to continue, run coterie resume {run}")
     method, scenario = dict(description["methods"][0]), dict(description["scenario"])
     limits = {"rounds": description["rounds"], "target": description.get("target")}
+    run_settings = {name: description[name] for name in RUN_SETTINGS if name in description}
+    if scenario.get("dataset") in OWN_DATA and "data" in description:
+        run_settings["data"] = description["data"]
     groups, truth = lines[-1]["groups"], truth_at(description["world"], lines[-1]["round"])
     adversaries = description["world"].get("adversaries", [])
     out: Summary = {
@@ -87,6 +95,8 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         "scenario_settings": scenario,
         "training": description["training"],
         "boundary": description["boundary"],
+        "robust": description.get("robust", {}),
+        "run_settings": run_settings,
         "limits": limits,
         "finished": ends(lines[-1], **limits),
         "groups": groups,
@@ -264,7 +274,10 @@ def expand(folders: Folder | Iterable[Folder]) -> list[Path]:
     return out
 
 
-ALIKE = ("method", "scenario", "settings", "scenario_settings", "training", "boundary", "limits", "metric", "better")
+AROUND = ("scenario_settings", "training", "boundary", "robust", "run_settings", "limits")
+"""Tables of settings that are not the method's own."""
+
+ALIKE = ("method", "scenario", "settings", *AROUND, "metric", "better")
 """Keys that are equal in runs that differ in their seed alone."""
 
 COMPARED = (
@@ -333,10 +346,6 @@ def compare(runs: Folder | Iterable[Folder]) -> Comparison:
     return Comparison(side_by_side(map(summary, expand(runs))))
 
 
-AROUND = ("scenario_settings", "training", "boundary", "limits")
-"""Tables of settings that are not the method's own."""
-
-
 def differences(compared: Sequence[Mapping[str, Any]], tables: Sequence[str] = ("settings", *AROUND)) -> list[str]:
     """Return the settings, in words, in which entries of the same method and scenario differ; one text per entry.
 
@@ -358,7 +367,7 @@ def differences(compared: Sequence[Mapping[str, Any]], tables: Sequence[str] = (
 
 
 def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
-    """Return the settings of scenario, training, boundary and limits in which rows differ, whatever their methods.
+    """Return the settings in :data:`AROUND` in which rows differ, whatever their methods.
 
     Args:
         compared: The entries of one scenario.

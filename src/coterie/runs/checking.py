@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.files import read_within, reason, within
+from coterie.notebook.tables import count
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
 from coterie.records.record import (
@@ -33,7 +34,7 @@ from coterie.records.record import (
 from coterie.records.shown import Shown, ends
 from coterie.records.store import LOCK, PART, Checkpoints, check_schema, write_whole
 from coterie.runs.experiment import EXPERIMENT
-from coterie.runs.export import MODELS, read_document, read_model
+from coterie.runs.export import MODELS, SHARED, read_document, read_model
 from coterie.runs.run import reopen
 from coterie.settings import UserError
 
@@ -338,7 +339,8 @@ class _Checking:
             with self.step():
                 read_model(folder, name, document)
                 self.keep(folder / name)
-        self.found.intact.append(f"{folder}: {MODELS} and {len(document['files'])} models")
+        models = len(set(document["files"]) - {SHARED})
+        self.found.intact.append(f"{folder}: {MODELS} and {count(models, 'model')}")
         self.others(folder, {MODELS, *document["files"]})
 
     def others(self, folder: Path, known: Collection[str], more: Collection[str] = ()) -> None:

@@ -1,6 +1,6 @@
 """An experiment as one value: the methods, the scenario, the seeds and the number of rounds.
 
-In TOML, everything except the name of the scenario may be left out::
+In TOML, everything may be left out, but the file must not be empty::
 
     scenario = "digits/label-permutation"    # or a table: [scenario] name = "...", and settings of it
     methods = ["fedavg", "cfl"]              # or tables: [[methods]] name = "cfl", and settings of it
@@ -38,7 +38,7 @@ import dataclasses
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -373,13 +373,38 @@ def normal(document: Mapping[str, Any]) -> Spec:
         raise SettingError("use only one of seed and seeds")
     if "seed" in spec:
         spec["seeds"] = [spec.pop("seed")]
-    seeds = spec.get("seeds", [0])
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
-        if seeds > MOST_SEEDS:
-            raise SettingError(f"seeds must be a list, or a number of at most {MOST_SEEDS:,}, got {seeds}")
-        seeds = list(range(seeds))
-    spec["seeds"] = seeds
+    spec["seeds"] = listed_seeds(spec.get("seeds", [0]))
     return spec
+
+
+def listed_seeds(seeds: Any) -> Any:
+    """Return the seeds 0, 1, ... for a number of seeds; a list as it is, which the experiment checks."""
+    if not isinstance(seeds, int) or isinstance(seeds, bool):
+        return seeds
+    if seeds > MOST_SEEDS:
+        raise SettingError(f"seeds must be a list, or a number of at most {MOST_SEEDS:,}, got {seeds}")
+    return list(range(seeds))
+
+
+def chosen_method(given: Any) -> Method[Any]:
+    """Return the method for a name, or a method with its settings as it is; raise SettingError for anything else."""
+    if isinstance(given, str):
+        made: Method[Any] = method_class(given)()
+        return made
+    if not isinstance(given, Method) or isinstance(given, type):
+        hint = f": write {given.__name__}()" if isinstance(given, type) else ""
+        raise SettingError(f"a method must be its name or an object such as coterie.methods.CFL(), got {given!r:.60}{hint}")
+    return given
+
+
+def table_of(name: str, given: Any, base: Any) -> Any:
+    """Return settings given as an object, or as a table of changes of ``base``; raise SettingError for anything else."""
+    if isinstance(given, Mapping):
+        return changed(base, given, name)
+    if not isinstance(given, type(base)):
+        got = "" if name == "boundary" else f", got {given!r:.60}"  # a boundary may have a secret
+        raise SettingError(f"{name} must be a coterie.{type(base).__name__} or a table of its settings{got}")
+    return given
 
 
 def _named(key: str, value: Any) -> dict[str, Any]:
@@ -414,16 +439,18 @@ def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **s
     for key in settings:
         if key not in known:
             raise SettingError(f"an experiment has no setting {key!r}{nearest(key, known)} (known: {', '.join(known)})")
-    several = [methods] if isinstance(methods, str | Method) else list(methods)
-    chosen = tuple(method_class(one)() if isinstance(one, str) else one for one in several)
+    several = methods if isinstance(methods, Iterable) and not isinstance(methods, str) else [methods]
+    chosen = tuple(map(chosen_method, several))
     for name, table in (("boundary", Boundary), ("robust", Robust)):
-        if isinstance(settings.get(name), Mapping):
-            settings[name] = build(table, settings[name])
-    seeds = tuple(settings.pop("seeds", (0,)))
+        if name in settings:
+            settings[name] = table_of(name, settings[name], table())
+    seeds = listed_seeds(settings.pop("seeds", (0,)))
+    if not isinstance(seeds, Iterable) or isinstance(seeds, str):
+        raise SettingError(f"seeds must be a list of whole numbers, or a number of seeds, got {seeds!r:.60}")
+    seeds = tuple(seeds)
     training = settings.pop("training", {})
-    if isinstance(training, Mapping):
-        base = setup.training or setup.build(seeds[0] if seeds else 0).training
-        training = changed(base, training, "training")
+    if not isinstance(training, Training):
+        training = table_of("training", training, setup.training or setup.build(seeds[0] if seeds else 0).training)
     return Experiment(scenario=scenario, setup=setup, methods=chosen, training=training, seeds=seeds, **settings)
 
 

@@ -459,7 +459,7 @@ def load(
 
     Args:
         folder: The export. It may come from another person: no code that it names is imported.
-        client: The client's name or number.
+        client: The client's name, or its number if clients have no names.
         model: Makes the net, if Coterie has no name for it (as in a federation), or if the name stands for code.
         secret: The clients' secret, if the models are sealed by a boundary's rotation.
         trust_code: Whether a model that the folder names as ``package.module:Name`` may be imported.

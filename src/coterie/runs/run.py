@@ -27,7 +27,6 @@ from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.workers import EngineError
 from coterie.files import Folder, within
-from coterie.methods import method_class
 from coterie.models import nets
 from coterie.notebook.progress import followed
 from coterie.notebook.tables import by_group, count, frame, some, table
@@ -39,7 +38,17 @@ from coterie.records.record import versions as versions
 from coterie.records.shown import Shown, ends, shown_as, spread
 from coterie.records.store import LOCK, PART, SCHEMA, held, write_whole
 from coterie.robust import Robust
-from coterie.runs.experiment import EXPERIMENT, Experiment, data_folder, make, own, read
+from coterie.runs.experiment import (
+    DEMO_METHODS,
+    EXPERIMENT,
+    Experiment,
+    chosen_method,
+    data_folder,
+    make,
+    own,
+    read,
+    table_of,
+)
 from coterie.settings import SettingError, UserError
 from coterie.training.trial import trial
 
@@ -65,11 +74,11 @@ def run(
     device: str = "cpu",
     precision: str = "fp32",
     data: str | Path | None = None,
-    training: Training | None = None,
+    training: Training | Mapping[str, Any] | None = None,
     eval_every: int = 1,
     start: Position | None = None,
-    boundary: Boundary | None = None,
-    robust: Robust | None = None,
+    boundary: Boundary | Mapping[str, Any] | None = None,
+    robust: Robust | Mapping[str, Any] | None = None,
     progress: bool = False,
 ) -> Iterator[Round]:
     """Run a method over a scenario.
@@ -87,11 +96,11 @@ def run(
         device: The device that trains, see :class:`~coterie.engines.workers.Hardware`.
         precision: The number format, see :class:`~coterie.engines.workers.Hardware`.
         data: Folder of the data set's files.
-        training: Local training settings, in place of the scenario's.
+        training: Local training settings in place of the scenario's, or a table of changes to these.
         eval_every: Rounds between tests, at least 1.
         start: The ``position`` of an earlier round, from which the run continues.
-        boundary: Changes that are made to updates on their way to the server.
-        robust: Bounds on the influence of one client on the others.
+        boundary: Changes that are made to updates on their way to the server, or a table of their settings.
+        robust: Bounds on the influence of one client on the others, or a table of their settings.
         progress: Whether to show the progress: a bar if tqdm is installed, otherwise a line per round on stderr.
 
     Yields:
@@ -103,12 +112,14 @@ def run(
     for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("eval_every", eval_every, 1)):
         if not isinstance(value, int) or value < least:
             raise SettingError(f"{name} must be an integer >= {least}, got {value!r}")
-    chosen: Method[Any] = method_class(method)() if isinstance(method, str) else method
+    if start is not None and not isinstance(start, Position):
+        raise SettingError(f"start must be the position of an earlier round, such as round.position, got {start!r:.60}")
+    chosen = chosen_method(method)
     setup = find(scenario) if isinstance(scenario, str) else scenario
     setup = setup if isinstance(setup, Scenario | OwnWorld) else OwnWorld.of(setup)
     world = setup.build(seed, data_folder(data))
     if training is not None:
-        world = replace(world, training=training)
+        world = replace(world, training=table_of("training", training, world.training))
     if start is None:
         trial(world, seed)
     made = inprocess.rounds(
@@ -122,8 +133,8 @@ def run(
         precision=precision,
         eval_every=eval_every,
         start=start,
-        boundary=boundary,
-        robust=robust,
+        boundary=None if boundary is None else table_of("boundary", boundary, Boundary()),
+        robust=None if robust is None else table_of("robust", robust, Robust()),
     )
     return followed(made, chosen.name, rounds) if progress else made
 
@@ -488,7 +499,7 @@ def changed_versions(run: Run) -> list[str]:
 def begin(
     experiment: Experiment | str | World | Callable[[int], World],
     folder: Path | str,
-    methods: Sequence[str | Method[Any]] | str | Method[Any] = ("fedavg", "auto"),
+    methods: Sequence[str | Method[Any]] | str | Method[Any] | None = None,
     **settings: Any,
 ) -> Runs:
     """Create the runs of an experiment, or of methods over your own world, in a new folder.
@@ -501,8 +512,8 @@ def begin(
             world. A function that can be imported by its name is recorded by this name, so that commands can continue the
             run. Other functions, and worlds, must be passed again, to :func:`reopen`.
         folder: The new folder.
-        methods: For your own world: names of methods, or methods with their settings.
-        **settings: For your own world: further fields of :class:`~coterie.runs.experiment.Experiment`, such as ``rounds``,
+        methods: Names of methods, or methods with their settings; FedAvg and auto by default. An Experiment has its own.
+        **settings: Further fields of :class:`~coterie.runs.experiment.Experiment`, such as ``rounds``,
             ``seeds`` and ``training``.
 
     Returns:
@@ -519,9 +530,9 @@ def begin(
     """
     folder = Path(folder)
     if not isinstance(experiment, Experiment):
-        experiment = own(experiment, methods, **settings)
-    elif settings:
-        raise SettingError(f"{next(iter(settings))} is a setting of the experiment: set it there")
+        experiment = own(experiment, DEMO_METHODS if methods is None else methods, **settings)
+    elif settings or methods is not None:
+        raise SettingError(f"{next(iter(settings), 'methods')} is a setting of the experiment: set it there")
     experiment = replace(experiment, data=data_folder(experiment.data))
     experiment.check_secret()
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - _LEFT):
@@ -571,6 +582,7 @@ def reopen(
 
     Args:
         folder: The folder. It may come from another person: no code that it names is imported, no link in it is followed.
+            A :class:`Run` over a world given in Python brings this world.
         trust_code: Whether a model or a scenario that it names as ``package.module:Name`` may be imported, if the run needs
             it.
         secret: The boundary's secret, if there was one; None for the environment's COTERIE_SECRET. Without it, such a run
@@ -585,6 +597,8 @@ def reopen(
         UserError: The folder is neither a run directory nor an experiment's folder, is of a newer Coterie, or has been
             changed or damaged.
     """
+    if world is None and isinstance(folder, Run) and isinstance(folder.experiment.setup, OwnWorld):
+        world = folder.experiment.setup.made
     folder = Path(folder)
     for name in (EXPERIMENT, RUN):
         if (folder / name).is_file() or (folder / name).is_symlink():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from coterie.core import Assignment, Client, Federation, Groups, Plan, Position,
 from coterie.engines import rounds
 from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import Clock, exchange, setup
+from coterie.files import Folder
 from coterie.methods import ACFL, CFL, FLHC, SplitHalf
 from coterie.methods._cluster_tree import CFLState, Leaf, root
 from coterie.methods._half_steps import of_equal_steps
@@ -808,7 +810,7 @@ EXCHANGES = 9
 
 
 def suggest(
-    run: Path | str,
+    run: Folder,
     *,
     data: Path | str | None = None,
     workers: int | None = None,
@@ -853,7 +855,7 @@ def suggest(
         finding, probes = asked.found(proven(position.state))
         advice = tuple(asked.advice(finding, probes))
     return Suggestion(
-        run=str(run),
+        run=os.fspath(run),
         method=one.method.name,
         scenario=one.experiment.scenario,
         seed=one.seed,
@@ -869,7 +871,7 @@ def suggest(
     )
 
 
-def _only(folder: Path | str, trust_code: bool, secret: int | None) -> Run:
+def _only(folder: Folder, trust_code: bool, secret: int | None) -> Run:
     """The run in ``folder``, which must be the only one."""
     runs = reopen(folder, trust_code=trust_code, secret=secret)
     if len(runs) > 1:

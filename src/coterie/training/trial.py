@@ -41,7 +41,7 @@ def trial(world: World, seed: int = 0) -> None:
         UserError: Something does not fit; the sentence says what to change.
     """
     with seeded(seed, Purpose.INIT, 0):
-        module = world.model()
+        module = _made(world)
     try:
         learner = Learner(module, world.objective)
     except ValueError as error:  # nothing to train, or parameters of another kind
@@ -59,6 +59,20 @@ def trial(world: World, seed: int = 0) -> None:
             f"the model of client {world.name(tried[0])} has numbers that are not finite after {STEPS} steps of training: "
             f"{_scale(world.clients[tried[0]].train, learner)}"
         )
+
+
+def _made(world: World) -> torch.nn.Module:
+    """A fresh module; raises :class:`~coterie.settings.UserError` if the user's function makes none."""
+    try:
+        module = world.model()
+    except UserError:
+        raise
+    except Exception as error:  # the user's code can raise anything
+        said = " ".join(str(error).split())[:200]
+        raise UserError(f"the function that makes the model fails: {type(error).__name__}: {said}") from error
+    if not isinstance(module, torch.nn.Module):
+        raise UserError(f"the function that makes the model must return a torch.nn.Module, got {type(module).__name__}")
+    return module
 
 
 class _Trial:

@@ -1,4 +1,4 @@
-"""Training and testing by an app's own functions, as in Flower's quickstart, for all tasks but gradients.
+"""Training and testing by an app's own functions, as in Flower's quickstart, for most tasks.
 
 A function that trains a net on a data set, and one that tests it, are enough to train on halves of the data, to choose among
 models and to keep layers: the rest of a task is the same as with Coterie's own training.

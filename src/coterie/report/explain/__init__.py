@@ -26,7 +26,7 @@ def explain(run: Folder, client: int | str | None = None, round: int | None = No
 
     Args:
         run: The run directory.
-        client: The client's name or number, or None for the whole run.
+        client: The client's name, or its number if clients have no names, or None for the whole run.
         round: Explain the state after this round; None for the last one.
 
     Raises:
@@ -43,7 +43,7 @@ def words(run: Path | str, client: int | str | None = None, round: int | None = 
 
     Args:
         run: The run directory.
-        client: The client's name or number, or None for the whole run.
+        client: The client's name, or its number if clients have no names, or None for the whole run.
         round: Explain the state after this round; None for the last one.
         width: The greatest number of columns of a line.
 

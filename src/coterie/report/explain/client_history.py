@@ -27,7 +27,7 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
 
     Args:
         history: The run.
-        asked: The client, by its name or number.
+        asked: The client, by its name, or by its number if clients have no names.
 
     Raises:
         UserError: If the client is not present.

@@ -22,9 +22,9 @@ from coterie.records.shown import ClientId, Shown, shown_as
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
-from coterie.report.summary import ABOUT, Summary, expand, mean_of, side_by_side, silent, summarised
+from coterie.report.summary import ABOUT, AROUND, Summary, expand, mean_of, side_by_side, silent, summarised
 from coterie.report.verdict import Trial, contests, gains, trial, verdict
-from coterie.settings import documented
+from coterie.settings import UserError, documented
 
 EVENTS = 2000
 """The greatest number of notes on a page; notes that changed groups come first."""
@@ -37,6 +37,7 @@ LIMITS = (
     "target",
     "eval_every",
     "checkpoint_every",
+    "checkpoints_kept",
     "seeds",
     "engine",
     "workers",
@@ -61,9 +62,11 @@ def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
         ``compared``: with several runs, see :func:`coterie.compare`.
 
     Raises:
-        UserError: If one of ``runs`` is not a run directory or has no completed round.
+        UserError: If there is no run, or one of ``runs`` is not a run directory or has no completed round.
     """
     folders = expand(runs)
+    if not folders:
+        raise UserError("a report needs at least one run, got none")
     return together(folders, [one(folder) for folder in folders])
 
 
@@ -114,7 +117,7 @@ def one(folder: Path) -> Part:
     said, run = summarised(folder, description, lines), gathered(folder, description, lines)
     clients, members, truth = run.clients, run.members, run.facts.get("true_groups")
     pictures, count, lost = squares(folder, lines, clients)
-    left_out = ("groups", "true_groups", "score", said["metric"], "settings", "scenario_settings", "training", "boundary")
+    left_out = {"groups", "true_groups", "score", said["metric"], "settings", *AROUND} - {"limits"}
     return (
         said,
         trial(said, description, lines),
@@ -213,6 +216,7 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
         "scenario": description["scenario"],
         "training": description["training"],
         "boundary": description["boundary"],
+        "robust": description.get("robust", {}),
         "run": {k: description[k] for k in LIMITS if k in description},
     }
     return [
