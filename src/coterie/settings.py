@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
-from typing import Any
+from typing import Any, TypeVar
 
 from coterie.printable import one_line
 
@@ -356,6 +356,32 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
             hint = f"; write it as its own table, [{key}]" if key in hidden else nearest(key, known)
             raise SettingError(f"{table} has no setting {key!r}{hint} (known: {', '.join(known)})")
     return dataclasses.replace(base, **values)
+
+
+T = TypeVar("T")
+
+
+def table_of(name: str, given: T | Mapping[str, Any], base: T) -> T:
+    """Return settings that were given as an object, or as a table of changes.
+
+    Args:
+        name: The name of the table, for messages.
+        given: The object or the table.
+        base: The settings that a table changes.
+
+    Returns:
+        The settings.
+
+    Raises:
+        SettingError: ``given`` is neither, or a setting is not allowed.
+    """
+    if isinstance(given, Mapping):
+        made: T = changed(base, given, name)
+        return made
+    if not isinstance(given, type(base)):
+        got = "" if name == "boundary" else f", got {given!r:.60}"  # a boundary may have a secret
+        raise SettingError(f"{name} must be a coterie.{type(base).__name__} or a table of its settings{got}")
+    return given
 
 
 def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:

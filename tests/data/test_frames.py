@@ -14,6 +14,7 @@ from torch import nn
 
 import coterie
 from coterie import from_frame
+from coterie.data.own import from_lists
 from coterie.data.tasks import Task, encoded, in_order, objective_for
 from coterie.data.world import Objective
 from coterie.randomness import seeded
@@ -236,6 +237,21 @@ def test_ids_are_not_taken_for_classes() -> None:
 def test_what_is_no_frame(frame: Any) -> None:
     with pytest.raises(UserError, match="must be a data frame of pandas or polars, or a mapping from names to arrays, got"):
         made(frame)
+
+
+def test_a_large_offset_that_float32_cannot_hold_is_refused() -> None:
+    times = np.random.default_rng(0).normal(0, 30, 60)
+    for offset, fine in ((1e6, True), (1.7e9, False)):
+        changed = {**columns(), "a": times + offset}
+        if fine:
+            assert made(pd.DataFrame(changed)).clients
+        else:
+            with pytest.raises(UserError, match=r"the column a has values near 1.7e\+09 that differ by .*subtract a constant"):
+                made(pd.DataFrame(changed))
+            with pytest.raises(UserError, match=r"client 0: input 1 has values near"):
+                from_lists([(np.stack([times, changed["a"]], 1), np.arange(60) % 2)])
+    rounding = 0.1 + 1e-17 * np.arange(60)
+    assert made(pd.DataFrame({**columns(), "a": rounding})).clients
 
 
 @pytest.mark.parametrize("longer", ["site", "a", "y"])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import coterie
-from coterie.data.objective import IGNORED, METRICS, MULTILABEL, REGRESSION, Metric, Objective, Tally, squared_error
+from coterie.data.objective import IGNORED, METRICS, MULTILABEL, REGRESSION, Metric, Objective, Tally, f1, squared_error
 from coterie.randomness import seeded
 from coterie.records.shown import Shown, spread
 from coterie.settings import SettingError
@@ -68,6 +68,11 @@ def test_several_classes_and_labels_are_means_over_those_that_occur() -> None:
     found = of("AveragePrecision", outputs[:, :3], several)["AveragePrecision"]
     assert found == pytest.approx(np.mean(each), abs=1e-6)
     assert math.isnan(of("AUROC", outputs, torch.zeros(300, dtype=torch.int64))["AUROC"])
+
+
+def test_f1_of_a_single_label_is_that_of_two_classes() -> None:
+    outputs, labels = torch.tensor([[2.0], [-1.0], [-1.0], [-1.0]]), torch.tensor([[1], [1], [0], [0]])
+    assert f1(outputs, labels) == f1(outputs[:, 0], labels[:, 0]) == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("classes", [2, 3])

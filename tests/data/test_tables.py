@@ -126,6 +126,14 @@ def test_types_of_csv_are_found_over_blocks_of_rows(tmp_path: Path, monkeypatch:
         scenario(client="w", target="y").build(0, tmp_path / "t.csv")
 
 
+def test_the_rows_numbers_of_pandas_are_no_feature(tmp_path: Path) -> None:
+    table = frame()
+    path = parquet_file(tmp_path / "t.parquet", table[table.index % 3 > 0])
+    assert any(name.startswith("__index") for name in pyarrow.parquet.ParquetFile(path).schema_arrow.names)
+    made = tables.clients(path, "ward", "finding", (), "auto")
+    assert not any("index" in name for name in made.about["features"])
+
+
 def test_text_of_parquet(tmp_path: Path) -> None:
     table = frame().astype({"ward": "category", "finding": "category"})
     path = parquet_file(tmp_path / "t.parquet", table)

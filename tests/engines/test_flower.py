@@ -479,6 +479,33 @@ def test_a_run_config_has_every_setting() -> None:
         MethodStrategy.from_config({"cfl.eps": 1.0}, mlp)
 
 
+def test_a_strategy_takes_names_and_tables_and_refuses_the_rest() -> None:
+    tables = {"training": {"lr": 0.3}, "boundary": {"clip": 2.0}, "robust": {"mean": "median"}}
+    terms = MethodStrategy("hcct", mlp, metrics={"accuracy": "hits"}, **tables).terms
+    assert (terms.method, terms.training.lr, terms.names["accuracy"]) == (METHODS["hcct"](), 0.3, ("hits",))
+    assert (terms.boundary, terms.robust.mean) == (Boundary(clip=2.0), "median")
+    for given, sentence in (
+        ({"method": METHODS["cfl"]}, r"got the class CFL: write CFL\(\)"),
+        ({"model": nn.Identity()}, "model must be a function that makes the clients' net"),
+        ({"metrics": ["accuracy"]}, "metrics must be a mapping"),
+        ({"training": 3}, "training must be a coterie.Training or a table"),
+    ):
+        with pytest.raises(SettingError, match=sentence):
+            MethodStrategy(**{"method": "cfl", "model": mlp, **given})
+
+
+def test_slips_in_a_run_config_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    config = {"metod": "auto", "min_replies": 0.5, "eps1": 0.3, "lr": 0.1, "num-server-rounds": 3, "fraction-evaluate": 1.0}
+    log = logging.getLogger("flwr.coterie")
+    log.addHandler(caplog.handler)
+    MethodStrategy.from_config(config, mlp)
+    log.removeHandler(caplog.handler)
+    assert list(dict.fromkeys(record.getMessage() for record in caplog.records)) == [
+        f"the run config has {key!r}, which Coterie does not read; did you mean {meant}?"
+        for key, meant in (("metod", "method"), ("min_replies", "min-replies"), ("eps1", "cfl.eps1"))
+    ]
+
+
 @pytest.mark.parametrize("name", ["nodes", "patience", "seed", "eval_every"])
 def test_invalid_settings_are_refused(name: str) -> None:
     with pytest.raises(SettingError, match=f"MethodStrategy.{name} must be an integer >= [01], got -1"):

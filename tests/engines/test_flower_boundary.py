@@ -67,6 +67,11 @@ def first_row(tried: World, secret: int) -> Tensor:
     return Wire(Boundary(rotation="permute", secret=secret), Layout(tried.model()), 0).first_model(0, tried.model)
 
 
+def test_a_mod_can_be_pickled_as_flowers_simulation_does() -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    assert callable(cloudpickle.loads(cloudpickle.dumps(boundary_mod(Boundary(clip=1.0), mlp))))
+
+
 @seeded(0)
 def test_the_server_sees_no_row_that_is_not_sealed() -> None:
     tried, boundary = world(IDS), Boundary(rotation="permute", secret=SECRET)

@@ -206,6 +206,16 @@ def test_why_is_the_last_decision(tmp_path: Path) -> None:
     assert verdict(contest(write(tmp_path / "one", lines[:1])))["why"] == "Why it did not split. Round 1: Not yet."
 
 
+def test_the_last_examination_may_be_that_of_an_arm_that_does_not_serve(tmp_path: Path) -> None:
+    test = [{"name": "p", "value": 1e-9, "sign": "<", "bound": 1e-4, "setting": "level", "held": True, "met": "", "unmet": ""}]
+    found = {**note("arm", [0, 1, 2], text="groups, not in use: differ"), "criteria": test}
+    better = note("arm", [0, 1, 2], text="personal models are better")
+    lines = [line(1, [[0, 1, 2]], note("hold", [0, 1, 2], text="probed again")), line(2, [[0, 1, 2]], found, better)]
+    run = write(tmp_path / "run", lines)
+    assert verdict(contest(run))["why"] == "Why it did not split. Round 2: Groups, not in use: differ."
+    assert explain(run)["standing"]["groups"][0]["decision"]["round"] == 2
+
+
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_the_command_adds_what_is_missing(seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--scenario=synthetic/groups", "--method=cfl", "--rounds=2", "--workers=1", f"--seeds={seeds}"]

@@ -57,6 +57,17 @@ class Detached(nn.Linear):
         return super().forward(input).detach()
 
 
+class Wrapped(nn.Module):
+    """A net that returns what ``form`` makes of a pair of its outputs."""
+
+    def __init__(self, form: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.net, self.form = linear(), form
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.form([self.net(x)] * 2)
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -84,8 +95,13 @@ class Detached(nn.Linear):
         (lambda: changed(y=lambda y: y.float(), model=lambda: nn.Linear(FEATURES, 1), objective=Objective(
             loss=squared_error, metrics=["AUROC"])), r"the test with AUROC fails: ValueError"),
         (lambda: changed(objective=Objective(metrics={"odd": late})), r"the test with odd fails: ValueError: too many"),
+        (lambda: changed(model=lambda: Wrapped(tuple)), r"must return a tensor of outputs per class, got tuple: return"),
+        (lambda: changed(model=lambda: Wrapped(lambda pair: None)), r"must return a tensor of outputs per class, got NoneType"),
+        (lambda: changed(model=lambda: nn.LazyLinear(CLASSES)), r"the model has layers without a size, such as LazyLinear"),
+        (lambda: world(model=normed, sizes=[20, 20, 1, 20]), r"client 7: a client with one training example .* leave the"),
+        (lambda: changed(model=normed, training=coterie.Training(batch=1)), r"a batch of 1 cannot .*: set batch to 2 or more"),
     ],
-    ids=range(19),
+    ids=range(24),
 )  # fmt: skip
 def test_a_mistake_is_one_sentence_before_any_folder_is_written(
     make: Callable[[], coterie.World], sentence: str, tmp_path: Path
@@ -113,7 +129,6 @@ def test_nothing_is_said_of_what_fits(model: Callable[[], nn.Module]) -> None:
     before = {client: data.train.inputs.clone() for client, data in tried.clients.items()}
     trial(tried)
     assert all(torch.equal(before[client], data.train.inputs) for client, data in tried.clients.items())
-    trial(world(model=normed, sizes=[1, 20, 20, 20]))  # its task says that BatchNorm needs two examples
 
 
 def test_a_regression_and_a_metric_of_a_whole_test_set_fit() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from coterie.data.batches import Items, as_tensor, mapped, size, tensors
+from coterie.data.objective import IGNORED
 from coterie.settings import UserError
 
 MOST_CLASSES = 10_000_000
@@ -99,7 +100,10 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
         raise UserError(f"{where} is mislabelled: {len(inputs)} inputs but {len(targets)} labels")
     if inputs.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf" or _fractional(targets):
         raise UserError(f"{where} must hold numbers, and labels that are integers")
-    ends = targets.min(), targets.max()  # Python cannot write some floats as integers
+    counted = targets[targets != IGNORED] if targets.ndim > 1 else targets  # padding of sequences
+    if not counted.size:
+        raise UserError(f"{where} holds no labels but {IGNORED}, which do not count")
+    ends = counted.min(), counted.max()  # Python cannot write some floats as integers
     low, high = (int(np.clip(end, -1e18, 1e18) if targets.dtype.kind == "f" else end) for end in ends)
     if high >= MOST_CLASSES:
         raise UserError(f"{where} is mislabelled: labels must be class numbers from 0, found {high}; are these ids?")
@@ -127,6 +131,9 @@ def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
         with np.errstate(over="ignore"):
             made = as_tensor(array)
         _check_finite(made, f"{where} holds inputs")
+        if array.ndim == 2:
+            for number in range(array.shape[1]):
+                check_distinct(array[:, number], f"{where}: input {number}")
         return made
     if array.dtype == np.uint8 or array.ndim == 4:
         return as_tensor(array) if isinstance(array, np.memmap) else _tensor(array, np.float32).div_(255)
@@ -141,6 +148,24 @@ def _check_finite(made: torch.Tensor, what: str) -> None:
     for start in range(0, len(made), AT_ONCE):
         if not bool(torch.isfinite(made[start : start + AT_ONCE]).all()):
             raise UserError(f"{what} that are not finite numbers in float32")
+
+
+def check_distinct(values: np.ndarray, what: str) -> None:
+    """Check that values ``(N,)`` keep their differences in float32: those of a large offset, such as times, may not.
+
+    Args:
+        values: The values, finite.
+        what: Their name, for the message.
+
+    Raises:
+        UserError: Their standard deviation is less than a hundred steps of float32.
+    """
+    if values.dtype.itemsize <= 4:
+        return
+    greatest, spread = float(np.abs(values).max()), float(np.std(values, dtype=np.float64))
+    if 1e-12 * greatest < spread < 100 * float(np.spacing(np.float32(greatest))):  # less is rounding of float64
+        near = f"near {float(np.mean(values, dtype=np.float64)):.6g} that differ by {spread:.2g} (standard deviation)"
+        raise UserError(f"{what} has values {near}, too little for float32: subtract a constant from them, such as their mean")
 
 
 def own_pool(inputs: Any, targets: Any, where: str) -> Pool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.data.examples import Pool
+from coterie.data.examples import Pool, check_distinct
 from coterie.data.objective import Objective
 from coterie.data.own import OwnData
 from coterie.data.scaling import Constants
@@ -277,4 +277,5 @@ def _matrix(columns: Iterator[tuple[Any, np.ndarray]], rows: int, features: int,
             matrix[:, number] = column
         if not np.isfinite(matrix[:, number]).all():
             raise UserError(f"{where}: the column {name} must hold finite numbers in float32")
+        check_distinct(column, f"{where}: the column {name}")
     return torch.from_numpy(matrix)

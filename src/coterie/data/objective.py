@@ -155,6 +155,8 @@ def average_precision(outputs: torch.Tensor, targets: torch.Tensor) -> float:
 
 def _labels(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Targets and predictions, and how scikit-learn averages over them: class 1 of two classes, otherwise all classes."""
+    if targets.dim() == 2 and targets.shape[1] == 1 and outputs.shape == targets.shape:  # a single label
+        outputs, targets = outputs[:, 0], targets[:, 0]
     guesses, kept = predicted(outputs, targets), counted(targets)
     if targets.dim() > 1 and outputs.shape == targets.shape:
         return targets.numpy().astype(int), guesses.numpy().astype(int), {"average": "macro"}

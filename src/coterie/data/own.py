@@ -20,7 +20,7 @@ from coterie.data.splits import check_shares, hold_out
 from coterie.data.world import ClientData, World, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
-from coterie.settings import UserError
+from coterie.settings import UserError, nearest
 
 KEYS = (("x_train", "y_train"), ("x_validation", "y_validation"), ("x_test", "y_test"))
 
@@ -60,11 +60,19 @@ def pools(arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = poo
         UserError: Keys or arrays are not valid.
     """
     named = {{"x": "x_train", "y": "y_train"}.get(key, key): value for key, value in arrays.items()}
+    check_keys(arrays, ("x", "y", *(key for pair in KEYS for key in pair)), where)
     for x, y in KEYS:
         if (x in named) != (y in named) or KEYS[0][0] not in named:
             known = "x and y (or x_train and y_train), and x_validation, y_validation, x_test, y_test in pairs"
             raise UserError(f"{where} must hold {known}; it holds {', '.join(arrays) or 'nothing'}")
     return tuple(make(named[x], named[y], where) if x in named else None for x, y in KEYS)
+
+
+def check_keys(given: Iterable[str], known: Sequence[str], where: Any) -> None:
+    """Raise :class:`~coterie.settings.UserError` for the first of ``given`` that is not one of ``known``."""
+    for key in given:
+        if key not in known:
+            raise UserError(f"{where} has {key!r}, which is not used{nearest(key, known)} (known: {', '.join(known)})")
 
 
 def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]], Any] | None) -> tuple[Pool | None, ...]:
@@ -84,6 +92,7 @@ def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]
         UserError: The data are not valid.
     """
     if isinstance(data, Mapping) and "train" in data:
+        check_keys(data, ("train", "validation", "test"), where)
         if data["train"] is None:
             raise UserError(f"{where} has no data set to train on: its train is None")
         parts = (data.get(name) for name in ("train", "validation", "test"))
@@ -95,11 +104,16 @@ def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]
             raise UserError(f"{where} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays")
         data = dict(zip(("x", "y", "x_test", "y_test"), data, strict=False))
     plain = classes and not any(isinstance(part, Mapping | tuple) for part in data.values())
-    arrays = {key: _array(part, f"{where}: {key}") if isinstance(part, list) else part for key, part in data.items()}
+    arrays = {key: _array(part, f"{where}: {key}") for key, part in data.items()}
     return pools(arrays, where, pool if plain else own_pool)
 
 
-def _array(given: list[Any], where: str) -> np.ndarray:
+def _array(given: Any, where: str) -> Any:
+    """A list as an array, a tensor without its gradient, and anything else as it is."""
+    if isinstance(given, torch.Tensor):
+        return given.detach()
+    if not isinstance(given, list):
+        return given
     try:
         return np.asarray(given)
     except ValueError:

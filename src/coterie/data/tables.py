@@ -178,6 +178,10 @@ def _array(fields: Sequence[str], kind: str, known: dict[str, str]) -> np.ndarra
 # Parquet.
 
 
+INDEX = re.compile(r"__index_level_[0-9]+__")
+"""Name of a column in which pandas stores the numbers of a frame's rows: it is not one of the user's."""
+
+
 def _parquet(path: Path) -> tuple[list[str], Read]:
     """The names of the columns of a Parquet file, and the function that reads it."""
     try:
@@ -185,7 +189,8 @@ def _parquet(path: Path) -> tuple[list[str], Read]:
     except ImportError as error:
         raise UserError(f"{path} needs pyarrow: pip install 'coterie[tables]'") from error
     with _opened(path) as file:
-        return list(parquet.ParquetFile(file).schema_arrow.names), partial(_read_parquet, path)
+        names = parquet.ParquetFile(file).schema_arrow.names
+        return [name for name in names if not INDEX.fullmatch(name)], partial(_read_parquet, path)
 
 
 @contextmanager

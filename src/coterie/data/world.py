@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from coterie.core import LONGEST_NAME, Client, Groups, Training, as_groups
@@ -437,6 +438,10 @@ class World:
 
     def _take_names(self) -> None:
         """Give clients with names ids, and check the names."""
+        ids: Iterable[Any] = self.clients
+        if any(isinstance(key, np.integer) for key in ids):
+            keys = [int(key) if isinstance(key, np.integer) else key for key in ids]
+            object.__setattr__(self, "clients", dict(zip(keys, self.clients.values(), strict=True)))
         if any(isinstance(client, str) for client in self.clients):
             for key in self.clients:
                 check_name(str(key), "clients")

@@ -46,6 +46,8 @@ def made(given: Any) -> Any:
         if "name" not in settings:
             raise SettingError(f"a method's table needs a name, one of {', '.join(KNOWN)}, got {given!r:.60}")
         return build(method_class(str(settings.pop("name"))), settings)
+    if isinstance(given, type):
+        raise SettingError(f"a method is an object with its settings, got the class {given.__name__}: write {given.__name__}()")
     if type(given) in KNOWN.values() or isinstance(given, Method):
         return given
     raise SettingError(f"a method is a name, a table with a name, or an object with the five functions, got {given!r:.60}")

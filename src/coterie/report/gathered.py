@@ -138,6 +138,12 @@ def mostly(clients: Sequence[ClientId], at: Mapping[ClientId, int]) -> int:
 ASIDE = ("arm", "arms", "tune")
 """Notes of these kinds are about models other than those of the groups that serve the clients."""
 
+
+def aside(note: Mapping[str, Any]) -> bool:
+    """Whether a note examines no groups of the clients; that of an arm which does not serve examines some, by criteria."""
+    return note["kind"] in ASIDE and not (note["kind"] == "arm" and note.get("criteria"))
+
+
 KEEPS = ("keep", "hold", "ask", "gradients", "arrive", "join", "wait", "walk", "leave", "node", "drop", *ASIDE)
 """Notes of these kinds create no new group, except for that of a single new client."""
 

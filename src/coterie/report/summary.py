@@ -15,7 +15,7 @@ from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
 from coterie.data.scenario import OWN_DATA
 from coterie.files import Folder, within
-from coterie.notebook.tables import frame, table
+from coterie.notebook.tables import count, frame, some, table
 from coterie.records.record import RUN, Line, Record, finite
 from coterie.records.shown import ClientId, ends, shown_as, spread, truth_at
 from coterie.settings import UserError
@@ -312,6 +312,11 @@ class Comparison(list[dict[str, Any]]):
             UserError: pandas is not installed.
         """
         return frame(self._rows({"": "mean", " low": "low", " high": "high"}))
+
+    def __repr__(self) -> str:
+        means = [(one["method"], one["score"]["mean"]) for one in self]
+        shown = [method if mean is None else f"{method} {mean:.3f}" for method, mean in means]
+        return f"<Comparison of {count(len(self), 'method')}: {some(shown)}>"
 
     def _repr_html_(self) -> str:
         return table("Means over seeds", self._rows({"": "mean"}))

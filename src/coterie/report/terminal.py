@@ -18,7 +18,7 @@ from rich.tree import Tree
 from coterie.printable import printable
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
-from coterie.report.gathered import ASIDE
+from coterie.report.gathered import aside
 from coterie.report.summary import Summary, differences, mean_of, unequal
 
 
@@ -324,7 +324,7 @@ def history(lines: Sequence[Line]) -> Group:
             parts = sorted(tuple(part) for part in note["parts"])
             if parts:
                 _divide(root, tuple(sorted(note["clients"])), parts, line["round"], note["text"])
-            elif root.clients == tuple(note["clients"]) and not root.parts and note["kind"] not in ASIDE:
+            elif root.clients == tuple(note["clients"]) and not root.parts and not aside(note):
                 root.why = note["text"]
         _follow(root, [tuple(group) for group in line["groups"]])
     if sorted(leaf.clients for leaf in root.leaves()) != groups:

@@ -28,7 +28,7 @@ from coterie.data.scenario import FEDERATION, OWN
 from coterie.files import within
 from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, shown_as
-from coterie.report.gathered import ASIDE
+from coterie.report.gathered import aside
 from coterie.report.summary import ALIKE, Summary, interval, summarised, unequal
 from coterie.report.terminal import numbered
 from coterie.report.words import count, sentence, short, who
@@ -108,8 +108,8 @@ def reason(lines: Sequence[Line]) -> str:
     wanted = 2 if len(lines[-1]["groups"]) > 1 else 0
     for line in reversed(lines):
         for note in reversed(line["notes"]):
-            # The end of an arm (drop) is a reason for one group, too.
-            if len(note["parts"]) >= wanted and len(note["clients"]) > 1 and note["text"] and note["kind"] not in ASIDE:
+            about = len(note["parts"]) >= wanted and len(note["clients"]) > 1 and note["text"]
+            if about and not aside(note):  # the end of an arm (drop) is a reason for one group, too
                 return f"Round {line['round']}: {sentence(note['text'])}"
     return ""
 
@@ -572,7 +572,9 @@ def _missing(contest: Contest) -> tuple[str, str]:
     more = ["--set", f"seeds={seeds}".replace(" ", "")] if len(seeds) > 1 else []
     words = ["coterie", "run", str(run / RUN), *methods, *more, "--out", str(to)]
     it = "it" if len(names) == 1 else "them"
-    return f"{said} The command below adds {it}; then report both folders together.", shlex.join(words)
+    code = any(":" in str(name) for name in (contest.said["scenario"], contest.said["scenario_settings"].get("model", "")))
+    trust = " It imports code, so add --trust-code if you trust it." if code else ""
+    return f"{said} The command below adds {it}; then report both folders together.{trust}", shlex.join(words)
 
 
 def _number(value: float) -> str:

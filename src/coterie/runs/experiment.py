@@ -50,6 +50,7 @@ from coterie.data.world import COLLUDING, World
 from coterie.engines.workers import Hardware
 from coterie.files import expanded
 from coterie.methods import METHODS, method_class
+from coterie.methods import made as made_method
 from coterie.models import nets
 from coterie.notebook.tables import count, some
 from coterie.records.record import ROUNDS, RUN, read_any
@@ -67,6 +68,7 @@ from coterie.settings import (
     plain,
     setting,
     settings_of,
+    table_of,
 )
 from coterie.training.precision import PRECISIONS
 
@@ -386,27 +388,6 @@ def listed_seeds(seeds: Any) -> Any:
     return list(range(seeds))
 
 
-def chosen_method(given: Any) -> Method[Any]:
-    """Return the method for a name, or a method with its settings as it is; raise SettingError for anything else."""
-    if isinstance(given, str):
-        made: Method[Any] = method_class(given)()
-        return made
-    if not isinstance(given, Method) or isinstance(given, type):
-        hint = f": write {given.__name__}()" if isinstance(given, type) else ""
-        raise SettingError(f"a method must be its name or an object such as coterie.methods.CFL(), got {given!r:.60}{hint}")
-    return given
-
-
-def table_of(name: str, given: Any, base: Any) -> Any:
-    """Return settings given as an object, or as a table of changes of ``base``; raise SettingError for anything else."""
-    if isinstance(given, Mapping):
-        return changed(base, given, name)
-    if not isinstance(given, type(base)):
-        got = "" if name == "boundary" else f", got {given!r:.60}"  # a boundary may have a secret
-        raise SettingError(f"{name} must be a coterie.{type(base).__name__} or a table of its settings{got}")
-    return given
-
-
 def _named(key: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"name": value}
@@ -439,8 +420,8 @@ def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **s
     for key in settings:
         if key not in known:
             raise SettingError(f"an experiment has no setting {key!r}{nearest(key, known)} (known: {', '.join(known)})")
-    several = methods if isinstance(methods, Iterable) and not isinstance(methods, str) else [methods]
-    chosen = tuple(map(chosen_method, several))
+    several = methods if isinstance(methods, Iterable) and not isinstance(methods, str | Mapping) else [methods]
+    chosen = tuple(map(made_method, several))
     for name, table in (("boundary", Boundary), ("robust", Robust)):
         if name in settings:
             settings[name] = table_of(name, settings[name], table())

@@ -27,6 +27,7 @@ from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.workers import EngineError
 from coterie.files import Folder, within
+from coterie.methods import made as made_method
 from coterie.models import nets
 from coterie.notebook.progress import followed
 from coterie.notebook.tables import by_group, count, frame, some, table
@@ -42,14 +43,12 @@ from coterie.runs.experiment import (
     DEMO_METHODS,
     EXPERIMENT,
     Experiment,
-    chosen_method,
     data_folder,
     make,
     own,
     read,
-    table_of,
 )
-from coterie.settings import SettingError, UserError
+from coterie.settings import SettingError, UserError, table_of
 from coterie.training.trial import trial
 
 _LEFT = {LOCK, RUN + PART, EXPERIMENT + PART}
@@ -114,7 +113,7 @@ def run(
             raise SettingError(f"{name} must be an integer >= {least}, got {value!r}")
     if start is not None and not isinstance(start, Position):
         raise SettingError(f"start must be the position of an earlier round, such as round.position, got {start!r:.60}")
-    chosen = chosen_method(method)
+    chosen: Method[Any] = made_method(method)
     setup = find(scenario) if isinstance(scenario, str) else scenario
     setup = setup if isinstance(setup, Scenario | OwnWorld) else OwnWorld.of(setup)
     world = setup.build(seed, data_folder(data))

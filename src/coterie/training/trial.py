@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from coterie.core import Client
 from coterie.data.batches import Batch, mapped, tensors
@@ -21,7 +22,7 @@ from coterie.data.objective import Tally, counted, cross_entropy
 from coterie.data.world import Split, World
 from coterie.randomness import Purpose, generator, seeded
 from coterie.settings import SettingError, UserError
-from coterie.training.learner import Learner
+from coterie.training.learner import Learner, batch_starts
 
 EXAMPLES = 2
 """Examples of a client that are tried."""
@@ -42,10 +43,13 @@ def trial(world: World, seed: int = 0) -> None:
     """
     with seeded(seed, Purpose.INIT, 0):
         module = _made(world)
+    if any(is_lazy(parameter) for parameter in module.parameters()):
+        raise UserError("the model has layers without a size, such as LazyLinear: give them their sizes")
     try:
         learner = Learner(module, world.objective)
     except ValueError as error:  # nothing to train, or parameters of another kind
         raise UserError(f"the model cannot be trained: {error}") from error
+    _check_batches(world, learner)
     start, clients = learner.layout.row(module), sorted(world.clients)
     tried = sorted({clients[0], clients[len(clients) // 2], clients[-1]})
     if learner.large:  # its ten steps would take as long as a round
@@ -75,6 +79,16 @@ def _made(world: World) -> torch.nn.Module:
     return module
 
 
+def _check_batches(world: World, learner: Learner) -> None:
+    """Check that each client has a batch that trains a model with BatchNorm, which needs two examples."""
+    for client in sorted(world.clients):
+        try:
+            batch_starts(len(world.clients[client].train), world.training, learner.least)
+        except ValueError as error:
+            hint = "set batch to 2 or more" if world.training.batch == 1 else "leave the client out"
+            raise UserError(f"client {world.name(client)}: {error}: {hint}, or use another normalization") from None
+
+
 class _Trial:
     """The trial of one client."""
 
@@ -84,8 +98,6 @@ class _Trial:
 
     def run(self) -> None:
         learner, data = self.learner, self.data.train
-        if len(data) < learner.least:
-            return  # its task reports that one example is too few for BatchNorm
         with self.step("its first examples cannot be read"):
             x, y = learner.batch(data, torch.arange(min(EXAMPLES, len(data))))
         learner.module.train()
@@ -125,6 +137,11 @@ class _Trial:
         """Check that class labels fit the outputs, if the loss is that of classes."""
         if self.learner.objective.loss is not cross_entropy or not isinstance(y, torch.Tensor):
             return
+        if not isinstance(outputs, torch.Tensor):
+            raise UserError(
+                f"the model must return a tensor of outputs per class, got {type(outputs).__name__}: return the outputs alone, "
+                "or give an objective whose loss takes what the model returns"
+            )
         if y.is_floating_point():
             raise UserError(
                 f"{self.name} has targets that are floats, such as {float(y.flatten()[0]):g}, and the loss is the cross "
@@ -175,8 +192,6 @@ class _Trial:
 def _diverges(world: World, learner: Learner, client: Client, row: torch.Tensor) -> bool:
     """Whether a few steps of local training from ``row`` ``(d,)`` lead to numbers that are not finite."""
     data, training = world.clients[client].train, world.training
-    if len(data) < learner.least:
-        return False
     steps = min(STEPS, training.steps or STEPS)
     trained = learner.train(row, data, replace(training, steps=steps), training.lr, generator(0, Purpose.TRAIN, client))
     return not math.isfinite(float(trained.dot(trained)))

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +72,13 @@ def boundary_mod(
     layout = Layout(module)
     rest, anything = messages.Rest.of(module, layout), torch.ones(layout.size, dtype=torch.bool)
 
-    @lru_cache(maxsize=2)
-    def wire(seed: int) -> Wire:
-        return Wire(boundary, layout, seed)
+    known: dict[int, Wire] = {}
+
+    def wire(seed: int) -> Wire:  # functools' cache cannot be pickled, as Flower's simulation does
+        if seed not in known:
+            known.clear()
+            known[seed] = Wire(boundary, layout, seed)
+        return known[seed]
 
     def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         if message.metadata.message_type == QUERY:

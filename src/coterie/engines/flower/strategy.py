@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from coterie.engines.flower.nodes import CLAIMED, Identity, NodeMemory, Nodes, P
 from coterie.engines.flower.result import GroupedResult
 from coterie.engines.rounds import Clock, Roster, Steps, carry, round_steps
 from coterie.engines.workers import EngineError
-from coterie.methods import method_class
+from coterie.methods import made, method_class
 from coterie.models import nets
 from coterie.models.layout import Layout
 from coterie.printable import printable_record
@@ -41,7 +42,7 @@ from coterie.records.record import NODES, OTHERS, RUN, Record, read_nodes, versi
 from coterie.records.shown import Shown
 from coterie.records.store import LOCK, PART, held, write_whole
 from coterie.robust import Robust
-from coterie.settings import SettingError, UserError, build, plain
+from coterie.settings import SettingError, UserError, build, plain, settings_of, table_of
 
 METRICS: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "eval_loss", "test_loss", "val_loss"),
@@ -55,6 +56,17 @@ _OWN = ("nodes", "wait", "timeout", "min-replies", "grace", "identity", "patienc
 def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The settings in one table of a run config. Flower flattens tables: ``cfl.eps1`` is ``eps1`` of ``cfl``."""
     return {key.removeprefix(f"{name}."): _listed(value) for key, value in config.items() if key.startswith(f"{name}.")}
+
+
+def _slips(config: Mapping[str, Any], method: Method[Any]) -> list[str]:
+    """A sentence for each key of a run config that Coterie does not read, and that is nearly one that it reads."""
+    read, own, said = ("method", "clients", *_OWN), settings_of(type(method)), []
+    for key in config:
+        near = get_close_matches(key.replace("_", "-"), read, 1, 0.8)
+        meant = f"{method.name}.{name}" if (name := key.replace("-", "_")) in own else near[0] if near else ""
+        if key not in read and meant:
+            said.append(f"the run config has {key!r}, which Coterie does not read; did you mean {meant}?")
+    return said
 
 
 def _listed(value: Any) -> Any:
@@ -100,10 +112,10 @@ class MethodStrategy(Strategy):
 
     def __init__(
         self,
-        method: Method[Any],
+        method: str | Mapping[str, Any] | Method[Any],
         model: Callable[[], nn.Module],
         *,
-        training: Training | None = None,
+        training: Training | Mapping[str, Any] | None = None,
         nodes: int = 2,
         wait: float = 600.0,
         timeout: float = 3600.0,
@@ -113,9 +125,9 @@ class MethodStrategy(Strategy):
         patience: int = 10,
         seed: int = 0,
         eval_every: int = 1,
-        metrics: Mapping[str, Sequence[str]] | None = None,
-        boundary: Boundary | None = None,
-        robust: Robust | None = None,
+        metrics: Mapping[str, str | Sequence[str]] | None = None,
+        boundary: Boundary | Mapping[str, Any] | None = None,
+        robust: Robust | Mapping[str, Any] | None = None,
         out: Path | str | None = None,
     ) -> None:
         whole = (("nodes", nodes, 1), ("patience", patience, 1), ("seed", seed, 0), ("eval_every", eval_every, 1))
@@ -124,10 +136,15 @@ class MethodStrategy(Strategy):
                 raise SettingError(f"MethodStrategy.{name} must be an integer >= {least}, got {value!r}")
         if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait < 1e9:
             raise SettingError(f"MethodStrategy.wait must be a number of seconds > 0, got {wait!r}")
+        if not isinstance(metrics or {}, Mapping):
+            raise SettingError(f"MethodStrategy.metrics must be a mapping from metrics to apps' names, got {metrics!r:.60}")
+        if isinstance(model, nn.Module) or not callable(model):
+            raise SettingError(f"MethodStrategy.model must be a function that makes the clients' net, got {model!r:.60}")
+        called = {name: (names,) if isinstance(names, str) else tuple(names) for name, names in (metrics or {}).items()}
         self.terms = Terms(
-            method=method,
+            method=made(method),
             model=model,
-            training=training or Training(),
+            training=table_of("training", training or {}, Training()),
             nodes=nodes,
             wait=wait,
             waiting=Waiting(timeout=timeout, min_replies=min_replies, grace=grace),
@@ -135,9 +152,9 @@ class MethodStrategy(Strategy):
             patience=patience,
             seed=seed,
             eval_every=eval_every,
-            boundary=boundary or Boundary(),
-            robust=robust or Robust(),
-            names={**METRICS, **{name: tuple(names) for name, names in (metrics or {}).items()}},
+            boundary=table_of("boundary", boundary or {}, Boundary()),
+            robust=table_of("robust", robust or {}, Robust()),
+            names={**METRICS, **called},
         )
         self.out = out
         self._conductor: Conductor | None = None
@@ -180,7 +197,9 @@ class MethodStrategy(Strategy):
             UserError: A setting is not allowed, or the list of clients cannot be read.
         """
         name = str(config.get("method", "cfl"))
-        made = build(method_class(name), _table(config, name))
+        method = build(method_class(name), _table(config, name))
+        for text in _slips(config, method):
+            log.warning(text)
         own = {key.replace("-", "_"): value for key, value in config.items() if key in _OWN and value != ""}
         if config.get("clients"):
             own["identity"] = from_file(str(config["clients"]))
@@ -188,7 +207,7 @@ class MethodStrategy(Strategy):
         own["boundary"] = build(Boundary, _table(config, "boundary"))
         own["robust"] = build(Robust, _table(config, "robust"))
         own["metrics"] = {metric: str(called).split(",") for metric, called in _table(config, "metrics").items()}
-        return cls(made, model, **{**own, **how})
+        return cls(method, model, **{**own, **how})
 
     # -- rounds -----------------------------------------------------------------------------------------------------------
 

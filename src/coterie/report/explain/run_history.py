@@ -112,7 +112,7 @@ def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
         there = set(note.clients)
         if _ends(note, members):
             return None
-        if note.kind in SAME and not note.changes and 2 * len(there & members) > max(len(there), len(members)):
+        if _examined(note) and 2 * len(there & members) > max(len(there), len(members)):
             return note
     return None
 
@@ -131,7 +131,7 @@ def last_of_all(history: RunHistory, notes: Sequence[NoteView]) -> NoteView | No
         if _ends(note, {client for group in history.groups for client in group}):
             return None
         touched = sum(bool(set(note.clients) & set(group)) for group in history.groups)
-        if note.kind in SAME and not note.changes and touched > 1:
+        if _examined(note) and touched > 1:
             return note
     return None
 
@@ -139,6 +139,11 @@ def last_of_all(history: RunHistory, notes: Sequence[NoteView]) -> NoteView | No
 def _ends(note: NoteView, members: set[ClientId]) -> bool:
     """Return whether a note changed groups of any of these clients, apart from the arrival of one client."""
     return note.changes and note.kind != "join" and bool(members & set(note.clients))
+
+
+def _examined(note: NoteView) -> bool:
+    """Return whether a note is about groups that were examined and stayed, also by an arm that does not serve them."""
+    return not note.changes and (note.kind in SAME or (note.kind == "arm" and bool(note.criteria)))
 
 
 def _standing(history: RunHistory, notes: Sequence[NoteView], group: Clients) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
     if not lines:
         raise UserError(f"{run} has no completed round yet: there is nothing to explain; coterie resume {run} goes on with it")
     last = lines[-1]["round"]
-    if round is not None and not 1 <= round <= last:
+    if round is not None and not (isinstance(round, int) and 1 <= round <= last):
         raise UserError(f"--round {round} is not among the {last} recorded rounds of {run}: 1 to {last}")
     return RunHistory(folder, description, lines if round is None else lines[:round])
 
