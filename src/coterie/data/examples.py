@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,7 @@ def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
             made = as_tensor(array)
         _check_finite(made, f"{where} holds inputs")
         if array.ndim == 2:
-            for number in range(array.shape[1]):
-                check_distinct(array[:, number], f"{where}: input {number}")
+            check_distinct(array, lambda column: f"{where}: input {column}")
         return made
     if array.dtype == np.uint8 or array.ndim == 4:
         return as_tensor(array) if isinstance(array, np.memmap) else _tensor(array, np.float32).div_(255)
@@ -150,22 +149,27 @@ def _check_finite(made: torch.Tensor, what: str) -> None:
             raise UserError(f"{what} that are not finite numbers in float32")
 
 
-def check_distinct(values: np.ndarray, what: str) -> None:
-    """Check that values ``(N,)`` keep their differences in float32: those of a large offset, such as times, may not.
+def check_distinct(values: np.ndarray, what: Callable[[int], str]) -> None:
+    """Check that columns keep their differences in float32: those of a large offset, such as times in seconds, may not.
 
     Args:
-        values: The values, finite.
-        what: Their name, for the message.
+        values: The columns ``(N, f)``, finite.
+        what: The name of a column, by its position, for the message.
 
     Raises:
-        UserError: Their standard deviation is less than a hundred steps of float32.
+        UserError: The standard deviation of a column is less than a hundred steps of float32.
     """
     if values.dtype.itemsize <= 4:
         return
-    greatest, spread = float(np.abs(values).max()), float(np.std(values, dtype=np.float64))
-    if 1e-12 * greatest < spread < 100 * float(np.spacing(np.float32(greatest))):  # less is rounding of float64
-        near = f"near {float(np.mean(values, dtype=np.float64)):.6g} that differ by {spread:.2g} (standard deviation)"
-        raise UserError(f"{what} has values {near}, too little for float32: subtract a constant from them, such as their mean")
+    for start in range(0, values.shape[1], AT_ONCE):
+        block = values[:, start : start + AT_ONCE]
+        greatest, spread = np.abs(block).max(0), block.std(0, dtype=np.float64)
+        rounding = 1e-12 * greatest  # a column that differs by less is constant
+        wrong = np.flatnonzero((spread > rounding) & (spread < 100 * np.spacing(greatest.astype(np.float32))))
+        if len(wrong):
+            mean, by = float(block[:, wrong[0]].mean(dtype=np.float64)), spread[wrong[0]]
+            near = f"near {mean:.6g} that differ by {by:.2g} (standard deviation), too little for float32"
+            raise UserError(f"{what(start + int(wrong[0]))} has values {near}: subtract a constant, such as their mean")
 
 
 def own_pool(inputs: Any, targets: Any, where: str) -> Pool:

@@ -72,7 +72,7 @@ def check_keys(given: Iterable[str], known: Sequence[str], where: Any) -> None:
     """Raise :class:`~coterie.settings.UserError` for the first of ``given`` that is not one of ``known``."""
     for key in given:
         if key not in known:
-            raise UserError(f"{where} has {key!r}, which is not used{nearest(key, known)} (known: {', '.join(known)})")
+            raise UserError(f"{where} has {key!r}, which is not used{nearest(str(key), known)} (known: {', '.join(known)})")
 
 
 def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]], Any] | None) -> tuple[Pool | None, ...]:
@@ -351,7 +351,7 @@ def from_lists(
     """
     check_shares(train, validation, "share")
     for setting, number, least in (("classes", classes, 1), ("seed", seed, 0)):
-        if number is not None and (not isinstance(number, int) or number < least):
+        if number is not None and (not isinstance(number, int | np.integer) or number < least):
             raise UserError(f"{setting} must be a whole number >= {least}, got {number!r}")
     if objective is not None and not isinstance(objective, Objective):
         raise UserError(f"objective must be a coterie.Objective, such as coterie.REGRESSION, got {objective!r:.60}")

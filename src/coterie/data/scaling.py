@@ -40,8 +40,8 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     """
     if isinstance(how, str) and how == "none":
         return world
-    pair = isinstance(how, list | tuple) and len(how) == 2
-    if not pair and how not in ("pooled",):
+    fits = how == "pooled" if isinstance(how, str) else hasattr(how, "__len__") and len(how) == 2
+    if not fits:
         raise SettingError(f"standardize must be none, pooled, or the means and the deviations, got {how!r:.60}")
     data = {id(one): one for step in world.steps for one in step.values()}
     splits = [split for one in data.values() for split in (one.train, one.validation, one.test)]

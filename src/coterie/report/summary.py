@@ -18,10 +18,11 @@ from coterie.files import Folder, within
 from coterie.notebook.tables import count, frame, some, table
 from coterie.records.record import RUN, Line, Record, finite
 from coterie.records.shown import ClientId, ends, shown_as, spread, truth_at
-from coterie.settings import UserError
+from coterie.robust import Robust
+from coterie.settings import UserError, plain
 
-RUN_SETTINGS = ("engine", "precision", "eval_every")
-"""Settings of the run itself that its numbers depend on, besides its end."""
+RUN_SETTINGS: Mapping[str, Any] = {"engine": "inprocess", "precision": "fp32", "eval_every": 1}
+"""Settings of the run itself that its numbers depend on, besides its end, and what they are if none is recorded."""
 
 Summary = dict[str, Any]
 """One run as ``--json`` prints it: see :func:`summary`."""
@@ -81,7 +82,7 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         raise UserError(f"{run} has no completed round yet; to continue, run coterie resume {run}")
     method, scenario = dict(description["methods"][0]), dict(description["scenario"])
     limits = {"rounds": description["rounds"], "target": description.get("target")}
-    run_settings = {name: description[name] for name in RUN_SETTINGS if name in description}
+    run_settings = {name: description.get(name, usual) for name, usual in RUN_SETTINGS.items()}
     if scenario.get("dataset") in OWN_DATA and "data" in description:
         run_settings["data"] = description["data"]
     groups, truth = lines[-1]["groups"], truth_at(description["world"], lines[-1]["round"])
@@ -95,7 +96,7 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         "scenario_settings": scenario,
         "training": description["training"],
         "boundary": description["boundary"],
-        "robust": description.get("robust", {}),
+        "robust": {**plain(Robust()), **description.get("robust", {})},
         "run_settings": run_settings,
         "limits": limits,
         "finished": ends(lines[-1], **limits),

@@ -75,10 +75,12 @@ def boundary_mod(
     known: dict[int, Wire] = {}
 
     def wire(seed: int) -> Wire:  # functools' cache cannot be pickled, as Flower's simulation does
-        if seed not in known:
+        found = known.get(seed)
+        if found is None:
+            found = Wire(boundary, layout, seed)
             known.clear()
-            known[seed] = Wire(boundary, layout, seed)
-        return known[seed]
+            known[seed] = found
+        return found
 
     def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         if message.metadata.message_type == QUERY:
