@@ -15,6 +15,7 @@ from coterie.models import nets
 from coterie.models.layout import Layout, averaging
 from coterie.randomness import seeded
 from coterie.runs import export
+from coterie.runs.checking import check
 from coterie.settings import UserError
 from small import CLASSES, FEATURES, normed, world
 
@@ -87,6 +88,8 @@ def test_exported_models_share_one_file_of_the_frozen_part(tmp_path: Path) -> No
     assert set(safetensors.torch.load_file(folder / export.SHARED)) == {"body.weight", "body.bias", "more.weight", "more.bias"}
     sizes = {path.name: path.stat().st_size for path in folder.glob("*.safetensors")}
     assert all(size < 4 * CLASSES * (WIDTH + 1) + 1000 for name, size in sizes.items() if name != export.SHARED)
+    (found,) = [line for line in check(folder).intact if "models.json" in line]
+    assert found.endswith(f"models.json and {len(sizes) - 1} models")
     net = coterie.load(folder, min(tried.clients), model=Backbone)
     with seeded(0):
         assert torch.equal(net.more.weight, Backbone().more.weight)

@@ -232,6 +232,15 @@ def test_the_command_adds_what_is_missing(seeds: int, tmp_path: Path, capsys: py
     assert [one["method"] for one in shown["runs"][::seeds]] == said["table"]["methods"]
 
 
+def test_a_command_for_runs_whose_scenario_is_code_names_the_consent(tmp_path: Path) -> None:
+    found = contest(write(tmp_path / "run", [line(1, [[0, 1, 2]])]))
+    assert not verdict(found)["missing"].endswith("if you trust it.")
+    found.focus.first.said["scenario"] = "mine:sites"
+    said = verdict(found)
+    assert said["missing"].endswith("It imports code, so add --trust-code if you trust it.")
+    assert "--trust-code" not in said["command"]
+
+
 def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) -> None:
     own = run(tmp_path / "cfl-seed1", "cfl", {0: 0.9, 1: 0.5}, {0: 1.0, 1: 0.5}, seed=1)
     run(tmp_path / "fedavg-seed0", "fedavg", {0: 0.0, 1: 0.0}, seed=0)

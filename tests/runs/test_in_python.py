@@ -257,6 +257,14 @@ def test_a_comparison_is_a_list_a_frame_and_a_table(runs: Any) -> None:
     assert list(frame["accuracy"]) == [one["accuracy"]["mean"] for one in found]
     assert frame["accuracy low"].isna().all()  # one seed has no interval
     assert found._repr_html_().count("<tr>") == 3
+    means = [one["score"]["mean"] for one in found]
+    assert repr(found) == f"<Comparison of 2 methods: fedavg {means[0]:.3f}, split-half {means[1]:.3f}>"
+
+
+@pytest.mark.parametrize("round", ["3", 0, 10**9, 1.0])
+def test_a_round_that_is_not_recorded_is_one_sentence(runs: Any, round: Any) -> None:
+    with pytest.raises(UserError, match="is not among the"):
+        coterie.explain(runs[0], round=round)
 
 
 def test_entries_of_one_method_are_told_apart(tmp_path: Path) -> None:
