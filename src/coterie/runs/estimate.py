@@ -287,7 +287,7 @@ def _some(world: World, count: int) -> World:
     founder = world.attendance.founders(ids)[0]  # one client at least is present from the start
     clients = {c: _short(world.clients[c], SHORT) for c in sorted({founder, *drawn})}
     attacks = {c: attack for c, attack in world.attacks.items() if c in clients}
-    return replace(world, clients=clients, attacks=attacks, drift=None)  # time steps are alike in size
+    return replace(world, clients=clients, attacks=attacks, truth=None, drift=None)  # time steps are alike in size
 
 
 def _short(data: ClientData, count: int) -> ClientData:
