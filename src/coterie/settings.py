@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
-from typing import Any, TypeVar
+from typing import Any
 
 from coterie.printable import one_line
 
@@ -358,10 +358,7 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
     return dataclasses.replace(base, **values)
 
 
-T = TypeVar("T")
-
-
-def table_of(name: str, given: T | Mapping[str, Any], base: T) -> T:
+def table_of(name: str, given: Any, base: Any) -> Any:
     """Return settings that were given as an object, or as a table of changes.
 
     Args:
@@ -376,8 +373,7 @@ def table_of(name: str, given: T | Mapping[str, Any], base: T) -> T:
         SettingError: ``given`` is neither, or a setting is not allowed.
     """
     if isinstance(given, Mapping):
-        made: T = changed(base, given, name)
-        return made
+        return changed(base, given, name)
     if not isinstance(given, type(base)):
         got = "" if name == "boundary" else f", got {given!r:.60}"  # a boundary may have a secret
         raise SettingError(f"{name} must be a coterie.{type(base).__name__} or a table of its settings{got}")
