@@ -486,7 +486,10 @@ def test_a_strategy_takes_names_and_tables_and_refuses_the_rest() -> None:
     assert (terms.boundary, terms.robust.mean) == (Boundary(clip=2.0), "median")
     for given, sentence in (
         ({"method": METHODS["cfl"]}, r"got the class CFL: write CFL\(\)"),
-        ({"model": nn.Identity()}, "model must be a function that makes the clients' net"),
+        (
+            {"model": nn.Identity()},
+            "MethodStrategy.model must be a function that makes a fresh module, .*, got the module Identity",
+        ),
         ({"metrics": ["accuracy"]}, "metrics must be a mapping"),
         ({"training": 3}, "training must be a coterie.Training or a table"),
     ):

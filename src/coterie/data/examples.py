@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,7 @@ def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
             made = as_tensor(array)
         _check_finite(made, f"{where} holds inputs")
         if array.ndim == 2:
-            check_distinct(array, lambda column: f"{where}: input {column}")
+            check_distinct(array, f"{where}: input", range(array.shape[1]))
         return made
     if array.dtype == np.uint8 or array.ndim == 4:
         return as_tensor(array) if isinstance(array, np.memmap) else _tensor(array, np.float32).div_(255)
@@ -149,12 +149,13 @@ def _check_finite(made: torch.Tensor, what: str) -> None:
             raise UserError(f"{what} that are not finite numbers in float32")
 
 
-def check_distinct(values: np.ndarray, what: Callable[[int], str]) -> None:
+def check_distinct(values: np.ndarray, what: str, names: Sequence[Any]) -> None:
     """Check that columns keep their differences in float32: those of a large offset, such as times in seconds, may not.
 
     Args:
         values: The columns ``(N, f)``, finite.
-        what: The name of a column, by its position, for the message.
+        what: What a column is, for the message.
+        names: The names of the columns.
 
     Raises:
         UserError: The standard deviation of a column is less than a hundred steps of float32.
@@ -169,7 +170,7 @@ def check_distinct(values: np.ndarray, what: Callable[[int], str]) -> None:
         if len(wrong):
             mean, by = float(block[:, wrong[0]].mean(dtype=np.float64)), spread[wrong[0]]
             near = f"near {mean:.6g} that differ by {by:.2g} (standard deviation), too little for float32"
-            raise UserError(f"{what(start + int(wrong[0]))} has values {near}: subtract a constant, such as their mean")
+            raise UserError(f"{what} {names[start + int(wrong[0])]} has values {near}: subtract a constant, such as their mean")
 
 
 def own_pool(inputs: Any, targets: Any, where: str) -> Pool:

@@ -277,5 +277,5 @@ def _matrix(columns: Iterator[tuple[Any, np.ndarray]], rows: int, features: int,
             matrix[:, number] = column
         if not np.isfinite(matrix[:, number]).all():
             raise UserError(f"{where}: the column {name} must hold finite numbers in float32")
-        check_distinct(column[:, None], lambda _, name=name: f"{where}: the column {name}")  # type: ignore[misc]
+        check_distinct(column[:, None], f"{where}: the column", [name])
     return torch.from_numpy(matrix)

@@ -72,7 +72,7 @@ def check_keys(given: Iterable[str], known: Sequence[str], where: Any) -> None:
     """Raise :class:`~coterie.settings.UserError` for the first of ``given`` that is not one of ``known``."""
     for key in given:
         if key not in known:
-            raise UserError(f"{where} has {key!r}, which is not used{nearest(str(key), known)} (known: {', '.join(known)})")
+            raise UserError(f"{where} has {key!r}, which is not used{nearest(key, known)} (known: {', '.join(known)})")
 
 
 def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]], Any] | None) -> tuple[Pool | None, ...]:

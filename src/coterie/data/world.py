@@ -15,7 +15,7 @@ from coterie.core import LONGEST_NAME, Client, Groups, Training, as_groups
 from coterie.data.batches import Batch, Items, mapped, rows, size
 from coterie.data.objective import Objective
 from coterie.models.layout import averaging
-from coterie.models.nets import described
+from coterie.models.nets import check_maker, described
 from coterie.notebook.tables import count, some, table
 from coterie.printable import printable
 from coterie.randomness import Purpose, generator, numpy_generator
@@ -368,11 +368,7 @@ class World:
         for name, kind in (("training", Training), ("objective", Objective)):
             if not isinstance(getattr(self, name), kind):
                 raise SettingError(f"World.{name} must be a coterie.{kind.__name__}, got {getattr(self, name)!r:.60}")
-        if isinstance(self.model, torch.nn.Module) or not callable(self.model):
-            got = f"the module {type(self.model).__name__}" if isinstance(self.model, torch.nn.Module) else repr(self.model)
-            raise SettingError(
-                f"World.model must be a function that makes a fresh module, such as lambda: Net(), got {got:.60}"
-            )
+        check_maker(self.model, "World.model")
         if self.buffers is not None:
             object.__setattr__(self, "model", averaging(self.model, self.buffers))
             object.__setattr__(self, "buffers", None)

@@ -23,7 +23,7 @@ import torch
 
 from coterie.models.layout import averaged
 from coterie.randomness import seeded
-from coterie.settings import UserError, nearest
+from coterie.settings import SettingError, UserError, nearest
 
 Shape = tuple[int, ...]
 Builder = Callable[[Shape, int], "torch.nn.Module"]
@@ -259,6 +259,21 @@ def factory(name: str, shape: Shape, classes: int) -> Callable[[], torch.nn.Modu
     else:
         _try(name, shape, classes)
     return partial(make, name, shape, classes)
+
+
+def check_maker(made: Any, where: str) -> None:
+    """Check that a user has passed a function that makes a module, and not the module.
+
+    Args:
+        made: What was passed.
+        where: The argument, for the message.
+
+    Raises:
+        SettingError: It is no function.
+    """
+    if isinstance(made, torch.nn.Module) or not callable(made):
+        got = f"the module {type(made).__name__}" if isinstance(made, torch.nn.Module) else f"{made!r:.60}"
+        raise SettingError(f"{where} must be a function that makes a fresh module, such as lambda: Net(), got {got}")
 
 
 def described(maker: Callable[[], torch.nn.Module]) -> dict[str, Any] | None:

@@ -139,9 +139,14 @@ ASIDE = ("arm", "arms", "tune")
 """Notes of these kinds are about models other than those of the groups that serve the clients."""
 
 
+def of_idle_arm(note: Mapping[str, Any]) -> bool:
+    """Whether a note is of an arm that does not serve the clients, and examines their groups by criteria."""
+    return note["kind"] == "arm" and bool(note.get("criteria"))
+
+
 def aside(note: Mapping[str, Any]) -> bool:
-    """Whether a note examines no groups of the clients; that of an arm which does not serve examines some, by criteria."""
-    return note["kind"] in ASIDE and not (note["kind"] == "arm" and note.get("criteria"))
+    """Whether a note examines no groups of the clients."""
+    return note["kind"] in ASIDE and not of_idle_arm(note)
 
 
 KEEPS = ("keep", "hold", "ask", "gradients", "arrive", "join", "wait", "walk", "leave", "node", "drop", *ASIDE)

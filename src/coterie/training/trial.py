@@ -81,7 +81,7 @@ def _made(world: World) -> torch.nn.Module:
 
 def _check_batches(world: World, learner: Learner) -> None:
     """Check that each client has a batch that trains a model with BatchNorm, which needs two examples."""
-    for client in sorted(world.clients):
+    for client in sorted(world.clients) if learner.has_batchnorm else ():
         try:
             batch_starts(len(world.clients[client].train), world.training, learner.least)
         except ValueError as error:

@@ -138,8 +138,7 @@ class MethodStrategy(Strategy):
             raise SettingError(f"MethodStrategy.wait must be a number of seconds > 0, got {wait!r}")
         if not isinstance(metrics or {}, Mapping):
             raise SettingError(f"MethodStrategy.metrics must be a mapping from metrics to apps' names, got {metrics!r:.60}")
-        if isinstance(model, nn.Module) or not callable(model):
-            raise SettingError(f"MethodStrategy.model must be a function that makes the clients' net, got {model!r:.60}")
+        nets.check_maker(model, "MethodStrategy.model")
         called = {name: (names,) if isinstance(names, str) else tuple(names) for name, names in (metrics or {}).items()}
         self.terms = Terms(
             method=made(method),

@@ -10,6 +10,7 @@ from coterie.methods import METHODS
 from coterie.records.shown import ClientId, shown_as
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory
+from coterie.report.gathered import of_idle_arm
 from coterie.report.listing import first_line
 from coterie.report.summary import agreement, mean_of, summarised, without
 from coterie.report.verdict import Contest, Entry, beside, sentences, trial, verdict
@@ -143,7 +144,7 @@ def _ends(note: NoteView, members: set[ClientId]) -> bool:
 
 def _examined(note: NoteView) -> bool:
     """Return whether a note is about groups that were examined and stayed, also by an arm that does not serve them."""
-    return not note.changes and (note.kind in SAME or (note.kind == "arm" and bool(note.criteria)))
+    return not note.changes and (note.kind in SAME or of_idle_arm(note.note))
 
 
 def _standing(history: RunHistory, notes: Sequence[NoteView], group: Clients) -> dict[str, Any]:
