@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -72,11 +73,16 @@ def of_fractions(
     rows: Sequence[Row], printed: Printed, factor: float, everywhere: Everywhere, after: Mapping[int, float]
 ) -> tuple[Claim, ...]:
     """The main row's accuracy, or where the problem is another its ``factor`` over FL; all rows beside FL, at the end and
-    directly ``after`` clustering, where the least factors are by the round of clustering."""
+    directly ``after`` clustering, where the least factors are by the round of clustering. All that for each problem."""
+    if len(problems := values(rows, "problem")) > 1:
+        return tuple(
+            replace(claim, what=f"{problem}: {claim.what}")
+            for problem in problems
+            for claim in of_fractions(picked(rows, problem=problem), printed, factor, everywhere, after)
+        )
     end, (name, at_least) = last(rows), everywhere
-    places = {
-        f"C = {c:g}, n = {n}": (c, n) for c in values(rows, "fraction") for n in values(rows, "rounds_before") if n in after
-    }
+    after = {n: after[n] for n in values(rows, "rounds_before") if n in after}
+    places = {f"C = {c:g}, n = {n}": (c, n) for c in values(rows, "fraction") for n in after}
     joint = mean(picked(rows, fraction=MAIN[0], rounds_before=0), end, "accuracy")
     main = picked(rows, fraction=MAIN[0], rounds_before=MAIN[1])
     return (
@@ -84,13 +90,13 @@ def of_fractions(
             main, (end, "accuracy"), f"C = {MAIN[0]:g}, n = {MAIN[1]}: accuracy in round {end}", printed[MAIN][1], joint, factor
         ),
         least(
-            f"{NAMES[name]} in round {end} beside FL, every C and n",
+            f"{NAMES[name]} in round {end} beside FL, every row",
             f"{at_least:g} of FL or more",
             {text: over(rows, place, end, name) for text, place in places.items()},
             dict.fromkeys(places, at_least),
         ),
         least(
-            "accuracy directly after clustering beside FL, every C and n",
+            "accuracy directly after clustering beside FL, every row",
             "at least " + ", ".join(f"{one:.1f} of FL (n = {n})" for n, one in after.items()),
             {text: over(rows, place, str(place[1] + 1)) for text, place in places.items()},
             {text: after[n] for text, (_, n) in places.items()},

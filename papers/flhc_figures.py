@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def fractions(rows: Sequence[Row]) -> Figure:
-    """Accuracy at the end and directly after clustering, by the round of clustering: a panel per client fraction."""
-    end, every = last(rows), values(rows, "fraction")
+    """Accuracy at the end and directly after clustering, by the round of clustering: a panel per problem and fraction."""
+    end, problems = last(rows), values(rows, "problem")
+    every = [(problem, c) for problem in problems for c in values(picked(rows, problem=problem), "fraction")]
     made, axes = panels(len(every), width=max(COLUMN, 2.2 * len(every)), sharey=True)
-    for axis, fraction in zip(axes[0], every, strict=True):
-        own = picked(rows, fraction=fraction)
+    for axis, (problem, fraction) in zip(axes[0], every, strict=True):
+        own = picked(rows, problem=problem, fraction=fraction)
         befores = [n for n in values(own, "rounds_before") if n]
         after = [str(n + 1) for n in befores]
         for i, (label, at) in enumerate(((f"FL+HC, round {end}", [end] * len(befores)), ("directly after", after))):
@@ -29,7 +30,8 @@ def fractions(rows: Sequence[Row]) -> Figure:
             band(axis, befores, np.array(each).T, i, label)
         joint = mean(picked(own, rounds_before=0), end, "accuracy")
         axis.axhline(joint, color=GREY, linestyle=":", label=f"FL, round {end}")
-        axis.set(title=f"C = {fraction:g}", xlabel="round n of clustering", ylabel="accuracy", xticks=befores)
+        title = f"{problem}: " * (len(problems) > 1) + f"C = {fraction:g}"
+        axis.set(title=title, xlabel="round n of clustering", ylabel="accuracy", xticks=befores)
     axes[0][0].legend()
     return made
 

@@ -159,9 +159,14 @@ if __name__ == "__main__":
 
 def simulated(folder: Path, client: str, rounds: int, methods: dict[str, Any]) -> str:
     """What a simulation of eight nodes with this client's module prints and logs."""
-    pytest.importorskip("ray", reason="Ray is not installed")
     (folder / "client.py").write_text(client)
-    (folder / "run.py").write_text(SIMULATION.format(methods=methods, rounds=rounds))
+    return ran(folder, SIMULATION.format(methods=methods, rounds=rounds))
+
+
+def ran(folder: Path, script: str) -> str:
+    """What a script that runs Flower's simulation prints and logs."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    (folder / "run.py").write_text(script)
     where = environment(folder, FLWR_HOME=str(folder / "home"), RAY_USAGE_STATS_ENABLED="0")
     command = [sys.executable, str(folder / "run.py")]
     with alone(), ended(folder):
@@ -184,6 +189,15 @@ def test_the_pages_app_with_functions_of_its_own_finds_the_groups(tmp_path: Path
     said = simulated(tmp_path, code, 8, {"split-half": {}, "ifca": {"models": 2}, "hcct-p": {}})
     for name in ("split-half", "ifca", "hcct-p"):
         assert f"found {name} [(0, 2, 4, 6), (1, 3, 5, 7)]" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_the_pages_script_simulates_that_app(tmp_path: Path) -> None:
+    said = ran(tmp_path, section("Your own training function") + section("Simulate your app in one script"))
+    groups = re.search(r"It prints `(.*)` in the end", PAGE)
+    assert groups
+    assert f"\n{groups[1]}\n" in f"\n{said}\n"
     assert "Traceback" not in said
 
 

@@ -93,10 +93,25 @@ def fractions(problem: str, joint: float, early: float, late: float, end: float,
         (fractions("digits", 0.70, 0.38, 0.81, 0.70), [False, False, True]),  # FL itself
         (fractions("digits", 0.70, 0.37, 0.81, 0.90), [True, True, False]),  # 1.23 of FL after one round, where 1.3 is printed
         (fractions("digits", 0.70, 0.38, 0.80, 0.90), [True, True, False]),  # 1.14 after ten, where 1.2 is
+        (
+            fractions("MNIST", 0.78, 0.38, 0.92, 0.98) + fractions("digits", 0.70, 0.38, 0.80, 0.90),
+            [False, True, True, True, True, False],
+        ),
     ],
 )
 def test_labels_exchanged_by_fraction(rows: Sequence[Row], expected: list[bool]) -> None:
     assert holds("flhc/table2", rows) == expected
+
+
+def test_rows_of_two_sizes_are_shown_apart() -> None:
+    rows = fractions("MNIST", 0.78, 0.38, 0.92, 0.99) + fractions("digits", 0.70, 0.38, 0.80, 0.90)
+    study = STUDIES["flhc/table2"]
+    assert [claim.what.partition(":")[0] for claim in study.claims(rows)] == ["MNIST"] * 3 + ["digits"] * 3
+    assert study.table is not None
+    assert [line[:3] for line in study.table(rows).rows] == [
+        (problem, "0.2", n) for problem in ("MNIST", "digits") for n in ("1", "10", "FL")
+    ]
+    assert [axis.get_title() for axis in study.figure(rows).axes] == ["MNIST: C = 0.2", "digits: C = 0.2"]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,11 @@ def test_figures_are_undecided_where_seeds_differ_or_one_group_is_left() -> None
     assert holds("flhc/fig1-6", figures(groups=1))[4:] == [None, None]
 
 
+def test_writers_are_not_judged_where_they_were_not_run() -> None:
+    held = holds("flhc/fig1-6", [each for each in figures() if "writers" not in each["cell"]["problem"]])
+    assert held == [True] * 4
+
+
 def test_that_one_model_is_capped_does_not_count() -> None:
     assert [claim.what for claim in STUDIES["flhc/fig1-6"].claims(figures()) if claim.aside] == ["figure 3: FL at the end"]
     assert [claim.what for claim in STUDIES["flhc/iid"].claims(alike()) if claim.aside] == [
