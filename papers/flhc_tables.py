@@ -21,19 +21,25 @@ COST = ("groups", "adjusted Rand", "exchanges", "MB")
 
 def by_fraction(rows: Sequence[Row], printed: Printed) -> Table:
     """A row per problem, C and n, and one of Federated Learning: directly after clustering, and at the end."""
-    end, lines, problems = last(rows), [], values(rows, "problem")
-    several = len(problems) > 1
-    for problem in problems:
-        of_it = picked(rows, problem=problem)
-        for c in values(of_it, "fraction"):
-            place, joint = (*([problem] if several else []), f"{c:g}"), picked(of_it, fraction=c, rounds_before=0)
-            for n in [n for n in values(of_it, "rounds_before") if n]:
-                own, paper = picked(of_it, fraction=c, rounds_before=n), printed.get((c, n), NOT_PRINTED)
-                post = str(n + 1)
-                lines.append((*place, str(n), *_line(at(own, post), at(own, end), paper, at(joint, post), at(joint, end))))
-            lines.append((*place, "FL", *_line([], at(joint, end), NOT_PRINTED, [], [])))
-    head = (*(["problem"] if several else []), "C", "n", *AFTER, *END, *COST)
-    return Table(head, tuple(lines), "l" * several + "r" * (len(head) - several))
+    problems, head = values(rows, "problem"), ("C", "n", *AFTER, *END, *COST)
+    lines = {problem: _fractions(picked(rows, problem=problem), printed) for problem in problems}
+    if len(problems) == 1:
+        return Table(head, tuple(lines[problems[0]]), "r" * len(head))
+    named = tuple((problem, *line) for problem in problems for line in lines[problem])
+    return Table(("problem", *head), named, "l" + "r" * len(head))
+
+
+def _fractions(rows: Sequence[Row], printed: Printed) -> list[tuple[str, ...]]:
+    """The lines of one problem, by C and n."""
+    end, lines = last(rows), []
+    for c in values(rows, "fraction"):
+        joint = picked(rows, fraction=c, rounds_before=0)
+        for n in [n for n in values(rows, "rounds_before") if n]:
+            own, paper = picked(rows, fraction=c, rounds_before=n), printed.get((c, n), NOT_PRINTED)
+            post = str(n + 1)
+            lines.append((f"{c:g}", str(n), *_line(at(own, post), at(own, end), paper, at(joint, post), at(joint, end))))
+        lines.append((f"{c:g}", "FL", *_line([], at(joint, end), NOT_PRINTED, [], [])))
+    return lines
 
 
 def by_linkage(rows: Sequence[Row], printed: ByLinkage) -> Table:
