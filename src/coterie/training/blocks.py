@@ -10,13 +10,16 @@ and vmap would take more time than the products.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from coterie.core import Stage, Training
 from coterie.data.objective import counted, cross_entropy
@@ -105,23 +108,31 @@ class Block:
         size = training.batch or len(longest)
         present = _present([len(split) for split in splits], len(longest)).to(learner.device)
         for at, how in staged(self.layout, training, stages):
-            values = [self.values[i] for i in at]
-            pulled = None if pull is None else pull.of(self.layout, at, learner.device)
-            step = stepper(values, how, lr, stacked=True, pull=pulled)
-            adding = self.stack if plain(how) and not stages and pull is None else None
+            step = self._stepper(at, how, lr, pull, whole=not stages)
             for starts in passes(batch_starts(len(longest), how, learner.least), how):
                 x, y = self._shuffled(splits, len(longest), gens)
                 for start in starts:
                     part = slice(start, start + size)
-                    batch = x[:, part], y[:, part], present[:, part]
-                    if adding is not None and adding.takes(x, y):
-                        adding.descend(self.tensors, *batch, lr)
-                        continue
-                    step(self._gradients(*batch, at))
-                    self._round()
+                    step(x[:, part], y[:, part], present[:, part])
         for buffer, tensor in self.apart:
             buffer.copy_(tensor)
         return self.flat
+
+    def _stepper(self, at: Sequence[int], how: Training, lr: float, pull: Pull | None, whole: bool) -> Callable[..., None]:
+        """Return a function of a batch, its targets and what of it is no padding, which makes a step of the tensors ``at``."""
+        pulled = None if pull is None else pull.of(self.layout, at, self.learner.device)
+        step = stepper([self.values[i] for i in at], how, lr, stacked=True, pull=pulled)
+        adding = self.stack if plain(how) and whole and pull is None else None
+
+        def make(x: Tensor, y: Tensor, present: Tensor) -> None:
+            if adding is not None and adding.takes(x, y):
+                adding.descend(self.tensors, x, y, present, lr)
+            else:
+                step(self._gradients(x, y, present, at))
+                self._round()
+
+        recordable = self.learner.device.type == "cuda" and how.optimizer == "sgd"  # Adam's step reads a number from the GPU
+        return Recorded(make) if recordable else make
 
     def _shuffled(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
         """Each client's examples in its own order, ``(w, length, ...)``, padded with its first example."""
@@ -164,7 +175,8 @@ class Block:
         if self.stack is not None and self.stack.takes(x, y):
             every = self.stack.gradients(self.tensors, x, y, present)
             return [every[i] for i in at]
-        with computing(self.learner.precision, self.learner.device):
+        low = self.learner.precision != "fp32"
+        with computing(self.learner.precision, self.learner.device), SameTypes() if low else nullcontext():
             outputs = torch.func.vmap(self._module, randomness="error")(self.tensors, x)
         outputs = outputs.float()
         if self.learner.objective.loss is cross_entropy:
@@ -196,6 +208,65 @@ def _padded(order: Tensor, length: int) -> Tensor:
 def _present(lengths: Sequence[int], length: int) -> Tensor:
     """Whether client i has an example at a position, ``(w, length)``."""
     return torch.arange(length) < torch.tensor(lengths)[:, None]
+
+
+class SameTypes(TorchFunctionMode):
+    """Gives layers their inputs in the weights' type, and BatchNorm in float32, where autocast does not under vmap."""
+
+    WEIGHTED = frozenset(
+        {torch.conv1d, torch.conv2d, torch.conv3d, torch.prelu}
+        | {torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d}
+    )
+    """Functions of inputs and weights, in this order."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch."""
+        if func in self.WEIGHTED:
+            args = (args[0].to(args[1].dtype), *args[1:])
+        elif func is nn.functional.batch_norm:
+            args = (args[0].float(), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+class Recorded:
+    """A function of tensors that is recorded as a CUDA graph and replayed, with what it reads and changes at the same place.
+
+    The calls to torch of one step take longer than the GPU's own work. A graph needs one call for all of it.
+
+    Args:
+        function: The function. It must wait for no result of the GPU. If it does, it is called each time.
+    """
+
+    BEFORE = 3
+    """Calls before the recording, in which torch makes what it makes only once. Shorter training gains nothing."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self.function = function
+        self.calls: Counter[tuple[torch.Size, ...]] = Counter()
+        self.graphs: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Call the function, or replay its graph for tensors of these shapes."""
+        shapes = tuple(tensor.shape for tensor in tensors)
+        if shapes not in self.graphs and self.calls[shapes] == self.BEFORE:
+            self._record(shapes, tensors)
+        self.calls[shapes] += 1
+        if shapes not in self.graphs:
+            self.function(*tensors)
+            return
+        graph, own = self.graphs[shapes]
+        for place, tensor in zip(own, tensors, strict=True):
+            place.copy_(tensor)
+        graph.replay()
+
+    def _record(self, shapes: tuple[torch.Size, ...], tensors: Sequence[Tensor]) -> None:
+        graph, own = torch.cuda.CUDAGraph(), [tensor.clone() for tensor in tensors]
+        try:
+            with torch.cuda.graph(graph):  # nothing is computed yet
+                self.function(*own)
+        except RuntimeError:  # the function waits for the GPU, which a graph cannot
+            return
+        self.graphs[shapes] = graph, own
 
 
 # ----------------------------------------------------------------------------------------------------
