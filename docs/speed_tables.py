@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from measured import table
 
-from coterie.report.terminal import size
+from coterie.report.summary import interval
+from coterie.report.terminal import plus_minus, size
 
 SPEED = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "speed"
 TRAINING = ("a", "b", "c100", "c1000", "d", "h-lr", "h-cifar", "h-emnist")
@@ -130,6 +132,28 @@ def scaling(folder: Path = SPEED) -> str:
     return "\n".join(out)
 
 
+# -- bf16 -----------------------------------------------------------------------------------------------------------------
+
+
+def precision(folder: Path = SPEED) -> str:
+    """Runs in bf16 beside the same runs in fp32, by benchmarks/bf16.py."""
+    path = folder.parent / "bf16.jsonl"
+    if not path.is_file():
+        return "This has not been measured yet: `python benchmarks/bf16.py --data DIR` does it.\n"
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = []
+    for world, method in dict.fromkeys((row["world"], row["method"]) for row in found):
+        own = {(row["precision"], row["seed"]): row for row in found if (row["world"], row["method"]) == (world, method)}
+        pairs = [(own["fp32", seed], own["bf16", seed]) for of, seed in own if of == "fp32" and ("bf16", seed) in own]
+        accuracies = [[row["accuracy"] for row in rows] for rows in zip(*pairs, strict=True)]
+        apart = [low - full for full, low in zip(*accuracies, strict=True)]
+        same = sum(full["groups"] == low["groups"] for full, low in pairs)
+        means = (plus_minus(interval(values)) for values in (*accuracies, apart))
+        took = median(low["seconds"] / full["seconds"] for full, low in pairs)
+        lines.append((world, f"`{method}`", str(len(pairs)), *means, f"{same} of {len(pairs)}", times(took)))
+    return table(("world", "method", "runs", "fp32", "bf16", "difference", "same groups", "time"), lines, "llrrrrrr")
+
+
 # -- part e ---------------------------------------------------------------------------------------------------------------
 
 
@@ -228,6 +252,7 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "experiments": experiments,
     "scaling": scaling,
     "cuda": cuda,
+    "precision": precision,
 }
 
 

@@ -59,6 +59,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     run.add_argument("--data", metavar="DIR", help="folder of the data sets' files (COTERIE_DATA)")
     run.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1 (the scale's own number)")
     run.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
+    run.add_argument("--precision", metavar="P", help="fp32, or bf16: rounded, and faster on some machines (fp32)")
     run.add_argument("--jobs", metavar="J", type=whole, default=1, help="runs at a time, each with one core (1)")
     run.add_argument("--part", metavar="I/N", default="1/1", help="every N-th run from the I-th, for N machines (1/1)")
     common(run)
@@ -97,9 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--jobs must be at least 1, got {arguments.jobs}")
     if arguments.jobs > 1 and (arguments.workers or 1) > 1:
         raise UserError(f"--jobs {arguments.jobs} needs one process for each run, got --workers {arguments.workers}")
-    on = Resources(
-        data=data_folder(arguments.data), hardware=Hardware(workers=arguments.workers, device=arguments.device or "cpu")
-    )
+    precision, device = arguments.precision or "fp32", arguments.device or "cpu"
+    hardware = Hardware(workers=arguments.workers, device=device, precision=precision)
+    on = Resources(data=data_folder(arguments.data), hardware=hardware)
     for _, scale in chosen:
         running.check_data(scale, on.data)
     out, said = Path(arguments.out), []

@@ -19,6 +19,7 @@ from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import Clock, exchange
+from coterie.engines.workers import Hardware
 from coterie.robust import AS_PUBLISHED
 from coterie.runs.experiment import make
 from papers.store import Rows
@@ -91,10 +92,13 @@ Measure = Callable[..., Mapping[str, Any]]
 
 
 def measured(measure: Measure, resources: Resources, cell: Cell) -> Row:
-    """The row of a cell."""
+    """The row of a cell, with the device and the precision if they are not the usual ones."""
     began = time.perf_counter()
     found = measure(resources, **cell)
-    return {"cell": cell, "found": found, "seconds": round(time.perf_counter() - began, 2)}
+    row = {"cell": cell, "found": found, "seconds": round(time.perf_counter() - began, 2)}
+    on, usual = resources.hardware, Hardware()
+    unusual = {name: getattr(on, name) for name in ("device", "precision") if getattr(on, name) != getattr(usual, name)}
+    return row | {"hardware": unusual} if unusual else row
 
 
 def _at_a_time(measure: Measure, resources: Resources, cells: Sequence[Cell], jobs: int) -> Iterator[Row]:

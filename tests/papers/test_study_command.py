@@ -80,6 +80,14 @@ def test_a_study_is_run_shown_and_drawn(tiny: Path, capsys: pytest.CaptureFixtur
     assert said.endswith("8 of 8 runs are recorded\n")
 
 
+def test_a_row_has_the_hardware_if_it_is_not_the_usual_one(tiny: Path) -> None:
+    path = tiny / "studies" / "cfl-fig3.small.jsonl"
+    assert main(["run", "cfl/fig3", "--seeds", "1"]) == 0
+    assert main(["run", "cfl/fig3", "--seeds", "2", "--precision", "bf16"]) == 0
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row.get("hardware") for row in rows] == [None] * 4 + [{"precision": "bf16"}] * 4
+
+
 def rows_of(path: Path) -> dict[str, Any]:
     return {json.dumps(row["cell"]): row["found"] for row in map(json.loads, path.read_text().splitlines())}
 
@@ -142,6 +150,7 @@ def test_an_interrupted_study_goes_on(tiny: Path, capsys: pytest.CaptureFixture[
         ("cfl/fig3 --part 3/2", "--part must be I/N with 1 <= I <= N, such as 1/4, got 3/2"),
         ("cfl/fig3 --workers 0", "--workers must be at least 1, got 0"),
         ("cfl/fig3 --device tpu", "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
+        ("cfl/fig3 --precision fp16", "precision must be one of fp32, bf16, got 'fp16'"),
         ("cfl/fig3 --out settings/cfl-fig3.toml", "--out must be a folder, and settings/cfl-fig3.toml is a file"),
         ("", "the following arguments are required: NAME"),
     ],
