@@ -131,8 +131,8 @@ class Block:
                 step(self._gradients(x, y, present, at))
                 self._round()
 
-        recordable = self.learner.device.type == "cuda" and how.optimizer == "sgd"  # Adam's step reads a number from the GPU
-        return Recorded(make) if recordable else make
+        # Adam counts its steps outside the graph.
+        return Recorded(make) if self.learner.device.type == "cuda" and how.optimizer == "sgd" else make
 
     def _shuffled(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
         """Each client's examples in its own order, ``(w, length, ...)``, padded with its first example."""
@@ -221,9 +221,9 @@ class SameTypes(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch."""
-        if func in self.WEIGHTED:
+        if func in self.WEIGHTED and len(args) > 1:
             args = (args[0].to(args[1].dtype), *args[1:])
-        elif func is nn.functional.batch_norm:
+        elif func is nn.functional.batch_norm and args:
             args = (args[0].float(), *args[1:])
         return func(*args, **(kwargs or {}))
 
@@ -262,7 +262,7 @@ class Recorded:
     def _record(self, shapes: tuple[torch.Size, ...], tensors: Sequence[Tensor]) -> None:
         graph, own = torch.cuda.CUDAGraph(), [tensor.clone() for tensor in tensors]
         try:
-            with torch.cuda.graph(graph):  # nothing is computed yet
+            with torch.cuda.device(own[0].device), torch.cuda.graph(graph):  # nothing is computed yet
                 self.function(*own)
         except RuntimeError:  # the function waits for the GPU, which a graph cannot
             return
