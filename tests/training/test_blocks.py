@@ -18,7 +18,7 @@ from coterie.data.world import Split, whole
 from coterie.models import nets
 from coterie.randomness import generator
 from coterie.training import Learner
-from coterie.training.blocks import Block, DenseStack, goes_with
+from coterie.training.blocks import Block, DenseStack, Recorded, goes_with
 from small import CLASSES, FEATURES, client, dropped, examples, linear, made, mlp, noisy, normed
 
 LR = 0.2
@@ -231,3 +231,39 @@ def test_global_randomness_is_left_alone() -> None:
     job = local.Job(Task(offered=(0,)), rows[:1], client(1), Training(batch=8), LR, (1, 6, 0, 1))
     list(local.answer_together(learner, [job, job]))
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+class Replayed:
+    """In place of a CUDA graph: what was recorded is called again, with the tensors that were recorded."""
+
+    def __init__(self, function: Callable[..., None], own: list[Tensor]) -> None:
+        self.function, self.own = function, own
+
+    def replay(self) -> None:
+        self.function(*self.own)
+
+
+@pytest.mark.parametrize("before", [0, 1, 3, 100])
+def test_recorded_steps_are_the_steps(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shape of a batch has a recording, with the values of the batch at hand; test_gpu.py has that of a real graph."""
+
+    def record(self: Recorded, shapes: tuple[torch.Size, ...], tensors: Sequence[Tensor]) -> None:
+        own = [torch.full_like(tensor, 0) for tensor in tensors]
+        self.graphs[shapes] = Replayed(self.function, own), own  # type: ignore[assignment]
+
+    monkeypatch.setattr(Recorded, "_record", record)
+    monkeypatch.setattr(Recorded, "BEFORE", before)
+    learner, rows = learner_of(Images)
+    splits, training = [examples(20, 1), examples(18, 2)], Training(batch=8, epochs=3)
+    expected, _ = both_ways(learner, splits, training, rows)
+    made: list[Recorded] = []
+    stepper = Block._stepper
+
+    def recording(self: Block, *args: Any, **how: Any) -> Recorded:
+        made.append(Recorded(stepper(self, *args, **how)))
+        return made[-1]
+
+    monkeypatch.setattr(Block, "_stepper", recording)
+    found, _ = both_ways(learner, splits, training, rows)
+    assert torch.equal(found, expected)
+    assert len(made[0].graphs) == {100: 0, 3: 1}.get(before, 2)  # six batches of 8, three of 4
