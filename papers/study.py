@@ -45,8 +45,8 @@ class Scale:
     """One size of a study. about: what is run, and what of the paper is not. seconds: about how long, on two cores.
 
     seeds: how many of each cell. needs: data sets that are read from files. as_printed: what is as in the paper, of ``data``
-    and ``size`` (clients, examples and rounds, where it prints them). exact: whether nothing is drawn, so that all seeds give the same. tables: cells
-    without a seed, lists of values under ``each``.
+    and ``size`` (clients, examples and rounds, where it prints them). exact: whether nothing is drawn, so that all seeds give
+    the same. tables: cells without a seed, lists of values under ``each``.
     """
 
     name: str
