@@ -2,8 +2,9 @@
 
     python benchmarks/bf16.py --data DIR [--seeds 5] [--world digits]      adds to benchmarks/results/bf16.jsonl
 
-A line per run; only runs without a line are made, so the script can be interrupted. Nothing else should run meanwhile, for the
-times. docs/performance.md shows the table. A processor without instructions for bf16 takes many times as long.
+A line per run; only runs without a line are made, so the script can be interrupted. Changed settings need a new file. Nothing
+else should run meanwhile, for the times. docs/performance.md shows the table. A processor without instructions for bf16 takes
+many times as long.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ def measured(world: str, number: int, precision: str, seed: int, data: str | Non
     place = {"data": data} if data else {}
     experiment = make({**WORLDS[world], **place, "precision": precision, "workers": 1})
     method, length = experiment.methods[number], experiment.rounds
-    how, began = asdict(experiment.hardware()), time.perf_counter()
-    *_, last = rounds(method, experiment.world(seed), rounds=length, seed=seed, eval_every=length, **how)
+    world_of_seed, how = experiment.world(seed), asdict(experiment.hardware())
+    began = time.perf_counter()
+    *_, last = rounds(method, world_of_seed, rounds=length, seed=seed, eval_every=length, **how)
     return {
         "world": world,
         "method": method.name,

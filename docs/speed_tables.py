@@ -145,6 +145,8 @@ def precision(folder: Path = SPEED) -> str:
     for world, method in dict.fromkeys((row["world"], row["method"]) for row in found):
         own = {(row["precision"], row["seed"]): row for row in found if (row["world"], row["method"]) == (world, method)}
         pairs = [(own["fp32", seed], own["bf16", seed]) for of, seed in own if of == "fp32" and ("bf16", seed) in own]
+        if not pairs:
+            continue
         accuracies = [[row["accuracy"] for row in rows] for rows in zip(*pairs, strict=True)]
         apart = [low - full for full, low in zip(*accuracies, strict=True)]
         same = sum(full["groups"] == low["groups"] for full, low in pairs)

@@ -59,7 +59,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     run.add_argument("--data", metavar="DIR", help="folder of the data sets' files (COTERIE_DATA)")
     run.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1 (the scale's own number)")
     run.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
-    run.add_argument("--precision", metavar="P", help="fp32, or bf16: rounded, and faster on some machines (fp32)")
+    run.add_argument("--precision", metavar="P", help="fp32, or bf16: faster on some machines; in files of its own (fp32)")
     run.add_argument("--jobs", metavar="J", type=whole, default=1, help="runs at a time, each with one core (1)")
     run.add_argument("--part", metavar="I/N", default="1/1", help="every N-th run from the I-th, for N machines (1/1)")
     common(run)
@@ -108,7 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--out must be a folder, and {out} is a file")
     console, progress = terminal.console(sys.stdout), terminal.console(sys.stderr)
     for one, scale in chosen:
-        rows = Rows(out / f"{one.source}.{scale.name}.jsonl")
+        name = scale.name if precision == "fp32" else f"{scale.name}.{precision}"  # apart: numbers of both are not averaged
+        rows = Rows(out / f"{one.source}.{name}.jsonl")
         tell(progress, f"{one.name}, {one.where}, at scale {scale.name}: {scale.about}")
         try:
             _carry_out(one, scale, rows, on, arguments.seeds, arguments.jobs, part, progress, arguments.json)
@@ -122,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
         if found is None:  # of several parts
             tell(progress, f"{one.name} has no verdict yet: the runs of other parts are not in {rows.path}")
             continue
-        files = drawing.draw(one, found.rows, out / f"{one.stem}.{scale.name}")
+        files = drawing.draw(one, found.rows, out / f"{one.stem}.{name}")
         said.append(screen.as_json(found))
         if not arguments.json:
             console.print(screen.result(found))

@@ -19,7 +19,6 @@ from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import Clock, exchange
-from coterie.engines.workers import Hardware
 from coterie.robust import AS_PUBLISHED
 from coterie.runs.experiment import make
 from papers.store import Rows
@@ -82,23 +81,22 @@ def carry_out(
 
 
 def seconds_left(scale: Scale, rows: Rows, cells: list[Cell]) -> float:
-    """About how long the cells without a row take, one after the other: as long as those with one, else as the scale says."""
-    known = rows.of(cells)
+    """About how long the cells without a row take on a CPU, one after the other: as those with one, else as the scale says."""
+    known = [row for row in rows.of(cells) if "device" not in row]
     each = sum(row["seconds"] for row in known) / len(known) if known else scale.seconds / max(1, len(scale.cells()))
-    return each * (len(cells) - len(known))
+    return each * (len(cells) - len(rows.of(cells)))
 
 
 Measure = Callable[..., Mapping[str, Any]]
 
 
 def measured(measure: Measure, resources: Resources, cell: Cell) -> Row:
-    """The row of a cell, with the device and the precision if they are not the usual ones."""
+    """The row of a cell; it names the GPU that it was made on."""
     began = time.perf_counter()
     found = measure(resources, **cell)
     row = {"cell": cell, "found": found, "seconds": round(time.perf_counter() - began, 2)}
-    on, usual = resources.hardware, Hardware()
-    unusual = {name: getattr(on, name) for name in ("device", "precision") if getattr(on, name) != getattr(usual, name)}
-    return row | {"hardware": unusual} if unusual else row
+    device = resources.hardware.device
+    return row if device == "cpu" else row | {"device": torch.cuda.get_device_name(device)}
 
 
 def _at_a_time(measure: Measure, resources: Resources, cells: Sequence[Cell], jobs: int) -> Iterator[Row]:

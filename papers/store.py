@@ -47,7 +47,7 @@ class Rows:
                 break
             try:
                 row = json.loads(line)
-                known[key(row["cell"])] = {"found": row["found"], "seconds": row["seconds"], "cell": row["cell"]}
+                known[key(row["cell"])] = {**row, "found": row["found"], "seconds": row["seconds"]}
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise DamagedError(f"line {number} of {self.path} is not a row of a study ({error})") from error
             end += len(line)

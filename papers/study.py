@@ -1,8 +1,8 @@
 """What a study is: one experiment of a paper, at several scales, with what the paper says of it beside what comes out here.
 
 A *cell* is one thing to run: settings and a seed, plain values that say everything its numbers depend on. It becomes one
-*row*: ``{"cell": ..., "found": ..., "seconds": ...}``, with its ``"hardware"`` if it was made on a GPU or in bf16. Tables,
-figures and verdicts are functions of rows, so they can be made anew without running anything.
+*row*: ``{"cell": ..., "found": ..., "seconds": ...}``, and ``"device"`` if that was a GPU. Tables, figures and
+verdicts are functions of rows, so they can be made anew without running anything.
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ def test_the_table_compares_pairs(tmp_path: Path) -> None:
     whole, apart = [[0, 1]], [[0], [1]]
     lines = [row("fp32", 0, 0.5, whole, 2.0), row("bf16", 0, 0.6, whole, 1.0), row("fp32", 1, 0.7, apart, 2.0)]
     path = tmp_path / "bf16.jsonl"
+    path.write_text(lines[0])
+    assert "| w |" not in speed_tables.precision(tmp_path / "speed")
     path.write_text("".join(lines))
     assert "| w | `m` | 1 | 0.500 | 0.600 | 0.100 | 1 of 1 | 0.50 × |" in speed_tables.precision(tmp_path / "speed")
     path.write_text("".join(lines) + row("bf16", 1, 0.8, whole, 1.0))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from coterie.engines.workers import Hardware
 from papers import PAPERS, STUDIES, scales
 from papers.cfl_bounds import gradients
 from papers.command import main
+from papers.running import measured, seconds_left
+from papers.store import Rows
+from papers.study import Resources, Scale, key
 
 TINY = """
 [small]
@@ -80,12 +85,33 @@ def test_a_study_is_run_shown_and_drawn(tiny: Path, capsys: pytest.CaptureFixtur
     assert said.endswith("8 of 8 runs are recorded\n")
 
 
-def test_a_row_has_the_hardware_if_it_is_not_the_usual_one(tiny: Path) -> None:
-    path = tiny / "studies" / "cfl-fig3.small.jsonl"
+def test_runs_in_bf16_are_apart_from_the_others(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def measure(on: Resources, **cell: Any) -> dict[str, Any]:
+        seen.append(on.hardware.precision)
+        return study.measure(on, **cell)
+
+    study = STUDIES["cfl/fig3"]
+    monkeypatch.setattr("papers.command.find_study", lambda name: replace(study, measure=measure))
     assert main(["run", "cfl/fig3", "--seeds", "1"]) == 0
-    assert main(["run", "cfl/fig3", "--seeds", "2", "--precision", "bf16"]) == 0
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row.get("hardware") for row in rows] == [None] * 4 + [{"precision": "bf16"}] * 4
+    assert main(["run", "cfl/fig3", "--seeds", "1", "--precision", "bf16"]) == 0
+    assert seen == ["fp32"] * 4 + ["bf16"] * 4
+    assert {path.name for path in (tiny / "studies").glob("*.jsonl")} == {"cfl-fig3.small.jsonl", "cfl-fig3.small.bf16.jsonl"}
+
+
+def test_a_row_names_the_gpu_that_it_was_made_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And how long the others take is not told by it."""
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"GPU of {device}")
+    on = Resources(hardware=Hardware(device="cuda:1"))
+    found = measured(lambda on, **cell: {"seed": cell["seed"]}, on, {"seed": 0})
+    assert found["device"] == "GPU of cuda:1"
+    rows = Rows(tmp_path / "rows.jsonl")
+    rows.append({**found, "seconds": 1.0})
+    rows.append({"cell": {"seed": 1}, "found": {}, "seconds": 100.0})
+    assert "device" in rows.known()[key({"seed": 0})]
+    scale = Scale(name="data", about="", seconds=30, seeds=3, tables=({},))
+    assert seconds_left(scale, rows, [{"seed": seed} for seed in range(3)]) == 100.0
 
 
 def rows_of(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from coterie.data.objective import IGNORED, Objective
 from coterie.data.world import Split, whole
 from coterie.models import nets
 from coterie.randomness import generator
-from coterie.training import Learner
+from coterie.training import Learner, blocks
 from coterie.training.blocks import Block, DenseStack, Recorded, goes_with
 from small import CLASSES, FEATURES, client, dropped, examples, linear, made, mlp, noisy, normed
 
@@ -246,24 +247,43 @@ class Replayed:
 @pytest.mark.parametrize("before", [0, 1, 3, 100])
 def test_recorded_steps_are_the_steps(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shape of a batch has a recording, with the values of the batch at hand; test_gpu.py has that of a real graph."""
+    made: list[Recorded] = []
 
-    def record(self: Recorded, shapes: tuple[torch.Size, ...], tensors: Sequence[Tensor]) -> None:
+    def record(self: Recorded, tensors: Sequence[Tensor]) -> tuple[Replayed, list[Tensor]]:
+        made.append(self)
         own = [torch.full_like(tensor, 0) for tensor in tensors]
-        self.graphs[shapes] = Replayed(self.function, own), own  # type: ignore[assignment]
+        return Replayed(self.function, own), own
 
-    monkeypatch.setattr(Recorded, "_record", record)
-    monkeypatch.setattr(Recorded, "BEFORE", before)
     learner, rows = learner_of(Images)
     splits, training = [examples(20, 1), examples(18, 2)], Training(batch=8, epochs=3)
     expected, _ = both_ways(learner, splits, training, rows)
-    made: list[Recorded] = []
-    stepper = Block._stepper
-
-    def recording(self: Block, *args: Any, **how: Any) -> Recorded:
-        made.append(Recorded(stepper(self, *args, **how)))
-        return made[-1]
-
-    monkeypatch.setattr(Block, "_stepper", recording)
+    monkeypatch.setattr(Recorded, "record", record)
+    monkeypatch.setattr(Recorded, "BEFORE", before)
+    monkeypatch.setattr(blocks, "recordable", lambda learner, training: True)
     found, _ = both_ways(learner, splits, training, rows)
     assert torch.equal(found, expected)
-    assert len(made[0].graphs) == {100: 0, 3: 1}.get(before, 2)  # six batches of 8, three of 4
+    assert len(made) == {100: 0, 3: 1}.get(before, 2)  # six batches of 8, three of 4
+
+
+def test_what_can_be_recorded() -> None:
+    """Networks of torch's layers with the usual loss: a replay repeats nothing that Python does."""
+
+    def can(model: Callable[[], nn.Module], device: str = "cuda", loss: Any = None, **training: Any) -> bool:
+        learner = Learner(made(model), Objective() if loss is None else Objective(loss=loss))
+        learner.device = torch.device(device)
+        return blocks.recordable(learner, Training(**training))
+
+    def hooked() -> nn.Module:
+        module = nn.Sequential(nn.Linear(2, 2))
+        module[0].register_forward_hook(lambda *_: None)
+        return module
+
+    cnn, normed = partial(nets.make, "flhc-cnn", (1, 28, 28), 10), partial(nets.make, "fedbn-cnn-narrow", (3, 28, 28), 10)
+    assert can(cnn)
+    assert can(normed, momentum=0.9, weight_decay=0.1, clip=1.0, proximal=0.1)
+    assert not can(cnn, device="cpu")
+    assert not can(cnn, optimizer="adam")
+    assert not can(cnn, loss=squares)
+    assert not can(Images)
+    assert not can(hooked)
+    assert not can(lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None)))

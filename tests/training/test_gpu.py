@@ -40,13 +40,13 @@ MODELS = {
     "mlp": partial(nets.make, "mlp", IMAGE, 10),
     "cfl-cnn": partial(nets.make, "cfl-cnn", IMAGE, 10),
     "normed": partial(normed, 0.1),
-    "normed, mean of all batches": partial(normed, None),  # reads its count of batches, so its steps cannot be recorded
+    "normed, mean of all batches": partial(normed, None),  # it reads its count of batches, so its steps are not recorded
 }
 PLAIN = Training(batch=8, epochs=3)
 TRAININGS = [
     PLAIN,
-    Training(batch=8, epochs=2, momentum=0.9, weight_decay=0.01),
-    Training(batch=8, epochs=2, clip=0.5, proximal=0.1),
+    Training(batch=8, epochs=2, momentum=0.9, weight_decay=0.3),
+    Training(batch=8, epochs=2, clip=0.5, proximal=3.0),
     Training(batch=8, epochs=2, optimizer="adam"),
 ]
 
@@ -82,21 +82,19 @@ def test_training_is_that_of_the_cpu(model: str, training: Training, together: b
     assert (found - expected).norm() < 2e-2 * (expected - start).norm()
 
 
-@pytest.mark.parametrize("model", ["mlp", "cfl-cnn", "normed"])
-def test_recorded_steps_are_the_steps(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded, _ = trained(model, PLAIN, "cuda")
-    monkeypatch.setattr(Recorded, "BEFORE", 10**9)
-    called, start = trained(model, PLAIN, "cuda")
-    assert (recorded - called).norm() < 1e-3 * (called - start).norm()
-
-
-@pytest.mark.parametrize(("model", "graphs"), [("mlp", 1), ("normed, mean of all batches", 0)])
-def test_what_is_recorded(model: str, graphs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("training", TRAININGS[:3], ids=str)
+@pytest.mark.parametrize("model", ["mlp", "cfl-cnn", "normed", "normed, mean of all batches"])
+def test_recorded_steps_are_the_steps(model: str, training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a graph for whole batches, and one for the last and shorter batch of each epoch."""
     made: list[Recorded] = []
-    record = Recorded._record
-    monkeypatch.setattr(Recorded, "_record", lambda own, *args: (record(own, *args), made.append(own)))
-    trained(model, PLAIN, "cuda")
-    assert [len(own.graphs) for own in made] == [graphs]
+    record = Recorded.record
+    monkeypatch.setattr(Recorded, "record", lambda own, tensors: made.append(own) or record(own, tensors))
+    monkeypatch.setattr(Recorded, "BEFORE", 1)
+    recorded, _ = trained(model, training, "cuda")
+    assert len(made) == (0 if "mean" in model else 2)
+    monkeypatch.setattr(Recorded, "BEFORE", 10**9)
+    called, start = trained(model, training, "cuda")
+    assert (recorded - called).norm() < 1e-3 * (called - start).norm()
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["block", "alone"])

@@ -168,14 +168,18 @@ def test_a_loaded_row_is_read_back_unchanged(precision: str) -> None:
     torch.testing.assert_close(shown, row, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("model", ["cfl-cnn", "normed"])
+@pytest.mark.parametrize("model", ["cfl-cnn", "normed", "grouped", "tied"])
 def test_a_block_of_convolutional_nets_in_bf16(model: str) -> None:
     """Autocast does not reach a convolution under vmap, which then got inputs and weights of different types."""
 
     def net() -> nn.Module:
         if model == "cfl-cnn":
             return make("cfl-cnn", (1, 28, 28), 10)
-        return nn.Sequential(nn.Conv2d(1, 4, 5, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 12 * 12, 10))
+        norm = {"normed": nn.BatchNorm2d(4), "grouped": nn.GroupNorm(2, 4), "tied": nn.Conv2d(4, 4, 1)}[model]
+        last = nn.Conv2d(4, 4, 1) if model == "tied" else nn.ReLU()
+        if model == "tied":
+            last.weight = norm.weight  # it is not rounded, and the biases are
+        return nn.Sequential(nn.Conv2d(1, 4, 5, 2), norm, last, nn.Flatten(), nn.Linear(4 * 12 * 12, 10))
 
     gen = generator(4)
     x, y = torch.rand(24, 1, 28, 28, generator=gen), torch.randint(0, 10, (24,), generator=gen)
@@ -186,4 +190,5 @@ def test_a_block_of_convolutional_nets_in_bf16(model: str) -> None:
         Block(each, [start, start]).train(splits, training, 0.1, [generator(i) for i in range(2)]).clone()
         for each in (learner, full)
     )
-    assert 0 < (rows - exact).norm() < 0.2 * (exact - start).norm()
+    alone = torch.stack([learner.train(start, split, training, 0.1, generator(i)) for i, split in enumerate(splits)])
+    assert 0 < (rows - exact).norm() < 2 * (alone - exact).norm()

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from coterie.core import Stage, Training
@@ -120,7 +121,8 @@ class Block:
 
     def _stepper(self, at: Sequence[int], how: Training, lr: float, pull: Pull | None, whole: bool) -> Callable[..., None]:
         """Return a function of a batch, its targets and what of it is no padding, which makes a step of the tensors ``at``."""
-        pulled = None if pull is None else pull.of(self.layout, at, self.learner.device)
+        learner = self.learner
+        pulled = None if pull is None else pull.of(self.layout, at, learner.device)
         step = stepper([self.values[i] for i in at], how, lr, stacked=True, pull=pulled)
         adding = self.stack if plain(how) and whole and pull is None else None
 
@@ -131,8 +133,7 @@ class Block:
                 step(self._gradients(x, y, present, at))
                 self._round()
 
-        # Adam counts its steps outside the graph.
-        return Recorded(make) if self.learner.device.type == "cuda" and how.optimizer == "sgd" else make
+        return Recorded(make, learner.device) if recordable(learner, how) else make
 
     def _shuffled(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
         """Each client's examples in its own order, ``(w, length, ...)``, padded with its first example."""
@@ -211,21 +212,61 @@ def _present(lengths: Sequence[int], length: int) -> Tensor:
 
 
 class SameTypes(TorchFunctionMode):
-    """Gives layers their inputs in the weights' type, and BatchNorm in float32, where autocast does not under vmap."""
+    """Gives convolutions and PReLU all tensors in the weights' type, and norms their inputs in float32.
+
+    Autocast does so otherwise, but not under vmap.
+    """
 
     WEIGHTED = frozenset(
         {torch.conv1d, torch.conv2d, torch.conv3d, torch.prelu}
         | {torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d}
     )
-    """Functions of inputs and weights, in this order."""
+    """Functions whose second argument is a weight."""
+    NORMS = frozenset({functional.batch_norm, functional.group_norm, functional.layer_norm, functional.instance_norm})
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch."""
-        if func in self.WEIGHTED and len(args) > 1:
-            args = (args[0].to(args[1].dtype), *args[1:])
-        elif func is nn.functional.batch_norm and args:
+        kwargs = kwargs or {}
+        if func in self.WEIGHTED:
+            weight = args[1] if len(args) > 1 else kwargs["weight"]
+            args = [_as_type(one, weight.dtype) for one in args]
+            kwargs = {name: _as_type(one, weight.dtype) for name, one in kwargs.items()}
+        elif func in self.NORMS and args:
             args = (args[0].float(), *args[1:])
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _as_type(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) else value
+
+
+# ----------------------------------------------------------------------------------------------------
+# CUDA graphs: a step with one call.
+
+
+def recordable(learner: Learner, training: Training) -> bool:
+    """Return whether a step can be recorded as a CUDA graph.
+
+    A replay repeats what the GPU did, not what Python did. So the network must be made of layers of which all that changes is
+    on the GPU. Adam counts its steps elsewhere.
+
+    Args:
+        learner: The network, its loss and the device.
+        training: Settings of local training.
+    """
+    known = all(type(part) in _ON_THE_GPU for part in learner.module.modules()) and _used_once(learner.module)
+    counts = any(getattr(part, "momentum", 0.0) is None for part in learner.module.modules())  # BatchNorm reads its count
+    usual = learner.objective.loss is cross_entropy and training.optimizer == "sgd"
+    return learner.device.type == "cuda" and known and not counts and usual
+
+
+_ON_THE_GPU = frozenset(
+    {nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, nn.Linear, nn.Embedding, nn.Dropout}
+    | {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm}
+    | {nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d}
+    | {nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d}
+    | {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.PReLU}
+)
 
 
 class Recorded:
@@ -234,22 +275,23 @@ class Recorded:
     The calls to torch of one step take longer than the GPU's own work. A graph needs one call for all of it.
 
     Args:
-        function: The function. It must wait for no result of the GPU. If it does, it is called each time.
+        function: The function.
+        device: The device of its tensors.
     """
 
     BEFORE = 3
     """Calls before the recording, in which torch makes what it makes only once. Shorter training gains nothing."""
 
-    def __init__(self, function: Callable[..., None]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., None], device: torch.device) -> None:
+        self.function, self.device = function, device
         self.calls: Counter[tuple[torch.Size, ...]] = Counter()
         self.graphs: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
 
     def __call__(self, *tensors: Tensor) -> None:
         """Call the function, or replay its graph for tensors of these shapes."""
         shapes = tuple(tensor.shape for tensor in tensors)
-        if shapes not in self.graphs and self.calls[shapes] == self.BEFORE:
-            self._record(shapes, tensors)
+        if self.calls[shapes] == self.BEFORE:
+            self.graphs[shapes] = self.record(tensors)
         self.calls[shapes] += 1
         if shapes not in self.graphs:
             self.function(*tensors)
@@ -259,14 +301,20 @@ class Recorded:
             place.copy_(tensor)
         graph.replay()
 
-    def _record(self, shapes: tuple[torch.Size, ...], tensors: Sequence[Tensor]) -> None:
+    def record(self, tensors: Sequence[Tensor]) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
+        """Record the function; nothing is computed yet.
+
+        Args:
+            tensors: Tensors of the shapes to record.
+
+        Returns:
+            The graph, and the tensors that it reads.
+        """
         graph, own = torch.cuda.CUDAGraph(), [tensor.clone() for tensor in tensors]
-        try:
-            with torch.cuda.device(own[0].device), torch.cuda.graph(graph):  # nothing is computed yet
-                self.function(*own)
-        except RuntimeError:  # the function waits for the GPU, which a graph cannot
-            return
-        self.graphs[shapes] = graph, own
+        stream = torch.cuda.Stream(self.device)  # by default that of the first GPU that recorded anything
+        with torch.cuda.device(self.device), torch.cuda.graph(graph, stream=stream):
+            self.function(*own)
+        return graph, own
 
 
 # ----------------------------------------------------------------------------------------------------
