@@ -72,13 +72,13 @@ def experiments(folder: str = "", *names: str) -> str:
 
 
 def strengths() -> str:
-    """How many experiments have which strength, at the largest scale that was run, and how long all recorded runs took."""
+    """How many experiments have which strength, at the largest scale that was run, and how long all recorded rows took."""
     run = [said for study in STUDIES.values() if (said := largest(study))]
     count = Counter(said.strength for said in run)
     lines = [line for path in RESULTS.glob("*.jsonl") for line in path.read_text().splitlines()]
     hours = sum(json.loads(line)["seconds"] for line in lines) / 3600
     shares = ", ".join(f"{count[strength]} are {strength}" for strength in ("strong", "medium", "weak"))
-    return f"Of {len(run)} experiments, {shares}. Together, the {len(lines):,} recorded runs took {hours:.0f} hours.\n"
+    return f"Of {len(run)} experiments, {shares}. Together, the {len(lines):,} recorded rows took {hours:.0f} hours.\n"
 
 
 def experiment(name: str) -> str:
