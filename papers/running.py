@@ -82,9 +82,10 @@ def carry_out(
 
 def seconds_left(scale: Scale, rows: Rows, cells: list[Cell]) -> float:
     """About how long the cells without a row take on a CPU, one after the other: as those with one, else as the scale says."""
-    known = [row for row in rows.of(cells) if "device" not in row]
+    recorded = rows.of(cells)
+    known = [row for row in recorded if "device" not in row]
     each = sum(row["seconds"] for row in known) / len(known) if known else scale.seconds / max(1, len(scale.cells()))
-    return each * (len(cells) - len(rows.of(cells)))
+    return each * (len(cells) - len(recorded))
 
 
 Measure = Callable[..., Mapping[str, Any]]

@@ -14,6 +14,7 @@ from coterie.engines import rounds
 from coterie.methods import FLHC
 from coterie.models import nets
 from coterie.randomness import generator, seeded
+from coterie.runs.experiment import make
 from coterie.training.blocks import Block, Recorded
 from coterie.training.learner import Learner
 
@@ -106,8 +107,6 @@ def test_bf16_is_near_fp32(model: str, together: bool) -> None:
 
 
 def test_a_run_ends_as_on_the_cpu() -> None:
-    from coterie.runs.experiment import make
-
     world = make(
         {"scenario": {"name": "digits/label-swap", "clients": 8}, "training": {"lr": 0.1, "batch": 8}, "methods": ["fedavg"]}
     ).world(0)

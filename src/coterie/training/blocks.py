@@ -254,10 +254,11 @@ def recordable(learner: Learner, training: Training) -> bool:
         learner: The network, its loss and the device.
         training: Settings of local training.
     """
-    known = all(type(part) in _ON_THE_GPU for part in learner.module.modules()) and _used_once(learner.module)
-    counts = any(getattr(part, "momentum", 0.0) is None for part in learner.module.modules())  # BatchNorm reads its count
-    usual = learner.objective.loss is cross_entropy and training.optimizer == "sgd"
-    return learner.device.type == "cuda" and known and not counts and usual
+    if learner.device.type != "cuda" or training.optimizer != "sgd" or learner.objective.loss is not cross_entropy:
+        return False
+    parts = list(learner.module.modules())
+    counting = any(getattr(part, "momentum", 0.0) is None for part in parts)  # such a BatchNorm reads its count of batches
+    return all(type(part) in _ON_THE_GPU for part in parts) and not counting and _used_once(learner.module)
 
 
 _ON_THE_GPU = frozenset(
