@@ -217,6 +217,58 @@ def test_shared_outputs_give_the_scores_of_separate_ones() -> None:
         assert together[0] != together[1]
 
 
+def overlapping_world(**more: Any) -> World:
+    """Eight clients whose test examples overlap, in two pools, in any order and also twice; a ninth without, a tenth alone."""
+    pools, clients = [examples(60, 1), examples(60, 2)], {}
+    for c in range(8):
+        gen = torch.Generator().manual_seed(c)
+        index = torch.randint(0, 30, (25,), generator=gen)
+        clients[c] = replace(client(c), test=Split(pools[c // 4].inputs, index, (pools[c // 4].targets[index] + c) % CLASSES))
+    return world(clients={**clients, 8: client(8, test=0), 9: client(9, test=7)}, **more)
+
+
+def test_examples_that_several_clients_have_are_computed_once() -> None:
+    tried = overlapping_world(model=lambda: Tally(FEATURES, CLASSES))
+    distinct = sum(
+        len(torch.cat([tried.clients[c].test.index for c in of_pool]).unique()) for of_pool in (range(4), range(4, 8))
+    )
+    assert distinct < 8 * 25
+    Tally.shown = 0
+    play(FedAvg(), tried, 2)
+    assert Tally.shown == 2 * (distinct + 7)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 10_000])
+@pytest.mark.parametrize("method", [FedAvg(), FLHC(warmup=0, threshold=None, groups=3)])
+def test_overlapping_tests_give_the_scores_of_separate_ones(method: Any, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = overlapping_world()
+    apart = {c: replace(d, test=replace(d.test, inputs=d.test.inputs.clone())) for c, d in tried.clients.items()}
+    expected = play(method, replace(tried, clients=apart), 2)[-1].scores
+    monkeypatch.setattr(pools, "EXAMPLES_PER_TEST", chunk)
+    found = play(method, tried, 2, workers=2)[-1].scores
+    assert expected is not None
+    assert found is not None
+    assert found.keys() == expected.keys()
+    for c in expected:
+        assert found[c] == pytest.approx(expected[c], rel=1e-6, nan_ok=True)
+
+
+def mixing() -> nn.Module:
+    """A net whose outputs for an example depend on the others of its batch, in tests as well."""
+    return nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, CLASSES))
+
+
+@pytest.mark.parametrize(("model", "metric"), [(mixing, "accuracy"), (mlp, "F1Score")])
+def test_overlapping_tests_that_must_not_be_cut_are_whole(model: Any, metric: str) -> None:
+    tried = overlapping_world(model=model, objective=Objective(metrics=tuple(dict.fromkeys(("accuracy", metric)))))
+    apart = {c: replace(d, test=replace(d.test, inputs=d.test.inputs.clone())) for c, d in tried.clients.items()}
+    expected, found = (play(FedAvg(), each, 1)[-1].scores for each in (replace(tried, clients=apart), tried))
+    assert expected is not None
+    assert found is not None
+    for c in expected:
+        assert found[c] == pytest.approx(expected[c], rel=1e-6, nan_ok=True)
+
+
 @pytest.mark.parametrize("chunk", [1, 7, BATCH_TO_MEASURE, 10_000])
 def test_long_tests_are_cut_without_a_change(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = world(clients={c: client(c, test=BATCH_TO_MEASURE + 3) for c in (1, 2)}, model=normed)

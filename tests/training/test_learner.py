@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from coterie.core import Training
@@ -244,6 +246,25 @@ def test_in_tests_too_a_net_that_mixes_the_examples_of_a_batch_sees_one_clients_
     parts = [(data.inputs, torch.arange(0, 10), [data.targets[:10]]), (data.inputs, torch.arange(10, 30), [data.targets[10:]])]
     together = learner.sums([row], parts)
     assert together == [learner.sums([row], [part])[0] for part in parts]
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, 29), max_size=40), min_size=1, max_size=5), st.integers(1, 50))
+def test_parts_that_overlap_are_measured_as_each_alone(positions: list[list[int]], most: int) -> None:
+    learner, module = pair(mlp)
+    learner.at_once = most
+    data, row = examples(30, 1), learner.layout.row(module)
+    parts = [
+        (data.inputs, torch.tensor(at, dtype=torch.int64), [data.targets[at], (data.targets[at] + i) % CLASSES])
+        for i, at in enumerate(positions)
+    ]
+    together = learner.sums([row], parts)
+    for part, found in zip(parts, together, strict=True):
+        alone = learner.sums([row], [part])[0]
+        for mine, its in zip(found, alone, strict=True):
+            assert mine.keys() == its.keys()
+            for name in its:
+                assert mine[name] == pytest.approx(its[name], rel=1e-5)
 
 
 def test_nothing_to_measure_is_nan() -> None:

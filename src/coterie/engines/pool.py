@@ -74,23 +74,24 @@ class ClientJob:
 
 @dataclass(frozen=True)
 class Test:
-    """A test of one model, or of an ensemble, on a range of examples of clients with equal test examples.
+    """A test of one model, or of an ensemble, on some examples of clients with equal test examples.
 
     Attributes:
         rows: Rows of the model matrix: one model, or those of an ensemble.
         clients: The clients, one per distinct set of targets.
-        start: First example.
-        stop: End of the range; this example is not part of it.
+        at: Positions of the examples in the clients' test data.
         neighbours: How the client's nearest training examples take part; the test is then of all examples of one client.
         step: The time step whose data the clients have.
     """
 
     rows: tuple[int, ...]
     clients: tuple[Client, ...]
-    start: int
-    stop: int
+    at: slice | np.ndarray
     neighbours: Neighbours | None = None
     step: int = 0
+
+    def __len__(self) -> int:
+        return self.at.stop - self.at.start if isinstance(self.at, slice) else len(self.at)
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,8 @@ class Worker:
 
     def _part(self, test: Test) -> local.Part:
         clients = self.world.steps[test.step]
-        first, part = clients[test.clients[0]].test, slice(test.start, test.stop)
+        first = clients[test.clients[0]].test
+        part = torch.from_numpy(test.at) if isinstance(test.at, np.ndarray) else test.at
         targets = [clients[c].test.at(part).targets for c in test.clients]
         return first.inputs, first.index[part], targets
 
@@ -391,9 +393,11 @@ class ClientPool:
         self.hand = Worker(world, wire, hardware, module)
         self.count = hardware.processes(len(world.clients))
         self.width = hardware.block(module, world)
-        normed = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules())
-        self.least, self.exact = 1 + normed, normed or world.objective.loss is not cross_entropy
+        norms = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+        self.mixes = any(norm.running_mean is None for norm in norms)
+        self.least, self.exact = 1 + bool(norms), bool(norms) or world.objective.loss is not cross_entropy
         self._masks: dict[tuple[str, ...], Tensor] = {}
+        self._overlaps: dict[int, bool] = {}
         self._workers: Workers | None = None
 
     def __enter__(self) -> ClientPool:
@@ -738,20 +742,55 @@ class ClientPool:
         self, rows: tuple[int, ...], examples: Sequence[Mapping[int, Sequence[Client]]], near: Neighbours | None, step: int
     ) -> Iterator[list[Test]]:
         """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models; with neighbours, of one client each."""
+        tests = [tuple(clients[0] for clients in by_targets.values()) for by_targets in examples]
+        if near is not None:
+            of_all = (slice(0, len(self.world.steps[step][clients[0]].test)) for clients in tests)
+            yield from ([Test(rows, clients, at, near, step)] for clients, at in zip(tests, of_all, strict=True))
+        elif self._overlap(step) and len(tests) > 1:
+            yield from self._overlapping_tests(rows, tests, step)
+        else:
+            yield from self._tests_in_turn(rows, tests, step)
+
+    def _tests_in_turn(self, rows: tuple[int, ...], tests: Sequence[tuple[Client, ...]], step: int) -> Iterator[list[Test]]:
+        """Jobs of so many examples, one client's after the other's."""
         job: list[Test] = []
         filled = 0
-        for by_targets in examples:
-            firsts = tuple(clients[0] for clients in by_targets.values())
-            size, start = len(self.world.steps[step][firsts[0]].test), 0
-            if near is not None:
-                yield [Test(rows, firsts, 0, size, near, step)]
-                continue
+        for clients in tests:
+            size, start = len(self.world.steps[step][clients[0]].test), 0
             while start < size:  # a metric of the whole test set needs one test
                 stop = size if self.world.objective.whole else min(size, start + EXAMPLES_PER_TEST - filled)
-                job.append(Test(rows, firsts, start, stop, step=step))
+                job.append(Test(rows, clients, slice(start, stop), step=step))
                 filled, start = filled + stop - start, stop
                 if filled >= EXAMPLES_PER_TEST:
                     yield job
                     job, filled = [], 0
         if job:
             yield job
+
+    def _overlapping_tests(self, rows: tuple[int, ...], tests: Sequence[tuple[Client, ...]], step: int) -> Iterator[list[Test]]:
+        """Jobs of so many distinct examples, each with all clients that have some of them in their test data."""
+        data = {clients: self.world.steps[step][clients[0]].test for clients in tests}
+        pools: dict[int, list[tuple[Client, ...]]] = {}
+        for clients in tests:
+            pools.setdefault(id(data[clients].inputs), []).append(clients)
+        for of_pool in pools.values():
+            distinct, numbers = np.unique(np.concatenate([data[c].index.numpy() for c in of_pool]), return_inverse=True)
+            each = np.split(numbers, np.cumsum([len(data[c]) for c in of_pool])[:-1])
+            for start in range(0, len(distinct), EXAMPLES_PER_TEST):
+                within = [(start <= own) & (own < start + EXAMPLES_PER_TEST) for own in each]
+                yield [Test(rows, c, at.nonzero()[0], step=step) for c, at in zip(of_pool, within, strict=True) if at.any()]
+
+    def _overlap(self, step: int) -> bool:
+        """Whether the test data of some clients overlap, so that ranges of distinct examples are less work.
+
+        Not where a test must not be cut, or its batches matter: metrics of the whole test set, nets that mix examples.
+        """
+        if step not in self._overlaps:
+            apart = self.mixes or bool(self.world.objective.whole)
+            distinct = {} if apart else {(id(d.test.inputs), id(d.test.index)): d.test for d in self.world.steps[step].values()}
+            pools: dict[int, list[np.ndarray]] = {}
+            for test in distinct.values():
+                pools.setdefault(id(test.inputs), []).append(test.index.numpy())
+            together = [np.concatenate(indexes) for indexes in pools.values()]
+            self._overlaps[step] = any(len(np.unique(index)) < len(index) for index in together)
+        return self._overlaps[step]

@@ -618,7 +618,7 @@ class Cluster:
     def _cost(self, job: Sequence[Any]) -> int:
         """Number of examples of a job."""
         return sum(
-            one.stop - one.start
+            len(one)
             if isinstance(one, Test)
             else len(self._here.data(one.client, one.task.holdout, one.step).train) // (1 if one.half is None else 2)
             for one in job

@@ -673,12 +673,12 @@ Scores = dict[str, float]
 Part = tuple[Batch, Tensor, Sequence[Batch]]
 """A pool, an index into it, and any number of targets for these examples; None for targets that the pool has."""
 
-Piece = tuple[int, slice, slice]
-"""A part's number, the slice of its examples in a batch, and their positions in the batch."""
+Piece = tuple[int, slice | Tensor, slice | Tensor]
+"""A part's number, which of its examples are in a batch, and their positions in the batch."""
 
 
 def batches(parts: Sequence[Part], most: int = BATCH_TO_MEASURE) -> Iterator[tuple[Batch, Tensor, list[Piece]]]:
-    """Split parts of pools into batches; successive parts of one pool share batches.
+    """Split parts of pools into batches; successive parts of one pool share batches, and the examples that they have in common.
 
     Args:
         parts: The examples.
@@ -690,6 +690,14 @@ def batches(parts: Sequence[Part], most: int = BATCH_TO_MEASURE) -> Iterator[tup
     for _, run in groupby(range(len(parts)), key=lambda i: id(parts[i][0])):
         at = list(run)
         index = torch.cat([parts[i][1] for i in at])
+        distinct, numbers = index.unique(return_inverse=True) if len(at) > 1 else (index, index)
+        if len(distinct) < len(index):
+            each = numbers.split([len(parts[i][1]) for i in at])
+            for start in range(0, len(distinct), most):
+                of_part = [((start <= own) & (own < start + most)).nonzero().squeeze(1) for own in each]
+                shared = [(i, own, n[own] - start) for i, n, own in zip(at, each, of_part, strict=True) if len(own)]
+                yield parts[at[0]][0], distinct[start : start + most], shared
+            continue
         pieces: list[Piece] = []
         filled = start = 0
         for i in at:
