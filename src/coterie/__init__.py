@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.data.own import from_lists as from_lists
     from coterie.data.scenario import SCENARIOS as SCENARIOS
     from coterie.data.scenario import Scenario as Scenario
+    from coterie.data.world import Attendance as Attendance
     from coterie.data.world import ClientData as ClientData
     from coterie.data.world import Split as Split
     from coterie.data.world import World as World
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "Assignment": "core",
+    "Attendance": "data.world",
     "Boundary": "boundary",
     "CLASSIFICATION": "data.objective",
     "ClientData": "data.world",

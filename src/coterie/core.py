@@ -1281,6 +1281,7 @@ class Position:
             The sketches ``(2, k)`` of a client's halves are under the name of the part followed by ``/halves``.
         members: The clients that take part.
         missed: Client -> number of consecutive rounds without an answer.
+        names: Client -> its name; empty if clients have no names.
 
     Raises:
         ValueError: ``round`` or ``exchange`` is negative.
@@ -1292,6 +1293,7 @@ class Position:
     kept: Kept = field(default_factory=dict)
     members: tuple[Client, ...] = ()
     missed: Mapping[Client, int] = field(default_factory=dict)
+    names: Mapping[Client, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         members = count(len(self.members), "member")

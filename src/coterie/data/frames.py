@@ -41,6 +41,7 @@ def from_frame(
     train: float = 0.8,
     validation: float = 0.1,
     seed: int = 0,
+    after: World | None = None,
     **world: Any,
 ) -> World:
     """Make a world of the rows of a data frame; each distinct value of a column is a client.
@@ -60,7 +61,9 @@ def from_frame(
         train: Share of a client's rows to train on.
         validation: Share of a client's rows for validation; the rest is for tests.
         seed: Seed of the splits.
-        **world: ``training``, ``truth``, ``augment`` of the :class:`World`.
+        after: An earlier world, to add clients to: its clients keep their ids, and new ones get the next. Its pooled means
+            and deviations are used again.
+        **world: ``training``, ``truth``, ``augment``, ``attendance`` of the :class:`World`.
 
     Returns:
         The world. Clients have the ids 0, 1, ... in the sorted order of their names (whole numbers as numbers), which are in
@@ -79,7 +82,7 @@ def from_frame(
     check_shares(train, validation, "share")
     data = clients_of(frame, client, target, features, task, "the data frame")
     world = {"objective": objective or data.objective, **world}
-    return data.world(model, (train, validation), seed, standardize=standardize, **world)
+    return data.world(model, (train, validation), seed, standardize=standardize, after=after, **world)
 
 
 def clients_of(frame: Any, client: Any, target: Any, features: Sequence[Any] | None, task: str, where: str) -> OwnData:

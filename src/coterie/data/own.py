@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.core import Client
 from coterie.data import readers
 from coterie.data.batches import Batch, Items, mapped
 from coterie.data.examples import Pool, own_pool, pool
@@ -263,9 +264,10 @@ class OwnData:
         seed: int,
         samples: int | None = None,
         standardize: str | Constants = "none",
+        after: World | None = None,
         **rest: Any,
     ) -> World:
-        """Make the world of these clients; their ids are 0, 1, ... in their order.
+        """Make the world of these clients; their ids are 0, 1, ... in their order, new clients last.
 
         Args:
             model: Name of a model, or a function that makes a fresh module.
@@ -273,6 +275,7 @@ class OwnData:
             seed: Seed of the splits.
             samples: Greatest number of examples of each training pool that are used; None uses all.
             standardize: See :func:`~coterie.data.scaling.standardized`.
+            after: An earlier world, whose clients keep their ids, and whose pooled means and deviations are used again.
             **rest: Other fields of the :class:`World`, also in place of this object's.
 
         Returns:
@@ -281,9 +284,12 @@ class OwnData:
         Raises:
             UserError: A client has too few examples, or the model does not fit them.
         """
+        numbers = numbered(self.pools, after if self.named else None)
+        if after is not None and standardize == "pooled" and "means" in after.about:
+            standardize = (after.about["means"], after.about["deviations"])
         clients = {
-            number: client_data(name, pools, *shares, numpy_generator(seed, Purpose.DATA, 1, number), samples)
-            for number, (name, pools) in enumerate(self.pools.items())
+            number: client_data(name, self.pools[name], *shares, numpy_generator(seed, Purpose.DATA, 1, number), samples)
+            for number, name in numbers.items()
         }
         if not self.named:
             clients = {number: replace(data, name="") for number, data in clients.items()}
@@ -292,6 +298,29 @@ class OwnData:
         maker = nets.factory(model, self.shape, self.outputs) if isinstance(model, str) else model
         fields = {"objective": self.objective, "about": self.about, **rest}
         return standardized(World(clients=clients, model=maker, **fields), standardize)
+
+
+def numbered(names: Iterable[str], after: World | None) -> dict[Client, str]:
+    """Number clients: 0, 1, ... in their order, or, after an earlier world, its clients as there and new ones from its last.
+
+    Args:
+        names: The names of the clients.
+        after: The earlier world.
+
+    Returns:
+        Client -> its name, sorted by the numbers.
+
+    Raises:
+        UserError: The earlier world's clients have no names, or none of these.
+    """
+    if after is None:
+        return dict(enumerate(names))
+    before = {name: client for client, name in after.client_names.items()}
+    new = [name for name in names if name not in before]
+    known = {before[name]: name for name in names if name in before}
+    if not known:
+        raise UserError(f"after must be a world with some of these clients, by their names; it has none, such as {new[0]!r}")
+    return dict(sorted(known.items())) | dict(enumerate(new, 1 + max(after.clients)))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -309,6 +338,7 @@ def from_lists(
     validation: float = 0.1,
     seed: int = 0,
     standardize: str | Constants = "none",
+    after: World | None = None,
     **world: Any,
 ) -> World:
     """Make a world of clients with their own data.
@@ -330,7 +360,9 @@ def from_lists(
         validation: Share of x, y for validation.
         seed: Seed of the splits.
         standardize: ``"none"``, ``"pooled"``, or means and deviations, see :func:`~coterie.data.scaling.standardized`.
-        **world: ``training``, ``truth``, ``augment``, ``buffers`` of the :class:`World`.
+        after: An earlier world of clients with names, to add clients to: its clients keep their ids, and new ones get the
+            next. Its pooled means and deviations are used again.
+        **world: ``training``, ``truth``, ``augment``, ``buffers``, ``attendance`` of the :class:`World`.
 
     Returns:
         The world; its clients have the ids 0, 1, ... in their order.
@@ -369,7 +401,7 @@ def from_lists(
     else:
         data = of_own_pools(named, objective)
     data = replace(data, named=known, objective=objective)
-    return data.world(model, (train, validation), seed, standardize=standardize, **world)
+    return data.world(model, (train, validation), seed, standardize=standardize, after=after, **world)
 
 
 def _objective(clients: Iterable[Any]) -> Objective:

@@ -506,8 +506,15 @@ class Scenario:
                 data = pictures.clients(path, self.resize, self.grey)
             case _:
                 data = own.of_pools(own.folder(path), not nets.takes_tokens(self.model))
-        rest = {"training": self.training, "augment": self._augmentation(data.shape)}
-        return data.world(self.model, (self.train, self.validation), seed, self.samples, self._constants, **rest)
+        return data.world(
+            self.model,
+            (self.train, self.validation),
+            seed,
+            self.samples,
+            self._constants,
+            training=self.training,
+            augment=self._augmentation(data.shape),
+        )
 
     def _augmentation(self, shape: tuple[int, ...]) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None:
         if self.augment and len(shape) != 3:

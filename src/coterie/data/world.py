@@ -19,12 +19,14 @@ from coterie.models.nets import check_maker, described
 from coterie.notebook.tables import count, some, table
 from coterie.printable import printable
 from coterie.randomness import Purpose, generator, numpy_generator
-from coterie.settings import SettingError, check, setting
+from coterie.settings import SettingError, check, nearest, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attendance:
     """Rounds in which clients are present, and the probability that they do not answer; rounds count from 1.
+
+    In a :class:`World`, clients may be given by their names.
 
     Attributes:
         joins: Client -> the first round in which it is present. The other clients are present from round 1.
@@ -338,7 +340,7 @@ class World:
         objective: The loss and the metrics.
         truth: The true groups, by ids or names, or None. With a drift, its concepts are the truth.
         augment: Function of (inputs, generator) that returns inputs; used for training batches only.
-        attendance: Rounds in which clients are present.
+        attendance: Rounds in which clients are present, by ids or names.
         attacks: Client -> the attack on its updates; flipped labels are already in its data.
         buffers: Names of the model's float buffers, such as BatchNorm's statistics, that are sent and averaged; ``*`` stands
             for any text. The others keep their first values. None leaves this to ``model``.
@@ -365,6 +367,7 @@ class World:
 
     def __post_init__(self) -> None:
         self._take_names()
+        self._take_attendance()
         for name, kind in (("training", Training), ("objective", Objective)):
             if not isinstance(getattr(self, name), kind):
                 raise SettingError(f"World.{name} must be a coterie.{kind.__name__}, got {getattr(self, name)!r:.60}")
@@ -452,6 +455,19 @@ class World:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise SettingError(f"two clients have the name {twice!r}; names must differ")
+
+    def _take_attendance(self) -> None:
+        """Give named clients in the attendance their ids."""
+        known: dict[Any, Client] = {name: client for client, name in self.client_names.items()}
+
+        def by_id(given: Mapping[Any, Any]) -> dict[Client, Any]:
+            for key in given:
+                if isinstance(key, str) and key not in known:
+                    raise SettingError(f"World.attendance has client {key!r}, which does not exist{nearest(key, known)}")
+            return {known.get(key, key): value for key, value in given.items()}
+
+        here = self.attendance
+        object.__setattr__(self, "attendance", replace(here, joins=by_id(here.joins), away=by_id(here.away)))
 
     @property
     def client_names(self) -> dict[Client, str]:

@@ -105,7 +105,10 @@ def rounds(
     hardware = Hardware(workers=workers, width=width, device=device, precision=precision)
     hardware.check(world)
     wire, federation = setup(method, world, seed, boundary or Boundary())
-    position = start or Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
+    first = Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
+    if start is not None:
+        check_start(start, first, method, world, wire)
+    position = replace(start or first, names=world.client_names)
     with ClientPool(world, wire, hardware, robust, remote) as pool:
         while position.round < rounds:
             clock = Clock()
@@ -121,6 +124,36 @@ def rounds(
                 done = replace(done, scores=scores)
             nets = Nets(world.model, wire, world.objective, world.steps[world.step(done.number)])
             yield replace(done, notes=(*done.notes, *pool.notes()), main=world.objective.main, nets=nets)
+
+
+def check_start(start: Position, first: Position, method: Method[Any], world: World, wire: Wire) -> None:
+    """Check that a run of a method over a world can continue from a position.
+
+    Args:
+        start: The position.
+        first: The position before the first round of such a run.
+        method: The method.
+        world: The world; it may have more clients than the position.
+        wire: The wire between its clients and the server.
+
+    Raises:
+        SettingError: The position is of another method, another model, or other clients.
+    """
+    if type(start.state) is not type(first.state):
+        own, other = type(first.state).__name__, type(start.state).__name__
+        raise SettingError(f"start is the position of another method: {method.name} has a {own}, and it has a {other}")
+    size = method.assignment(start.state).models.shape[1]
+    if size != wire.layout.size:
+        raise SettingError(f"start is the position of a model with {size:,} numbers, and the world's has {wire.layout.size:,}")
+    for client in start.members:
+        name = start.names.get(client, str(client))
+        if client not in world.clients:
+            raise SettingError(f"start has the client {name}, and the world does not")
+        if client in start.names and name != world.name(client):
+            raise SettingError(
+                f"start has {name} as client {client}, and the world has {world.name(client)}: make the world with after= the"
+                " earlier one, and its clients keep their numbers"
+            )
 
 
 def _shown(pool: ClientPool, done: Round, when: tuple[int, int, int]) -> Round:
