@@ -167,6 +167,27 @@ def test_an_ensemble_answers_as_its_models_do_on_average(tmp_path: Path, monkeyp
         torch.testing.assert_close(mean, (voices[0] + voices[1]) / 2)
 
 
+@seeded(0)
+def test_clients_with_whole_models_of_their_own_have_the_groups_models_in_their_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_paths(self: Any, state: Any) -> Assignment:
+        found = Independent.__dict__["plain_assignment"](self, state)
+        models = torch.cat([found.models, found.models + 1])
+        return replace(found, models=models, path={client: (1, row) for client, row in found.row.items()})
+
+    monkeypatch.setattr(Independent, "plain_assignment", Independent.assignment, raising=False)
+    monkeypatch.setattr(Independent, "assignment", with_paths)
+    run = finished(tmp_path / "run", "independent")
+    folder = coterie.save(run.folder, tmp_path / "models")
+    entries = json.loads((folder / "models.json").read_text())["clients"]
+    assert {entry["file"] for entry in entries.values()} == {f"client-{client}.safetensors" for client in entries}
+    assert {tuple(entry["path"]) for entry in entries.values()} == {("path-0.safetensors", "path-1.safetensors")}
+    root, group = (safetensors.torch.load_file(folder / f"path-{i}.safetensors") for i in range(2))
+    assert all(torch.allclose(root[name], group[name] + 1) for name in group)
+    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(recorded(run))
+
+
 def test_models_are_written_once_and_named_by_whom_they_serve(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", SPLIT)
     coterie.save(run.folder, tmp_path / "models")

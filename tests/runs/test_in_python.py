@@ -21,7 +21,7 @@ from torch import nn
 import coterie
 import small
 from coterie.core import Assignment, Federation, Note, Replies
-from coterie.methods import CFL, FedPer
+from coterie.methods import CFL, FedAvg, FedPer
 from coterie.records.record import RUN
 from coterie.settings import UserError
 
@@ -365,3 +365,81 @@ def test_stopping_early_stops_the_workers() -> None:
 def test_mistakes_are_told_before_the_first_round_with_progress_too() -> None:
     with pytest.raises(UserError, match="rounds must be an integer"):
         coterie.run("fedavg", named(), rounds=0, progress=True)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Runs that continue.
+
+
+def extended(names: tuple[str, ...], **more: Any) -> coterie.World:
+    """A world of clients by name; a client has the same data in every world."""
+    data = {name: (small.examples(20, seed).inputs, small.examples(20, seed).targets) for seed, name in enumerate(names)}
+    given = {name: data[name] for name in sorted(names)}
+    return coterie.from_lists(given, model=small.mlp, classes=small.CLASSES, standardize="pooled", **more)
+
+
+def test_a_client_can_be_added_to_a_run() -> None:
+    world = extended(("b", "c", "d"))
+    start = last(FedPer(), world, rounds=2).position
+    later = extended(("b", "c", "d", "a"), after=world)
+    assert later.client_names == {0: "b", 1: "c", 2: "d", 3: "a"}
+    assert later.about["means"] == world.about["means"]
+    for client, data in world.clients.items():
+        assert torch.equal(data.train.inputs[data.train.index], later.clients[client].train.inputs[data.train.index])
+    done = last(FedPer(), later, rounds=3, start=start)
+    assert done.position.members == (0, 1, 2, 3)
+    assert [note.kind for note in done.notes if note.clients == (3,)]
+    fewer = extended(("b", "d"), after=world)
+    assert fewer.client_names == {0: "b", 2: "d"}
+
+
+@pytest.mark.parametrize(
+    ("method", "world", "sentence"),
+    [
+        ("fedavg", extended(("b", "c", "d", "a")), "start has b as client 0, and the world has a: make the world with after="),
+        ("fedavg", extended(("b", "c")), "start has the client d, and the world does not"),
+        ("cfl", extended(("b", "c", "d")), "start is the position of another method: cfl has a CFLState, and it has a"),
+        ("fedavg", replace(extended(("b", "c", "d")), model=small.linear), "start is the position of a model with"),
+    ],
+)
+def test_a_position_of_another_run_is_refused(method: str, world: coterie.World, sentence: str) -> None:
+    start = last("fedavg", extended(("b", "c", "d"))).position
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        last(method, world, rounds=2, start=start)
+
+
+def test_after_needs_a_world_with_some_of_the_clients() -> None:
+    with pytest.raises(UserError, match="after must be a world with some of these clients, by their names; it has none"):
+        extended(("a", "b"), after=named())
+
+
+def test_clients_join_and_leave_by_their_names() -> None:
+    attendance = coterie.Attendance(joins={"c": 2}, away={"a": [(2, 2)]})
+    world = extended(("a", "b", "c"), attendance=attendance)
+    assert (world.attendance.joins, world.attendance.away) == ({2: 2}, {0: [(2, 2)]})
+    assert [done.position.members for done in coterie.run("fedavg", world, rounds=2, workers=1)] == [(0, 1), (0, 1, 2)]
+    with pytest.raises(UserError, match=r"World\.attendance has client 'cc', which does not exist"):
+        extended(("a", "b", "c"), attendance=coterie.Attendance(joins={"cc": 2}))
+
+
+class OwnFedAvg(FedAvg):
+    """A method of a user."""
+
+    name = "mine"
+
+
+def test_runs_of_an_own_method_continue_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "runs"
+    runs = coterie.begin("digits/iid", folder, ["fedavg", OwnFedAvg(fraction=0.5)], rounds=2, workers=1)
+    next(iter(runs[1].rounds()))
+    with pytest.raises(
+        UserError, match=r"has the method 'mine', which is not one of Coterie's; if it is yours, use Python"
+    ):
+        coterie.reopen(folder)
+    assert not coterie.check(folder).damaged
+    again = coterie.reopen(folder, methods=[OwnFedAvg()])
+    assert again[1].method == OwnFedAvg(fraction=0.5)
+    again.finish()
+    coterie.save(again[1], tmp_path / "models")
+    assert coterie.load(tmp_path / "models", 0)
+    assert coterie.reopen(again[1].folder, methods=[OwnFedAvg()])[0].method == OwnFedAvg(fraction=0.5)

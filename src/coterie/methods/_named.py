@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from coterie.core import Method
@@ -12,15 +13,18 @@ KNOWN: dict[str, type[Any]] = {}
 """Name -> class; :mod:`coterie.methods` fills it."""
 
 
-def method_class(name: str) -> type[Any]:
+def method_class(name: str, own: Mapping[str, type[Any]] = MappingProxyType({})) -> type[Any]:
     """Return the class of the method called ``name``.
 
     Args:
         name: a method's name.
+        own: name -> class of a user's own methods.
 
     Raises:
         UserError: there is no such method; the message suggests the nearest known name.
     """
+    if name in own:
+        return own[name]
     if name not in KNOWN:
         raise UserError(f"there is no method {name!r}{nearest(name, KNOWN)} (known: {', '.join(KNOWN)})")
     return KNOWN[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from coterie.records.shown import Shown, ends
 from coterie.records.store import LOCK, PART, Checkpoints, check_schema, write_whole
 from coterie.runs.experiment import EXPERIMENT
 from coterie.runs.export import MODELS, SHARED, read_document, read_model
-from coterie.runs.run import reopen
+from coterie.runs.run import OwnMethodError, reopen
 from coterie.settings import UserError
 
 LOOKS = 3
@@ -116,7 +116,8 @@ def _look(folder: Path) -> Checked:
     if os.path.lexists(folder / EXPERIMENT):
         with checked.step():
             checked.read(folder, EXPERIMENT)
-            reopen(folder)
+            with suppress(OwnMethodError):
+                reopen(folder)
     for one in (folder, *inside):
         is_run = os.path.lexists(one / RUN) or os.path.lexists(one / ROUNDS)
         if is_run or os.path.lexists(one / MODELS):
@@ -169,7 +170,8 @@ def _check_accepted(path: Path) -> None:
     try:
         if path.name == RUN:
             Record(path.parent).lines()
-        reopen(path.parent)
+        with suppress(OwnMethodError):
+            reopen(path.parent)
     except UserError as error:
         raise UserError(f"{error} (only {', '.join(EDITABLE)} may be edited)") from error
 

@@ -41,6 +41,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coterie.boundary import Boundary, secret_of_environment, unlike_secret
@@ -435,11 +436,12 @@ def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **s
     return Experiment(scenario=scenario, setup=setup, methods=chosen, training=training, seeds=seeds, **settings)
 
 
-def make(spec: Mapping[str, Any]) -> Experiment:
+def make(spec: Mapping[str, Any], own_methods: Mapping[str, type[Any]] = MappingProxyType({})) -> Experiment:
     """Make an experiment and check every setting.
 
     Args:
         spec: The experiment's tables.
+        own_methods: Name -> class of a user's own methods.
 
     Returns:
         The experiment.
@@ -454,7 +456,7 @@ def make(spec: Mapping[str, Any]) -> Experiment:
     setup = changed(preset, spec["scenario"], "scenario", hidden=hidden)
     methods = []
     for table in spec["methods"]:
-        cls = method_class(table["name"])
+        cls = method_class(table["name"], own_methods)
         methods.append(build(cls, {key: value for key, value in table.items() if key != "name"}))
     return Experiment(
         scenario=name,

@@ -415,7 +415,8 @@ def _files(
 ) -> tuple[dict[Key, str], dict[str, dict[str, Any]]]:
     """(model -> file, client -> its entry). Each model has one file, named by a group, a client or its number in a path.
 
-    A file has a group's name only if its model serves the whole group. A client that keeps layers has a separate model.
+    A file has a group's name only if its model serves the whole group. A client that keeps layers has a separate model. The
+    models of its path have these layers too, unless it keeps all: its path then has the models that it shares with others.
     """
     keys = {c: (row, None if position.own(assignment, c) is None else c) for c, row in sorted(assignment.row.items())}
     files: dict[Key, str] = {}
@@ -426,8 +427,9 @@ def _files(
     for client, key in keys.items():
         files.setdefault(key, f"client-{client}.safetensors")
     paths, number = {}, 0
+    alone = set() if assignment.ensemble else {c for c in keys if _keeps_all(position.own(assignment, c))}
     for client, rows in sorted(assignment.path.items()):
-        paths[client] = [(row, keys[client][1]) for row in rows]
+        paths[client] = [(row, None if client in alone else keys[client][1]) for row in rows]
         for key in paths[client]:
             if key not in files:
                 files[key] = f"path-{number}.safetensors"
@@ -439,6 +441,11 @@ def _files(
         if client in paths:
             entry["path"] = [files[key] for key in paths[client]]
     return files, clients
+
+
+def _keeps_all(own: torch.Tensor | None) -> bool:
+    """Whether a client's own values are a whole model."""
+    return own is not None and not bool(own.isnan().any())
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.workers import EngineError
 from coterie.files import Folder, within
+from coterie.methods import METHODS
 from coterie.methods import made as made_method
 from coterie.models import nets
 from coterie.notebook.progress import followed
@@ -569,35 +570,44 @@ def _runs(experiment: Experiment, folder: Path) -> Runs:
     return Runs(runs)
 
 
+class OwnMethodError(UserError):
+    """A run has a method of a user's own, which was not given."""
+
+
 def reopen(
     folder: Folder,
     *,
     trust_code: bool = False,
     secret: int | None = None,
     world: World | Callable[[int], World] | None = None,
+    methods: Sequence[Method[Any]] = (),
     address: str | None = None,
 ) -> Runs:
     """The runs of a run directory or an experiment's folder, finished or not.
 
     Args:
         folder: The folder. It may come from another person: no code that it names is imported, no link in it is followed.
-            A :class:`Run` over a world given in Python brings this world.
+            A :class:`Run` brings the world that was given in Python, and your own methods.
         trust_code: Whether a model or a scenario that it names as ``package.module:Name`` may be imported, if the run needs
             it.
         secret: The boundary's secret, if there was one; None for the environment's COTERIE_SECRET. Without it, such a run
             cannot continue.
         world: The world, or the function that makes it, of a run that began with one.
+        methods: Your own methods, with any settings; those of the run are recorded.
         address: The address of the Ray cluster, for a run with engine ray. It is not recorded.
 
     Returns:
         The runs.
 
     Raises:
-        UserError: The folder is neither a run directory nor an experiment's folder, is of a newer Coterie, or has been
-            changed or damaged.
+        UserError: The folder is neither a run directory nor an experiment's folder, is of a newer Coterie, has been changed
+            or damaged, or has a method of your own that was not given.
     """
-    if world is None and isinstance(folder, Run) and isinstance(folder.experiment.setup, OwnWorld):
-        world = folder.experiment.setup.made
+    if isinstance(folder, Run):
+        methods = (*folder.experiment.methods, *methods)
+        if world is None and isinstance(folder.experiment.setup, OwnWorld):
+            world = folder.experiment.setup.made
+    own = {method.name: type(method) for method in map(made_method, methods)}
     folder = Path(folder)
     for name in (EXPERIMENT, RUN):
         if (folder / name).is_file() or (folder / name).is_symlink():
@@ -606,14 +616,21 @@ def reopen(
                 read_recorded(path)
             else:
                 Record(folder).description()
-            experiment = make(read(path, trust_code=trust_code, secret=secret))
+            spec = read(path, trust_code=trust_code, secret=secret)
+            for table in spec["methods"]:
+                if table["name"] not in {**METHODS, **own}:
+                    raise OwnMethodError(
+                        f"{path} has the method {table['name']!r}, which is not one of Coterie's; if it is yours, use Python: "
+                        f"coterie.reopen({str(folder)!r}, methods=[...])"
+                    )
+            experiment = make(spec, own)
             if world is not None:
                 experiment = _with_world(experiment, world, folder)
             if address is not None:
                 experiment = replace(experiment, address=address)
             found = _runs(experiment, folder)
             for one in found if name == EXPERIMENT else ():
-                _check_place(one, folder)
+                _check_place(one, folder, own)
             return found
     if not folder.exists():
         raise UserError(f"{folder} does not exist")
@@ -626,12 +643,12 @@ def reopen(
     raise UserError(f"{folder} is not a run directory: it has neither {RUN} nor {EXPERIMENT}{hint}")
 
 
-def _check_place(one: Run, folder: Path) -> None:
+def _check_place(one: Run, folder: Path, own: Mapping[str, type[Any]]) -> None:
     """Raise :class:`~coterie.settings.UserError` if a run of an experiment is at another place, or is a different run."""
     within(folder, one.folder.name)
     if one.record.begun:
         one.record.description()
-        there = make(read(one.folder / RUN))
+        there = make(read(one.folder / RUN), own)
         boundaries = [replace(experiment.boundary, secret=None) for experiment in (there, one.experiment)]
         if boundaries[0] != boundaries[1] or any(getattr(there, name) != getattr(one.experiment, name) for name in _SAME):
             raise DamagedError(f"{one.folder} does not have the run that {folder / EXPERIMENT} describes")
