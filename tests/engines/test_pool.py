@@ -6,13 +6,16 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
 from coterie.core import Plan, Task, Training
-from coterie.data.objective import Objective
+from coterie.data.objective import Metric, Objective
 from coterie.data.world import ClientData, Split, World
 from coterie.engines import pool as pools
 from coterie.engines.rounds import evaluations, traffic
@@ -267,6 +270,72 @@ def test_overlapping_tests_that_must_not_be_cut_are_whole(model: Any, metric: st
     assert found is not None
     for c in expected:
         assert found[c] == pytest.approx(expected[c], rel=1e-6, nan_ok=True)
+
+
+@seeded(0)
+def test_metrics_of_a_whole_test_set_have_its_examples_in_their_order() -> None:
+    first = Metric(lambda outputs, targets: float((outputs.argmax(-1) == targets)[:5].float().mean()))
+    tried, pool = overlapping_world(objective=Objective(metrics={"first": first})), examples(2000, 1)
+    at = {c: torch.randperm(2000, generator=torch.Generator().manual_seed(c))[:200] for c in tried.clients}
+    clients = {c: replace(d, test=Split(pool.inputs, at[c], pool.targets[at[c]])) for c, d in tried.clients.items()}
+    done = play(FedAvg(), replace(tried, clients=clients), 1)[-1]
+    assert done.scores is not None
+    net = tried.model()
+    Layout(net).load(net, done.assignment.models[0])
+    for c in clients:
+        right = net.eval()(pool.inputs[at[c][:5]]).argmax(-1) == pool.targets[at[c][:5]]
+        assert done.scores[c]["first"] == pytest.approx(float(right.float().mean()))
+
+
+def test_a_net_that_mixes_examples_has_each_test_whole() -> None:
+    """Also the second one, which begins just before a job is full."""
+    sizes = (pools.EXAMPLES_PER_TEST - 1, 10, 20)
+    tried = world(clients={c: client(c, test=size) for c, size in enumerate(sizes)}, model=mixing)
+    scores = play(FedAvg(), tried, 1)[-1].scores
+    assert scores is not None
+    assert all(math.isfinite(score["loss"]) for score in scores.values())
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 30), max_size=30)), min_size=1, max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 20),
+    st.integers(0, 3),
+)
+def test_every_example_of_every_test_is_in_one_job(
+    tests: list[tuple[int, list[int]]], whole: bool, overlap: bool, most: int, costs: int
+) -> None:
+    inputs = [torch.zeros(31, 1) for _ in range(3)]
+    data = [Split(inputs[p], torch.tensor(at, dtype=torch.int64), torch.zeros(len(at))) for p, at in tests]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pools, "EXAMPLES_PER_TEST", most)
+        patch.setattr(pools, "PART_COSTS", costs)
+        jobs = pools.cut(data, whole=whole, overlap=overlap and not whole)
+    found: dict[int, list[int]] = {}
+    for job in jobs:
+        seen = set()
+        for i, at in job:
+            positions = np.arange(len(data[i]))[at].tolist()
+            found.setdefault(i, []).extend(positions)
+            seen |= {(tests[i][0], tests[i][1][position]) for position in positions}
+            assert not whole or len(positions) == len(data[i])
+        assert whole or len(seen) <= most
+    assert {i: sorted(at) for i, at in found.items()} == {i: list(range(len(at))) for i, (_, at) in enumerate(tests) if at}
+
+
+@pytest.mark.parametrize("own_pools", [True, False])
+def test_a_little_overlap_does_not_cut_tests(own_pools: bool) -> None:
+    """Each part of a test costs more than an example of a small model."""
+    order = torch.randperm(30_000, generator=torch.Generator().manual_seed(0)).view(300, 100).clone()
+    order[1, :30] = order[0, :30]
+    inputs = [torch.zeros(30_000, 1)] * 300 if not own_pools else [torch.zeros(100, 1) for _ in range(300)]
+    index = [torch.arange(100).clamp(min=60) for _ in range(300)] if own_pools else list(order)
+    data = [Split(pool, at, torch.zeros(100)) for pool, at in zip(inputs, index, strict=True)]
+    jobs = pools.cut(data, whole=False, overlap=True)
+    assert len(jobs) <= 12
+    assert sum(map(len, jobs)) <= 300 + 12
 
 
 @pytest.mark.parametrize("chunk", [1, 7, BATCH_TO_MEASURE, 10_000])

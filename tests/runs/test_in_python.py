@@ -432,9 +432,7 @@ def test_runs_of_an_own_method_continue_with_it(tmp_path: Path, monkeypatch: pyt
     folder = tmp_path / "runs"
     runs = coterie.begin("digits/iid", folder, ["fedavg", OwnFedAvg(fraction=0.5)], rounds=2, workers=1)
     next(iter(runs[1].rounds()))
-    with pytest.raises(
-        UserError, match=r"has the method 'mine', which is not one of Coterie's; if it is yours, use Python"
-    ):
+    with pytest.raises(UserError, match=r"has the method 'mine', which is not one of Coterie's; if it is yours, use Python"):
         coterie.reopen(folder)
     assert not coterie.check(folder).damaged
     again = coterie.reopen(folder, methods=[OwnFedAvg()])

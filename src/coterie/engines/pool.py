@@ -257,7 +257,7 @@ class Worker:
     def _part(self, test: Test) -> local.Part:
         clients = self.world.steps[test.step]
         first = clients[test.clients[0]].test
-        part = torch.from_numpy(test.at) if isinstance(test.at, np.ndarray) else test.at
+        part = torch.tensor(test.at) if isinstance(test.at, np.ndarray) else test.at
         targets = [clients[c].test.at(part).targets for c in test.clients]
         return first.inputs, first.index[part], targets
 
@@ -272,6 +272,9 @@ EXAMPLES_PER_TEST = 2500
 A longer test is cut into jobs of this size, so that one large test keeps all workers busy. Shorter tests of the same model
 are joined up to this size.
 """
+
+PART_COSTS = 100
+"""Examples that a small model computes in the time that one more part of a test costs."""
 
 
 @dataclass(frozen=True)
@@ -743,54 +746,63 @@ class ClientPool:
     ) -> Iterator[list[Test]]:
         """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models; with neighbours, of one client each."""
         tests = [tuple(clients[0] for clients in by_targets.values()) for by_targets in examples]
+        data = [self.world.steps[step][clients[0]].test for clients in tests]
         if near is not None:
-            of_all = (slice(0, len(self.world.steps[step][clients[0]].test)) for clients in tests)
-            yield from ([Test(rows, clients, at, near, step)] for clients, at in zip(tests, of_all, strict=True))
-        elif self._overlap(step) and len(tests) > 1:
-            yield from self._overlapping_tests(rows, tests, step)
+            jobs: list[list[tuple[int, slice | np.ndarray]]] = [[(i, slice(0, len(one)))] for i, one in enumerate(data)]
         else:
-            yield from self._tests_in_turn(rows, tests, step)
-
-    def _tests_in_turn(self, rows: tuple[int, ...], tests: Sequence[tuple[Client, ...]], step: int) -> Iterator[list[Test]]:
-        """Jobs of so many examples, one client's after the other's."""
-        job: list[Test] = []
-        filled = 0
-        for clients in tests:
-            size, start = len(self.world.steps[step][clients[0]].test), 0
-            while start < size:  # a metric of the whole test set needs one test
-                stop = size if self.world.objective.whole else min(size, start + EXAMPLES_PER_TEST - filled)
-                job.append(Test(rows, clients, slice(start, stop), step=step))
-                filled, start = filled + stop - start, stop
-                if filled >= EXAMPLES_PER_TEST:
-                    yield job
-                    job, filled = [], 0
-        if job:
-            yield job
-
-    def _overlapping_tests(self, rows: tuple[int, ...], tests: Sequence[tuple[Client, ...]], step: int) -> Iterator[list[Test]]:
-        """Jobs of so many distinct examples, each with all clients that have some of them in their test data."""
-        data = {clients: self.world.steps[step][clients[0]].test for clients in tests}
-        pools: dict[int, list[tuple[Client, ...]]] = {}
-        for clients in tests:
-            pools.setdefault(id(data[clients].inputs), []).append(clients)
-        for of_pool in pools.values():
-            distinct, numbers = np.unique(np.concatenate([data[c].index.numpy() for c in of_pool]), return_inverse=True)
-            each = np.split(numbers, np.cumsum([len(data[c]) for c in of_pool])[:-1])
-            for start in range(0, len(distinct), EXAMPLES_PER_TEST):
-                within = [(start <= own) & (own < start + EXAMPLES_PER_TEST) for own in each]
-                yield [Test(rows, c, at.nonzero()[0], step=step) for c, at in zip(of_pool, within, strict=True) if at.any()]
+            whole = self.mixes or self.world.objective.whole
+            jobs = cut(data, whole=whole, overlap=len(data) > 1 and not whole and self._overlap(step))
+        yield from ([Test(rows, tests[i], at, near, step) for i, at in job] for job in jobs)
 
     def _overlap(self, step: int) -> bool:
-        """Whether the test data of some clients overlap, so that ranges of distinct examples are less work.
-
-        Not where a test must not be cut, or its batches matter: metrics of the whole test set, nets that mix examples.
-        """
+        """Whether the clients' test data overlap so much that it may pay to compute common examples once."""
         if step not in self._overlaps:
-            apart = self.mixes or bool(self.world.objective.whole)
-            distinct = {} if apart else {(id(d.test.inputs), id(d.test.index)): d.test for d in self.world.steps[step].values()}
+            data = {(id(d.test.inputs), id(d.test.index)): d.test for d in self.world.steps[step].values()}
             pools: dict[int, list[np.ndarray]] = {}
-            for test in distinct.values():
+            for test in data.values():
                 pools.setdefault(id(test.inputs), []).append(test.index.numpy())
-            together = [np.concatenate(indexes) for indexes in pools.values()]
-            self._overlaps[step] = any(len(np.unique(index)) < len(index) for index in together)
+            all_ = sum(len(test) for test in data.values())
+            distinct = sum(np.count_nonzero(np.bincount(np.concatenate(indexes))) for indexes in pools.values())
+            self._overlaps[step] = bool(distinct <= 0.9 * all_)
         return self._overlaps[step]
+
+
+def cut(data: Sequence[Split], *, whole: bool, overlap: bool) -> list[list[tuple[int, slice | np.ndarray]]]:
+    """Cut tests into jobs of about :data:`EXAMPLES_PER_TEST` examples.
+
+    Args:
+        data: The examples of each test.
+        whole: Whether no test may be cut.
+        overlap: Whether to look for examples that several tests have in common. They go into one job, where they are
+            computed once, if this saves enough for the smaller parts into which tests are then cut.
+
+    Returns:
+        For each job, the number of each test that has a part in it, and the positions of the part's examples.
+    """
+    sizes = np.array([len(one) for one in data], dtype=np.int64)
+    starts, test = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(data)), sizes)
+    job = (np.repeat(starts, sizes) if whole else np.arange(len(test))) // EXAMPLES_PER_TEST
+    parts = job * len(data) + test
+    if overlap:
+        number = _numbers_of_distinct(data)
+        shared = number // EXAMPLES_PER_TEST * len(data) + test
+        saved, more = len(test) - 1 - number.max(), len(np.unique(shared)) - len(np.unique(parts))
+        parts = shared if saved >= PART_COSTS * more else parts
+    order = parts.argsort(kind="stable")
+    jobs: dict[int, list[tuple[int, slice | np.ndarray]]] = {}
+    for one in np.split(order, np.diff(parts[order]).nonzero()[0] + 1) if len(order) else ():
+        number_of_job, i = divmod(int(parts[one[0]]), len(data))
+        at = one - starts[i]
+        run = at[-1] - at[0] == len(at) - 1
+        jobs.setdefault(number_of_job, []).append((i, slice(int(at[0]), int(at[-1]) + 1) if run else at))
+    return list(jobs.values())
+
+
+def _numbers_of_distinct(data: Sequence[Split]) -> np.ndarray:
+    """For each example of tests, one after the other, the number of its distinct example, in the order in which these come."""
+    pools: dict[int, int] = {}
+    keys = [(pools.setdefault(id(one.inputs), len(pools)) << 40) + one.index.numpy() for one in data]
+    _, first, same = np.unique(np.concatenate(keys), return_index=True, return_inverse=True)
+    number = np.empty(len(first), dtype=np.int64)
+    number[first.argsort()] = np.arange(len(first))
+    return number[same]

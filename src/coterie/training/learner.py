@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.core import Stage, Training
-from coterie.data.batches import Batch, Items, call, mapped, rows, tensors
+from coterie.data.batches import Batch, Items, call, joined, mapped, rows, tensors
 from coterie.data.objective import Objective, Sums, Tally
 from coterie.data.scaling import numbers
 from coterie.data.world import Split
@@ -148,7 +148,7 @@ class Learner:
     def sums(self, models: Sequence[Tensor], parts: Sequence[Part]) -> list[list[Sums]]:
         """Measure a model, or the ensemble of several models, on parts of pools.
 
-        Successive parts of one pool share batches.
+        Successive parts of one pool share batches, and examples that they have in common are computed once.
 
         Args:
             models: The models ``(d,)``.
@@ -162,14 +162,31 @@ class Learner:
         if self.mixes and len(parts) > 1:
             return [self.sums(models, [part])[0] for part in parts]
         tallies = [[Tally(self.objective) for _ in targets] for _, _, targets in parts]
-        for pool, index, pieces in batches(parts, self.at_once):
-            x, y = self.examples(pool, index)
-            outputs = self._voices(models, self.arranged(x))
-            for i, of_part, of_batch in pieces:
-                for tally, targets in zip(tallies[i], parts[i][2], strict=True):
-                    of_these = rows(y, of_batch) if targets is None else rows(targets, of_part)
-                    tally.add(rows(outputs, of_batch), mapped(partial(Tensor.to, device=self.device), of_these))
+        for _, run in groupby(range(len(parts)), key=lambda i: id(parts[i][0])):
+            at = list(run)
+            index, each = distinct([parts[i][1] for i in at])
+            for start, stop, y, outputs in self._outputs_of(models, parts[at[0]][0], index):
+                for i, own in zip(at, each, strict=True):
+                    of_part = ((start <= own) & (own < stop)).nonzero().squeeze(1)
+                    of_batch = own[of_part] - start
+                    for tally, targets in zip(tallies[i], parts[i][2], strict=True) if len(of_part) else ():
+                        of_these = rows(y, of_batch) if targets is None else rows(targets, of_part)
+                        tally.add(rows(outputs, of_batch), mapped(partial(Tensor.to, device=self.device), of_these))
         return [[tally.result() for tally in of_part] for of_part in tallies]
+
+    def _outputs_of(self, models: Sequence[Tensor], pool: Batch, index: Tensor) -> Iterator[tuple[int, int, Batch, Any]]:
+        """(start, stop, targets that the pool has, outputs) of examples of a pool, of as many as :data:`HELD` allows."""
+        held: list[tuple[Batch, Any]] = []
+        first = entries = 0
+        for start in range(0, len(index), self.at_once):
+            x, y = self.examples(pool, index[start : start + self.at_once])
+            held.append((y, self._voices(models, self.arranged(x))))
+            entries += sum(one.numel() for one in tensors(held[-1][1]))
+            stop = min(start + self.at_once, len(index))
+            if stop == len(index) or (entries >= HELD and not self.objective.whole):
+                y, outputs = (None if parts[0] is None else joined(parts) for parts in zip(*held, strict=True))
+                yield first, stop, y, outputs
+                held, first, entries = [], stop, 0
 
     def _voices(self, models: Sequence[Tensor], x: Batch) -> Any:
         """Outputs of the loaded model, or of the ensemble of several models, which are loaded in turn."""
@@ -673,41 +690,19 @@ Scores = dict[str, float]
 Part = tuple[Batch, Tensor, Sequence[Batch]]
 """A pool, an index into it, and any number of targets for these examples; None for targets that the pool has."""
 
-Piece = tuple[int, slice | Tensor, slice | Tensor]
-"""A part's number, which of its examples are in a batch, and their positions in the batch."""
+HELD = 2**24
+"""Numbers in outputs that are held until they are counted for every part that has these examples."""
 
 
-def batches(parts: Sequence[Part], most: int = BATCH_TO_MEASURE) -> Iterator[tuple[Batch, Tensor, list[Piece]]]:
-    """Split parts of pools into batches; successive parts of one pool share batches, and the examples that they have in common.
+def distinct(indexes: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+    """The distinct entries of some indexes, and where among these each index has its own.
 
-    Args:
-        parts: The examples.
-        most: Most examples of a batch.
-
-    Yields:
-        The pool, the index into it, and the pieces of each batch.
+    Example:
+        >>> distinct([torch.tensor([4, 9]), torch.tensor([9, 2])])
+        (tensor([2, 4, 9]), (tensor([1, 2]), tensor([2, 0])))
     """
-    for _, run in groupby(range(len(parts)), key=lambda i: id(parts[i][0])):
-        at = list(run)
-        index = torch.cat([parts[i][1] for i in at])
-        distinct, numbers = index.unique(return_inverse=True) if len(at) > 1 else (index, index)
-        if len(distinct) < len(index):
-            each = numbers.split([len(parts[i][1]) for i in at])
-            for start in range(0, len(distinct), most):
-                of_part = [((start <= own) & (own < start + most)).nonzero().squeeze(1) for own in each]
-                shared = [(i, own, n[own] - start) for i, n, own in zip(at, each, of_part, strict=True) if len(own)]
-                yield parts[at[0]][0], distinct[start : start + most], shared
-            continue
-        pieces: list[Piece] = []
-        filled = start = 0
-        for i in at:
-            size, done = len(parts[i][1]), 0
-            while done < size:
-                taken = min(size - done, most - filled)
-                pieces.append((i, slice(done, done + taken), slice(filled, filled + taken)))
-                done, filled = done + taken, filled + taken
-                if filled == most:
-                    yield parts[i][0], index[start : start + filled], pieces
-                    start, filled, pieces = start + filled, 0, []
-        if pieces:
-            yield parts[at[0]][0], index[start:], pieces
+    index = torch.cat(list(indexes))
+    found, places = index.unique(return_inverse=True) if len(indexes) > 1 else (index, index)
+    if len(found) == len(index):  # in their order
+        found, places = index, torch.arange(len(index))
+    return found, places.split([len(one) for one in indexes])
