@@ -349,7 +349,7 @@ def test_a_run_that_fails_keeps_printable_details(call: Call, monkeypatch: pytes
 def test_a_full_disk_is_a_run_that_failed(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     status, _, err = interrupted(call, monkeypatch, 1, OSError(28, "No space left on device"))
     assert status == 1
-    assert err == "coterie: here: no space left on device\n"
+    assert err == "coterie: here: no space left on device; to continue, run coterie resume here\n"
 
 
 # -- paths, streams and variables that are odd ----------------------------------------------------------------------------

@@ -202,7 +202,11 @@ DAY = datetime.datetime(2026, 1, 1)
         ({"site": ["x", "", "z"] * 20}, {}, "the column site has 20 missing values, the first in row 2"),
         ({"a": pd.Series([DAY, pd.NaT] * 30, dtype=object)}, {}, "the column a has 30 missing values"),
         ({"a": ["low", "high"] * 30}, {}, r"the column a is text \('low' in row 1\): list the columns to use as"),
-        ({"a": ["1.5", "1,5"] * 30}, {}, r"the column a is text \('1,5' in row 2\)"),
+        ({"a": ["1.5", "1,5"] * 30}, {}, r"the column a is text \('1,5' in row 2\): numbers have a decimal point, not a comma"),
+        ({"a": ["1.5", "-inf"] * 30}, {}, r"the column a is text \('-inf' in row 2\): numbers must be finite"),
+        ({"a": ["1.5", "NA"] * 30}, {}, r"the column a is text \('NA' in row 2\): an empty field is a missing value"),
+        ({"y": [0.0, 1.0] * 30}, {}, "the target y has floats, all of them 0 or 1: set task = classification, or regression"),
+        ({"site": ["x", "x "] * 30}, {}, "two clients have names that look alike, 'x' and 'x '"),
         ({"a": [DAY] * 60}, {}, "the column a holds dates or times: list the columns to use as features"),
         ({"a": [DAY.date()] * 60}, {}, "must hold numbers of at most 64 bits, booleans or text, all of one kind, got date"),
         ({"a": [1, "x"] * 30}, {}, "all of one kind, got int, str"),
@@ -218,9 +222,9 @@ DAY = datetime.datetime(2026, 1, 1)
         ({"site": np.arange(60) / 2}, {}, "the column site must name the clients, and holds fractions"),
         ({"site": ["x\x1b[2J", "y"] * 30}, {}, r"names must have at most 100 characters and no control characters, got 'x"),
         ({"y": pd.Series(["\ud800", "y"] * 30, dtype=object)}, {}, "the column y: names must have at most 100 characters"),
-        ({"site": np.arange(60)}, {}, "0 has 1 examples, too few to hold some out"),
+        ({"site": np.arange(60)}, {}, "0 has 1 example, too few to hold some out: it needs 3 at least; leave it out"),
     ],
-    ids=range(34),
+    ids=range(38),
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(changes: dict[str, Any], settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):

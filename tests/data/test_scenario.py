@@ -13,6 +13,8 @@ from coterie.data import datasets
 from coterie.data.own import from_lists
 from coterie.data.scenario import SCENARIOS, Scenario, find
 from coterie.data.world import Split, World
+from coterie.engines.rounds import rounds
+from coterie.methods import FedAvg
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.settings import SettingError, UserError, build
@@ -167,6 +169,12 @@ def test_text_reports_perplexity(tmp_path: Path) -> None:
         ({"sizes": [5, 2]}, r"Scenario.sizes must be a lowest and a highest number, got \[5, 2\]"),
         ({"dataset": "folder"}, "the partition clients goes together with the data sets folder, table, images"),
         ({"clinets": 3}, "Scenario has no setting 'clinets'; did you mean clients?"),
+        (
+            {"dataset": "table", "partition": "clients", "clients": 4},
+            "Scenario.clients is for data that are divided among clients, .* their own: there is one per name; leave it out",
+        ),
+        ({"dataset": "folder", "partition": "clients", "alpha": 1.0}, "Scenario.alpha is for data that are divided among"),
+        ({"metrics": ["AUC"]}, "there is no metric 'AUC'"),
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, object], sentence: str) -> None:
@@ -266,6 +274,22 @@ def test_clients_from_lists() -> None:
 def test_invalid_lists_are_refused(clients: list[tuple[np.ndarray, ...]], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         from_lists(clients)
+
+
+def test_a_table_is_refused_where_nothing_reads_it() -> None:
+    with pytest.raises(SettingError, match=r"data is the table clean\.csv, and the data set is digits, which does not read it"):
+        Scenario().build(0, "clean.csv")
+
+
+def test_metrics_of_a_scenario(tmp_path: Path) -> None:
+    rows = [f"{'ab'[i % 2]},{i % 7},{int(i % 3 > 0)}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["site,x,y", *rows]))
+    settings = {"dataset": "table", "partition": "clients", "client": "site", "target": "y", "metrics": ["AUROC", "accuracy"]}
+    world = build(Scenario, settings).build(0, tmp_path / "t.csv")
+    assert world.objective.main == "AUROC"
+    (done,) = rounds(FedAvg(), world, rounds=1, workers=1)
+    assert done.scores is not None
+    assert set(done.scores[0]) == {"loss", "AUROC", "accuracy"}
 
 
 def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,17 +150,22 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
                 live.end(number)
                 tracking.follow(one.folder)
     except KeyboardInterrupt:
-        more = "".join(f" --track {name}" for name in arguments.track)
-        more += f" --address {arguments.address}" if arguments.address else ""
-        more += " --trust-code" if ":" in one.experiment.setup.model or ":" in one.experiment.scenario else ""
-        more += f" --secret-file {arguments.secret_file}" if arguments.secret_file else ""
-        return fail(f"interrupted; to continue, run coterie resume {folder}{more}", 130)
+        return fail(f"interrupted; {_to_continue(arguments, runs[0], folder)}", 130)
     except EngineError as error:
         return fail(f"{one.folder}: {error}{_keep_details(one, error.details)}", 1)
     except OSError as error:
-        return fail(f"{error.filename or folder}: {reason(error)}", 1)
+        return fail(f"{error.filename or folder}: {reason(error)}; {_to_continue(arguments, runs[0], folder)}", 1)
     _print_json(runs) if arguments.json else _print_report(runs, folder)
     return 0
+
+
+def _to_continue(arguments: argparse.Namespace, run: Run, folder: Path) -> str:
+    """The end of a sentence that says how a run continues which has stopped."""
+    more = "".join(f" --track {name}" for name in arguments.track)
+    more += f" --address {arguments.address}" if arguments.address else ""
+    more += " --trust-code" if ":" in run.experiment.setup.model or ":" in run.experiment.scenario else ""
+    more += f" --secret-file {arguments.secret_file}" if arguments.secret_file else ""
+    return f"to continue, run coterie resume {folder}{more}"
 
 
 def _keep_details(one: Run, details: str) -> str:

@@ -266,16 +266,25 @@ def _owners(column: np.ndarray, name: Any, where: str) -> tuple[np.ndarray, list
     return owners, names
 
 
+def _instead(text: str) -> str:
+    """What to do about a text where a number is needed."""
+    word = text.strip().lower()
+    if re.fullmatch(r"[+-]?\d+,\d+", word):
+        return "numbers have a decimal point, not a comma"
+    if word.lstrip("+-") in ("inf", "infinity"):
+        return "numbers must be finite"
+    if word in ("na", "n/a", "nan", "null", "none", "-", "?"):
+        return "an empty field is a missing value, and features must have none: fill it in or leave the row out"
+    return f"{NUMBERS}, such as a column of 0 and 1 for each of its values (pandas.get_dummies)"
+
+
 def _matrix(columns: Iterator[tuple[Any, np.ndarray]], rows: int, features: int, where: str) -> torch.Tensor:
     """The inputs ``(N, features)`` float32."""
     matrix = np.empty((rows, features), np.float32)
     for number, (name, column) in enumerate(columns):
         if column.dtype.kind == "O":
             row, odd = next(((n, one) for n, one in enumerate(column, 1) if not NUMBER.fullmatch(one)), (1, column[0]))
-            raise UserError(
-                f"{where}: the column {name} is text ({odd!r} in row {row:,}): {NUMBERS}, "
-                "such as a column of 0 and 1 for each of its values (pandas.get_dummies)"
-            )
+            raise UserError(f"{where}: the column {name} is text ({odd!r} in row {row:,}): {_instead(odd)}")
         with np.errstate(over="ignore"):
             matrix[:, number] = column
         if not np.isfinite(matrix[:, number]).all():

@@ -226,7 +226,7 @@ def client_data(
     held = validation if second is None else 0.0
     kept = train if second is None else train / (train + (1 - train - validation) or 1)
     order = rng.permutation(len(first))[:samples]
-    pieces = hold_out(order, kept if third is None else 1.0, held, third is None, name)
+    pieces = hold_out(order, kept if third is None else 1.0, held, third is None, name, own=True)
     every = whole(first.inputs, first.targets)
     cut = [every.at(torch.from_numpy(rows)) for rows in pieces]
     return ClientData(

@@ -332,6 +332,12 @@ _TEST = (
 OWN_DATA: Mapping[str, str] = MappingProxyType({"folder": "one per file", "table": "one per name", "images": "one per folder"})
 """Data sets whose clients have their own data -> their number of clients, in words."""
 
+_OF_PARTITIONS = (
+    *("alpha", "least", "shards", "total_shards", "classes_per_group", "classes_per_client", "sizes", "swaps", "angles"),
+    "identity",
+)
+"""Settings of the division of a data set among clients, and of shifts."""
+
 _OWN_DATA = "your own: folder (a file per client), table (rows name the client) or images (a folder per client)"
 
 
@@ -352,6 +358,7 @@ class Scenario:
     test: str = setting("share", f"test data of a client. {_TEST}", choices=TESTS)
     model: str = setting("mlp", "name of the model, or package.module:Name")
     training: Training = setting(Training(), "local training")
+    metrics: tuple[str, ...] = setting((), "names of metrics, the main one first, such as AUROC; empty: those of the task")
     buffers: tuple[str, ...] = setting(("*",), "float buffers of the model that are averaged, such as norm.*; empty: none")
     augment: bool = setting(False, "shift and mirror training images at random")
     silent: float = setting(0.0, "probability that a client does not answer, in each exchange", ge=0, lt=1)
@@ -409,6 +416,8 @@ class Scenario:
             raise SettingError(f"Scenario.sizes must be a lowest and a highest number, got {list(self.sizes)}")
         self._check_own()
         self._check_drift()
+        if self.metrics:
+            Objective(metrics=self.metrics)
 
     def _check_drift(self) -> None:
         """Raise :class:`~coterie.settings.SettingError` if the settings of a drift do not fit together."""
@@ -431,6 +440,13 @@ class Scenario:
             )
         if own_data and (self.shift != "none" or self.test != "share"):
             raise SettingError(f"clients of the data set {self.dataset} keep their own data: shift must be none and test share")
+        for name in ("clients", "groups", *_OF_PARTITIONS) if own_data else ():
+            if getattr(self, name) != getattr(Scenario, name):
+                number = f": there is {OWN_DATA[self.dataset]}" if name == "clients" else ""
+                raise SettingError(
+                    f"Scenario.{name} is for data that are divided among clients, and clients of the data set {self.dataset} "
+                    f"have their own{number}; leave it out"
+                )
         for name in ("client", "target"):
             if self.dataset != "table" and getattr(self, name) is not None:
                 raise SettingError(f"Scenario.{name} is for the data set table, got {self.dataset}")
@@ -454,10 +470,21 @@ class Scenario:
         Raises:
             UserError: The data do not fit the settings.
         """
+        self._check_file(folder)
         world = among(self._honest(seed, folder), seed, self.adversaries, self.attack, self.attack_scale)
+        if self.metrics:
+            world = replace(world, objective=replace(world.objective, metrics=self.metrics, main=""))
         comings = {name: getattr(self, name) for name in ("silent", "patience", "newcomers", "join_round", "leavers", "leave")}
         attending = attendance.drawn(sorted(world.clients), seed, **comings)
         return replace(world, attendance=attending, buffers=self.buffers)
+
+    def _check_file(self, folder: Path | str | None) -> None:
+        """Raise :class:`~coterie.settings.SettingError` where a table is given and the data set is no table."""
+        if folder is not None and self.dataset != "table" and tables.ending(Path(folder)) in tables.KINDS:
+            raise SettingError(
+                f"data is the table {folder}, and the data set is {self.dataset}, which does not read it; for clients of a "
+                "table use the scenario table/clients"
+            )
 
     def _honest(self, seed: int, folder: Path | str | None) -> World:
         """The world without adversaries, in which all clients are always present and answer."""

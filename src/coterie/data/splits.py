@@ -11,6 +11,7 @@ import torch
 from coterie.data.examples import Pool
 from coterie.data.shift import Shift
 from coterie.data.world import Split
+from coterie.notebook.tables import count
 from coterie.settings import SettingError, UserError
 
 TESTS = ("share", "whole", "classes", "own")
@@ -38,7 +39,7 @@ def check_shares(train: float, validation: float, test: str) -> None:
 
 
 def hold_out(
-    mine: np.ndarray, train: float, validation: float, test: bool, name: str = "a client"
+    mine: np.ndarray, train: float, validation: float, test: bool, name: str = "a client", own: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut the positions of a client into training, validation and test positions.
 
@@ -50,6 +51,7 @@ def hold_out(
         validation: Share of all positions for validation.
         test: Whether the rest is the test part.
         name: Name of the client, for the message.
+        own: Whether the data are the client's own, for the message.
 
     Returns:
         The training, validation and test positions.
@@ -60,8 +62,8 @@ def hold_out(
     held = max(round(validation * len(mine)), 1) if validation else 0
     most = len(mine) - held - test
     if most < 1:
-        few = f"{name} has {len(mine)} examples, too few to hold some out"
-        raise UserError(f"{few}; use fewer clients or other fractions")
+        few = f"{name} has {count(len(mine), 'example')}, too few to hold some out: it needs {len(mine) - most + 1} at least"
+        raise UserError(f"{few}; {'leave it out' if own else 'use fewer clients or other fractions'}")
     first = min(max(round(train * len(mine)), 1), most)
     return mine[:first], mine[first : first + held], mine[first + held :] if test else mine[:0]
 

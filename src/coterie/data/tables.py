@@ -47,7 +47,7 @@ def clients(path: Path, client: str | None, target: str | Sequence[str] | None, 
     Raises:
         UserError: The file or a column is not valid, see also :func:`~coterie.data.frames.from_frame`.
     """
-    if _kind(path) not in (".csv", ".parquet"):
+    if ending(path) not in KINDS:
         raise UserError(f"{path} must be a table, with a name that ends in .csv, .csv.gz or .parquet")
     targets = (target,) if isinstance(target, str) else tuple(target or ())
     try:
@@ -62,7 +62,7 @@ def _clients(
     path: Path, changed: int, size: int, client: str | None, targets: tuple[str, ...], features: tuple[str, ...], task: str
 ) -> OwnData:
     del changed, size  # only the key of the cache
-    names, read = _parquet(path) if _kind(path) == ".parquet" else _csv(path, client)
+    names, read = _parquet(path) if ending(path) == ".parquet" else _csv(path, client)
     for setting, value in (("client", client), ("target", targets)):
         if not value:
             raise SettingError(f"Scenario.{setting} must name a column of {path}, which has {listed(names)}")
@@ -72,7 +72,11 @@ def _clients(
     return clients_of(read([*taken, *chosen]), client, targets, chosen, task, str(path))
 
 
-def _kind(path: Path) -> str:
+KINDS = (".csv", ".parquet")
+"""Endings of the names of tables."""
+
+
+def ending(path: Path) -> str:
     """The ending of a table's name, without that of a gzipped CSV file."""
     name = path.name.lower()
     return Path(name.removesuffix(".gz")).suffix if name.endswith(".csv.gz") else Path(name).suffix

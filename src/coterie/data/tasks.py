@@ -91,6 +91,11 @@ def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[t
         raise SettingError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     kinds = {values.dtype.kind for values in columns.values()}
     numbers = task == "regression" or (task == "auto" and kinds == {"f"})
+    if task == "auto" and numbers and len(columns) == 1 and all(np.isin(values, (0, 1)).all() for values in columns.values()):
+        raise UserError(
+            f"{where}: the target {next(iter(columns))} has floats, all of them 0 or 1: set task = classification, or "
+            "regression if they are numbers to predict"
+        )
     if len(columns) == 1 and not numbers:
         ((name, values),) = columns.items()
         return _classes(f"{where}: the target {name}", values)

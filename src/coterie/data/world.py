@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -455,6 +456,13 @@ class World:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise SettingError(f"two clients have the name {twice!r}; names must differ")
+        alike: dict[str, str] = {}
+        for name in names:
+            other = alike.setdefault(unicodedata.normalize("NFC", name).strip(), name)
+            if other != name:
+                raise SettingError(
+                    f"two clients have names that look alike, {other!r} and {name!r}: give both rows one spelling"
+                )
 
     def _take_attendance(self) -> None:
         """Give named clients in the attendance their ids."""

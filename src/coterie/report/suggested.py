@@ -100,5 +100,7 @@ def _options(method: str, settings: Mapping[str, Any], rounds: int | None = None
         return Text(f"{method}: nothing to suggest")
     usual = METHODS[method]()
     changed = {name: value for name, value in settings.items() if getattr(usual, name) != value}
+    if "warmup" in changed and not rounds:  # in a run of no more rounds, clients would not be clustered
+        rounds = 2 * changed["warmup"]
     words = [f"--method {method}", *(f"--set {method}.{k}={v}" for k, v in changed.items())]
     return Text(" ".join([*words, *([f"--rounds {rounds}"] if rounds else [])]))
