@@ -135,6 +135,31 @@ def test_without_a_standard_error_clients_are_the_noise_of_a_mean(tmp_path: Path
     assert one.noise == pytest.approx(scipy.stats.t.ppf(0.975, 5) * np.sqrt(pooled / 2))
 
 
+def groups_of_two(folder: Path, seeds: int) -> list[Path]:
+    """One model serves 8 of 10 clients and is wrong for 2; groups serve all."""
+    rng = np.random.default_rng(0)
+    return [
+        run(folder / f"{name}{seed}", name, dict(enumerate(values)), metric="AUROC", seed=seed, groups=groups)
+        for seed in range(seeds)
+        for name, values, groups in (
+            ("fedavg", [0.0, 0.0, *(1 - 0.01 * rng.random(8))], [[*range(10)]]),
+            ("cfl", list(1 - 0.01 * rng.random(10)), [[0, 1], [*range(2, 10)]]),
+        )
+    ]
+
+
+def test_that_groups_help_a_few_clients_much_is_no_noise(tmp_path: Path) -> None:
+    found = verdict(contest(*groups_of_two(tmp_path, 3)))
+    assert found["use"] == "Use cfl for all clients: its mean AUROC is the best, beyond noise."
+    assert "within noise" not in found["better"][0]
+    assert found["noise"].startswith("A difference of means is within noise if its 95 % interval over the 3 seeds contains 0")
+
+
+def test_with_one_seed_it_is_not_known_whether_a_few_clients_gain(tmp_path: Path) -> None:
+    found = verdict(contest(*groups_of_two(tmp_path, 1)))
+    assert found["use"] == "The best mean AUROC is that of cfl; whether it is best beyond noise is not known."
+
+
 def test_methods_are_compared_in_the_last_round_that_all_have_tested(tmp_path: Path) -> None:
     base = run(tmp_path / "a", "fedavg", {0: 0.1, 1: 0.2}, None, {0: 0.5, 1: 0.3})
     more = run(tmp_path / "b", "cfl", {0: 0.2, 1: 0.3}, {0: 0.4, 1: 0.4}, {0: 0.9, 1: 0.9}, {0: 1.0, 1: 1.0})

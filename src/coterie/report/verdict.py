@@ -6,9 +6,10 @@ Methods are compared in the same round of the same seeds, with one model for all
 - If the main metric is a share of right answers, noise is that of a test set: the difference of two shares of n examples is
   within noise below 1.96 * sqrt(2 * p * (1 - p) / n), with p their mean. Both models are tested on the same examples, which
   makes the difference less noisy than this, so the bound is on the safe side.
-- Otherwise, noise of the mean over clients is half the 95% interval of their differences (Student's t), which are also
-  different because clients are: again on the safe side. Noise of a single client is half the 95% interval over the seeds,
-  with the variance over seeds pooled over all clients. With fewer than three clients, or one seed, it is not known.
+- Otherwise, with three seeds or more, noise of the mean over clients is half the 95% interval of its difference over the
+  seeds (Student's t). With fewer, the interval over the clients is a bound on it. It also has what makes clients different,
+  as groups do; so a difference beyond it is beyond noise, and of any other it is not known. Noise of a single client is half
+  the 95% interval over the seeds, with the variance over seeds pooled over all clients; with one seed it is not known.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Z = 1.96
 """Half the 95% interval of a normal distribution, in standard deviations."""
 
 FEW = 3
-"""The smallest number of clients over which the noise of a mean is estimated."""
+"""The smallest number of clients, or of seeds, over which the noise of a mean is estimated."""
 
 GROUPS = 12
 """The greatest number of groups that are listed in words."""
@@ -244,9 +245,7 @@ class Contest:
         if self.by_tests:
             return Gain(of, over, by, self._noise_of_tests(rows))
         if len(clients) > 1:
-            found = interval([a - b for a, b in rows.values()] if len(rows) >= FEW else [])
-            known = found["high"] is not None and found["mean"] is not None
-            return Gain(of, over, by, (found["high"] or 0.0) - (found["mean"] or 0.0) if known else None)
+            return Gain(of, over, by, self._noise_of_mean(by, rows, list(pairs.values())))
         return Gain(of, over, by, self._noise_of_seeds(one, other, len(next(iter(pairs.values())))))
 
     def _pairs(self, one: Entry, other: Entry, client: ClientId) -> list[tuple[float, float]]:
@@ -264,6 +263,15 @@ class Contest:
         variances = [two_shares((a + b) / 2, self.tests(client) or 1) for client, (a, b) in rows.items()]
         return Z * math.sqrt(sum(variances)) / len(rows)
 
+    def _noise_of_mean(
+        self, by: float, rows: Mapping[ClientId, tuple[float, float]], pairs: Sequence[Sequence[tuple[float, float]]]
+    ) -> float | None:
+        """Over seeds, if there are enough; the differences between clients are only a bound, and tell nothing below it."""
+        if len(pairs[0]) >= FEW and len({len(each) for each in pairs}) == 1:
+            return _half([_mean(a - b for a, b in of_seed) for of_seed in zip(*pairs, strict=True)])
+        bound = _half([a - b for a, b in rows.values()]) if len(rows) >= FEW else None
+        return bound if bound is not None and abs(by) > bound else None
+
     def _noise_of_seeds(self, one: Entry, other: Entry, seeds: int) -> float | None:
         """Half the 95% interval of a client's mean difference over ``seeds`` seeds, its variance pooled over all clients."""
         each = [[a - b for a, b in self._pairs(one, other, client)] for client in self.clients]
@@ -272,6 +280,12 @@ class Contest:
             return None
         squares = math.fsum((value - _mean(some)) ** 2 for some in each for value in some)
         return float(scipy.special.stdtrit(freedom, 0.975)) * math.sqrt(squares / freedom / seeds)
+
+
+def _half(values: Sequence[float]) -> float | None:
+    """Half the 95 % interval of the mean of some values."""
+    found = interval(list(values))
+    return None if found["high"] is None or found["mean"] is None else found["high"] - found["mean"]
 
 
 def two_shares(p: float, n: float) -> float:
@@ -547,9 +561,9 @@ def _noise(contest: Contest) -> str:
             "A difference is within noise below 1.96·sqrt(2·p·(1 − p)/n), for n test examples and p the mean of both "
             "values: what chance alone would exceed in 5 % of such tests."
         )
-    mean = "A difference of means is within noise if its 95 % interval over the clients contains 0"
-    if len(contest.clients) < FEW:
-        mean = f"Noise of means is not known for fewer than {FEW} clients"
+    mean = f"A difference of means is within noise if its 95 % interval over the {len(contest.seeds)} seeds contains 0"
+    if len(contest.seeds) < FEW:
+        mean = f"With fewer than {FEW} seeds, a difference of means counts if its 95 % interval over the clients is beyond 0"
     if len(contest.seeds) > 1:
         return f"{mean}; that of one client, if its 95 % interval over the {len(contest.seeds)} seeds does."
     why = "the sizes of test sets are not recorded" if contest.metric in SHARES else f"{contest.metric} has no standard error"
