@@ -267,6 +267,16 @@ def test_a_round_that_is_not_recorded_is_one_sentence(runs: Any, round: Any) -> 
         coterie.explain(runs[0], round=round)
 
 
+def test_a_comparison_has_every_metric(tmp_path: Path) -> None:
+    world = named(objective=coterie.Objective(metrics=("accuracy", "F1Score")))
+    runs = coterie.begin(lambda seed: world, tmp_path / "runs", ["fedavg"], rounds=1, seeds=2, workers=1).finish()
+    (one,) = coterie.compare(runs)
+    each = [coterie.summary(run)["F1Score"] for run in runs]
+    assert one["others"] == ["F1Score"]
+    assert one["F1Score"]["mean"] == pytest.approx(sum(each) / 2)
+    assert coterie.compare(runs).to_pandas()["F1Score"][0] == pytest.approx(sum(each) / 2)
+
+
 def test_entries_of_one_method_are_told_apart(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     methods = [CFL(eps1=0.5), CFL(eps1=0.25)]

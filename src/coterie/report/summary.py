@@ -51,7 +51,7 @@ def summary(run: Folder) -> Summary:
         - metric: the name of the main metric, better: whether a greater or a smaller value is better
         - score: mean, std and worst of the main metric over clients, and per_client, in the last tested round; and the same
           under the metric's own name, such as accuracy
-        - loss and each other metric: the mean over clients
+        - loss and each other metric, whose names are in others: the mean over clients
         - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An evaluation is that of a model
           on a client's data, requested by the method.
         - privacy (see ``privacy``)
@@ -243,11 +243,12 @@ ABOUT = ("group", "adversary")
 def scores(lines: Sequence[Line]) -> Summary:
     """Return the main metric, the loss and each other metric of the last tested round of ``lines``."""
     tested, one = next((line for line in reversed(lines) if line["tested"]), None), shown_as(lines[-1])
-    found: Summary = {"metric": one.main, "better": one.better, "score": None, one.main: None, "loss": None}
+    found: Summary = {"metric": one.main, "better": one.better, "others": [], "score": None, one.main: None, "loss": None}
     if tested is None:
         return found
     names = dict.fromkeys(name for client in tested["clients"].values() for name in client if name not in ABOUT)
     found |= {name: spread(tested, name)["mean"] for name in names if name != one.main}
+    found["others"] = [name for name in names if name not in (one.main, "loss")]
     score = spread(tested)
     return {**found, "score": score, one.main: score}
 
@@ -327,7 +328,7 @@ class Comparison(list[dict[str, Any]]):
         rows = []
         for one, words in zip(self, differences(self), strict=True):
             row = {"method": one["method"], "settings": words, "scenario": one["scenario"], "seeds": len(one["seeds"])}
-            for key in COMPARED:
+            for key in (*COMPARED, *one["others"]):
                 name = one["metric"] if key == "score" else key
                 row |= {f"{name}{end}": one[key][part] for end, part in parts.items()}
             rows.append(row)
@@ -342,9 +343,9 @@ def compare(runs: Folder | Iterable[Folder]) -> Comparison:
 
     Returns:
         One dict per entry. Each of score (the main metric, mean over clients; also under the metric's own name), worst (its
-        worst value of a client), std (its standard deviation over clients), loss, ari, isolated, groups (their number),
-        exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean, low, high}``: the mean over seeds and its 95%
-        interval by Student's t. low and high are None for one seed.
+        worst value of a client), std (its standard deviation over clients), loss, the metrics named in ``others`` (means over
+        clients), ari, isolated, groups (their number), exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean,
+        low, high}``: the mean over seeds and its 95% interval by Student's t. low and high are None for one seed.
 
     Raises:
         UserError: If a folder has no runs.
@@ -416,8 +417,9 @@ def _compared(members: list[Summary]) -> dict[str, Any]:
         "run_dirs": [m["run_dir"] for m in members],
         "exact": None if any(m["ari"] is None for m in members) else sum(m["ari"] == 1.0 for m in members),
     }
-    for name in COMPARED:
+    for name in (*COMPARED, *first["others"]):
         out[name] = interval([_number(m, name) for m in members])
+    out["others"] = first["others"]
     out[first["metric"]] = out["score"]
     result: dict[str, Any] = finite(out)
     return result
