@@ -801,7 +801,7 @@ def cut(data: Sequence[Split], *, whole: bool, overlap: bool) -> list[list[tuple
 def _numbers_of_distinct(data: Sequence[Split]) -> np.ndarray:
     """For each example of tests, one after the other, the number of its distinct example, in the order in which these come."""
     pools: dict[int, int] = {}
-    keys = [(pools.setdefault(id(one.inputs), len(pools)) << 40) + one.index.numpy() for one in data]
+    keys = [(pools.setdefault(id(one.inputs), len(pools)) << 40) + one.index.long().numpy() for one in data]
     _, first, same = np.unique(np.concatenate(keys), return_index=True, return_inverse=True)
     number = np.empty(len(first), dtype=np.int64)
     number[first.argsort()] = np.arange(len(first))
