@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from coterie.core import Training
+from coterie.data.batches import Items
 from coterie.data.objective import MULTILABEL, REGRESSION, Objective, cross_entropy
 from coterie.data.world import Split, whole
 from coterie.randomness import generator, seeded
@@ -265,6 +266,33 @@ def test_parts_that_overlap_are_measured_as_each_alone(positions: list[list[int]
             assert mine.keys() == its.keys()
             for name in its:
                 assert mine[name] == pytest.approx(its[name], rel=1e-5)
+
+
+class Padded(torch.utils.data.Dataset[Any]):
+    """Sequences of 1 to 5 tokens, each followed by its own targets."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        tokens = torch.arange(1 + i % 5) % CLASSES
+        return tokens, tokens.roll(1)
+
+
+def pad(items: list[Any]) -> tuple[Tensor, Tensor]:
+    inputs, targets = (nn.utils.rnn.pad_sequence(list(one), batch_first=True) for one in zip(*items, strict=True))
+    return inputs, targets
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 20])
+@seeded(0)
+def test_batches_that_are_padded_to_other_lengths_are_measured(at_once: int) -> None:
+    learner = Learner(nn.Sequential(nn.Embedding(CLASSES, 4), nn.Linear(4, CLASSES)), Objective())
+    learner.at_once = at_once
+    pool = Items(Padded(), pad)
+    parts: list[Any] = [(pool, torch.tensor(at), [None]) for at in ([0, 1, 2, 3, 4], [4, 3, 7])]
+    sums = learner.sums([learner.master.row().clone()], parts)
+    assert all(of_part[0]["accuracy"][1] >= 5 for of_part in sums)
 
 
 def test_nothing_to_measure_is_nan() -> None:

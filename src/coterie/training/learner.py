@@ -178,15 +178,18 @@ class Learner:
         """(start, stop, targets that the pool has, outputs) of examples of a pool, of as many as :data:`HELD` allows."""
         held: list[tuple[Batch, Any]] = []
         first = entries = 0
+        shapes: list[Any] = []
         for start in range(0, len(index), self.at_once):
             x, y = self.examples(pool, index[start : start + self.at_once])
-            held.append((y, self._voices(models, self.arranged(x))))
-            entries += sum(one.numel() for one in tensors(held[-1][1]))
-            stop = min(start + self.at_once, len(index))
-            if stop == len(index) or (entries >= HELD and not self.objective.whole):
-                y, outputs = (None if parts[0] is None else joined(parts) for parts in zip(*held, strict=True))
-                yield first, stop, y, outputs
-                held, first, entries = [], stop, 0
+            outputs = self._voices(models, self.arranged(x))
+            before, shapes = shapes, [None if one is None else one.shape[1:] for one in (*tensors(y), *tensors(outputs))]
+            if held and (shapes != before or (entries >= HELD and not self.objective.whole)):  # sequences may be padded
+                yield first, start, *_joined(held)
+                held, first, entries = [], start, 0
+            held.append((y, outputs))
+            entries += sum(one.numel() for one in tensors(outputs))
+        if held:
+            yield first, len(index), *_joined(held)
 
     def _voices(self, models: Sequence[Tensor], x: Batch) -> Any:
         """Outputs of the loaded model, or of the ensemble of several models, which are loaded in turn."""
@@ -692,6 +695,12 @@ Part = tuple[Batch, Tensor, Sequence[Batch]]
 
 HELD = 2**24
 """Numbers in outputs that are held until they are counted for every part that has these examples."""
+
+
+def _joined(held: Sequence[tuple[Batch, Any]]) -> tuple[Batch, Any]:
+    """The targets that the pool has, and the outputs, of several batches."""
+    targets, outputs = zip(*held, strict=True)
+    return None if targets[0] is None else joined(targets), joined(outputs)
 
 
 def distinct(indexes: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
