@@ -210,11 +210,16 @@ def test_each_pair_of_a_model_and_examples_is_computed_once() -> None:
     assert Tally.shown == 4 * 40 + 7
 
 
+def separate(tried: World) -> World:
+    """The world in which every client has a copy of its test pool, so that no outputs are shared."""
+    apart = {c: replace(d, test=replace(d.test, inputs=d.test.inputs.clone())) for c, d in tried.clients.items()}
+    return replace(tried, clients=apart)
+
+
 def test_shared_outputs_give_the_scores_of_separate_ones() -> None:
     tried = permuted_world()
-    apart = {c: replace(d, test=replace(d.test, inputs=d.test.inputs.clone())) for c, d in tried.clients.items()}
     for method in (FedAvg(), Independent()):
-        together, alone = play(method, tried, 2)[-1].scores, play(method, replace(tried, clients=apart), 2)[-1].scores
+        together, alone = play(method, tried, 2)[-1].scores, play(method, separate(tried), 2)[-1].scores
         assert together == alone
         assert together is not None
         assert together[0] != together[1]
@@ -245,8 +250,7 @@ def test_examples_that_several_clients_have_are_computed_once() -> None:
 @pytest.mark.parametrize("method", [FedAvg(), FLHC(warmup=0, threshold=None, groups=3)])
 def test_overlapping_tests_give_the_scores_of_separate_ones(method: Any, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = overlapping_world()
-    apart = {c: replace(d, test=replace(d.test, inputs=d.test.inputs.clone())) for c, d in tried.clients.items()}
-    expected = play(method, replace(tried, clients=apart), 2)[-1].scores
+    expected = play(method, separate(tried), 2)[-1].scores
     monkeypatch.setattr(pools, "EXAMPLES_PER_TEST", chunk)
     found = play(method, tried, 2, workers=2)[-1].scores
     assert expected is not None
@@ -264,8 +268,7 @@ def mixing() -> nn.Module:
 @pytest.mark.parametrize(("model", "metric"), [(mixing, "accuracy"), (mlp, "F1Score")])
 def test_overlapping_tests_that_must_not_be_cut_are_whole(model: Any, metric: str) -> None:
     tried = overlapping_world(model=model, objective=Objective(metrics=tuple(dict.fromkeys(("accuracy", metric)))))
-    apart = {c: replace(d, test=replace(d.test, inputs=d.test.inputs.clone())) for c, d in tried.clients.items()}
-    expected, found = (play(FedAvg(), each, 1)[-1].scores for each in (replace(tried, clients=apart), tried))
+    expected, found = (play(FedAvg(), each, 1)[-1].scores for each in (separate(tried), tried))
     assert expected is not None
     assert found is not None
     for c in expected:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -300,7 +300,7 @@ class OwnData:
         return standardized(World(clients=clients, model=maker, **fields), standardize)
 
 
-def numbered(names: Iterable[str], after: World | None) -> dict[Client, str]:
+def numbered(names: Collection[str], after: World | None) -> dict[Client, str]:
     """Number clients: 0, 1, ... in their order, or, after an earlier world, its clients as there and new ones from its last.
 
     Args:
@@ -315,7 +315,7 @@ def numbered(names: Iterable[str], after: World | None) -> dict[Client, str]:
     """
     if after is None:
         return dict(enumerate(names))
-    before = {name: client for client, name in after.client_names.items()}
+    before = after.ids
     new = [name for name in names if name not in before]
     known = {before[name]: name for name in names if name in before}
     if not known:

@@ -406,7 +406,7 @@ class World:
         """Sort the true groups, give named clients in them their ids, and check that they have each client once."""
         if self.truth is None:
             return
-        known: dict[Any, Client] = {data.name: client for client, data in self.clients.items() if data.name}
+        known: Mapping[Any, Client] = self.ids
         try:
             truth = [[known.get(client, client) for client in group] for group in self.truth]
             members = Counter(client for group in truth for client in group)
@@ -466,7 +466,7 @@ class World:
 
     def _take_attendance(self) -> None:
         """Give named clients in the attendance their ids."""
-        known: dict[Any, Client] = {name: client for client, name in self.client_names.items()}
+        known: Mapping[Any, Client] = self.ids
 
         def by_id(given: Mapping[Any, Any]) -> dict[Client, Any]:
             for key in given:
@@ -481,6 +481,11 @@ class World:
     def client_names(self) -> dict[Client, str]:
         """Client -> its name; empty if clients have no names."""
         return {client: data.name for client, data in self.clients.items() if data.name}
+
+    @property
+    def ids(self) -> dict[str, Client]:
+        """Name of a client -> its id; empty if clients have no names."""
+        return {name: client for client, name in self.client_names.items()}
 
     def name(self, client: Client) -> str:
         """The client's name, or its id as text."""

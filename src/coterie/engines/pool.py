@@ -396,9 +396,8 @@ class ClientPool:
         self.hand = Worker(world, wire, hardware, module)
         self.count = hardware.processes(len(world.clients))
         self.width = hardware.block(module, world)
-        norms = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
-        self.mixes = any(norm.running_mean is None for norm in norms)
-        self.least, self.exact = 1 + bool(norms), bool(norms) or world.objective.loss is not cross_entropy
+        normed, self.mixes = local.batchnorm(module)
+        self.least, self.exact = 1 + normed, normed or world.objective.loss is not cross_entropy
         self._masks: dict[tuple[str, ...], Tensor] = {}
         self._overlaps: dict[int, bool] = {}
         self._workers: Workers | None = None

@@ -13,6 +13,7 @@ from coterie.training.learner import BATCH_TO_MEASURE as BATCH_TO_MEASURE
 from coterie.training.learner import Learner as Learner
 from coterie.training.learner import Part as Part
 from coterie.training.learner import Sums as Sums
+from coterie.training.learner import batchnorm as batchnorm
 from coterie.training.neighbours import WithNeighbours as WithNeighbours
 from coterie.training.neighbours import remembered as remembered
 from coterie.training.neighbours import sums_with_neighbours as sums_with_neighbours

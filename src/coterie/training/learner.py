@@ -53,11 +53,9 @@ class Learner:
         self.device, self.precision = torch.device(device), precision
         # Convolutions are faster with the channels last in memory.
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules())
-        norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.large = sum(p.numel() for p in module.parameters()) >= LARGE_MODEL
         self.at_once = BATCH_TO_MEASURE // (8 if self.large else 1)
-        self.has_batchnorm = bool(norms)
-        self.mixes = any(norm.running_mean is None for norm in norms)  # the examples of a batch mix, also in tests
+        self.has_batchnorm, self.mixes = batchnorm(module)
         self.master = Master(module, self.layout, self.device, precision)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.dense = DenseUpdates(module, list(zip(self.parameters, self.master.trainable, strict=True)))
@@ -695,6 +693,12 @@ Part = tuple[Batch, Tensor, Sequence[Batch]]
 
 HELD = 2**24
 """Numbers in outputs that are held until they are counted for every part that has these examples."""
+
+
+def batchnorm(module: nn.Module) -> tuple[bool, bool]:
+    """Whether a module has BatchNorm, and whether the examples of a batch mix in tests, too, for lack of running statistics."""
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    return bool(norms), any(norm.running_mean is None for norm in norms)
 
 
 def _joined(held: Sequence[tuple[Batch, Any]]) -> tuple[Batch, Any]:
