@@ -36,6 +36,15 @@ def test_the_clustering_exchange_asks_all_and_moves_nothing() -> None:
     assert "3 groups" in clustering.notes[0].text
 
 
+def test_the_first_round_tells_when_the_clients_will_be_clustered() -> None:
+    first, second = list(play(FLHC(warmup=3, fraction=0.25, groups=3, threshold=None), grouped(THREE), 2))
+    assert [(note.kind, note.text) for note in first.notes] == [
+        ("keep", "not clustered yet: this is done after round 3 (warmup)")
+    ]
+    assert not second.notes
+    assert not next(iter(play(FLHC(warmup=1), grouped(THREE), 1))).notes
+
+
 @pytest.mark.parametrize(("threshold", "groups"), [(3.0, 2), (3.001, 1)])
 def test_the_threshold_is_strict(threshold: float, groups: int) -> None:
     method = FLHC(warmup=0, threshold=threshold, linkage="single", fraction=1.0)

@@ -27,6 +27,7 @@ PRINTED = [
     ("cfl-convnet", (1, 28, 28), 62, 18_506),
     ("ifca-mlp", (1, 28, 28), 10, 159_010),
     ("acfl-cnn", (3, 32, 32), 10, 130_826),
+    ("acfl-cnn-early", (3, 32, 32), 10, 130_826),
     ("lenet5", (1, 28, 28), 10, 61_706),
     # Ours, where the paper prints none.
     ("cfl-cnn", (1, 28, 28), 10, 29_066),

@@ -147,7 +147,13 @@ class FLHC:
         if means is None and replies.updates is not None:  # these include updates of walkers
             means, _ = group_means(replies, state.groups)
         models = state.models if means is None else state.models + means
-        return self._place(replace(state, models=models, round=state.round + 1, notes=()), replies)
+        notes = (self._waits(state),) if state.round == 0 and not state.clustered and self.warmup > 1 else ()
+        return self._place(replace(state, models=models, round=state.round + 1, notes=notes), replies)
+
+    def _waits(self, state: FLHCState) -> Note:
+        """Say in the first round when the clients will be clustered, for runs that end before."""
+        text = f"not clustered yet: this is done after round {self.warmup} (warmup)"
+        return Note(kind="keep", clients=state.tree.nodes[0].clients, text=text)
 
     def _place(self, state: FLHCState, replies: Replies) -> FLHCState:
         """Place the walkers that answered in a group, or in new groups."""

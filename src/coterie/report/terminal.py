@@ -73,6 +73,8 @@ def _branch(group: Group, tested: Line | None, parent: Tree | None) -> Tree:
 def members(clients: Iterable[ClientId], most: int = 12) -> str:
     """Return a list of clients in words: consecutive numbers are joined, and long lists are cut.
 
+    Names that contain a comma are in quotes.
+
     Args:
         clients: The clients, all numbers or all names.
         most: The greatest number of parts to show.
@@ -80,6 +82,8 @@ def members(clients: Iterable[ClientId], most: int = 12) -> str:
     Example:
         >>> members(["north", "south"])
         'north, south (2 clients)'
+        >>> members(["Bern, east", "south"])
+        '"Bern, east", south (2 clients)'
         >>> members([0, 1, 2, 3, 4, 7, 9])
         '0-4, 7, 9 (7 clients)'
         >>> members(range(0, 100, 2), most=3)
@@ -92,6 +96,7 @@ def members(clients: Iterable[ClientId], most: int = 12) -> str:
             spans[-1] = [spans[-1][0], client]
         else:
             spans.append([client, client])
+    spans = [[f'"{a}"', f'"{b}"'] if isinstance(a, str) and "," in a else [a, b] for a, b in spans]
     texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
     if len(texts) > most:
         texts = [*texts[:most], f"... {texts[-1]}"]

@@ -56,7 +56,7 @@ function time(seconds) {
   return seconds < 6000 ? `${(seconds / 60).toFixed(1)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
-/** Ids in words: runs joined, long lists cut. */
+/** Ids in words: runs joined, long lists cut; names that contain a comma are in quotes. */
 function members(ids, most = 10) {
   const spans = [];
   for (const id of [...ids].sort((a, b) => (typeof a === "string" ? a.localeCompare(b) : a - b))) {
@@ -64,7 +64,8 @@ function members(ids, most = 10) {
     if (last && typeof id === "number" && id === last[1] + 1) last[1] = id;
     else spans.push([id, id]);
   }
-  const words = spans.map(([a, b]) => (a === b ? `${a}` : b > a + 1 ? `${a}–${b}` : `${a}, ${b}`));
+  const one = (id) => (typeof id === "string" && id.includes(",") ? `"${id}"` : `${id}`);
+  const words = spans.map(([a, b]) => (a === b ? one(a) : b > a + 1 ? `${a}–${b}` : `${a}, ${b}`));
   return words.length > most ? `${words.slice(0, most).join(", ")}, … ${words[words.length - 1]}` : words.join(", ");
 }
 const letter = (number) => (known(number) ? (number < 26 ? String.fromCharCode(65 + number) : `T${number}`) : "–");
