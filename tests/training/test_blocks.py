@@ -19,7 +19,8 @@ from coterie.data.world import Split, whole
 from coterie.models import nets
 from coterie.randomness import generator
 from coterie.training import Learner, blocks
-from coterie.training.blocks import Block, DenseStack, Recorded, goes_with
+from coterie.training.blocks import Block, DenseStack, goes_with
+from coterie.training.graphs import Recorded, recordable
 from small import CLASSES, FEATURES, client, dropped, examples, linear, made, mlp, noisy, normed
 
 LR = 0.2
@@ -271,7 +272,7 @@ def test_what_can_be_recorded() -> None:
     def can(model: Callable[[], nn.Module], device: str = "cuda", loss: Any = None, **training: Any) -> bool:
         learner = Learner(made(model), Objective() if loss is None else Objective(loss=loss))
         learner.device = torch.device(device)
-        return blocks.recordable(learner, Training(**training))
+        return recordable(learner, Training(**training))
 
     def hooked() -> nn.Module:
         module = nn.Sequential(nn.Linear(2, 2))

@@ -15,7 +15,8 @@ from coterie.methods import FLHC
 from coterie.models import nets
 from coterie.randomness import generator, seeded
 from coterie.runs.experiment import make
-from coterie.training.blocks import Block, Recorded
+from coterie.training.blocks import Block
+from coterie.training.graphs import Recorded
 from coterie.training.learner import Learner
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
