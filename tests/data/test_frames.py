@@ -189,7 +189,7 @@ DAY = datetime.datetime(2026, 1, 1)
         ({}, {"target": "aa"}, "has no column 'aa'; did you mean a?"),
         ({}, {"target": "site"}, "the column 'site' has two uses"),
         ({}, {"target": ["y", "y"]}, "the column 'y' has two uses"),
-        ({}, {"features": ["a", "y"]}, "features must not contain 'y', which is the client or a target"),
+        ({}, {"features": ["a", "y"]}, "features must not contain 'y', which is the client, a target or the subject"),
         ({}, {"features": []}, "must have at least one feature, and each once, got none"),
         ({}, {"features": "a"}, "features must be a list of columns, got 'a'"),
         ({}, {"features": 3}, "features must be a list of columns, got 3"),

@@ -156,7 +156,7 @@ def test_a_table_is_read_again_only_if_it_has_changed(tmp_path: Path) -> None:
         ({"client": None}, "Scenario.client must name a column of .*, which has ward, age, fever, smokes, finding"),
         ({"target": None}, "Scenario.target must name a column of .*, which has ward, age, fever, smokes, finding"),
         ({"target": "findings"}, "has no column 'findings'; did you mean finding?"),
-        ({"columns": ("age", "ward")}, "features must not contain 'ward', which is the client or a target"),
+        ({"columns": ("age", "ward")}, "features must not contain 'ward', which is the client, a target or the subject"),
         ({"client": "fever"}, "the column fever must name the clients, and holds fractions|has 1 example, too few"),
     ],
 )

@@ -14,7 +14,7 @@ import torch
 
 from coterie.data.examples import Pool, check_distinct
 from coterie.data.objective import Objective
-from coterie.data.own import OwnData
+from coterie.data.own import SUBJECT, OwnData
 from coterie.data.scaling import Constants
 from coterie.data.splits import check_shares
 from coterie.data.tasks import encoded, objective_for, targets
@@ -34,6 +34,7 @@ def from_frame(
     target: Any,
     *,
     features: Sequence[Any] | None = None,
+    subject: Any = None,
     task: str = "auto",
     model: str | Callable[[], torch.nn.Module] = "mlp",
     objective: Objective | None = None,
@@ -54,12 +55,15 @@ def from_frame(
         client: The column that names the client of each row.
         target: The column, or columns, to predict.
         features: The columns of the inputs, numbers or booleans; None takes all others.
+        subject: The column that names the subject of each row, such as a patient of whom there are several rows. All rows of
+            a subject are in the same split, and in the same half where a method divides a client's data. None if every row
+            has its own.
         task: ``"auto"``, or ``"classification"`` or ``"regression"`` if the type of the target should not decide.
         model: Name of a model, or a function that makes a fresh module.
         objective: The loss and the metrics, in place of the task's usual ones.
         standardize: ``"none"``, ``"pooled"``, or means and deviations, see :func:`~coterie.data.scaling.standardized`.
-        train: Share of a client's rows to train on.
-        validation: Share of a client's rows for validation; the rest is for tests.
+        train: Share of a client's rows to train on, or of its subjects.
+        validation: Share of a client's rows, or subjects, for validation; the rest is for tests.
         seed: Seed of the splits.
         after: An earlier world, to add clients to: its clients keep their ids, and new ones get the next. Its pooled means
             and deviations are used again.
@@ -80,12 +84,14 @@ def from_frame(
         (['north', 'south'], ['False', 'True'])
     """
     check_shares(train, validation, "share")
-    data = clients_of(frame, client, target, features, task, "the data frame")
+    data = clients_of(frame, client, target, features, task, "the data frame", subject)
     world = {"objective": objective or data.objective, **world}
     return data.world(model, (train, validation), seed, standardize=standardize, after=after, **world)
 
 
-def clients_of(frame: Any, client: Any, target: Any, features: Sequence[Any] | None, task: str, where: str) -> OwnData:
+def clients_of(
+    frame: Any, client: Any, target: Any, features: Sequence[Any] | None, task: str, where: str, subject: Any = None
+) -> OwnData:
     """Divide the rows of a table among clients.
 
     Args:
@@ -95,6 +101,7 @@ def clients_of(frame: Any, client: Any, target: Any, features: Sequence[Any] | N
         features: As for :func:`from_frame`.
         task: As for :func:`from_frame`.
         where: The table, for messages.
+        subject: As for :func:`from_frame`.
 
     Returns:
         The clients' data.
@@ -108,7 +115,7 @@ def clients_of(frame: Any, client: Any, target: Any, features: Sequence[Any] | N
         raise UserError(f"features must be a list of columns, got {features!r}")
     if not several:
         raise UserError("target must be a column or several, got none")
-    taken = [client, *several]
+    taken = [client, *several, *(() if subject is None else (subject,))]
     chosen = [name for name in names if name not in taken] if features is None else list(features)
     check_columns(names, taken, chosen, where)
     owners, clients = _owners(values(frame, client, where), client, where)
@@ -123,11 +130,14 @@ def clients_of(frame: Any, client: Any, target: Any, features: Sequence[Any] | N
     for name in found.classes:
         check_name(name, f"{where}: the column {several[0]}")
     inputs = _matrix(((name, get(name)) for name in chosen), len(owners), len(chosen), where)
+    subjects = {} if subject is None else {SUBJECT: torch.from_numpy(encoded(get(subject))[0])}
     pools = {}
     for number, name in enumerate(clients):
         rows = torch.from_numpy(np.flatnonzero(owners == number))
-        pools[name] = (Pool(inputs[rows], outputs[rows]), None, None)
+        meta = {name: values[rows] for name, values in subjects.items()}
+        pools[name] = (Pool(inputs[rows], outputs[rows], meta), None, None)
     about = {"features": [str(name) for name in chosen], "targets": [str(name) for name in several], **found.about}
+    about |= {} if subject is None else {SUBJECT: str(subject)}
     return OwnData(pools=pools, shape=(len(chosen),), outputs=found.outputs, objective=objective_for(found), about=about)
 
 
@@ -146,7 +156,7 @@ def check_columns(names: Sequence[Any], taken: Sequence[Any], chosen: Sequence[A
 
     Args:
         names: All columns.
-        taken: The client's column and the targets.
+        taken: The columns of the client, the targets and the subject.
         chosen: The features.
         where: The table, for messages.
 
@@ -160,9 +170,9 @@ def check_columns(names: Sequence[Any], taken: Sequence[Any], chosen: Sequence[A
             raise UserError(f"{where} has {names.count(name)} columns with the name {name!r}")
     for name in taken:
         if taken.count(name) > 1:
-            raise UserError(f"{where}: the column {name!r} has two uses; client and targets must be different columns")
+            raise UserError(f"{where}: the column {name!r} has two uses; client, targets and subject must be different columns")
         if name in chosen:
-            raise UserError(f"{where}: features must not contain {name!r}, which is the client or a target")
+            raise UserError(f"{where}: features must not contain {name!r}, which is the client, a target or the subject")
     if not chosen or len(set(chosen)) < len(chosen):
         raise UserError(f"{where} must have at least one feature, and each once, got {listed(chosen) or 'none'}")
 

@@ -18,10 +18,14 @@ from coterie.data.examples import Pool, own_pool, pool
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective, cross_entropy
 from coterie.data.scaling import Constants, standardized
 from coterie.data.splits import check_shares, hold_out
+from coterie.data.tasks import encoded
 from coterie.data.world import ClientData, World, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import UserError, nearest
+
+SUBJECT = "subject"
+"""Key, and column of a pool's ``meta``, of the subject of each example."""
 
 KEYS = (("x_train", "y_train"), ("x_validation", "y_validation"), ("x_test", "y_test"))
 
@@ -29,7 +33,8 @@ KEYS = (("x_train", "y_train"), ("x_validation", "y_validation"), ("x_test", "y_
 def folder(path: Path) -> dict[str, tuple[Pool | None, ...]]:
     """Read every .npz file of a folder; each file is one client.
 
-    Keys are x_train, y_train (or x, y) and, optionally, x_validation, y_validation, x_test, y_test.
+    Keys are x_train, y_train (or x, y) and, optionally, x_validation, y_validation, x_test, y_test, and subject: numbers or
+    names ``(N,)`` of the subjects of x, such as patients, see :func:`~coterie.data.frames.from_frame`.
 
     Args:
         path: The folder.
@@ -61,12 +66,25 @@ def pools(arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = poo
         UserError: Keys or arrays are not valid.
     """
     named = {{"x": "x_train", "y": "y_train"}.get(key, key): value for key, value in arrays.items()}
-    check_keys(arrays, ("x", "y", *(key for pair in KEYS for key in pair)), where)
+    check_keys(arrays, ("x", "y", *(key for pair in KEYS for key in pair), SUBJECT), where)
     for x, y in KEYS:
         if (x in named) != (y in named) or KEYS[0][0] not in named:
             known = "x and y (or x_train and y_train), and x_validation, y_validation, x_test, y_test in pairs"
             raise UserError(f"{where} must hold {known}; it holds {', '.join(arrays) or 'nothing'}")
-    return tuple(make(named[x], named[y], where) if x in named else None for x, y in KEYS)
+    first, *rest = (make(named[x], named[y], where) if x in named else None for x, y in KEYS)
+    return _of_subjects(first, named.get(SUBJECT), where), *rest
+
+
+def _of_subjects(pool: Pool | None, subject: Any, where: Any) -> Pool | None:
+    """A pool with the subjects of its examples, numbers or names ``(N,)``; None if it has none."""
+    if pool is None or subject is None:
+        return pool
+    names = np.asarray(subject)
+    texts = names.dtype.kind == "U" or (names.dtype.kind == "O" and all(isinstance(name, str) for name in names.flat))
+    if names.shape != (len(pool),) or not (texts or names.dtype.kind in "iu"):
+        what = f"an array of shape {names.shape} and type {names.dtype}"
+        raise UserError(f"{where}: subject must hold a whole number or a name for each of {len(pool)} examples, got {what}")
+    return replace(pool, meta={**pool.meta, SUBJECT: torch.from_numpy(encoded(names)[0])})
 
 
 def check_keys(given: Iterable[str], known: Sequence[str], where: Any) -> None:
@@ -81,7 +99,7 @@ def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]
 
     Args:
         data: ``(x, y)``, ``(x, y, x_test, y_test)``, a mapping with the keys of :func:`folder`, a data set whose items are
-            read when they are needed, or a mapping with data sets as train and, optionally, validation and test.
+            read when they are needed, or a mapping with data sets as train and, optionally, validation and test, and subject.
         where: The client, for messages.
         classes: Whether targets must be class labels, or tokens.
         collate: See :class:`~coterie.data.batches.Items`.
@@ -93,18 +111,19 @@ def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]
         UserError: The data are not valid.
     """
     if isinstance(data, Mapping) and "train" in data:
-        check_keys(data, ("train", "validation", "test"), where)
+        check_keys(data, ("train", "validation", "test", SUBJECT), where)
         if data["train"] is None:
             raise UserError(f"{where} has no data set to train on: its train is None")
         parts = (data.get(name) for name in ("train", "validation", "test"))
-        return tuple(None if part is None else Pool(Items(part, collate), None) for part in parts)
+        first, *rest = (None if part is None else Pool(Items(part, collate), None) for part in parts)
+        return _of_subjects(first, data.get(SUBJECT), where), *rest
     if not isinstance(data, Mapping | Sequence):
         return Pool(Items(data, collate), None), None, None
     if not isinstance(data, Mapping):
         if len(data) not in (2, 4):
             raise UserError(f"{where} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays")
         data = dict(zip(("x", "y", "x_test", "y_test"), data, strict=False))
-    plain = classes and not any(isinstance(part, Mapping | tuple) for part in data.values())
+    plain = classes and not any(isinstance(part, Mapping | tuple) for name, part in data.items() if name != SUBJECT)
     arrays = {key: _array(part, f"{where}: {key}") for key, part in data.items()}
     return pools(arrays, where, pool if plain else own_pool)
 
@@ -205,7 +224,8 @@ def client_data(
     """Make the splits of one client.
 
     The splits that the client does not provide are held out of its training pool. A client that provides test data trains on
-    all examples that are not held out for validation.
+    all examples that are not held out for validation. If the training pool has the subjects of its examples
+    (:data:`SUBJECT` of its ``meta``), shares are shares of the subjects, and all examples of a subject are in the same split.
 
     Args:
         name: Name of the client.
@@ -226,8 +246,15 @@ def client_data(
     held = validation if second is None else 0.0
     kept = train if second is None else train / (train + (1 - train - validation) or 1)
     order = rng.permutation(len(first))[:samples]
-    pieces = hold_out(order, kept if third is None else 1.0, held, third is None, name, own=True)
-    every = whole(first.inputs, first.targets)
+    share, subjects = kept if third is None else 1.0, first.meta.get(SUBJECT)
+    if subjects is None:
+        pieces = hold_out(order, share, held, third is None, name, own=True)
+    else:
+        own = subjects.numpy()[order]
+        people = hold_out(rng.permutation(np.unique(own)), share, held, third is None, name, own=True, noun="subject")
+        a, b, c = (order[np.isin(own, some)] for some in people)
+        pieces = a, b, c
+    every = whole(first.inputs, first.targets, subjects)
     cut = [every.at(torch.from_numpy(rows)) for rows in pieces]
     return ClientData(
         train=cut[0],
@@ -350,7 +377,8 @@ def from_lists(
             with the keys of a client's .npz file (x, y, x_validation, y_validation, x_test, y_test), a data set of PyTorch
             or Hugging Face, or a mapping with such data sets as train, validation and test. An x is an array or tensor,
             also a memory-mapped one, or a tuple or dict of them, which the model receives as arguments. Items of a data set
-            are read when they are needed.
+            are read when they are needed. A mapping may also have a subject: numbers or names ``(N,)`` of the subjects of x
+            or train, such as patients, see :func:`~coterie.data.frames.from_frame`.
         model: Name of a model, or a function that makes a fresh module.
         classes: Number of classes, by default the greatest label + 1.
         objective: The loss and the metrics. By default that of the targets: class numbers or tokens, several labels

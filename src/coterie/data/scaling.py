@@ -60,7 +60,7 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     wide = (1, -1) if inputs.ndim == 2 else (1, -1, 1, 1)
     low, width = means.view(wide).float(), deviations.view(wide).float()  # no copy of all data in float64
     made = {id(pool): (numbers(pool).float() - low).div_(width) for pool in _pools(splits)}
-    new = lambda split: Split(made[id(split.inputs)], split.index, split.targets)  # noqa: E731
+    new = lambda split: replace(split, inputs=made[id(split.inputs)])  # noqa: E731
     scaled = {
         key: ClientData(train=new(d.train), validation=new(d.validation), test=new(d.test), name=d.name)
         for key, d in data.items()

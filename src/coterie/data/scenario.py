@@ -397,6 +397,9 @@ class Scenario:
     client: str | None = setting(None, "column that names the client of each row (table)")
     target: str | tuple[str, ...] | None = setting(None, "column to predict, or several (table)")
     columns: tuple[str, ...] = setting((), "columns of the inputs; empty: all others (table)")
+    subject: str | None = setting(
+        None, "column that names the subject of each row, such as a patient, whose rows stay together (table)"
+    )
     task: str = setting("auto", "classification or regression; auto: by the type of the target (table)", choices=TASKS)
     resize: int | None = setting(None, "height and width that pictures get; none: they have one size (images)", ge=1, le=4096)
     grey: bool = setting(False, "make pictures grey, with one channel; false: three channels (images)")
@@ -447,7 +450,7 @@ class Scenario:
                     f"Scenario.{name} is for data that are divided among clients, and clients of the data set {self.dataset} "
                     f"have their own{number}; leave it out"
                 )
-        for name in ("client", "target"):
+        for name in ("client", "target", "subject"):
             if self.dataset != "table" and getattr(self, name) is not None:
                 raise SettingError(f"Scenario.{name} is for the data set table, got {self.dataset}")
         given = self.standardize == "given"
@@ -528,7 +531,7 @@ class Scenario:
         """The world of clients that have their own data."""
         match self.dataset:
             case "table":
-                data = tables.clients(path, self.client, self.target, self.columns, self.task)
+                data = tables.clients(path, self.client, self.target, self.columns, self.task, self.subject)
             case "images":
                 data = pictures.clients(path, self.resize, self.grey)
             case _:

@@ -39,7 +39,13 @@ def check_shares(train: float, validation: float, test: str) -> None:
 
 
 def hold_out(
-    mine: np.ndarray, train: float, validation: float, test: bool, name: str = "a client", own: bool = False
+    mine: np.ndarray,
+    train: float,
+    validation: float,
+    test: bool,
+    name: str = "a client",
+    own: bool = False,
+    noun: str = "example",
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut the positions of a client into training, validation and test positions.
 
@@ -52,6 +58,7 @@ def hold_out(
         test: Whether the rest is the test part.
         name: Name of the client, for the message.
         own: Whether the data are the client's own, for the message.
+        noun: What a position is, for the message.
 
     Returns:
         The training, validation and test positions.
@@ -62,7 +69,7 @@ def hold_out(
     held = max(round(validation * len(mine)), 1) if validation else 0
     most = len(mine) - held - test
     if most < 1:
-        few = f"{name} has {count(len(mine), 'example')}, too few to hold some out: it needs {len(mine) - most + 1} at least"
+        few = f"{name} has {count(len(mine), noun)}, too few to hold some out: it needs {len(mine) - most + 1} at least"
         raise UserError(f"{few}; {'leave it out' if own else 'use fewer clients or other fractions'}")
     first = min(max(round(train * len(mine)), 1), most)
     return mine[:first], mine[first : first + held], mine[first + held :] if test else mine[:0]

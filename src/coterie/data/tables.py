@@ -9,7 +9,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import islice
@@ -31,7 +31,14 @@ AT_ONCE = 10_000
 """Rows of a CSV file that are parsed together."""
 
 
-def clients(path: Path, client: str | None, target: str | Sequence[str] | None, features: Sequence[str], task: str) -> OwnData:
+def clients(
+    path: Path,
+    client: str | None,
+    target: str | Sequence[str] | None,
+    features: Sequence[str],
+    task: str,
+    subject: str | None = None,
+) -> OwnData:
     """Read the clients of a table. The last table stays in memory, and is read again only if the file has changed.
 
     Args:
@@ -40,6 +47,7 @@ def clients(path: Path, client: str | None, target: str | Sequence[str] | None, 
         target: The column, or columns, to predict.
         features: The columns of the inputs; none of them takes all others.
         task: See :func:`~coterie.data.frames.from_frame`.
+        subject: The column that names the subject of each row, if any.
 
     Returns:
         The clients' data.
@@ -54,22 +62,29 @@ def clients(path: Path, client: str | None, target: str | Sequence[str] | None, 
         about = path.stat()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
-    return _clients(path, about.st_mtime_ns, about.st_size, client, targets, tuple(features), task)
+    return _clients(path, about.st_mtime_ns, about.st_size, client, targets, tuple(features), task, subject)
 
 
 @lru_cache(maxsize=1)
 def _clients(
-    path: Path, changed: int, size: int, client: str | None, targets: tuple[str, ...], features: tuple[str, ...], task: str
+    path: Path,
+    changed: int,
+    size: int,
+    client: str | None,
+    targets: tuple[str, ...],
+    features: tuple[str, ...],
+    task: str,
+    subject: str | None,
 ) -> OwnData:
     del changed, size  # only the key of the cache
-    names, read = _parquet(path) if ending(path) == ".parquet" else _csv(path, client)
+    names, read = _parquet(path) if ending(path) == ".parquet" else _csv(path, (client, subject))
     for setting, value in (("client", client), ("target", targets)):
         if not value:
             raise SettingError(f"Scenario.{setting} must name a column of {path}, which has {listed(names)}")
-    taken = [str(client), *targets]
+    taken = [str(client), *targets, *([] if subject is None else [subject])]
     chosen = list(features) or [name for name in names if name not in taken]
     check_columns(names, taken, chosen, str(path))
-    return clients_of(read([*taken, *chosen]), client, targets, chosen, task, str(path))
+    return clients_of(read([*taken, *chosen]), client, targets, chosen, task, str(path), subject)
 
 
 KINDS = (".csv", ".parquet")
@@ -95,8 +110,8 @@ _BOOLEAN = re.compile(r"true|false", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-def _csv(path: Path, text: str | None) -> tuple[list[str], Read]:
-    """The names of the columns of a CSV file, and the function that reads it; the column ``text`` stays as it is."""
+def _csv(path: Path, text: Collection[str | None]) -> tuple[list[str], Read]:
+    """The names of the columns of a CSV file, and the function that reads it; the columns of names stay ``text``."""
     raw = readers.content(path)
     if not raw.strip():
         raise UserError(f"{path} is empty")
@@ -139,14 +154,14 @@ def _blocks(path: Path, raw: bytes, mark: str, needed: list[str]) -> Iterator[Bl
         before += len(block)
 
 
-def _read_csv(path: Path, blocks: Callable[[], Iterator[Block]], size: int, text: str | None) -> Columns:
+def _read_csv(path: Path, blocks: Callable[[], Iterator[Block]], size: int, text: Collection[str | None]) -> Columns:
     """The columns of a file of ``size`` bytes."""
     types: dict[str, str] = {}
     missing: dict[str, Missing] = {}
     for block in blocks():
         for name, fields in block.items():
             missing[name] = missing.get(name, Missing()).plus(np.array([not field for field in fields]))
-            found = "O" if name == text or types.get(name) == "O" else _type(fields)
+            found = "O" if name in text or types.get(name) == "O" else _type(fields)
             types[name] = found if types.get(name, found) == found else "f" if {types[name], found} == {"i", "f"} else "O"
     if not missing:
         raise UserError(f"{path} has no rows below the names of its columns")

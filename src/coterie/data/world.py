@@ -220,17 +220,22 @@ class Split:
         index: Rows of the pool, ``(s,)`` int64.
         targets: The client's targets ``(s, ...)``, also a tuple or dict; its labels may be permuted. None for
             :class:`~coterie.data.batches.Items`, which have their own.
+        subjects: Number of the subject of each example, such as a patient, ``(s,)`` int64. Examples of one subject are not
+            independent, so they stay together where examples are divided. None if each example has its own.
     """
 
     inputs: Batch
     index: torch.Tensor
     targets: Batch = None
+    subjects: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.targets is None and not isinstance(self.inputs, Items):
             raise ValueError("a split needs targets, unless its inputs are Items")
         if self.targets is not None and len(self.index) != size(self.targets):
             raise ValueError(f"{len(self.index)} examples but {size(self.targets)} targets")
+        if self.subjects is not None and self.subjects.shape != self.index.shape:
+            raise ValueError(f"{len(self.index)} examples but {len(self.subjects)} subjects")
 
     def __len__(self) -> int:
         return self.index.shape[0]  # a fifth of the time of len
@@ -244,7 +249,8 @@ class Split:
     def at(self, positions: torch.Tensor | slice) -> Split:
         """The split of the examples at some positions of this one."""
         targets = None if self.targets is None else rows(self.targets, positions)
-        return Split(self.inputs, self.index[positions], targets)
+        subjects = None if self.subjects is None else self.subjects[positions]
+        return Split(self.inputs, self.index[positions], targets, subjects)
 
     def batch(self, positions: torch.Tensor) -> tuple[Batch, Batch]:
         """(inputs, targets) of the examples at ``positions`` of this split."""
@@ -253,9 +259,9 @@ class Split:
         return rows(self.inputs, self.index[positions]), rows(self.targets, positions)
 
 
-def whole(inputs: Batch, targets: Batch = None) -> Split:
+def whole(inputs: Batch, targets: Batch = None, subjects: torch.Tensor | None = None) -> Split:
     """A split that has its whole pool."""
-    return Split(inputs, torch.arange(len(inputs) if isinstance(inputs, Items) else size(inputs)), targets)
+    return Split(inputs, torch.arange(len(inputs) if isinstance(inputs, Items) else size(inputs)), targets, subjects)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -590,5 +596,5 @@ def _clients(world: World, clients: Mapping[Client, ClientData], attacks: Mappin
 
 
 def _flipped(data: ClientData, classes: int) -> ClientData:
-    flip = lambda split: Split(split.inputs, split.index, flipped(split.targets, classes))  # noqa: E731
+    flip = lambda split: replace(split, targets=flipped(split.targets, classes))  # noqa: E731
     return replace(data, train=flip(data.train), validation=flip(data.validation))

@@ -614,8 +614,10 @@ class ClientPool:
 
     def _size(self, client_job: ClientJob) -> int:
         """The number of training examples of a job."""
-        size = len(self._data(client_job))
-        return size if client_job.half is None else size // 2
+        data, half = self._data(client_job), client_job.half
+        if half is None:
+            return len(data)
+        return len(data) // 2 if data.subjects is None else len(local.halves(data, client_job.key)[half])
 
     def _kind(self, client_job: ClientJob) -> Hashable:
         """The properties that all clients of a block share; for a client that trains alone, its id."""

@@ -7,6 +7,7 @@ from coterie.training.jobs import answer_together as answer_together
 from coterie.training.jobs import beside_halves as beside_halves
 from coterie.training.jobs import halvable as halvable
 from coterie.training.jobs import halved as halved
+from coterie.training.jobs import halves as halves
 from coterie.training.jobs import held_out as held_out
 from coterie.training.jobs import parts as parts
 from coterie.training.learner import BATCH_TO_MEASURE as BATCH_TO_MEASURE

@@ -133,14 +133,44 @@ def parts(job: Job, least: int) -> tuple[Job, ...]:
 
 
 def halvable(data: Split, least: int) -> bool:
-    """Whether a client can train on both halves of these examples."""
-    return len(data) >= 2 * least
+    """Whether a client can train on both halves of these examples, however they are drawn."""
+    greatest = 1 if data.subjects is None or not len(data) else int(data.subjects.unique(return_counts=True)[1].max())
+    return len(data) - greatest >= 2 * least - 1  # the smaller half has at least half of what is left of it
+
+
+def halves(data: Split, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Divide examples into two disjoint random halves.
+
+    Of an odd number of examples, one is left out. Where examples have subjects, those of a subject are in the same half, none
+    is left out, and the sizes differ by the greatest number of examples of a subject at most.
+
+    Args:
+        data: The examples.
+        key: Seed of the draw.
+
+    Returns:
+        The positions of the examples of each half.
+
+    Raises:
+        ValueError: There are too few examples, or all are of one subject.
+    """
+    if not halvable(data, 1):
+        of_one = "" if data.subjects is None else " of too few subjects"
+        raise ValueError(f"{len(data)} training example{'s' if len(data) != 1 else ''}{of_one} cannot be halved")
+    gen = generator(*key, 2)
+    if data.subjects is None:
+        order, size = torch.randperm(len(data), generator=gen), len(data) // 2
+        return order[:size], order[size : 2 * size]
+    which, counts = data.subjects.unique(return_inverse=True, return_counts=True)[1:]
+    subjects = torch.randperm(len(counts), generator=gen)
+    ends = counts[subjects].cumsum(0)[:-1]
+    first = subjects[: 1 + int((2 * ends - len(data)).abs().argmin())]
+    mine = torch.isin(which, first)
+    return mine.nonzero().squeeze(1), (~mine).nonzero().squeeze(1)
 
 
 def halved(job: Job) -> tuple[Job, Job]:
-    """Split a job into jobs on two disjoint random halves of the training data, each with its own draws.
-
-    Of an odd number of examples, one is left out.
+    """Split a job into jobs on the :func:`halves` of the training data, each with its own draws.
 
     Args:
         job: The job.
@@ -151,12 +181,8 @@ def halved(job: Job) -> tuple[Job, Job]:
     Raises:
         ValueError: There are too few examples.
     """
-    split = job.data.train
-    size = len(split) // 2
-    if not size:
-        raise ValueError(f"{len(split)} training example{'s' if len(split) != 1 else ''} cannot be halved")
-    order = torch.randperm(len(split), generator=generator(*job.key, 2))
-    return _half(job, order[:size], 0), _half(job, order[size : 2 * size], 1)
+    first, second = halves(job.data.train, job.key)
+    return _half(job, first, 0), _half(job, second, 1)
 
 
 def _half(job: Job, at: Tensor, half: int) -> Job:
@@ -187,16 +213,34 @@ def held_out(data: ClientData, share: float, seed: int, client: Client) -> Clien
     Args:
         data: The client's data.
         share: The share of its training examples that become validation examples if it has none, at least one and at most
-            half; always the same ones. 0 for none.
+            half; always the same ones, and all of a subject. 0 for none.
         seed: The seed of the run.
         client: The client.
     """
     count = min(max(round(share * len(data.train)), 1), len(data.train) // 2)
     if not share or len(data.validation) or not count:
         return data
-    order = torch.randperm(len(data.train), generator=generator(seed, Purpose.HOLDOUT, client))
-    kept, shown = order[:count].sort().values, order[count:].sort().values
-    return replace(data, train=data.train.at(shown), validation=data.train.at(kept))
+    gen = generator(seed, Purpose.HOLDOUT, client)
+    if data.train.subjects is None:
+        order = torch.randperm(len(data.train), generator=gen)
+        kept, shown = order[:count].sort().values, order[count:].sort().values
+    else:
+        kept, shown = _of_subjects(data.train.subjects, count, gen)
+    return replace(data, train=data.train.at(shown), validation=data.train.at(kept)) if len(kept) else data
+
+
+def _of_subjects(subjects: Tensor, count: int, gen: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Positions of about ``count`` examples, at most half, those of random subjects; and of the others."""
+    which, counts = subjects.unique(return_inverse=True, return_counts=True)[1:]
+    taken: list[int] = []
+    total = 0
+    for subject in torch.randperm(len(counts), generator=gen).tolist():
+        more = total + int(counts[subject])
+        if total < count and 2 * more <= len(subjects):
+            taken.append(subject)
+            total = more
+    kept = torch.isin(which, torch.tensor(taken, dtype=torch.int64))
+    return kept.nonzero().squeeze(1), (~kept).nonzero().squeeze(1)
 
 
 def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
