@@ -449,7 +449,7 @@ class Task:
         personal: Train a model for the client itself as well.
         halves: Train twice from the same model, on two disjoint random halves of the data, and reply with both updates.
             Their mean serves as the update. Each half makes as many passes or steps as the task states. A client with too
-            few examples for two halves trains once, on all of them.
+            few examples, or subjects of examples, for two halves trains once, on all of them.
         keep: Layers that stay at the client, which trains and is tested with its own values of them. Their columns of an
             update are zero, and they cost no bytes. If these are all layers, nothing is sent.
         question: A question of a plan with ``need="sums"``, see ``Replies.sums``. A task without epochs only asks it.
@@ -613,6 +613,8 @@ trains in it."""
 @dataclass(frozen=True, kw_only=True)
 class Held:
     """Losses of m models on the same held-out examples of one client: no single loss, only sums.
+
+    Where examples have subjects, such as patients, a subject counts as one example, with its mean loss.
 
     Attributes:
         models: The models, in the order of the sums.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from coterie import from_frame, from_lists
 from coterie import training as local
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import ClientData, Split, whole
+from coterie.records.record import Record
+from coterie.report.explain import words
+from coterie.runs.run import digest
 from coterie.settings import UserError
 
 KEY = (5, 6, 0, 1)
@@ -59,12 +63,14 @@ def test_rows_of_a_subject_are_in_one_split() -> None:
     world = from_frame(table(), client="site", target="ill", subject="patient")
     assert world.about["features"] == ["a", "b"]
     assert world.about["subject"] == "patient"
-    for client, data in world.clients.items():
+    for data in world.clients.values():
         check_apart(data, 10)
         assert len(data.train) == 8 * 4
+        pairs = set()
         for part in (data.train, data.validation, data.test):
             assert part.subjects is not None
-            assert torch.equal(part.inputs[part.index, 0].long() - 10 * client, part.subjects - 10 * client)
+            pairs |= set(zip(part.inputs[part.index, 0].tolist(), part.subjects.tolist(), strict=True))
+        assert len(pairs) == 10
 
 
 def test_without_subjects_rows_are_divided_as_before() -> None:
@@ -113,7 +119,54 @@ def test_a_client_of_too_few_subjects_is_refused() -> None:
         from_frame(table(people=2), client="site", target="ill", subject="patient")
 
 
-@pytest.mark.parametrize("subject", [[0.5] * 6, [[1]] * 6, [1, 2], [None] * 6])
+def test_fractions_are_no_names() -> None:
+    with pytest.raises(UserError, match="the column patient must name the subjects, and holds fractions"):
+        from_frame({**table(), "patient": np.arange(120) / 2}, client="site", target="ill", subject="patient")
+
+
+def test_other_clients_change_no_split() -> None:
+    """Also if the names of their subjects put all names in another order."""
+    columns = table()
+    before = from_frame(columns, client="site", target="ill", subject="patient")
+    more = {"site": ["site 9"] * 40, "patient": [f"A{one // 4}" for one in range(40)], "ill": [0, 1] * 20}
+    both = {name: [*columns[name], *more.get(name, [0.0] * 40)] for name in columns}
+    after = from_frame(both, client="site", target="ill", subject="patient", after=before)
+    for client, data in before.clients.items():
+        for part in ("train", "validation", "test"):
+            one, two = getattr(data, part), getattr(after.clients[client], part)
+            assert torch.equal(one.inputs[one.index], two.inputs[two.index])
+            assert torch.equal(one.subjects, two.subjects)
+
+
+def test_other_subjects_are_other_data() -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 3)).astype("f"), np.arange(40) % 2
+    given = {"x": x, "y": y, "x_validation": x, "y_validation": y, "x_test": x, "y_test": y}
+    digests = {
+        digest(from_lists([{**given, **more}], model=lambda: torch.nn.Linear(3, 2)))
+        for more in ({}, {"subject": np.arange(40) // 4}, {"subject": np.arange(40) % 10})
+    }
+    assert len(digests) == 3
+
+
+def test_held_out_losses_are_of_subjects() -> None:
+    losses = torch.tensor([[1.0, 2.0, 6.0, 4.0], [0.0, 1.0, 1.0, 5.0]])
+    found = local.of_each_subject(losses, torch.tensor([7, 3, 7, 7]))
+    torch.testing.assert_close(found, torch.tensor([[2.0, 11 / 3], [1.0, 2.0]]))
+    assert local.of_each_subject(losses, None) is losses
+
+
+def test_noise_is_that_of_subjects(tmp_path: Path) -> None:
+    """A record has the number of subjects of each test set, by which reports judge differences."""
+    world = from_frame(table(), client="site", target="ill", subject="patient")
+    coterie.begin(world, tmp_path / "run", ["fedavg", "independent"], rounds=2).finish()
+    assert Record(tmp_path / "run" / "fedavg-seed0").description()["world"]["test_subjects"] == [1, 1, 1]
+    assert " in round 2 on 1 test subjects: " in words(tmp_path / "run" / "fedavg-seed0", "site 0", width=1000)
+
+
+NOBODY: list[Any] = [[0.5] * 6, [[1]] * 6, [1, 2], [None] * 6, [True] * 6, ["a", math.nan] * 3, ["a", ""] * 3]
+
+
+@pytest.mark.parametrize("subject", NOBODY)
 def test_subjects_are_a_number_or_a_name_for_each_example(subject: Any) -> None:
     with pytest.raises(UserError, match="subject must hold a whole number or a name for each of 6 examples"):
         from_lists([{"x": np.zeros((6, 2), "f"), "y": np.arange(6) % 2, "subject": subject}])
@@ -137,6 +190,7 @@ def test_halves_hold_whole_subjects(subjects: list[int], least: int) -> None:
     assert not known(first) & known(second)
     assert len(first) + len(second) == len(data)
     assert abs(len(first) - len(second)) <= greatest
+    assert torch.equal(torch.cat([first.index, second.index]).sort().values, data.index)
     if local.halvable(data, least):
         assert min(len(first), len(second)) >= least
 
@@ -145,6 +199,8 @@ def test_halves_are_drawn_again_with_each_key() -> None:
     data = of(list(range(10)) * 3)
     drawn = {frozenset(known(data.at(local.halves(data, (seed,))[0]))) for seed in range(20)}
     assert len(drawn) > 10
+    odd = of(list(range(5)) * 3)
+    assert {len(local.halves(odd, (seed,))[0]) for seed in range(20)} == {6, 9}
 
 
 @given(st.lists(st.integers(0, 8), max_size=40), st.floats(0.01, 1))
@@ -171,14 +227,14 @@ def patients(seed: int, noise: float = 2.0) -> dict[str, Any]:
     return {"site": rows // 25, "patient": rows, "ill": ill[rows], **{f"x{i}": x[:, i] for i in range(6)}}
 
 
-@pytest.mark.parametrize(("subject", "workers", "width"), [("patient", 1, 1), ("patient", 1, 4), (None, 1, 1)])
-def test_patients_are_no_groups(subject: str | None, workers: int, width: int) -> None:
+@pytest.mark.parametrize(("subject", "width"), [("patient", 1), ("patient", 4), (None, 1)])
+def test_patients_are_no_groups(subject: str | None, width: int) -> None:
     """Without subjects, both halves have the same patients: what a site has by chance looks like a difference of sites."""
     columns = patients(0)
     if subject is None:
         del columns["patient"]
     world = from_frame(columns, client="site", target="ill", subject=subject)
-    groups = [len(done.groups) for done in coterie.run("split-half", world, rounds=12, workers=workers, width=width)]
+    groups = [len(done.groups) for done in coterie.run("split-half", world, rounds=12, workers=1, width=width)]
     assert (groups[-1] == 1) == (subject is not None)
 
 

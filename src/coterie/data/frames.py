@@ -55,9 +55,9 @@ def from_frame(
         client: The column that names the client of each row.
         target: The column, or columns, to predict.
         features: The columns of the inputs, numbers or booleans; None takes all others.
-        subject: The column that names the subject of each row, such as a patient of whom there are several rows. All rows of
-            a subject are in the same split, and in the same half where a method divides a client's data. None if every row
-            has its own.
+        subject: The column that names the subject of each row, such as a patient of whom there are several rows. A client's
+            rows of a subject are in the same split, and in the same half where a method divides the client's data. None if
+            every row has its own.
         task: ``"auto"``, or ``"classification"`` or ``"regression"`` if the type of the target should not decide.
         model: Name of a model, or a function that makes a fresh module.
         objective: The loss and the metrics, in place of the task's usual ones.
@@ -130,11 +130,14 @@ def clients_of(
     for name in found.classes:
         check_name(name, f"{where}: the column {several[0]}")
     inputs = _matrix(((name, get(name)) for name in chosen), len(owners), len(chosen), where)
-    subjects = {} if subject is None else {SUBJECT: torch.from_numpy(encoded(get(subject))[0])}
+    subjects: dict[str, torch.Tensor] = {}
+    if subject is not None:
+        ids = _ids(get(subject), f"{where}: the column {subject} must name the subjects")
+        subjects[SUBJECT] = torch.from_numpy(encoded(ids)[0])
     pools = {}
     for number, name in enumerate(clients):
         rows = torch.from_numpy(np.flatnonzero(owners == number))
-        meta = {name: values[rows] for name, values in subjects.items()}
+        meta = {key: numbers[rows] for key, numbers in subjects.items()}
         pools[name] = (Pool(inputs[rows], outputs[rows], meta), None, None)
     about = {"features": [str(name) for name in chosen], "targets": [str(name) for name in several], **found.about}
     about |= {} if subject is None else {SUBJECT: str(subject)}
@@ -266,14 +269,19 @@ def _of_one_kind(array: np.ndarray, where: str) -> np.ndarray:
 
 def _owners(column: np.ndarray, name: Any, where: str) -> tuple[np.ndarray, list[str]]:
     """The client's number of each row ``(N,)``, and the names of the clients."""
-    if column.dtype.kind == "f":  # ids become floats where one was missing
-        if not np.isfinite(column).all() or (column != np.floor(column)).any() or np.abs(column).max() > 2**53:
-            raise UserError(f"{where}: the column {name} must name the clients, and holds fractions")
-        column = column.astype(np.int64)
-    owners, names = encoded(column)
+    owners, names = encoded(_ids(column, f"{where}: the column {name} must name the clients"))
     for one in names:
         check_name(one, f"{where}: the column {name}")
     return owners, names
+
+
+def _ids(column: np.ndarray, rule: str) -> np.ndarray:
+    """Names or numbers ``(N,)``; ids become floats where one was missing, and are whole numbers again here."""
+    if column.dtype.kind != "f":
+        return column
+    if not np.isfinite(column).all() or (column != np.floor(column)).any() or np.abs(column).max() > 2**53:
+        raise UserError(f"{rule}, and holds fractions")
+    return column.astype(np.int64)
 
 
 def _instead(text: str) -> str:

@@ -18,7 +18,6 @@ from coterie.data.examples import Pool, own_pool, pool
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective, cross_entropy
 from coterie.data.scaling import Constants, standardized
 from coterie.data.splits import check_shares, hold_out
-from coterie.data.tasks import encoded
 from coterie.data.world import ClientData, World, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
@@ -72,19 +71,19 @@ def pools(arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = poo
             known = "x and y (or x_train and y_train), and x_validation, y_validation, x_test, y_test in pairs"
             raise UserError(f"{where} must hold {known}; it holds {', '.join(arrays) or 'nothing'}")
     first, *rest = (make(named[x], named[y], where) if x in named else None for x, y in KEYS)
-    return _of_subjects(first, named.get(SUBJECT), where), *rest
+    return _with_subjects(first, named.get(SUBJECT), where), *rest
 
 
-def _of_subjects(pool: Pool | None, subject: Any, where: Any) -> Pool | None:
+def _with_subjects(pool: Pool | None, subject: Any, where: Any) -> Pool | None:
     """A pool with the subjects of its examples, numbers or names ``(N,)``; None if it has none."""
     if pool is None or subject is None:
         return pool
-    names = np.asarray(subject)
-    texts = names.dtype.kind == "U" or (names.dtype.kind == "O" and all(isinstance(name, str) for name in names.flat))
-    if names.shape != (len(pool),) or not (texts or names.dtype.kind in "iu"):
-        what = f"an array of shape {names.shape} and type {names.dtype}"
-        raise UserError(f"{where}: subject must hold a whole number or a name for each of {len(pool)} examples, got {what}")
-    return replace(pool, meta={**pool.meta, SUBJECT: torch.from_numpy(encoded(names)[0])})
+    names = np.asarray(subject, None if hasattr(subject, "dtype") else object)
+    kinds = {type(name) if name == name and name != "" else None for name in names.flat} if names.dtype.kind in "OU" else {int}
+    if names.shape != (len(pool),) or names.dtype.kind not in "iuOU" or not (kinds <= {int} or kinds <= {str, np.str_}):
+        what = f"an array of shape {names.shape}" if names.shape != (len(pool),) else f"{names.tolist()[:3]}"
+        raise UserError(f"{where}: subject must hold a whole number or a name for each of {len(pool)} examples, got {what:.60}")
+    return replace(pool, meta={**pool.meta, SUBJECT: torch.from_numpy(np.unique(names, return_inverse=True)[1])})
 
 
 def check_keys(given: Iterable[str], known: Sequence[str], where: Any) -> None:
@@ -116,7 +115,7 @@ def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]
             raise UserError(f"{where} has no data set to train on: its train is None")
         parts = (data.get(name) for name in ("train", "validation", "test"))
         first, *rest = (None if part is None else Pool(Items(part, collate), None) for part in parts)
-        return _of_subjects(first, data.get(SUBJECT), where), *rest
+        return _with_subjects(first, data.get(SUBJECT), where), *rest
     if not isinstance(data, Mapping | Sequence):
         return Pool(Items(data, collate), None), None, None
     if not isinstance(data, Mapping):
@@ -124,7 +123,7 @@ def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]
             raise UserError(f"{where} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays")
         data = dict(zip(("x", "y", "x_test", "y_test"), data, strict=False))
     plain = classes and not any(isinstance(part, Mapping | tuple) for name, part in data.items() if name != SUBJECT)
-    arrays = {key: _array(part, f"{where}: {key}") for key, part in data.items()}
+    arrays = {key: part if key == SUBJECT else _array(part, f"{where}: {key}") for key, part in data.items()}
     return pools(arrays, where, pool if plain else own_pool)
 
 
@@ -248,12 +247,12 @@ def client_data(
     order = rng.permutation(len(first))[:samples]
     share, subjects = kept if third is None else 1.0, first.meta.get(SUBJECT)
     if subjects is None:
-        pieces = hold_out(order, share, held, third is None, name, own=True)
+        pieces: Iterable[np.ndarray] = hold_out(order, share, held, third is None, name, own=True)
     else:
+        subjects = _numbered_by_rows(subjects)
         own = subjects.numpy()[order]
         people = hold_out(rng.permutation(np.unique(own)), share, held, third is None, name, own=True, noun="subject")
-        a, b, c = (order[np.isin(own, some)] for some in people)
-        pieces = a, b, c
+        pieces = [order[np.isin(own, some)] for some in people]
     every = whole(first.inputs, first.targets, subjects)
     cut = [every.at(torch.from_numpy(rows)) for rows in pieces]
     return ClientData(
@@ -262,6 +261,12 @@ def client_data(
         test=cut[2] if third is None else whole(third.inputs, third.targets),
         name=name,
     )
+
+
+def _numbered_by_rows(subjects: torch.Tensor) -> torch.Tensor:
+    """Subjects ``(N,)`` with the numbers 0, 1, ... in the order of their first rows, which other clients cannot change."""
+    _, first, which = np.unique(subjects.numpy(), return_index=True, return_inverse=True)
+    return torch.from_numpy(first.argsort().argsort()[which])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

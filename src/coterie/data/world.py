@@ -246,6 +246,11 @@ class Split:
         shapes = [mapped(lambda one: tuple(one.shape[1:]), part) for part in (self.inputs, self.targets)]
         return f"<Split: {count(len(self), 'example')}, inputs of shape {shapes[0]}, targets of shape {shapes[1]}>"
 
+    @property
+    def independent(self) -> int:
+        """The number of independent observations: of subjects, or of examples if each has its own."""
+        return len(self) if self.subjects is None else len(self.subjects.unique())
+
     def at(self, positions: torch.Tensor | slice) -> Split:
         """The split of the examples at some positions of this one."""
         targets = None if self.targets is None else rows(self.targets, positions)

@@ -130,6 +130,7 @@ WORLD: Mapping[str, Test] = {
     "metric": lambda value: isinstance(value, Mapping) and set(value) == {"main", "better"} and all(map(_text, value.values())),
     "examples": _ids,
     "tests": _ids,
+    "test_subjects": _ids,
     "data": _text,
     "combine": _text,
     "true_groups": _groups,

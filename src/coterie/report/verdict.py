@@ -62,7 +62,8 @@ class Trial:
     Attributes:
         said: The summary of the run.
         tested: Round -> honest client -> its value of the main metric, of the tested rounds.
-        sizes: Client -> its number of test examples, where the record has it.
+        sizes: Client -> its number of test examples, or of the subjects that they are of, where the record has it.
+        unit: What the sizes count.
         data: The digest of the data, or empty.
         reason: The last decision on the groups, as a sentence with its round, or empty.
     """
@@ -70,6 +71,7 @@ class Trial:
     said: Summary
     tested: Mapping[int, Mapping[ClientId, float]]
     sizes: Mapping[ClientId, int]
+    unit: str
     data: str
     reason: str
 
@@ -89,8 +91,10 @@ def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) 
         values = {client: float(entry[main]) for client, entry in honest.items() if entry.get(main) is not None}
         if line["tested"] and values:
             tested[line["round"]] = values
-    sizes = dict(zip(facts["clients"], facts.get("tests", ()), strict=False))
-    return Trial(said, tested, sizes, facts.get("data", ""), reason(lines))
+    subjects = facts.get("test_subjects")
+    unit, counts = ("test examples", facts.get("tests", ())) if subjects is None else ("test subjects", subjects)
+    sizes = dict(zip(facts["clients"], counts, strict=False))
+    return Trial(said, tested, sizes, unit, facts.get("data", ""), reason(lines))
 
 
 def read(run: Path | str, upto: int | None = None) -> Trial:
@@ -212,8 +216,13 @@ class Contest:
         found = {c for one in self.entries for seed in self.seeds for c in one.trials[seed].tested.get(self.round or 0, ())}
         return sorted(found, key=lambda one: (isinstance(one, str), one))
 
+    @property
+    def unit(self) -> str:
+        """What the sizes of the test sets count."""
+        return self.entries[0].trials[self.seeds[0]].unit
+
     def tests(self, client: ClientId) -> float | None:
-        """Return a client's number of test examples, in the mean over the seeds, or None if not recorded."""
+        """Return a client's number of test examples or subjects, in the mean over the seeds, or None if not recorded."""
         known = [self.entries[0].trials[seed].sizes.get(client) for seed in self.seeds]
         return _mean([size for size in known if size]) if known and all(known) else None
 
@@ -558,7 +567,7 @@ def _use(contest: Contest) -> str:
 def _noise(contest: Contest) -> str:
     if contest.by_tests:
         return (
-            "A difference is within noise below 1.96·sqrt(2·p·(1 − p)/n), for n test examples and p the mean of both "
+            f"A difference is within noise below 1.96·sqrt(2·p·(1 − p)/n), for n {contest.unit} and p the mean of both "
             "values: what chance alone would exceed in 5 % of such tests."
         )
     mean = f"A difference of means is within noise if its 95 % interval over the {len(contest.seeds)} seeds contains 0"
@@ -616,7 +625,7 @@ def for_client(contest: Contest, one: Entry, client: ClientId) -> str:
         if other is not one and (gain := contest.gain(one, other, client)):
             words = {None: "noise is not known", 0: "within noise", 1: "worse beyond noise", -1: "better beyond noise"}
             said.append(f"{_number(gain.over)} with {other.label} ({words[gain.sign]})")
-    tests = f" on {contest.tests(client):g} test examples" if contest.tests(client) else ""
+    tests = f" on {contest.tests(client):g} {contest.unit}" if contest.tests(client) else ""
     return f"Its {contest.metric} in round {contest.round}{tests}: {', '.join(said)}."
 
 

@@ -419,10 +419,10 @@ def world_facts(world: World) -> dict[str, Any]:
 
     Returns:
         The client ids, the sizes of their training and test sets in that order, a digest of all data, and where they apply:
-        the names of the clients in that order, a main metric other than the accuracy, the true groups, who has which concept
-        in each time step of a drift (a row per time step, in the order of the clients), the hostile clients, a description
-        from which a net like the clients' can be made, and facts about the data (the names of features and classes, the
-        constants of a standardization). Sizes are those of the first time step.
+        the numbers of the subjects of their test sets, the names of the clients in that order, a main metric other than the
+        accuracy, the true groups, who has which concept in each time step of a drift (a row per time step, in the order of
+        the clients), the hostile clients, a description from which a net like the clients' can be made, and facts about the
+        data (the names of features and classes, the constants of a standardization). Sizes are those of the first time step.
     """
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
@@ -431,6 +431,8 @@ def world_facts(world: World) -> dict[str, Any]:
         "tests": [len(world.clients[c].test) for c in clients],
         "data": digest(world),
     }
+    if any(world.clients[c].test.subjects is not None for c in clients):
+        facts["test_subjects"] = [world.clients[c].test.independent for c in clients]
     if names := world.client_names:
         facts["names"] = [names[client] for client in clients]
     if (world.objective.main, world.objective.better) != (Shown.main, Shown.better):
@@ -469,7 +471,7 @@ def digest(world: World) -> str:
             new = () if id(split.inputs) in seen else (split.inputs,)
             seen.add(id(split.inputs))
             parts = (_probed(split), split.index) if isinstance(split.inputs, Items) else (*new, split.index, split.targets)
-            for tensor in tensors(parts):
+            for tensor in tensors((*parts, *([] if split.subjects is None else [split.subjects]))):
                 state.update(tensor.contiguous().numpy())
     return state.hexdigest()
 

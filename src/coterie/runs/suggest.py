@@ -533,9 +533,9 @@ class ProbedClients:
         if evidence is None:
             client, why = min(replies.refused.items(), default=(None, ""))
             refused = f"; client {client} was refused: {why}" if why else ""
-            raise UserError(f"a probe needs two clients with enough training examples for two halves{refused}")
+            raise UserError(f"a probe needs two clients with enough training examples (or subjects) for two halves{refused}")
         few = [client for client in replies.clients if client not in evidence.clients]
-        self.leave_out({**replies.refused, **dict.fromkeys(few, "too few training examples for two halves")})
+        self.leave_out({**replies.refused, **dict.fromkeys(few, "too few training examples (or subjects) for two halves")})
         return evidence
 
     def leave_out(self, reasons: Mapping[Client, str]) -> None:

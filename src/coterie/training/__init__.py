@@ -9,6 +9,7 @@ from coterie.training.jobs import halvable as halvable
 from coterie.training.jobs import halved as halved
 from coterie.training.jobs import halves as halves
 from coterie.training.jobs import held_out as held_out
+from coterie.training.jobs import of_each_subject as of_each_subject
 from coterie.training.jobs import parts as parts
 from coterie.training.learner import BATCH_TO_MEASURE as BATCH_TO_MEASURE
 from coterie.training.learner import Learner as Learner

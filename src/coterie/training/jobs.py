@@ -28,7 +28,7 @@ class Reply:
         own: The client's personal model ``(d,)``, if the task trains one.
         weight: The weight of ``own`` in a mixture with the offered model; None without a mixture.
         held: Losses of the model from which training started, and of the personal one, on each held-out example,
-            ``(m, examples)``; None if the task does not ask for them.
+            ``(m, examples)``, or in the mean of each subject; None if the task does not ask for them.
     """
 
     chosen: tuple[int, ...]
@@ -164,9 +164,9 @@ def halves(data: Split, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     which, counts = data.subjects.unique(return_inverse=True, return_counts=True)[1:]
     subjects = torch.randperm(len(counts), generator=gen)
     ends = counts[subjects].cumsum(0)[:-1]
-    first = subjects[: 1 + int((2 * ends - len(data)).abs().argmin())]
-    mine = torch.isin(which, first)
-    return mine.nonzero().squeeze(1), (~mine).nonzero().squeeze(1)
+    mine = torch.isin(which, subjects[: 1 + int((2 * ends - len(data)).abs().argmin())])
+    either = bool(torch.randint(2, (), generator=gen))  # of two cuts as near, argmin always takes the first
+    return (mine == either).nonzero().squeeze(1), (mine != either).nonzero().squeeze(1)
 
 
 def halved(job: Job) -> tuple[Job, Job]:
@@ -225,11 +225,11 @@ def held_out(data: ClientData, share: float, seed: int, client: Client) -> Clien
         order = torch.randperm(len(data.train), generator=gen)
         kept, shown = order[:count].sort().values, order[count:].sort().values
     else:
-        kept, shown = _of_subjects(data.train.subjects, count, gen)
+        kept, shown = _whole_subjects(data.train.subjects, count, gen)
     return replace(data, train=data.train.at(shown), validation=data.train.at(kept)) if len(kept) else data
 
 
-def _of_subjects(subjects: Tensor, count: int, gen: torch.Generator) -> tuple[Tensor, Tensor]:
+def _whole_subjects(subjects: Tensor, count: int, gen: torch.Generator) -> tuple[Tensor, Tensor]:
     """Positions of about ``count`` examples, at most half, those of random subjects; and of the others."""
     which, counts = subjects.unique(return_inverse=True, return_counts=True)[1:]
     taken: list[int] = []
@@ -241,6 +241,22 @@ def _of_subjects(subjects: Tensor, count: int, gen: torch.Generator) -> tuple[Te
             total = more
     kept = torch.isin(which, torch.tensor(taken, dtype=torch.int64))
     return kept.nonzero().squeeze(1), (~kept).nonzero().squeeze(1)
+
+
+def of_each_subject(losses: Tensor, subjects: Tensor | None) -> Tensor:
+    """Return the mean loss of each subject's examples: unlike single examples, subjects are independent.
+
+    Args:
+        losses: Losses of m models on each example, ``(m, examples)``.
+        subjects: Number of the subject of each example, or None if each example has its own.
+
+    Returns:
+        ``(m, subjects)``.
+    """
+    if subjects is None or not len(subjects):
+        return losses
+    which, counts = subjects.unique(return_inverse=True, return_counts=True)[1:]
+    return losses.new_zeros(len(losses), len(counts)).index_add_(1, which, losses) / counts
 
 
 def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
@@ -325,7 +341,8 @@ def _reply(
     start, scores, best = begun
     if job.task.held_out:
         served = () if own is None else (own if weight is None else start + weight * (own - start),)
-        held = torch.stack([learner.losses(model, job.data.validation) for model in (start, *served)])
+        each = [learner.losses(model, job.data.validation) for model in (start, *served)]
+        held = of_each_subject(torch.stack(each), job.data.validation.subjects)
     metric = objective.named[objective.main]
     share = metric.share and metric.better == "greater"
     return Reply(

@@ -46,7 +46,7 @@ function clientsByMethod(said, run) {
   const cell = (value, gain) => [h("span", {}, score(table, value)), gain && [" ", gained(gain[0], gain[2], table.over)]];
   const columns = [
     { name: "client", left: true, about: "Colours are the groups above", value: (r) => r.client, show: (r) => [swatch(r.client), String(r.client)] },
-    { name: "tests", about: "Number of test examples", value: (r) => r.tests, show: (r) => number(r.tests) },
+    { name: "tests", about: "Number of test examples, or of their subjects", value: (r) => r.tests, show: (r) => number(r.tests) },
     ...table.methods.map((method, i) => ({
       name: method, about: `${table.metric} in round ${table.round}`, value: (r) => r.values[i], show: (r) => cell(r.values[i], r.gains[i]),
     })),
