@@ -163,7 +163,7 @@ def test_noise_is_that_of_subjects(tmp_path: Path) -> None:
     assert " in round 2 on 1 test subjects: " in words(tmp_path / "run" / "fedavg-seed0", "site 0", width=1000)
 
 
-NOBODY: list[Any] = [[0.5] * 6, [[1]] * 6, [1, 2], [None] * 6, [True] * 6, ["a", math.nan] * 3, ["a", ""] * 3]
+NOBODY: list[Any] = [[0.5] * 6, [[1]] * 6, [1, 2], [None] * 6, [True] * 6, ["a", math.nan] * 3, ["a", ""] * 3, ["a", pd.NA] * 3]
 
 
 @pytest.mark.parametrize("subject", NOBODY)

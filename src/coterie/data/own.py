@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,8 @@ def _with_subjects(pool: Pool | None, subject: Any, where: Any) -> Pool | None:
     if pool is None or subject is None:
         return pool
     names = np.asarray(subject, None if hasattr(subject, "dtype") else object)
-    kinds = {type(name) if name == name and name != "" else None for name in names.flat} if names.dtype.kind in "OU" else {int}
-    if names.shape != (len(pool),) or names.dtype.kind not in "iuOU" or not (kinds <= {int} or kinds <= {str, np.str_}):
+    numbers = names.dtype.kind in "iu" or all(isinstance(one, Integral) and not isinstance(one, bool) for one in names.flat)
+    if names.shape != (len(pool),) or not (numbers or all(isinstance(one, str) and one for one in names.flat)):
         what = f"an array of shape {names.shape}" if names.shape != (len(pool),) else f"{names.tolist()[:3]}"
         raise UserError(f"{where}: subject must hold a whole number or a name for each of {len(pool)} examples, got {what:.60}")
     return replace(pool, meta={**pool.meta, SUBJECT: torch.from_numpy(np.unique(names, return_inverse=True)[1])})
