@@ -258,7 +258,7 @@ def of_mixing(rows: Sequence[Row], gain: float, fedavg_precise: bool) -> tuple[C
     worst = min(known, key=lambda place: mean(known[place], "accuracy"))
     first = "test accuracy with clustering, beside one model with the same pre-training"
     out = [
-        _gains(rows, PRETRAINED, first, gain, _changed(rows)),
+        _gains(rows, PRETRAINED, first, gain),
         _gains(rows, NONE, "the same, beside one model without pre-training", gain, aside="unequal pre-training"),
         Claim(
             what="the least accurate of all",
