@@ -287,7 +287,7 @@ def test_who_cannot_be_halved_is_left_out_and_two_must_be_left() -> None:
     with clients.pool:
         assert clients.halves(start).clients == (2, 7, 11)
         assert clients.updates(start).clients == (2, 7, 11)
-    assert clients.left_out == {3: "too few training examples for two halves"}
+    assert clients.left_out == {3: "too few training examples (or subjects) for two halves"}
     few = asked((20, 1, 1, 1))
     with few.pool, pytest.raises(UserError, match="a probe needs two clients with enough training examples"):
         few.halves(start)
