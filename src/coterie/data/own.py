@@ -34,7 +34,7 @@ def folder(path: Path) -> dict[str, tuple[Pool | None, ...]]:
     """Read every .npz file of a folder; each file is one client.
 
     Keys are x_train, y_train (or x, y) and, optionally, x_validation, y_validation, x_test, y_test, and subject: numbers or
-    names ``(N,)`` of the subjects of x, such as patients, see :func:`~coterie.data.frames.from_frame`.
+    names ``(N,)`` of the subjects of x, such as patients, see :func:`coterie.from_frame`.
 
     Args:
         path: The folder.
@@ -384,7 +384,7 @@ def from_lists(
             or Hugging Face, or a mapping with such data sets as train, validation and test. An x is an array or tensor,
             also a memory-mapped one, or a tuple or dict of them, which the model receives as arguments. Items of a data set
             are read when they are needed. A mapping may also have a subject: numbers or names ``(N,)`` of the subjects of x
-            or train, such as patients, see :func:`~coterie.data.frames.from_frame`.
+            or train, such as patients, see :func:`coterie.from_frame`.
         model: Name of a model, or a function that makes a fresh module.
         classes: Number of classes, by default the greatest label + 1.
         objective: The loss and the metrics. By default that of the targets: class numbers or tokens, several labels
