@@ -133,7 +133,7 @@ def clients_of(
     subjects: dict[str, torch.Tensor] = {}
     if subject is not None:
         ids = _ids(get(subject), f"{where}: the column {subject} must name the subjects")
-        subjects[SUBJECT] = torch.from_numpy(encoded(ids)[0])
+        subjects[SUBJECT] = torch.from_numpy(np.unique(ids, return_inverse=True)[1])
     pools = {}
     for number, name in enumerate(clients):
         rows = torch.from_numpy(np.flatnonzero(owners == number))

@@ -613,11 +613,9 @@ class ClientPool:
         return self.hand.data(client_job.client, client_job.task.holdout, client_job.step).train
 
     def _size(self, client_job: ClientJob) -> int:
-        """The number of training examples of a job."""
-        data, half = self._data(client_job), client_job.half
-        if half is None:
-            return len(data)
-        return len(data) // 2 if data.subjects is None else len(local.halves(data, client_job.key)[half])
+        """The number of training examples of a job; of a half with whole subjects it is near."""
+        size = len(self._data(client_job))
+        return size if client_job.half is None else size // 2
 
     def _kind(self, client_job: ClientJob) -> Hashable:
         """The properties that all clients of a block share; for a client that trains alone, its id."""
@@ -628,7 +626,9 @@ class ClientPool:
         if self.width == 1 or task.gradient or not task.trains or mixes:
             return alone
         data, training = self._data(client_job), task.how(self.world.training)
-        data = data if client_job.half is None else data.at(slice(self._size(client_job)))
+        if client_job.half is not None:  # with subjects, halves have several sizes
+            of_subjects = data.subjects is not None
+            data = data.at(local.halves(data, client_job.key)[client_job.half] if of_subjects else slice(len(data) // 2))
         try:
             return training, task.stages, task.personal, client_job.lr, goes_with(data, training, self.least, self.exact)
         except ValueError:  # it cannot make a step, and its task reports this error
