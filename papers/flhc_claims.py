@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
+from typing import Any
 
 import numpy as np
 
@@ -66,20 +68,27 @@ def least(what: str, printed: str, ratios: Mapping[str, float], factors: Mapping
     )
 
 
+def per_problem(claims: Callable[..., tuple[Claim, ...]]) -> Callable[..., tuple[Claim, ...]]:
+    """Make the claims of each problem, which they name where there are several."""
+
+    @wraps(claims)
+    def of(rows: Sequence[Row], **how: Any) -> tuple[Claim, ...]:
+        each = {problem: claims(picked(rows, problem=problem), **how) for problem in values(rows, "problem")}
+        named = [replace(claim, what=f"{problem}: {claim.what}") for problem, own in each.items() for claim in own]
+        return tuple(named) if len(each) > 1 else next(iter(each.values()))
+
+    return of
+
+
 # -- tables I and II -------------------------------------------------------------------------------------------------------
 
 
+@per_problem
 def of_fractions(
     rows: Sequence[Row], printed: Printed, factor: float, everywhere: Everywhere, after: Mapping[int, float]
 ) -> tuple[Claim, ...]:
     """The main row's accuracy, or where the problem is another its ``factor`` over FL; all rows beside FL, at the end and
-    directly ``after`` clustering, where the least factors are by the round of clustering. All that for each problem."""
-    if len(problems := values(rows, "problem")) > 1:
-        return tuple(
-            replace(claim, what=f"{problem}: {claim.what}")
-            for problem in problems
-            for claim in of_fractions(picked(rows, problem=problem), printed, factor, everywhere, after)
-        )
+    directly ``after`` clustering, where the least factors are by the round of clustering."""
     end, (name, at_least) = last(rows), everywhere
     after = {n: after[n] for n in values(rows, "rounds_before") if n in after}
     places = {f"C = {c:g}, n = {n}": (c, n) for c in values(rows, "fraction") for n in after}
@@ -129,6 +138,7 @@ def like_fl(what: str, printed: str, ratio: float, factor: float = 1.0, ours: st
 # -- tables IV and V -------------------------------------------------------------------------------------------------------
 
 
+@per_problem
 def of_linkages(rows: Sequence[Row], printed: ByLinkage, factor: float, everywhere: Everywhere) -> tuple[Claim, ...]:
     """The best row, the printed best, all rows beside FL, the order of the metrics; of the paper's own problem every row, and
     of groups that are known whether they are found."""

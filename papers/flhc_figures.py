@@ -37,18 +37,22 @@ def fractions(rows: Sequence[Row]) -> Figure:
 
 
 def linkages(rows: Sequence[Row]) -> Figure:
-    """Accuracy directly after clustering and at the end, a line per metric and linkage; Federated Learning dotted."""
+    """Accuracy directly after clustering and at the end, a line per metric and linkage, Federated Learning dotted: a panel per
+    problem."""
+    each = {problem: picked(rows, problem=problem) for problem in values(rows, "problem")}
     names = rows[0]["cell"]["linkages"]
-    made, ((axis,),) = panels(1, width=COLUMN + 1, height=0.26 * len(names) + 0.8)
-    for place, name in enumerate(reversed(names)):
-        for when, marker, colour in (("post", "o", ORANGE), ("end", "s", BLUE)):
-            each = found(rows, name, when, "accuracy")
-            axis.plot([each.min(), each.max()], [place] * 2, color=colour, linewidth=1)
-            axis.plot([each.mean()], [place], color=colour, marker=marker)
-    axis.axvline(mean(rows, "fedavg", "end", "accuracy"), color=GREY, linestyle=":")
-    axis.plot([], [], color=ORANGE, marker="o", label="directly after clustering")
-    axis.plot([], [], color=BLUE, marker="s", label="at the end")
-    axis.plot([], [], color=GREY, linestyle=":", label="FL at the end")
-    axis.set(yticks=range(len(names)), yticklabels=list(reversed(names)), xlabel="accuracy; bars: least and greatest of seeds")
+    made, (axes,) = panels(len(each), width=COLUMN * len(each) + 1, height=0.26 * len(names) + 1, sharey=True)
+    for axis, (problem, own) in zip(axes, each.items(), strict=True):
+        for place, name in enumerate(reversed(names)):
+            for when, marker, colour in (("post", "o", ORANGE), ("end", "s", BLUE)):
+                accuracy = found(own, name, when, "accuracy")
+                axis.plot([accuracy.min(), accuracy.max()], [place] * 2, color=colour, linewidth=1)
+                axis.plot([accuracy.mean()], [place], color=colour, marker=marker)
+        axis.axvline(mean(own, "fedavg", "end", "accuracy"), color=GREY, linestyle=":")
+        axis.set(title=problem if len(each) > 1 else "", xlabel="accuracy; bars: least and greatest of seeds")
+        axis.set(yticks=range(len(names)), yticklabels=list(reversed(names)))
+    axes[0].plot([], [], color=ORANGE, marker="o", label="directly after clustering")
+    axes[0].plot([], [], color=BLUE, marker="s", label="at the end")
+    axes[0].plot([], [], color=GREY, linestyle=":", label="FL at the end")
     made.legend(loc="outside upper center", ncols=3)
     return made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
 
 import numpy as np
 
@@ -19,19 +21,25 @@ END = ("paper, end", "end", "to FL", "paper, at target", "at target", "worst cli
 COST = ("groups", "adjusted Rand", "exchanges", "MB")
 
 
+def per_problem(table: Callable[..., Table]) -> Callable[..., Table]:
+    """Put the tables of all problems together; a first column names the problem where there are several."""
+
+    @wraps(table)
+    def of(rows: Sequence[Row], **how: Any) -> Table:
+        each = {problem: table(picked(rows, problem=problem), **how) for problem in values(rows, "problem")}
+        first, *others = each.values()
+        if not others:
+            return first
+        lines = tuple((problem, *line) for problem, one in each.items() for line in one.rows)
+        return Table(("problem", *first.head), lines, f"l{first.align}")
+
+    return of
+
+
+@per_problem
 def by_fraction(rows: Sequence[Row], printed: Printed) -> Table:
-    """A row per problem, C and n, and one of Federated Learning: directly after clustering, and at the end."""
-    problems, head = values(rows, "problem"), ("C", "n", *AFTER, *END, *COST)
-    lines = {problem: _fractions(picked(rows, problem=problem), printed) for problem in problems}
-    if len(problems) == 1:
-        return Table(head, tuple(lines[problems[0]]), "r" * len(head))
-    named = tuple((problem, *line) for problem in problems for line in lines[problem])
-    return Table(("problem", *head), named, "l" + "r" * len(head))
-
-
-def _fractions(rows: Sequence[Row], printed: Printed) -> list[tuple[str, ...]]:
-    """The lines of one problem, by C and n."""
-    end, lines = last(rows), []
+    """A row per C and n, and one of Federated Learning: directly after clustering, and at the end."""
+    end, head, lines = last(rows), ("C", "n", *AFTER, *END, *COST), []
     for c in values(rows, "fraction"):
         joint = picked(rows, fraction=c, rounds_before=0)
         for n in [n for n in values(rows, "rounds_before") if n]:
@@ -39,9 +47,10 @@ def _fractions(rows: Sequence[Row], printed: Printed) -> list[tuple[str, ...]]:
             post = str(n + 1)
             lines.append((f"{c:g}", str(n), *_line(at(own, post), at(own, end), paper, at(joint, post), at(joint, end))))
         lines.append((f"{c:g}", "FL", *_line([], at(joint, end), NOT_PRINTED, [], [])))
-    return lines
+    return Table(head, tuple(lines), "r" * len(head))
 
 
+@per_problem
 def by_linkage(rows: Sequence[Row], printed: ByLinkage) -> Table:
     """A row per metric and linkage with the thresholds that make its groups, one of Federated Learning, one of split-half."""
     names, cell, lines = list(rows[0]["found"]), rows[0]["cell"], []
