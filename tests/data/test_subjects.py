@@ -160,7 +160,7 @@ def test_noise_is_that_of_subjects(tmp_path: Path) -> None:
     world = from_frame(table(), client="site", target="ill", subject="patient")
     coterie.begin(world, tmp_path / "run", ["fedavg", "independent"], rounds=2).finish()
     assert Record(tmp_path / "run" / "fedavg-seed0").description()["world"]["test_subjects"] == [1, 1, 1]
-    assert " in round 2 on 1 test subjects: " in words(tmp_path / "run" / "fedavg-seed0", "site 0", width=1000)
+    assert " in round 2 on 1 test subject: " in words(tmp_path / "run" / "fedavg-seed0", "site 0", width=1000)
 
 
 NOBODY: list[Any] = [[0.5] * 6, [[1]] * 6, [1, 2], [None] * 6, [True] * 6, ["a", math.nan] * 3, ["a", ""] * 3, ["a", pd.NA] * 3]

@@ -23,6 +23,7 @@ from coterie.cli import main
 from coterie.data import readers, tables
 from coterie.data.scenario import SCENARIOS, Scenario
 from coterie.runs.experiment import assign, make, normal
+from coterie.runs.run import begin
 from coterie.settings import SettingError, UserError
 
 
@@ -318,6 +319,17 @@ def test_without_pyarrow_a_sentence_names_the_extra(tmp_path: Path, monkeypatch:
 def test_settings_that_do_not_go_together(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         scenario(**settings)
+
+
+def test_a_client_of_a_table_joins_later_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    csv_file(Path("t.csv"), frame())
+    table = {"name": "table/clients", "client": "ward", "target": "finding", "newcomers": ["01"], "join_round": 3}
+    experiment = make({"scenario": table, "data": "t.csv", "methods": ["fedavg"], "rounds": 4})
+    assert experiment.world(0).attendance.joins == experiment.world(1).attendance.joins == {1: 3}
+    (run,) = begin(experiment, "a")
+    assert [len(done.assignment.row) for done in run.rounds()] == [2, 2, 3, 3]
+    assert coterie.reopen("a")[0].experiment.setup == experiment.setup
 
 
 def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,6 +126,29 @@ def test_attendance_is_drawn_by_seed_and_holds_different_clients() -> None:
     assert len(made.founders(range(20))) == 17
 
 
+def test_newcomers_and_leavers_by_name_and_the_others_by_number() -> None:
+    ids = {name: i for i, name in enumerate("ABCDEF")}
+    how: dict[str, Any] = {"join_round": 5, "leave": (7, 9), "ids": ids}
+    made = drawn(range(6), 0, newcomers=("C", "A"), leavers=("A",), **how)
+    assert (made.joins, made.away) == ({0: 5, 2: 5}, {0: [(7, 9)]})
+    for seed in range(20):
+        made = drawn(range(6), seed, newcomers=("B", "E"), leavers=3, **how)
+        assert list(made.joins) == [1, 4]
+        assert len(made.away) == 3
+        assert not {1, 4} & set(made.away)
+        made = drawn(range(6), seed, newcomers=3, leavers=("B", "E"), **how)
+        assert len(made.joins) == 3
+        assert not {1, 4} & set(made.joins)
+    with pytest.raises(SettingError, match=r"Scenario\.leavers has client 'a', which does not exist$"):
+        drawn(range(6), 0, leavers=("a",), **how)
+    with pytest.raises(SettingError, match=r"'North', which does not exist; did you mean Nord\?"):
+        drawn(range(1), 0, newcomers=("North",), ids={"Nord": 0})
+    with pytest.raises(SettingError, match=r"'A', which does not exist: the clients of this data set have no names"):
+        drawn(range(6), 0, newcomers=("A",))
+    with pytest.raises(SettingError, match=r"newcomers \('A', 'B', 'C'\) and leavers 3 must leave at least one"):
+        drawn(range(6), 0, newcomers=("A", "B", "C"), leavers=3, **how)
+
+
 @pytest.mark.parametrize(
     ("how", "says"),
     [({"newcomers": 15, "leavers": 5}, "Scenario.newcomers 15 and leavers 5 must leave at least one of the 20 clients"),

@@ -202,6 +202,18 @@ def test_table_by_metric_and_linkage() -> None:
     assert table.rows[-1][-1] == "–"
 
 
+def test_linkages_of_two_sizes_are_shown_apart() -> None:
+    of_one, of_other = linkages("MNIST", 0.95), linkages("digits", 0.7, l2_single=0.6)
+    rows, study = [*of_one, *of_other], STUDIES["flhc/table5"]
+    assert holds(study.name, rows) == [*holds(study.name, of_one), *holds(study.name, of_other)]
+    assert {claim.what.partition(":")[0] for claim in study.claims(rows)} == {"MNIST", "digits"}
+    assert study.table is not None
+    apart = [("MNIST", *line) for line in study.table(of_one).rows] + [("digits", *line) for line in study.table(of_other).rows]
+    table = study.table(rows)
+    assert (table.head[:2], table.align[:3], list(table.rows)) == (("problem", "metric, linkage"), "llr", apart)
+    assert [axis.get_title() for axis in study.figure(rows).axes] == ["MNIST", "digits"]
+
+
 def test_the_papers_own_problem_is_held_against_every_printed_row() -> None:
     every = "every row, directly after clustering and at the end"
     beside = "accuracy directly after clustering beside FL, every metric and linkage"

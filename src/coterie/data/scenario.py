@@ -363,9 +363,9 @@ class Scenario:
     augment: bool = setting(False, "shift and mirror training images at random")
     silent: float = setting(0.0, "probability that a client does not answer, in each exchange", ge=0, lt=1)
     patience: int = setting(10, "consecutive rounds without an answer after which a client counts as away", ge=1)
-    newcomers: int = setting(0, "number of clients that join late, in join_round", ge=0)
+    newcomers: int | tuple[str, ...] = setting(0, "number of clients that join late, in join_round, or their names", ge=0)
     join_round: int = setting(10, "the round in which newcomers join", ge=1)
-    leavers: int = setting(0, "number of clients that leave and return, see leave", ge=0)
+    leavers: int | tuple[str, ...] = setting(0, "number of clients that leave and return, see leave, or their names", ge=0)
     leave: tuple[int, ...] = setting((10, 20), "the first and the last round in which leavers are away", ge=1)
     drift: str = setting("none", "who has which concept when; none: data that stay", choices=DRIFTS)
     period: int = setting(20, "rounds of a time step, in which data stay (drift)", ge=1)
@@ -478,7 +478,7 @@ class Scenario:
         if self.metrics:
             world = replace(world, objective=replace(world.objective, metrics=self.metrics, main=""))
         comings = {name: getattr(self, name) for name in ("silent", "patience", "newcomers", "join_round", "leavers", "leave")}
-        attending = attendance.drawn(sorted(world.clients), seed, **comings)
+        attending = attendance.drawn(sorted(world.clients), seed, ids=world.ids, **comings)
         return replace(world, attendance=attending, buffers=self.buffers)
 
     def _check_file(self, folder: Path | str | None) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -61,43 +63,58 @@ def drawn(
     *,
     silent: float = 0.0,
     patience: int = 10,
-    newcomers: int = 0,
+    newcomers: int | Sequence[str] = 0,
     join_round: int = 1,
-    leavers: int = 0,
+    leavers: int | Sequence[str] = 0,
     leave: Sequence[int] = (),
+    ids: Mapping[str, Client] = MappingProxyType({}),
 ) -> Attendance:
-    """Draw an attendance in which newcomers and leavers are different random clients.
+    """Make an attendance with newcomers and leavers; where their numbers are given, they are different random clients.
 
     Args:
         clients: All clients.
         seed: Seed of the draw.
         silent: See :class:`Attendance`.
         patience: See :class:`Attendance`.
-        newcomers: Number of clients that join in ``join_round``.
+        newcomers: Number of clients that join in ``join_round``, or their names.
         join_round: The round in which newcomers join.
-        leavers: Number of clients that are away from round ``leave[0]`` to round ``leave[1]``.
+        leavers: Number of clients that are away from round ``leave[0]`` to round ``leave[1]``, or their names.
         leave: The first and the last round of absence.
+        ids: Name of a client -> its id.
 
     Returns:
         The attendance.
 
     Raises:
-        SettingError: No client would always be present, or ``leave`` is not an interval.
+        SettingError: No client would always be present, a name is not known, or ``leave`` is not an interval.
     """
-    if newcomers + leavers >= len(clients):
+    wanted = [_ids(f"Scenario.{name}", asked, ids) for name, asked in (("newcomers", newcomers), ("leavers", leavers))]
+    named = {client for clients in wanted if not isinstance(clients, int) for client in clients}
+    order = map(int, numpy_generator(seed, Purpose.ATTENDANCE).permutation(sorted(clients)))
+    others = (client for client in order if client not in named)
+    late, gone = (sorted(itertools.islice(others, asked) if isinstance(asked, int) else asked) for asked in wanted)
+    if len({*late, *gone}) == len(clients):
         raise SettingError(
             f"Scenario.newcomers {newcomers} and leavers {leavers} must leave at least one of the {len(clients)} clients"
         )
     if leavers and (len(leave) != 2 or leave[0] > leave[1]):
         raise SettingError(f"Scenario.leave must be the first and the last round of absence, got {list(leave)}")
-    order = [int(c) for c in numpy_generator(seed, Purpose.ATTENDANCE).permutation(sorted(clients))]
     spell = [(leave[0], leave[1])] if leavers else []
     return Attendance(
-        joins=dict.fromkeys(sorted(order[:newcomers]), join_round),
-        away=dict.fromkeys(sorted(order[newcomers : newcomers + leavers]), spell),
+        joins=dict.fromkeys(late, join_round),
+        away=dict.fromkeys(gone, spell),
         silent=silent,
         patience=patience,
     )
+
+
+def _ids(setting: str, asked: int | Sequence[str], ids: Mapping[str, Client]) -> int | list[Client]:
+    """The ids of clients that are given by name; a number of clients as it is."""
+    for name in () if isinstance(asked, int) else asked:
+        if name not in ids:
+            hint = nearest(name, ids) if ids else ": the clients of this data set have no names; give a number"
+            raise SettingError(f"{setting} has client {name!r}, which does not exist{hint}")
+    return asked if isinstance(asked, int) else [ids[name] for name in asked]
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -625,7 +625,8 @@ def for_client(contest: Contest, one: Entry, client: ClientId) -> str:
         if other is not one and (gain := contest.gain(one, other, client)):
             words = {None: "noise is not known", 0: "within noise", 1: "worse beyond noise", -1: "better beyond noise"}
             said.append(f"{_number(gain.over)} with {other.label} ({words[gain.sign]})")
-    tests = f" on {contest.tests(client):g} {contest.unit}" if contest.tests(client) else ""
+    size = contest.tests(client)
+    tests = f" on {size:g} {contest.unit.removesuffix('s') if size == 1 else contest.unit}" if size else ""
     return f"Its {contest.metric} in round {contest.round}{tests}: {', '.join(said)}."
 
 
