@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,27 +14,38 @@ from papers.numbers import found, mean, picked, values
 from papers.study import Row
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 def fractions(rows: Sequence[Row]) -> Figure:
-    """Accuracy at the end and directly after clustering, by the round of clustering: a panel per problem and fraction."""
-    end, problems = last(rows), values(rows, "problem")
-    every = [(problem, c) for problem in problems for c in values(picked(rows, problem=problem), "fraction")]
-    made, axes = panels(len(every), width=max(COLUMN, 2.2 * len(every)), sharey=True)
-    for axis, (problem, fraction) in zip(axes[0], every, strict=True):
-        own = picked(rows, problem=problem, fraction=fraction)
-        befores = [n for n in values(own, "rounds_before") if n]
-        after = [str(n + 1) for n in befores]
-        for i, (label, at) in enumerate(((f"FL+HC, round {end}", [end] * len(befores)), ("directly after", after))):
-            each = [found(picked(own, rounds_before=n), r, "accuracy") for n, r in zip(befores, at, strict=True)]
-            band(axis, befores, np.array(each).T, i, label)
-        joint = mean(picked(own, rounds_before=0), end, "accuracy")
-        axis.axhline(joint, color=GREY, linestyle=":", label=f"FL, round {end}")
-        title = f"{problem}: " * (len(problems) > 1) + f"C = {fraction:g}"
-        axis.set(title=title, xlabel="round n of clustering", ylabel="accuracy", xticks=befores)
+    """Accuracy at the end and directly after clustering, by the round of clustering: a row of panels per problem, a panel per
+    client fraction."""
+    each = {problem: picked(rows, problem=problem) for problem in values(rows, "problem")}
+    columns = max(len(values(own, "fraction")) for own in each.values())
+    made, axes = panels(columns, len(each), width=max(COLUMN, 2.2 * columns), sharey=True)
+    for line, (problem, own) in zip(axes, each.items(), strict=True):
+        for axis, fraction in zip_longest(line, values(own, "fraction")):
+            if fraction is None:
+                axis.set_axis_off()
+            else:
+                _by_round(axis, picked(own, fraction=fraction))
+                axis.set(title=f"C = {fraction:g}", xlabel="round n of clustering")
+        line[0].set(ylabel=f"{problem}\naccuracy" if len(each) > 1 else "accuracy")
     axes[0][0].legend()
     return made
+
+
+def _by_round(axis: Axes, rows: Sequence[Row]) -> None:
+    """The accuracies of one problem and client fraction, by the round of clustering."""
+    end, befores = last(rows), [n for n in values(rows, "rounds_before") if n]
+    after = [str(n + 1) for n in befores]
+    for i, (label, at) in enumerate(((f"FL+HC, round {end}", [end] * len(befores)), ("directly after", after))):
+        each = [found(picked(rows, rounds_before=n), r, "accuracy") for n, r in zip(befores, at, strict=True)]
+        band(axis, befores, np.array(each).T, i, label)
+    joint = mean(picked(rows, rounds_before=0), end, "accuracy")
+    axis.axhline(joint, color=GREY, linestyle=":", label=f"FL, round {end}")
+    axis.set(xticks=befores)
 
 
 def linkages(rows: Sequence[Row]) -> Figure:

@@ -111,7 +111,8 @@ def test_rows_of_two_sizes_are_shown_apart() -> None:
     assert [line[:3] for line in study.table(rows).rows] == [
         (problem, "0.2", n) for problem in ("MNIST", "digits") for n in ("1", "10", "FL")
     ]
-    assert [axis.get_title() for axis in study.figure(rows).axes] == ["MNIST: C = 0.2", "digits: C = 0.2"]
+    panels = [(axis.get_ylabel(), axis.get_title()) for axis in study.figure(rows).axes]
+    assert panels == [("MNIST\naccuracy", "C = 0.2"), ("digits\naccuracy", "C = 0.2")]
 
 
 @pytest.mark.parametrize(
