@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from papers.flhc_printed import ByLinkage, Printed
-from papers.numbers import mean, picked, spread, values
+from papers.numbers import by, mean, picked, spread, values
 from papers.study import Claim, Row
 
 SAME = "MNIST"
@@ -73,7 +73,7 @@ def per_problem(claims: Callable[..., tuple[Claim, ...]]) -> Callable[..., tuple
 
     @wraps(claims)
     def of(rows: Sequence[Row], **how: Any) -> tuple[Claim, ...]:
-        each = {problem: claims(picked(rows, problem=problem), **how) for problem in values(rows, "problem")}
+        each = {problem: claims(own, **how) for problem, own in by(rows, "problem").items()}
         named = [replace(claim, what=f"{problem}: {claim.what}") for problem, own in each.items() for claim in own]
         return tuple(named) if len(each) > 1 else next(iter(each.values()))
 

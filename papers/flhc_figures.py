@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from papers.drawing import BLUE, COLUMN, GREY, ORANGE, band, panels
 from papers.flhc_claims import last
-from papers.numbers import found, mean, picked, values
+from papers.numbers import by, found, mean, picked, values
 from papers.study import Row
 
 if TYPE_CHECKING:
@@ -21,16 +20,15 @@ if TYPE_CHECKING:
 def fractions(rows: Sequence[Row]) -> Figure:
     """Accuracy at the end and directly after clustering, by the round of clustering: a row of panels per problem, a panel per
     client fraction."""
-    each = {problem: picked(rows, problem=problem) for problem in values(rows, "problem")}
+    each = by(rows, "problem")
     columns = max(len(values(own, "fraction")) for own in each.values())
     made, axes = panels(columns, len(each), width=max(COLUMN, 2.2 * columns), sharey=True)
     for line, (problem, own) in zip(axes, each.items(), strict=True):
-        for axis, fraction in zip_longest(line, values(own, "fraction")):
-            if fraction is None:
-                axis.set_axis_off()
-            else:
-                _by_round(axis, picked(own, fraction=fraction))
-                axis.set(title=f"C = {fraction:g}", xlabel="round n of clustering")
+        for axis in line[len(values(own, "fraction")) :]:
+            axis.set_axis_off()
+        for axis, (fraction, cells) in zip(line, by(own, "fraction").items(), strict=False):
+            _by_round(axis, cells)
+            axis.set(title=f"C = {fraction:g}", xlabel="round n of clustering")
         line[0].set(ylabel=f"{problem}\naccuracy" if len(each) > 1 else "accuracy")
     axes[0][0].legend()
     return made
@@ -51,7 +49,7 @@ def _by_round(axis: Axes, rows: Sequence[Row]) -> None:
 def linkages(rows: Sequence[Row]) -> Figure:
     """Accuracy directly after clustering and at the end, a line per metric and linkage, Federated Learning dotted: a panel per
     problem."""
-    each = {problem: picked(rows, problem=problem) for problem in values(rows, "problem")}
+    each = by(rows, "problem")
     names = rows[0]["cell"]["linkages"]
     made, (axes,) = panels(len(each), width=COLUMN * len(each) + 1, height=0.26 * len(names) + 1, sharey=True)
     for axis, (problem, own) in zip(axes, each.items(), strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from papers.comparing import rand, sent
 from papers.flhc_claims import last
 from papers.flhc_printed import ByLinkage, Printed
-from papers.numbers import at, mean, percent, picked, spread, values
+from papers.numbers import at, by, mean, percent, picked, spread, values
 from papers.study import Row, Table
 
 NOT_PRINTED = ("–",) * 4
@@ -26,7 +26,7 @@ def per_problem(table: Callable[..., Table]) -> Callable[..., Table]:
 
     @wraps(table)
     def of(rows: Sequence[Row], **how: Any) -> Table:
-        each = {problem: table(picked(rows, problem=problem), **how) for problem in values(rows, "problem")}
+        each = {problem: table(own, **how) for problem, own in by(rows, "problem").items()}
         first, *others = each.values()
         if not others:
             return first

@@ -24,6 +24,11 @@ def values(rows: Sequence[Row], name: str) -> list[Any]:
     return list({repr(row["cell"][name]): row["cell"][name] for row in rows}.values())
 
 
+def by(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
+    """Value of this setting -> the rows of the cells that have it."""
+    return {value: picked(rows, **{name: value}) for value in values(rows, name)}
+
+
 def found(rows: Sequence[Row], *path: str) -> np.ndarray:
     """``(rows,)``, or ``(rows, points)`` of curves: what was found of each row under this name, or names within names.
 

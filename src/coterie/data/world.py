@@ -110,11 +110,15 @@ def drawn(
 
 def _ids(setting: str, asked: int | Sequence[str], ids: Mapping[str, Client]) -> int | list[Client]:
     """The ids of clients that are given by name; a number of clients as it is."""
-    for name in () if isinstance(asked, int) else asked:
-        if name not in ids:
-            hint = nearest(name, ids) if ids else ": the clients of this data set have no names; give a number"
-            raise SettingError(f"{setting} has client {name!r}, which does not exist{hint}")
-    return asked if isinstance(asked, int) else [ids[name] for name in asked]
+    nameless = "" if ids else ": the clients of this data set have no names; give a number"
+    return asked if isinstance(asked, int) else [_id(setting, name, ids, nameless) for name in asked]
+
+
+def _id(where: str, name: str, ids: Mapping[str, Client], hint: str = "") -> Client:
+    """The id of a client's name; ``hint`` ends the error's sentence where no name is near."""
+    if name not in ids:
+        raise SettingError(f"{where} has client {name!r}, which does not exist{nearest(name, ids) or hint}")
+    return ids[name]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -494,13 +498,10 @@ class World:
 
     def _take_attendance(self) -> None:
         """Give named clients in the attendance their ids."""
-        known: Mapping[Any, Client] = self.ids
+        known = self.ids
 
         def by_id(given: Mapping[Any, Any]) -> dict[Client, Any]:
-            for key in given:
-                if isinstance(key, str) and key not in known:
-                    raise SettingError(f"World.attendance has client {key!r}, which does not exist{nearest(key, known)}")
-            return {known.get(key, key): value for key, value in given.items()}
+            return {_id("World.attendance", at, known) if isinstance(at, str) else at: given[at] for at in given}
 
         here = self.attendance
         object.__setattr__(self, "attendance", replace(here, joins=by_id(here.joins), away=by_id(here.away)))
