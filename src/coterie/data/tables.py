@@ -19,7 +19,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from coterie.data import readers
-from coterie.data.frames import NUMBER, NUMBERS, Missing, check_columns, clients_of, listed
+from coterie.data.columns import NUMBERS, Missing, check_columns, listed
+from coterie.data.frames import NUMBER, clients_of
 from coterie.data.own import OwnData
 from coterie.files import check_unpacked, reason
 from coterie.settings import SettingError, UserError
