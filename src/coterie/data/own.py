@@ -16,6 +16,7 @@ from coterie.core import Client
 from coterie.data import readers
 from coterie.data.batches import Batch, Items, mapped
 from coterie.data.examples import Pool, own_pool, pool
+from coterie.data.matching import Matching, check_scale, check_unlike, name_of
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective, cross_entropy
 from coterie.data.scaling import Constants, standardized
 from coterie.data.splits import check_shares, hold_out
@@ -48,7 +49,10 @@ def folder(path: Path) -> dict[str, tuple[Pool | None, ...]]:
     files = sorted(path.glob("*.npz"))
     if not files:
         raise UserError(f"{path} holds no .npz file; each client is one, with arrays x and y (or x_train and y_train)")
-    return {file.stem: pools(readers.npz(file), file) for file in files}
+    matching = Matching()
+    arrays = {file: matching.client(readers.npz(file), str(file)) for file in files}
+    check_scale({str(file): one for file, one in arrays.items()})
+    return {file.stem: pools(one, file) for file, one in arrays.items()}
 
 
 def pools(arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = pool) -> tuple[Pool | None, ...]:
@@ -124,20 +128,8 @@ def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]
             raise UserError(f"{where} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays")
         data = dict(zip(("x", "y", "x_test", "y_test"), data, strict=False))
     plain = classes and not any(isinstance(part, Mapping | tuple) for name, part in data.items() if name != SUBJECT)
-    arrays = {key: part if key == SUBJECT else _array(part, f"{where}: {key}") for key, part in data.items()}
+    arrays = {key: part.detach() if isinstance(part, torch.Tensor) else part for key, part in data.items()}
     return pools(arrays, where, pool if plain else own_pool)
-
-
-def _array(given: Any, where: str) -> Any:
-    """A list as an array, a tensor without its gradient, and anything else as it is."""
-    if isinstance(given, torch.Tensor):
-        return given.detach()
-    if not isinstance(given, list):
-        return given
-    try:
-        return np.asarray(given)
-    except ValueError:
-        raise UserError(f"{where} must be an array, or a list of rows of the same shape; its rows differ in shape") from None
 
 
 def of_pools(clients: Mapping[str, Sequence[Pool | None]], as_features: bool, classes: int | None = None) -> OwnData:
@@ -425,16 +417,21 @@ def from_lists(
     given = dict(clients) if isinstance(clients, Mapping) else {f"client {i}": one for i, one in enumerate(clients)}
     if not given:
         raise UserError("a world needs at least one client")
-    objective = objective or _objective(given.values())
+    names = [name_of(key) for key in given]
+    check_unlike(given, "clients")
+    matching = Matching(None if after is None else after.about)
+    where = {name: f"client {name}" if known else name for name in names}
+    plain = {name: matching.client(one, where[name]) for name, one in zip(names, given.values(), strict=True)}
+    objective = objective or _objective(plain.values())
     as_classes = objective.loss is cross_entropy
-    named = {
-        str(name): own_pools(one, name if not known else f"client {name}", as_classes, collate) for name, one in given.items()
-    }
+    if as_classes:
+        check_scale({where[name]: one for name, one in plain.items()})
+    named = {name: own_pools(one, where[name], as_classes, collate) for name, one in plain.items()}
     if as_classes and all(isinstance(p.inputs, torch.Tensor) for three in named.values() for p in three if p is not None):
         data = of_pools(named, isinstance(model, str) and not nets.takes_tokens(model), classes)
     else:
         data = of_own_pools(named, objective)
-    data = replace(data, named=known, objective=objective)
+    data = replace(data, named=known, objective=objective, about=matching.about)
     return data.world(model, (train, validation), seed, standardize=standardize, after=after, **world)
 
 
