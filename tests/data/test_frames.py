@@ -239,7 +239,9 @@ def test_ids_are_not_taken_for_classes() -> None:
 
 @pytest.mark.parametrize("frame", [[1, 2], "records.csv", None], ids=str)
 def test_what_is_no_frame(frame: Any) -> None:
-    with pytest.raises(UserError, match="must be a data frame of pandas or polars, or a mapping from names to arrays, got"):
+    with pytest.raises(
+        UserError, match="must be a data frame of pandas, polars or pyarrow, or a mapping from names to arrays, got"
+    ):
         made(frame)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.spelling import check_unlike
 from coterie.settings import UserError, nearest
 
 NUMBERS = "list the columns to use as features, or make numbers of it"
@@ -30,8 +31,12 @@ def names_of(frame: Any, where: str) -> list[Any]:
         raise UserError(f"{where} is lazy: pass frame.collect()")
     if not isinstance(frame, Mapping) and not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
         kind = type(frame).__name__
-        raise UserError(f"{where} must be a data frame of pandas or polars, or a mapping from names to arrays, got {kind}")
-    return list(frame) if isinstance(frame, Mapping) else list(frame.columns)
+        raise UserError(
+            f"{where} must be a data frame of pandas, polars or pyarrow, or a mapping from names to arrays, got {kind}"
+        )
+    if isinstance(frame, Mapping):
+        return list(frame)
+    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)  # pyarrow has the first
 
 
 def check_columns(names: Sequence[Any], taken: Sequence[Any], chosen: Sequence[Any], where: str) -> None:
@@ -56,6 +61,7 @@ def check_columns(names: Sequence[Any], taken: Sequence[Any], chosen: Sequence[A
             raise UserError(f"{where}: the column {name!r} has two uses; client, targets and subject must be different columns")
         if name in chosen:
             raise UserError(f"{where}: features must not contain {name!r}, which is the client, a target or the subject")
+    check_unlike([name for name in names if name in {*taken, *chosen}], f"columns of {where}")
     if not chosen or len(set(chosen)) < len(chosen):
         raise UserError(f"{where} must have at least one feature, and each once, got {listed(chosen) or 'none'}")
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from coterie.data.columns import NUMBERS, check_columns, names_of, values
+from coterie.data.columns import NUMBERS, check_columns, listed, names_of, values
 from coterie.data.examples import Pool, check_distinct
+from coterie.data.matching import Matching, check_rows
 from coterie.data.objective import Objective
 from coterie.data.own import SUBJECT, OwnData
 from coterie.data.scaling import Constants
+from coterie.data.spelling import check_unlike
 from coterie.data.splits import check_shares
-from coterie.data.tasks import encoded, objective_for, targets
+from coterie.data.tasks import as_before, encoded, objective_for, targets
 from coterie.data.world import World, check_name
 from coterie.settings import UserError
 
@@ -46,7 +48,7 @@ def from_frame(
     the mean squared error as loss. Several targets are labels, each 0 or 1, or several numbers to predict.
 
     Args:
-        frame: A data frame of pandas or polars, or a mapping from names to arrays ``(N,)``.
+        frame: A data frame of pandas, polars or pyarrow, or a mapping from names to arrays ``(N,)``.
         client: The column that names the client of each row.
         target: The column, or columns, to predict.
         features: The columns of the inputs, numbers or booleans; None takes all others.
@@ -60,8 +62,8 @@ def from_frame(
         train: Share of a client's rows to train on, or of its subjects.
         validation: Share of a client's rows, or subjects, for validation; the rest is for tests.
         seed: Seed of the splits.
-        after: An earlier world, to add clients to: its clients keep their ids, and new ones get the next. Its pooled means
-            and deviations are used again.
+        after: An earlier world, to add clients to: its clients keep their ids, and new ones get the next. Its features,
+            targets and classes keep their order, by their names, and its pooled means and deviations are used again.
         **world: ``training``, ``truth``, ``augment``, ``attendance`` of the :class:`World`.
 
     Returns:
@@ -79,13 +81,20 @@ def from_frame(
         (['north', 'south'], ['False', 'True'])
     """
     check_shares(train, validation, "share")
-    data = clients_of(frame, client, target, features, task, "the data frame", subject)
+    data = clients_of(frame, client, target, features, task, "the data frame", subject, None if after is None else after.about)
     world = {"objective": objective or data.objective, **world}
     return data.world(model, (train, validation), seed, standardize=standardize, after=after, **world)
 
 
 def clients_of(
-    frame: Any, client: Any, target: Any, features: Sequence[Any] | None, task: str, where: str, subject: Any = None
+    frame: Any,
+    client: Any,
+    target: Any,
+    features: Sequence[Any] | None,
+    task: str,
+    where: str,
+    subject: Any = None,
+    earlier: Mapping[str, Any] | None = None,
 ) -> OwnData:
     """Divide the rows of a table among clients.
 
@@ -97,6 +106,7 @@ def clients_of(
         task: As for :func:`from_frame`.
         where: The table, for messages.
         subject: As for :func:`from_frame`.
+        earlier: The facts of an earlier world, whose features, targets and classes keep their order; None if there is none.
 
     Returns:
         The clients' data.
@@ -111,8 +121,17 @@ def clients_of(
     if not several:
         raise UserError("target must be a column or several, got none")
     taken = [client, *several, *(() if subject is None else (subject,))]
+    for name in (*taken, *(features or ())):
+        if not isinstance(name, Hashable):
+            what, have = type(name).__name__, listed(names)
+            raise UserError(f"client, target, features and subject must be names of columns, got a {what} (columns: {have})")
     chosen = [name for name in names if name not in taken] if features is None else list(features)
     check_columns(names, taken, chosen, where)
+    if isinstance(frame, Mapping):
+        check_rows({str(name): frame[name] for name in (*taken, *chosen)}, where)
+    matching = Matching(earlier)
+    chosen = matching.order("x", chosen, where)
+    several = matching.order("y", several, where, "targets")
     owners, clients = _owners(values(frame, client, where), client, where)
 
     def get(name: Any) -> np.ndarray:
@@ -124,15 +143,20 @@ def clients_of(
     outputs, found = targets({str(name): get(name) for name in several}, task, where)
     for name in found.classes:
         check_name(name, f"{where}: the column {several[0]}")
+    check_unlike(found.classes, f"classes in the column {several[0]} of {where}")
+    if earlier is not None:
+        outputs, found = as_before(outputs, found, earlier, f"{where}: the target {several[0]}")
     inputs = _matrix(((name, get(name)) for name in chosen), len(owners), len(chosen), where)
     subjects: dict[str, torch.Tensor] = {}
     if subject is not None:
         ids = _ids(get(subject), f"{where}: the column {subject} must name the subjects")
-        subjects[SUBJECT] = torch.from_numpy(np.unique(ids, return_inverse=True)[1])
+        distinct, numbers = np.unique(ids, return_inverse=True)
+        check_unlike(distinct, f"subjects of {where}")
+        subjects[SUBJECT] = torch.from_numpy(numbers)
     pools = {}
     for number, name in enumerate(clients):
         rows = torch.from_numpy(np.flatnonzero(owners == number))
-        meta = {key: numbers[rows] for key, numbers in subjects.items()}
+        meta = {key: of_rows[rows] for key, of_rows in subjects.items()}
         pools[name] = (Pool(inputs[rows], outputs[rows], meta), None, None)
     about = {"features": [str(name) for name in chosen], "targets": [str(name) for name in several], **found.about}
     about |= {} if subject is None else {SUBJECT: str(subject)}

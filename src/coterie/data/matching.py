@@ -6,8 +6,8 @@ loss does not show it, and methods then find the order of the columns as groups 
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,63 +15,11 @@ import torch
 
 from coterie.data.batches import LABELS
 from coterie.data.columns import listed, values
-from coterie.settings import SettingError, UserError
+from coterie.data.spelling import both, check_unlike, likeness, name_of
+from coterie.settings import UserError
 
 EARLIER = "the earlier world"
 """The holder of the names in a world that is passed as ``after``."""
-
-
-# ----------------------------------------------------------------------------------------------------
-# Names that look alike.
-
-
-def name_of(key: Any) -> str:
-    """Return the text of a name; whole numbers that became floats, where one was missing, are whole numbers again.
-
-    Example:
-        >>> name_of("ward"), name_of(7), name_of(7.0), name_of(7.5)
-        ('ward', '7', '7', '7.5')
-    """
-    return str(int(key)) if isinstance(key, float) and key.is_integer() else str(key)
-
-
-def likeness(name: Any) -> str:
-    """Return what a reader sees of a name: its text in Unicode's form NFC, without spaces around it and invisible characters.
-
-    Example:
-        >>> likeness("ward  7 "), likeness(7), likeness("cafe\u0301") == likeness("caf\u00e9"), likeness("A") == likeness("a")
-        ('ward 7', '7', True, False)
-    """
-    text = name_of(name)
-    if not text.isascii():
-        text = "".join(letter for letter in unicodedata.normalize("NFC", text) if unicodedata.category(letter) != "Cf")
-    return " ".join(text.split())
-
-
-def check_unlike(names: Iterable[Any], what: str) -> None:
-    """Check that different names do not look alike, such as "a" and "a ", 1 and "1", or two codings of one accent.
-
-    Args:
-        names: Names, all of them different.
-        what: What has the names, in the plural, for the message.
-
-    Raises:
-        SettingError: Two names have the same :func:`likeness`.
-    """
-    seen: dict[str, Any] = {}
-    for name in names:
-        look = likeness(name)
-        if look in seen:
-            raise SettingError(f"two {what} have names that look alike, {_both(seen[look], name)}: give both one spelling")
-        seen[look] = name
-
-
-def _both(one: Any, other: Any) -> str:
-    """Two names so that a reader sees how they differ."""
-    shown = [repr(one), repr(other)]
-    if unicodedata.normalize("NFC", shown[0]) == unicodedata.normalize("NFC", shown[1]):
-        shown = [ascii(one), ascii(other)]
-    return " and ".join(shown)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -281,9 +229,9 @@ class Matching:
         Raises:
             UserError: They are not the same names, one occurs twice, or two look alike.
         """
-        for name in names:
-            if names.count(name) > 1:
-                raise UserError(f"{where} has {names.count(name)} {noun} with the name {name!r}")
+        for name, times in Counter(names).items():
+            if times > 1:
+                raise UserError(f"{where} has {times} {noun} with the name {name!r}")
         check_unlike(names, f"{noun} of {where}")
         by_text = {name_of(name): name for name in names}
         holder, first = self.first.setdefault(what, (where, tuple(by_text)))
@@ -361,7 +309,7 @@ def _difference(where: str, names: Sequence[str], holder: str, first: Sequence[s
     more = [name for name in names if name not in first]
     parts = [f"{word} {listed(some)}" for word, some in (("lacks", lacking), ("also has", more)) if some]
     looks = {likeness(name).casefold(): name for name in lacking}
-    alike = [_both(looks[look], name) for name in more if (look := likeness(name).casefold()) in looks]
+    alike = [both(looks[look], name) for name in more if (look := likeness(name).casefold()) in looks]
     hint = f"; {alike[0]} look alike: give both one spelling" if alike else ""
     return (
         f"{where} {' and '.join(parts)}: all clients must have the same {noun} (it has {listed(names)}, and {holder} has "

@@ -16,11 +16,12 @@ from coterie.core import Client
 from coterie.data import readers
 from coterie.data.batches import Batch, Items, mapped
 from coterie.data.examples import Pool, own_pool, pool
-from coterie.data.matching import Matching, check_scale, check_unlike, name_of
+from coterie.data.matching import Matching, check_scale
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective, cross_entropy
 from coterie.data.scaling import Constants, standardized
+from coterie.data.spelling import check_unlike, name_of
 from coterie.data.splits import check_shares, hold_out
-from coterie.data.world import ClientData, World, whole
+from coterie.data.world import ClientData, World, by_names, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import UserError, nearest
@@ -88,7 +89,9 @@ def _with_subjects(pool: Pool | None, subject: Any, where: Any) -> Pool | None:
     if names.shape != (len(pool),) or not (numbers or all(isinstance(one, str) and one for one in names.flat)):
         what = f"an array of shape {names.shape}" if names.shape != (len(pool),) else f"{names.tolist()[:3]}"
         raise UserError(f"{where}: subject must hold a whole number or a name for each of {len(pool)} examples, got {what:.60}")
-    return replace(pool, meta={**pool.meta, SUBJECT: torch.from_numpy(np.unique(names, return_inverse=True)[1])})
+    distinct, number = np.unique(names, return_inverse=True)
+    check_unlike(distinct, f"subjects of {where}")
+    return replace(pool, meta={**pool.meta, SUBJECT: torch.from_numpy(number)})
 
 
 def check_keys(given: Iterable[str], known: Sequence[str], where: Any) -> None:
@@ -322,6 +325,8 @@ class OwnData:
             raise UserError(f"the model {model!r} needs inputs of one shape and class labels: pass a function that makes yours")
         maker = nets.factory(model, self.shape, self.outputs) if isinstance(model, str) else model
         fields = {"objective": self.objective, "about": self.about, **rest}
+        if self.named:
+            fields = by_names(fields, self.pools)
         return standardized(World(clients=clients, model=maker, **fields), standardize)
 
 

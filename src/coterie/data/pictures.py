@@ -17,6 +17,7 @@ import numpy as np
 from coterie.data import readers
 from coterie.data.examples import Pool, pool
 from coterie.data.own import OwnData
+from coterie.data.spelling import check_unlike
 from coterie.data.tasks import in_order
 from coterie.data.world import check_name
 from coterie.files import available_memory, check_links, reason
@@ -92,6 +93,7 @@ Found = tuple[tuple[str, tuple[tuple[str, tuple[Stamp, ...]], ...]], ...]
 @lru_cache(maxsize=1)
 def _clients(folder: Path, found: Found, resize: int | None, grey: bool) -> OwnData:
     classes = in_order({kind for _, kinds in found for kind, _ in kinds})
+    check_unlike(classes, f"classes in {folder}")
     if len(classes) < 2:
         raise UserError(f"{folder} must have pictures of at least two classes, and has only {classes[0]!r}")
     reader = _Reader(sum(len(stamps) for _, kinds in found for _, stamps in kinds), resize, grey)

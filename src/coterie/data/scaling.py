@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 
+from coterie.data.columns import listed
+from coterie.data.matching import column_names, is_table
+from coterie.data.spelling import name_of
 from coterie.data.world import ClientData, Split, World
 from coterie.settings import SettingError, UserError
 
 STANDARDIZE = ("none", "pooled", "given")
 """none: inputs stay as they are; pooled: by the training data of all clients together; given: by constants of the user."""
 
-Constants = tuple[Sequence[float], Sequence[float]]
-"""Means and deviations, one per feature (per channel of images), or one for all."""
+Constants = tuple[Any, Any]
+"""Means and deviations: numbers, one per feature (per channel of images), or one for all; or such numbers by the names of the
+features, as a mapping or a column of pandas (``frame.mean()``)."""
 
 
 def numbers(inputs: torch.Tensor) -> torch.Tensor:
@@ -29,8 +35,8 @@ def standardized(world: World, how: str | Constants = "none") -> World:
         world: The world. Its inputs are features ``(N, d)`` or images ``(N, channels, height, width)``; pixels of 0 to 255
             count as numbers from 0 to 1.
         how: ``"none"``; ``"pooled"``, for the means and standard deviations over the training data of all clients together,
-            with drift those of the first time step; or the means and the deviations. A feature that never changes has the
-            deviation 1.
+            with drift those of the first time step; or the means and the deviations, as numbers in the order of the features
+            or by the names of these. A feature that never changes has the deviation 1.
 
     Returns:
         The world with the standardized inputs.
@@ -54,7 +60,9 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     if isinstance(how, str):
         means, deviations = pooled(one.train for one in world.steps[0].values())
     else:
-        means, deviations = (_constants(name, one, inputs) for name, one in zip(("means", "deviations"), how, strict=True))
+        features = world.about.get("features")
+        given = (in_order_of(features, name, one) for name, one in zip(("means", "deviations"), how, strict=True))
+        means, deviations = (_constants(name, one, inputs) for name, one in zip(("means", "deviations"), given, strict=True))
     if not bool((deviations > 0).all()):
         raise SettingError(f"deviations must be > 0, got {float(deviations.min()):g}")
     wide = (1, -1) if inputs.ndim == 2 else (1, -1, 1, 1)
@@ -102,6 +110,43 @@ def _by_feature(split: Split) -> torch.Tensor:
 
 def _pools(splits: Sequence[Split]) -> Iterable[torch.Tensor]:
     return {id(split.inputs): split.inputs for split in splits}.values()
+
+
+def in_order_of(features: Sequence[str] | None, setting: str, given: Any) -> Any:
+    """Return constants that have names in the order of the features; others as they are.
+
+    Args:
+        features: The names of the features; None if they have none.
+        setting: What is given: means or deviations.
+        given: Numbers, or numbers by name: a mapping, a column of pandas, or a frame of one row.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        SettingError: The names are not those of the features.
+    """
+    numbered = False
+    if is_table(given):
+        columns = {name_of(name): np.asarray(given[name]) for name in column_names(given)}
+        by_name = {name: column[0] for name, column in columns.items() if len(column) == 1}
+    elif isinstance(given, Mapping):
+        by_name = {name_of(name): value for name, value in given.items()}
+    elif hasattr(getattr(given, "index", None), "equals"):
+        names = given.index.tolist()
+        by_name = {name_of(name): value for name, value in zip(names, given, strict=True)}
+        numbered = names == list(range(len(names)))  # pandas numbers values that have no names
+    else:
+        return given
+    if numbered and set(by_name) != set(features or ()):
+        return given
+    if features is None:
+        raise SettingError(f"{setting} has names ({listed(list(by_name))}), and the features have none: give a list of numbers")
+    lacking, unknown = [name for name in features if name not in by_name], [name for name in by_name if name not in features]
+    if lacking or unknown:
+        parts = [f"{word} {listed(some)}" for word, some in (("lacks", lacking), ("also has", unknown)) if some]
+        raise SettingError(f"{setting} must have each feature by its name, {listed(features)}: it {' and '.join(parts)}")
+    return [by_name[name] for name in features]
 
 
 def _constants(name: str, given: Sequence[float], inputs: torch.Tensor) -> torch.Tensor:

@@ -131,6 +131,37 @@ def _classes(where: str, values: np.ndarray) -> tuple[torch.Tensor, Task]:
     return torch.from_numpy(codes), Task("classification", len(names), tuple(names))
 
 
+def as_before(outputs: torch.Tensor, task: Task, earlier: Mapping[str, Any], where: str) -> tuple[torch.Tensor, Task]:
+    """Number the classes as an earlier world does.
+
+    Args:
+        outputs: The targets, as :func:`targets` returns them.
+        task: Their task.
+        earlier: The facts of the earlier world.
+        where: The target, for messages.
+
+    Returns:
+        The targets and the task with the earlier world's classes.
+
+    Raises:
+        UserError: A class is new, or the task is another.
+    """
+    if earlier.get("task", task.kind) != task.kind:
+        raise UserError(
+            f"{where} is for {task.kind}, and that of the earlier world for {earlier['task']}: set task, or its type"
+        )
+    known = list(earlier.get("classes", task.classes))
+    if new := [name for name in task.classes if name not in known]:
+        raise UserError(
+            f"{where} has the class {new[0]!r}, and the earlier world, whose model has an output per class, has only "
+            f"{', '.join(known)}"
+        )
+    if not known:
+        return outputs, task
+    place = torch.tensor([known.index(name) for name in task.classes])
+    return place[outputs], Task(task.kind, len(known), tuple(known))
+
+
 # ----------------------------------------------------------------------------------------------------
 # The loss and the metrics of each task.
 

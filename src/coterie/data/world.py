@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -17,9 +16,10 @@ import torch
 from coterie.core import LONGEST_NAME, Client, Groups, Training, as_groups
 from coterie.data.batches import Batch, Items, mapped, rows, size
 from coterie.data.objective import Objective
+from coterie.data.spelling import check_unlike
 from coterie.models.layout import averaging
 from coterie.models.nets import check_maker, described
-from coterie.notebook.tables import count, some, table
+from coterie.notebook.tables import count, labels, some, table
 from coterie.printable import printable
 from coterie.randomness import Purpose, generator, numpy_generator
 from coterie.settings import SettingError, check, nearest, setting
@@ -47,6 +47,12 @@ class Attendance:
     def there(self, client: Client, round: int) -> bool:
         """Whether ``client`` can be asked in ``round``."""
         return self.joins.get(client, 1) <= round and not any(a <= round <= b for a, b in self.away.get(client, ()))
+
+    def of(self, clients: Collection[Client]) -> Attendance:
+        """The attendance of some of the clients."""
+        joins = {client: round for client, round in self.joins.items() if client in clients}
+        away = {client: spells for client, spells in self.away.items() if client in clients}
+        return replace(self, joins=joins, away=away)
 
     def founders(self, clients: Iterable[Client]) -> tuple[Client, ...]:
         """Those of ``clients`` that are present from round 1, sorted."""
@@ -373,8 +379,9 @@ class World:
         objective: The loss and the metrics.
         truth: The true groups, by ids or names, or None. With a drift, its concepts are the truth.
         augment: Function of (inputs, generator) that returns inputs; used for training batches only.
-        attendance: Rounds in which clients are present, by ids or names.
-        attacks: Client -> the attack on its updates; flipped labels are already in its data.
+        attendance: Rounds in which clients are present, by ids or names. Where all names are whole numbers, a number is a
+            name; so it is in ``attacks`` and ``truth``.
+        attacks: Client, by its id or name -> the attack on its updates; flipped labels are already in its data.
         buffers: Names of the model's float buffers, such as BatchNorm's statistics, that are sent and averaged; ``*`` stands
             for any text. The others keep their first values. None leaves this to ``model``.
         about: Facts to record with a run: text, numbers, and lists of them, such as the names of the classes.
@@ -400,7 +407,7 @@ class World:
 
     def __post_init__(self) -> None:
         self._take_names()
-        self._take_attendance()
+        self._take_ids()
         for name, kind in (("training", Training), ("objective", Objective)):
             if not isinstance(getattr(self, name), kind):
                 raise SettingError(f"World.{name} must be a coterie.{kind.__name__}, got {getattr(self, name)!r:.60}")
@@ -414,14 +421,12 @@ class World:
             raise SettingError("training.epochs must be >= 1 (or training.steps be set) for clients to train, got 0")
         if not self.attendance.founders(self.clients):
             raise ValueError("a world needs at least one client in its first round")
-        if strangers := sorted(set(self.attacks) - set(self.clients)):
-            raise ValueError(f"World.attacks names client {strangers[0]}, which does not exist")
         self._check_drift()
         self._take_truth()
         if (wrong := _unwritable(self.about)) is not None:
             raise SettingError(f"World.about must have text, finite numbers, and lists of them by name, got {wrong:.60}")
         for client, data in (entry for step in self.steps for entry in step.items()):
-            if not isinstance(client, int) or client < 0:
+            if not isinstance(client, int) or isinstance(client, bool) or client < 0:
                 raise ValueError(f"a client id must be a non-negative integer, got {client!r}")
             if not len(data.train):
                 raise ValueError(f"client {self.name(client)} has no training data")
@@ -480,6 +485,8 @@ class World:
             ids = {name: id for id, name in enumerate(self.clients)}
             named = {ids[name]: replace(data, name=str(name)) for name, data in self.clients.items()}
             object.__setattr__(self, "clients", named)
+            for field_name, value in by_names({name: getattr(self, name) for name in ABOUT_CLIENTS}, ids).items():
+                object.__setattr__(self, field_name, value)
         names = [data.name for data in self.clients.values() if data.name]
         if names and len(names) < len(self.clients):
             raise SettingError(f"either all clients have a name or none, and {len(names)} of {len(self.clients)} have one")
@@ -488,23 +495,27 @@ class World:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise SettingError(f"two clients have the name {twice!r}; names must differ")
-        alike: dict[str, str] = {}
-        for name in names:
-            other = alike.setdefault(unicodedata.normalize("NFC", name).strip(), name)
-            if other != name:
-                raise SettingError(
-                    f"two clients have names that look alike, {other!r} and {name!r}: give both rows one spelling"
-                )
+        check_unlike(names, "clients")
 
-    def _take_attendance(self) -> None:
-        """Give named clients in the attendance their ids."""
+    def _take_ids(self) -> None:
+        """Give named clients in the attendance and the attacks their ids, and check that each of them exists."""
         known = self.ids
 
-        def by_id(given: Mapping[Any, Any]) -> dict[Client, Any]:
-            return {_id("World.attendance", at, known) if isinstance(at, str) else at: given[at] for at in given}
+        def by_id(given: Mapping[Any, Any], where: str) -> dict[Client, Any]:
+            found: dict[Client, Any] = {}
+            for client, value in given.items():
+                id = _id(where, client, known) if isinstance(client, str) else client
+                if id not in self.clients:
+                    raise SettingError(f"{where} has client {client!r}, which does not exist")
+                if id in found:
+                    raise SettingError(f"{where} has client {self.name(id)} twice, by its name and by its id")
+                found[id] = value
+            return found
 
         here = self.attendance
-        object.__setattr__(self, "attendance", replace(here, joins=by_id(here.joins), away=by_id(here.away)))
+        joins, away = by_id(here.joins, "World.attendance"), by_id(here.away, "World.attendance")
+        object.__setattr__(self, "attendance", replace(here, joins=joins, away=away))
+        object.__setattr__(self, "attacks", by_id(self.attacks, "World.attacks"))
 
     @property
     def client_names(self) -> dict[Client, str]:
@@ -540,6 +551,39 @@ class World:
             for client, data in self.clients.items()
         ]
         return table(repr(self)[1:-1], shown)
+
+
+ABOUT_CLIENTS = ("attendance", "attacks", "truth")
+"""The fields of a :class:`World` that are about certain clients."""
+
+
+def by_names(fields: Mapping[str, Any], names: Iterable[Any]) -> dict[str, Any]:
+    """Where all names of clients are whole numbers, a number in a field that is about clients stands for a name, not an id.
+
+    Args:
+        fields: Some fields of a :class:`World`, in which clients may be given by names or ids.
+        names: The names of all clients.
+
+    Returns:
+        The fields, in which such a number is a text.
+    """
+    names = [str(name) for name in names]
+    if not all(isinstance(name, int) for name in labels(dict(enumerate(names))).values()):
+        return dict(fields)
+
+    def name(client: Any) -> Any:
+        return str(client) if isinstance(client, int | np.integer) and not isinstance(client, bool) else client
+
+    found = dict(fields)
+    if isinstance(here := fields.get("attendance"), Attendance):
+        joins = {name(client): round for client, round in here.joins.items()}
+        away = {name(client): spells for client, spells in here.away.items()}
+        found["attendance"] = replace(here, joins=joins, away=away)
+    if isinstance(attacks := fields.get("attacks"), Mapping):
+        found["attacks"] = {name(client): attack for client, attack in attacks.items()}
+    if isinstance(truth := fields.get("truth"), list | tuple):
+        found["truth"] = [[name(client) for client in group] if isinstance(group, list | tuple) else group for group in truth]
+    return found
 
 
 def _unwritable(value: Any) -> str | None:

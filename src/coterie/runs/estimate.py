@@ -134,7 +134,9 @@ def _probe(world: World, wire: Wire, hardware: Hardware) -> _Costs:
     ordered = sorted(world.clients, key=lambda client: len(world.clients[client].train))
     block = tuple(ordered[max(0, (len(ordered) - width) // 2) :][:width])
     data = {c: replace(world.clients[c], test=_short(world.clients[c], TESTED).test) for c in block}
-    models, small = wire.first_model(0, world.model)[None], replace(world, clients=data, attacks={}, truth=None, drift=None)
+    here = world.attendance.of(data)
+    small = replace(world, clients=data, attendance=here, attacks={}, truth=None, drift=None)
+    models = wire.first_model(0, world.model)[None]
     served = Assignment(models=models, row=dict.fromkeys(block, 0), groups=(block,))
     nobody = Position(round=0, exchange=0, state=None)
     with ClientPool(small, wire, replace(hardware, workers=1, width=width)) as pool:
@@ -287,7 +289,9 @@ def _some(world: World, count: int) -> World:
     founder = world.attendance.founders(ids)[0]  # one client at least is present from the start
     clients = {c: _short(world.clients[c], SHORT) for c in sorted({founder, *drawn})}
     attacks = {c: attack for c, attack in world.attacks.items() if c in clients}
-    return replace(world, clients=clients, attacks=attacks, truth=None, drift=None)  # time steps are alike in size
+    here = world.attendance.of(clients)
+    # Time steps of a drift are alike in size.
+    return replace(world, clients=clients, attendance=here, attacks=attacks, truth=None, drift=None)
 
 
 def _short(data: ClientData, count: int) -> ClientData:

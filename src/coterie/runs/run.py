@@ -454,8 +454,9 @@ def world_facts(world: World) -> dict[str, Any]:
 
 
 def same_world(facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
-    """Whether these facts are those that a run has recorded; older runs have no names and no sizes of test sets."""
-    return {name: value for name, value in facts.items() if name not in ("names", "tests") or name in recorded} == recorded
+    """Whether these facts are those that a run has recorded; older runs have fewer facts."""
+    newer = ("names", "tests", "about")
+    return {name: value for name, value in facts.items() if name not in newer or name in recorded} == recorded
 
 
 def digest(world: World) -> str:

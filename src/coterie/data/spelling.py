@@ -1,0 +1,58 @@
+"""Names that look alike, such as "a" and "a ": they would count as two clients, columns or classes, and a reader sees one."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+from coterie.settings import SettingError
+
+
+def name_of(key: Any) -> str:
+    """Return the text of a name; whole numbers that became floats, where one was missing, are whole numbers again.
+
+    Example:
+        >>> name_of("ward"), name_of(7), name_of(7.0), name_of(7.5)
+        ('ward', '7', '7', '7.5')
+    """
+    return str(int(key)) if isinstance(key, float) and key.is_integer() else str(key)
+
+
+def likeness(name: Any) -> str:
+    """Return what a reader sees of a name: its text in Unicode's form NFC, without spaces around it and invisible characters.
+
+    Example:
+        >>> likeness("ward  7 "), likeness(7), likeness("cafe\u0301") == likeness("caf\u00e9"), likeness("A") == likeness("a")
+        ('ward 7', '7', True, False)
+    """
+    text = name_of(name)
+    if not text.isascii():
+        text = "".join(letter for letter in unicodedata.normalize("NFC", text) if unicodedata.category(letter) != "Cf")
+    return " ".join(text.split())
+
+
+def check_unlike(names: Iterable[Any], what: str) -> None:
+    """Check that different names do not look alike, such as "a" and "a ", 1 and "1", or two codings of one accent.
+
+    Args:
+        names: Names, all of them different.
+        what: What has the names, in the plural, for the message.
+
+    Raises:
+        SettingError: Two names have the same :func:`likeness`.
+    """
+    seen: dict[str, Any] = {}
+    for name in names:
+        look = likeness(name)
+        if look in seen:
+            raise SettingError(f"two {what} have names that look alike, {both(seen[look], name)}: give both one spelling")
+        seen[look] = name
+
+
+def both(one: Any, other: Any) -> str:
+    """Return two names, so that a reader sees how they differ."""
+    shown = [repr(one), repr(other)]
+    if unicodedata.normalize("NFC", shown[0]) == unicodedata.normalize("NFC", shown[1]):
+        shown = [ascii(one), ascii(other)]
+    return " and ".join(shown)
