@@ -55,12 +55,12 @@ def test_limits_hold_at_their_edges() -> None:
         ({"at_least": 0}, "Knobs.at_least must be >= 1, got 0"),
         ({"inside": 1.0}, "Knobs.inside must be > 0 and < 1, got 1.0"),
         ({"inside": "wide"}, "Knobs.inside must be a number, got 'wide'"),
-        ({"at_least": 2.0}, "Knobs.at_least must be an integer, got 2.0"),
+        ({"at_least": 2.0}, "Knobs.at_least must be an integer, got 2.0; write 2"),
         ({"at_least": True}, "Knobs.at_least must be an integer, got True"),
         ({"free": False}, "Knobs.free must be a number, got False"),
         ({"free": math.nan}, "Knobs.free must be a number, got nan"),
         ({"flag": 1}, "Knobs.flag must be true or false, got 1"),
-        ({"kind": "B"}, "Knobs.kind must be one of a, b, got 'B'"),
+        ({"kind": "B"}, "Knobs.kind must be one of a, b, got 'B'; did you mean b?"),
         ({"kind": "aa"}, "Knobs.kind must be one of a, b, got 'aa'; did you mean a?"),
         ({"maybe": "some"}, "Knobs.maybe must be a number or none, got 'some'"),
         ({"at_least": None}, "Knobs.at_least must be an integer, got None"),
@@ -132,7 +132,7 @@ def test_build_refuses_an_unknown_name_with_the_nearest() -> None:
     with pytest.raises(SettingError) as caught:
         build(Training, {"lr": 0.1, "momentun": 0.9})
     known = ", ".join(f.name for f in dataclasses.fields(Training))
-    assert str(caught.value) == f"Training has no setting 'momentun'; did you mean momentum? (known: {known})"
+    assert str(caught.value) == f"Training has no setting 'momentun'; did you mean momentum? (known: {known}; got 0.9)"
 
 
 def test_plain_says_only_what_toml_can_hold() -> None:

@@ -28,6 +28,7 @@ from coterie.notebook.tables import by_group, count, frame, labels, mean, partit
 from coterie.printable import one_line
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import UserError, check, nearest, setting
+from coterie.settings.calls import public
 
 __all__ = [
     "HALVES",
@@ -131,6 +132,7 @@ def state(tag: str) -> Callable[[type[T]], type[T]]:
     return entered
 
 
+@public
 def as_groups(groups: Iterable[Iterable[Client]]) -> Groups:
     """Sort the members of each group, and the groups by their first member.
 
@@ -147,11 +149,13 @@ def as_groups(groups: Iterable[Iterable[Client]]) -> Groups:
     return tuple(sorted(tuple(sorted(g)) for g in groups))
 
 
+@public
 def row_of(groups: Groups) -> dict[Client, int]:
     """Map each client to the number of its group."""
     return {client: row for row, group in enumerate(groups) for client in group}
 
 
+@public
 def groups_by(row: Mapping[Client, int]) -> Groups:
     """Group clients that have the same number.
 
@@ -171,11 +175,13 @@ def groups_by(row: Mapping[Client, int]) -> Groups:
     return as_groups(members.values())
 
 
+@public
 def joined(clients: tuple[Client, ...], new: Iterable[Client]) -> tuple[Client, ...]:
     """Return ``clients`` and ``new`` together, sorted and without duplicates."""
     return tuple(sorted({*clients, *new}))
 
 
+@public
 def without(clients: Iterable[Client], gone: Iterable[Client]) -> tuple[Client, ...]:
     """Return ``clients`` without those in ``gone``, in the same order."""
     away = set(gone)
@@ -199,6 +205,7 @@ STEPS, CLOSE = 100, 1e-6
 """The maximum number of Weiszfeld iterations, and the relative change at which they stop."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
     """A rule that combines several updates into one.
@@ -294,6 +301,7 @@ class Averaging:
         return _geometric_median(updates, weights)
 
 
+@public
 def average(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
     """Compute ``Σ w_i x_i`` of rows ``(n, d)``: shape ``(d,)``, in the precision of the rows."""
     return torch.as_tensor(weights, dtype=updates.dtype, device=updates.device) @ updates
@@ -348,6 +356,7 @@ Need = Literal["mean", "gram", "rows", "sums"]
 """What a plan asks of an engine: ``"mean"``, ``"gram"``, ``"rows"`` or ``"sums"``."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """Settings of local training. Exactly one of ``epochs`` and ``steps`` applies: ``steps`` if it is given."""
@@ -367,6 +376,7 @@ class Training:
         check(self)
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """A part of local training in which only some layers change.
@@ -388,6 +398,7 @@ class Stage:
             raise ValueError(f"Stage.epochs must be >= 0, got {self.epochs}")
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Personal:
     """A second model of a client, which it trains in the same task for itself. It stays at the client and costs no bytes.
@@ -427,6 +438,7 @@ class Personal:
             raise ValueError("Personal.adapt needs Personal.mixture, got None")
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """The work of one client: it takes the ``choose`` offered models of lowest loss, trains from their mean, and replies.
@@ -527,6 +539,7 @@ def _of_epochs(training: Training, epochs: int) -> Training:
     return replace(training, epochs=epochs, steps=None)
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """One exchange: the models, and the task of each client. A client without a task rests.
@@ -610,6 +623,7 @@ Candidate = tuple[str, int]
 trains in it."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Held:
     """Losses of m models on the same held-out examples of one client: no single loss, only sums.
@@ -668,6 +682,7 @@ WORST_LOSS = 1e4
 """The greatest held-out loss of one example that counts."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Replies:
     """The replies of one exchange: one entry for each client that answered, in the order of ``clients``.
@@ -808,17 +823,20 @@ class Replies:
         )
 
 
+@public
 def weights(replies: Replies, weighting: Weighting) -> np.ndarray:
     """Return weights ``(n,)`` with sum 1: by training examples (``"data"``) or equal (``"uniform"``)."""
     raw = amounts(replies.examples, weighting)
     return raw / raw.sum()
 
 
+@public
 def amounts(examples: np.ndarray, weighting: Weighting) -> np.ndarray:
     """Return the unscaled weight of each update, ``(n,)``: its training examples (``"data"``) or 1 (``"uniform"``)."""
     return examples.astype(np.float64) if weighting == "data" else np.ones(len(examples))
 
 
+@public
 def rows_without(
     clients: tuple[Client, ...], rows: torch.Tensor, gone: Iterable[Client]
 ) -> tuple[tuple[Client, ...], torch.Tensor]:
@@ -828,6 +846,7 @@ def rows_without(
     return tuple(clients[i] for i in stay), rows[stay]
 
 
+@public
 def train_from(models: torch.Tensor, row: Mapping[Client, int], **plan: Any) -> Plan:
     """Plan that every client of ``row`` trains from its one model, as in all methods that offer one model (m = 1).
 
@@ -847,6 +866,7 @@ def train_from(models: torch.Tensor, row: Mapping[Client, int], **plan: Any) -> 
 # A method: five pure functions, their inputs and their results.
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Federation:
     """The facts that a method receives once, before the first exchange.
@@ -883,6 +903,7 @@ class Federation:
         return slice(0, max(stop for _, stop in self.columns.values()))
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
     """The clients that are available in this exchange, and the randomness to choose among them.
@@ -918,6 +939,7 @@ class Cohort:
         return tuple(c for c in members if c in present)
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
     """Serve a client by its model together with its nearest training examples, in the space of the model's features.
@@ -950,6 +972,7 @@ class Neighbours:
             raise ValueError(f"Neighbours.weights must be one or more numbers from 0 to 1, got {self.weights}")
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
     """Which model serves which client.
@@ -1010,6 +1033,7 @@ _COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operat
 _OPPOSITE: Mapping[str, Sign] = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
+@public
 @dataclass(frozen=True)
 class Criterion:
     """One comparison on which a decision rests: ``value sign bound``.
@@ -1058,6 +1082,7 @@ class Criterion:
         return f"{meaning}{self.name} {self.value:.3g} {sign} {bound}"
 
 
+@public
 def tested(criteria: Iterable[Criterion]) -> str:
     """Describe criteria that are tested one after the other, up to the first that does not hold.
 
@@ -1079,6 +1104,7 @@ def tested(criteria: Iterable[Criterion]) -> str:
     return "; ".join(texts)
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Note:
     """The reason why a method acted or did not act, for people and for records.
@@ -1173,6 +1199,7 @@ does not depend on how many arrive at a time. If some updates are refused, the o
 rounding."""
 
 
+@public
 class Means:
     """Running weighted means of the updates of k groups.
 
@@ -1234,6 +1261,7 @@ class Means:
         self.heard[group] += heard
 
 
+@public
 def group_means(
     replies: Replies, groups: Sequence[Iterable[Client]], weighting: Weighting = "data"
 ) -> tuple[torch.Tensor, np.ndarray]:
@@ -1270,6 +1298,7 @@ Kept = Mapping[str, Mapping[Client, "torch.Tensor"]]  # a string: reading comman
 """Name of a plan's part -> client -> its own values, see :class:`Position`."""
 
 
+@public
 @state("position")
 class Position:
     """The position of a run: with the method, the world and the seed, it is sufficient to continue the run.
@@ -1317,6 +1346,7 @@ class Position:
         return None if client in assignment.plain else self.kept.get(assignment.part, {}).get(client)
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Round:
     """One communication round: its number, the position after it, and the events in it.

@@ -17,6 +17,7 @@ import torch
 from coterie.boundary import Wire
 from coterie.core import CHUNK, Averaging, Client, Plan
 from coterie.settings import SettingError, setting
+from coterie.settings.calls import public
 
 PEERS = 3
 """The smallest number of clients whose median norm is a reference: one hostile client among three cannot choose it."""
@@ -47,6 +48,7 @@ class Limited:
     scaled: Mapping[Client, float]
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Robust(Averaging):
     """Limits on the effect of one client on means and comparisons; settings of an experiment, the same for every method."""

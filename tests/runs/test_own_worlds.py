@@ -266,7 +266,10 @@ def test_a_function_that_fails_is_one_sentence_and_nothing_is_written(
         (lambda to: from_lists([{"x": [[1.0]], "y": [0], "x_tset": [[1.0]]}]), "has 'x_tset', which is not used; did you mean"),
         (lambda to: from_lists([{"train": [1], "tests": [2]}]), "has 'tests', which is not used; did you mean test"),
         (lambda to: from_lists({"a": {"train": None}}), "client a has no data set to train on"),
-        (lambda to: from_lists([([[1.0]] * 9, [0] * 9)], classes="3"), "classes must be a whole number >= 1, got '3'"),
+        (
+            lambda to: from_lists([([[1.0]] * 9, [0] * 9)], classes="3"),
+            "classes must be an integer or none, got '3'; write 3 without quotes",
+        ),
         (lambda to: from_lists([([[1.0]] * 9, [0] * 9)], seed=-1), "seed must be a whole number >= 0, got -1"),
         (lambda to: from_lists([([[1.0]] * 9, [0] * 9)], objective="accuracy"), "objective must be a coterie.Objective"),
         (lambda to: coterie.write_report([], to.with_suffix(".html")), "a report needs at least one run, got none"),

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from coterie.settings.calls import public
+
 NUMBER = 4
 """Bytes of a float32, and of an index, in a message."""
 
@@ -16,6 +18,7 @@ def kept(share: float, count: int) -> int:
     return min(count, max(1, round(share * count)))
 
 
+@public
 def pack(values: torch.Tensor, kind: str, share: float = 1.0, gen: torch.Generator | None = None) -> Mapping[str, torch.Tensor]:
     """Compress values into the arrays that are sent.
 
@@ -49,6 +52,7 @@ def pack(values: torch.Tensor, kind: str, share: float = 1.0, gen: torch.Generat
     return {"values": values}
 
 
+@public
 def unpack(sent: Mapping[str, torch.Tensor], kind: str, count: int) -> torch.Tensor:
     """Decompress the arrays of :func:`pack` into ``count`` values ``(count,)`` float32."""
     if kind == "topk":
@@ -90,6 +94,7 @@ def check_packed(sent: Mapping[str, torch.Tensor], kind: str, count: int, share:
         raise ValueError("its indices must increase strictly")
 
 
+@public
 def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:
     """Bytes of :func:`pack`'s arrays for ``count`` entries; 0 for no entries."""
     if not count:

@@ -16,6 +16,7 @@ import math
 import scipy
 
 from coterie.settings import SettingError, UserError
+from coterie.settings.calls import public
 
 
 def leak(epsilon: float, separation: float) -> float:
@@ -38,6 +39,7 @@ def leak(epsilon: float, separation: float) -> float:
 ACCOUNTANTS = ("exact", "rdp", "pld")
 
 
+@public
 def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "exact", sums: bool = False) -> float:
     """Return the least ε for which ``updates`` noised updates of a client are (ε, δ)-differentially private.
 
@@ -109,6 +111,7 @@ def _by_library(noise: float, updates: int, delta: float, accountant: str) -> fl
     return float(ledger.get_epsilon(delta))
 
 
+@public
 def noise_for(epsilon: float, updates: int, delta: float = 1e-5, sums: bool = False) -> float:
     """Return the least noise multiplier with which ``updates`` updates spend at most ``epsilon``.
 

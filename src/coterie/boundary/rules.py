@@ -17,6 +17,7 @@ from coterie.core import Method, Plan, Task
 from coterie.files import read_regular, reason
 from coterie.models.layout import Layout
 from coterie.settings import SettingError, UserError, check, setting
+from coterie.settings.calls import public
 
 ROTATIONS = ("none", "permute", "permute-tensors", "blocks")
 WHOLE_ROW = ("permute", "blocks")
@@ -29,6 +30,7 @@ UNCHANGED = {
 """Invariance of a method's results -> the maps that do not change them."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Boundary:
     """The protection of an update before it is sent, in this order: clip, noise, rotation, compression."""
@@ -215,12 +217,14 @@ _KIND = "scrypt"
 _HOW = f"set {VARIABLE}, or pass --secret-file FILE, or secret= in Python"
 
 
+@public
 def known_by(secret: int) -> str:
     """The text by which a record identifies a secret: ``scrypt``, a new salt, and the digest."""
     salt = secrets.token_bytes(16)
     return f"{_KIND}:{salt.hex()}:{_digest(secret, salt).hex()}"
 
 
+@public
 def unlike_secret(secret: int | None, known: str) -> str | None:
     """The reason why a secret is not the ``known`` one, as the end of a sentence; None if it is."""
     if secret is None:
@@ -233,12 +237,14 @@ def unlike_secret(secret: int | None, known: str) -> str | None:
     return None if same else f", and a different one was given: {_HOW}"
 
 
+@public
 def secret_of_environment() -> int | None:
     """The secret of the environment variable, or None."""
     text = os.environ.get(VARIABLE)
     return None if text is None else _number(text, f"the environment variable {VARIABLE}")
 
 
+@public
 def secret_of_file(path: Path | str) -> int:
     """Read the secret from a file that contains nothing else.
 

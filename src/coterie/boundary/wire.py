@@ -16,11 +16,13 @@ from coterie.boundary.rules import WHOLE_ROW, Boundary
 from coterie.core import Client, Federation, Plan, Task
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, numpy_generator, seeded
+from coterie.settings.calls import public
 
 OTHERS = "others"
 """Name of the array with the entries behind the parameters, which is sent with a compressed update."""
 
 
+@public
 def update_number(part: int, half: int = 0) -> int:
     """Number an update among those that a client sends in one exchange.
 
@@ -76,6 +78,7 @@ class Veil(Mapping[str, tuple[int, int]]):
         raise self.boundary.hidden("a method uses single layers")
 
 
+@public
 @dataclass(frozen=True)
 class Wire:
     """A boundary with its map drawn, for models of ``layout``.

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from coterie.printable import say
 from coterie.settings import MOST_SEEDS, UserError, fits, nearest
+from coterie.settings.field_names import called_here, closest
 
 
 class UsageError(UserError):
@@ -263,7 +264,8 @@ def parse(argv: Sequence[str], parsers: tuple[Parser, dict[str, Parser]] | None 
         where = f"{top.prog} {found.command}" if found.command else top.prog
         first = extra[0].partition("=")[0]
         if first.startswith("-"):
-            raise UsageError(f"{where} has no option {first}{nearest(first, options)}")
+            following = extra[0].partition("=")[2] or next(iter(argv[list(argv).index(extra[0]) + 1 :]), "")
+            raise UsageError(f"{where} has no option {first}{_instead(first, following, options, found.command)}")
         raise UsageError(f"{where} does not take {first!r} here; see {where} --help")
     if getattr(found, "seed", None) is not None and getattr(found, "seeds", None) is not None:
         raise UsageError("use only one of --seed and --seeds")
@@ -274,3 +276,23 @@ def parse(argv: Sequence[str], parsers: tuple[Parser, dict[str, Parser]] | None 
     if (getattr(found, "seeds", None) or 0) > MOST_SEEDS:
         raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, got {found.seeds}")
     return found
+
+
+VERY_CLOSE = 0.8
+"""The similarity from which on a name is a slip of an option, even where a setting has that name."""
+
+
+def _instead(option: str, value: str, options: Sequence[str], command: str | None) -> str:
+    """The end of a sentence that says which option, or which setting, an unknown option stands for."""
+    if command != "run":
+        return nearest(option, options)
+    for name in called_here(option):
+        if (here := f"--{name.replace('_', '-')}") in options:
+            return f"; did you mean {here}?"
+    if closest(option, options, VERY_CLOSE) is None:
+        from coterie.runs.experiment import option_hint  # it imports PyTorch, for which only this mistake waits
+
+        said = option_hint(option, "" if value.startswith("-") else value)
+        if said:
+            return said
+    return nearest(option, options)

@@ -15,11 +15,13 @@ import torch
 
 from coterie.clustering import _checks, geometry
 from coterie.clustering.sketch import sketch_error, sketch_of_columns
+from coterie.settings.calls import public
 
 METRICS = ("l1", "l2", "cosine")
 LINKAGES = ("single", "complete", "average", "ward")
 
 
+@public
 def dendrogram(distances: np.ndarray, linkage: str) -> np.ndarray:
     """Build the tree of merges of n clients.
 
@@ -50,6 +52,7 @@ def dendrogram(distances: np.ndarray, linkage: str) -> np.ndarray:
     return tree
 
 
+@public
 def cut_dendrogram(tree: np.ndarray, *, threshold: float | None = None, groups: int | None = None) -> np.ndarray:
     """Cut a tree at a height or into a number of groups. One tree serves any number of cuts.
 
@@ -97,6 +100,7 @@ def _check_cut(n: int, threshold: float | None, groups: int | None) -> None:
         _checks.number_of_groups(groups, n)
 
 
+@public
 def cut(distances: np.ndarray, *, linkage: str, threshold: float | None = None, groups: int | None = None) -> np.ndarray:
     """Group clients by hierarchical clustering of their distances.
 
@@ -123,6 +127,7 @@ def cut(distances: np.ndarray, *, linkage: str, threshold: float | None = None, 
     return cut_dendrogram(dendrogram(distances, linkage), threshold=threshold, groups=groups)
 
 
+@public
 def cut_margin(
     distances: np.ndarray,
     *,
@@ -171,6 +176,7 @@ def cut_margin(
     return margin(*borders(square, labels, made, linkage), threshold)
 
 
+@public
 def agglomerative(
     updates: np.ndarray | torch.Tensor,
     *,
@@ -325,7 +331,7 @@ def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
         return
     advice = "compare with a larger sketch, or cluster the updates themselves"
     warnings.warn(
-        f"the groups of the updates may differ from those of their sketches: {reason}; {advice}", SketchWarning, stacklevel=3
+        f"the groups of the updates may differ from those of their sketches: {reason}; {advice}", SketchWarning, stacklevel=4
     )
 
 

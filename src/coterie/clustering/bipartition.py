@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.clustering import _checks
 from coterie.clustering.agglomerative import borders, cut_dendrogram, dendrogram, margin
+from coterie.settings.calls import public
 
 LINKAGES = ("single", "complete", "average")
 
@@ -27,6 +28,7 @@ class Bipartition(NamedTuple):
     cross: float
 
 
+@public
 def optimal_bipartition(similarity: np.ndarray) -> Bipartition:
     """Find the two groups whose greatest cross similarity is smallest: argmin of ``max α_ij``, i in c1, j in c2.
 
@@ -95,6 +97,7 @@ def _below(parent: np.ndarray, top: int) -> np.ndarray:
     return side
 
 
+@public
 def bipartition(similarity: np.ndarray, linkage: str = "single") -> Bipartition:
     """Divide a group in two by hierarchical clustering of ``-similarity``.
 
@@ -120,6 +123,7 @@ def bipartition(similarity: np.ndarray, linkage: str = "single") -> Bipartition:
     return _from_side(square, labels == 1)
 
 
+@public
 def bipartition_margin(similarity: np.ndarray, linkage: str = "single") -> float:
     """Compute the margin of a bipartition: its groups stay the same while every similarity changes by less than half of it.
 
@@ -193,6 +197,7 @@ def _from_side(square: np.ndarray, side: np.ndarray) -> Bipartition:
 # correct bipartition, not "if and only if" (Remark 2, eq. 49): with noise, bipartitions are often correct without a gap.
 
 
+@public
 def separation_gap(similarity: np.ndarray, labels: Any) -> float:
     """Compute ``g(α)``: least similarity within a true group, minus the greatest across the best cut (Definition 2, eq. 28).
 
@@ -224,6 +229,7 @@ def separation_gap(similarity: np.ndarray, labels: Any) -> float:
     return within - cross
 
 
+@public
 def H(gamma_i: float, gamma_j: float) -> float:
     """Compute ``H_ij = -γ_i γ_j + sqrt(1 - γ_i²) sqrt(1 - γ_j²) = cos(asin γ_i + asin γ_j)`` (eq. 20).
 
@@ -247,6 +253,7 @@ def H(gamma_i: float, gamma_j: float) -> float:
     return -gamma_i * gamma_j + math.sqrt(1 - gamma_i**2) * math.sqrt(1 - gamma_j**2)
 
 
+@public
 def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
     """Compute the greatest possible similarity of two clients across the best cut (eq. 19).
 
@@ -282,6 +289,7 @@ def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
     return least * h + math.sin(angle) * math.sqrt(max(1 - h * h, 0.0))
 
 
+@public
 def guaranteed_gamma(k: int) -> float:
     """Compute ``sin(π / (4(k-1)))``: if every γ is below it, the best cut of k distributions is certainly correct.
 
@@ -304,6 +312,7 @@ def guaranteed_gamma(k: int) -> float:
     return math.sin(math.pi / (4 * (k - 1))) if k > 1 else 0.0
 
 
+@public
 def gamma_bound(cross: float) -> float:
     """Compute ``sqrt((1 - α_cross) / 2)``: a cut with this cross similarity is correct if every γ is below it (eq. 39).
 
@@ -325,6 +334,7 @@ def gamma_bound(cross: float) -> float:
     return math.sqrt(min(max((1 - cross) / 2, 0.0), 1.0))
 
 
+@public
 def passes_gamma(cross: float, gamma_max: float) -> bool:
     """Make CFL's test before a split, ``γ_max < sqrt((1 - α_cross) / 2)``, strictly (Algorithm 5, line 18).
 

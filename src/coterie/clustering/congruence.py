@@ -37,11 +37,13 @@ import scipy
 from coterie.clustering import _checks
 from coterie.clustering.geometry import leading_vector
 from coterie.clustering.halves import ROUNDING, Halves, centred, clients_of, half_tests, halves, signals
+from coterie.settings.calls import public
 
 FEW = 8
 """With fewer clients, the tests of one half by the other have too few degrees of freedom to be useful."""
 
 
+@public
 @dataclass(frozen=True)
 class Congruence:
     """The result of the split-half test of a group.
@@ -98,6 +100,7 @@ class Excess(NamedTuple):
     p: float
 
 
+@public
 def congruence(gram: Any, members: Iterable[int] | None = None, dimension: float | None = None) -> Congruence:
     """Test whether the members have the same signal.
 
@@ -307,6 +310,7 @@ SURE = 8.0
 """From this normal score on, a bound replaces a difference of two nearly equal numbers."""
 
 
+@public
 def repeated_p(first: float, second: float, clients: int) -> float:
     """Combine two probes of the same clients: the p-value of both p-values being as small as the greater one.
 
@@ -361,6 +365,7 @@ SAME = 1e-9
 """Coordinates closer than this, relative to the greatest, are equal: they are not separated."""
 
 
+@public
 @dataclass(frozen=True)
 class SplitDecision:
     """Whether one group was split.
@@ -376,6 +381,7 @@ class SplitDecision:
     parts: tuple[Group, ...]
 
 
+@public
 @dataclass(frozen=True)
 class CongruentGroups:
     """Groups of congruent clients, and the decisions that led to them.
@@ -389,6 +395,7 @@ class CongruentGroups:
     decisions: tuple[SplitDecision, ...]
 
 
+@public
 @dataclass(frozen=True)
 class Contrast:
     """The distance between the mean signals of two groups.
@@ -408,6 +415,7 @@ class Contrast:
     p: float
 
 
+@public
 def signal_cut(signal: np.ndarray) -> tuple[Group, Group]:
     """Divide clients into the two groups along which the signals differ most.
 
@@ -454,6 +462,7 @@ def _cut(signal: np.ndarray) -> tuple[Group, Group]:
     return (tuple(low), tuple(high)) if low[0] == 0 else (tuple(high), tuple(low))
 
 
+@public
 def congruent_groups(
     gram: Any, alpha: float = 1e-4, members: Iterable[int] | None = None, dimension: float | None = None
 ) -> CongruentGroups:
@@ -502,6 +511,7 @@ def congruent_groups(
     return CongruentGroups(tuple(sorted(groups)), tuple(decisions))
 
 
+@public
 def contrast(gram: Any, left: Iterable[int], right: Iterable[int], dimension: float | None = None) -> Contrast:
     """Test whether two groups of clients are one, by their mean signals, whatever the differences within them are.
 
@@ -548,6 +558,7 @@ def _contrast(h: Halves, weights: np.ndarray, dimension: float | None) -> Contra
     return Contrast(found.value, max(found.sd, 2 * math.sqrt(weights**2 @ along)), found.z, noise.df, found.p)
 
 
+@public
 def member_contrasts(gram: Any, group: Iterable[int], dimension: float | None = None) -> tuple[Contrast, ...]:
     """Compute the :func:`contrast` of each member of a group with the others, in time proportional to the matrix.
 
@@ -592,6 +603,7 @@ def member_contrasts(gram: Any, group: Iterable[int], dimension: float | None = 
     return tuple(found)
 
 
+@public
 def newcomer_contrasts(
     gram: Any, newcomer: int, groups: Sequence[Iterable[int]], dimension: float | None = None
 ) -> tuple[Contrast, ...]:

@@ -17,6 +17,7 @@ import torch
 from coterie.clustering import _checks
 from coterie.clustering.columns import Columns, blocks
 from coterie.clustering.sketch import sketch_of_columns
+from coterie.settings.calls import public
 
 ZERO = 1e-12
 """A norm below this counts as zero: such an update is not similar to any other."""
@@ -24,6 +25,7 @@ ZERO = 1e-12
 METRICS = ("l2", "cosine")
 
 
+@public
 def gram(updates: np.ndarray | torch.Tensor, columns: Columns = None, sketch: int | None = None, seed: int = 0) -> np.ndarray:
     """Compute the inner products of all pairs of updates.
 
@@ -78,6 +80,7 @@ def gram_of_rows(rows: torch.Tensor, columns: Columns = None) -> np.ndarray:
     return total
 
 
+@public
 def gram_update(
     gram: np.ndarray, updates: np.ndarray | torch.Tensor, changed: Iterable[int], columns: Columns = None
 ) -> np.ndarray:
@@ -120,6 +123,7 @@ def gram_update(
     return out
 
 
+@public
 def norms(gram: np.ndarray) -> np.ndarray:
     """Compute the Euclidean norm of every update from the Gram matrix.
 
@@ -139,6 +143,7 @@ def norms(gram: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(np.diagonal(_checks.gram_matrix(gram)), 0.0))
 
 
+@public
 def cosine(gram: np.ndarray) -> np.ndarray:
     """Compute cosine similarities from the Gram matrix.
 
@@ -169,6 +174,7 @@ def cosine(gram: np.ndarray) -> np.ndarray:
     return out
 
 
+@public
 def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
     """Compute distances from the Gram matrix.
 
@@ -209,6 +215,7 @@ def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
     return out
 
 
+@public
 def norm_of_mean(gram: np.ndarray, weights: np.ndarray | Sequence[float] | None = None) -> float:
     """Compute the norm of the weighted mean of the updates, ``sqrt(wᵀ G w)``.
 
@@ -239,6 +246,7 @@ def norm_of_mean(gram: np.ndarray, weights: np.ndarray | Sequence[float] | None 
     return float(np.sqrt(max(w @ products @ w, 0.0)))
 
 
+@public
 def manhattan(updates: np.ndarray | torch.Tensor, columns: Columns = None) -> np.ndarray:
     """Compute the L1 distances of updates, ``Σ_p |x_ip - x_jp|``.
 
@@ -434,6 +442,7 @@ ALL = "all"
 """The name of the matrix of all layers together."""
 
 
+@public
 def layer_grams(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
     """Compute the inner products of the clients' rows separately for each layer.
 
@@ -457,6 +466,7 @@ def layer_grams(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int
     return {layer: gram_of_rows(checked, span) for layer, span in columns.items()}
 
 
+@public
 def layer_similarities(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
     """Compute the cosine similarities of the clients' rows for each layer, and for all layers together.
 
@@ -480,6 +490,7 @@ def layer_similarities(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tu
     return layer_cosines(layer_grams(rows, columns))
 
 
+@public
 def layer_cosines(grams: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Compute :func:`layer_similarities` from the matrices of :func:`layer_grams`; ``"all"`` is the cosine of their sum."""
     return {**{layer: cosine(gram) for layer, gram in grams.items()}, ALL: cosine(np.sum([*grams.values()], axis=0))}
@@ -492,6 +503,7 @@ def layer_cosines(grams: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 CLOSENESS_METRICS = ("cosine", "l2", "l1")
 
 
+@public
 def closeness(update: torch.Tensor | np.ndarray, stored: torch.Tensor | np.ndarray, metric: str = "cosine") -> torch.Tensor:
     """Compute how close an update is to each of several stored ones.
 

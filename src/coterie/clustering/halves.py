@@ -26,6 +26,7 @@ import torch
 from coterie.clustering import _checks
 from coterie.clustering.columns import Columns
 from coterie.clustering.geometry import gram_of_rows, leading_vector
+from coterie.settings.calls import public
 
 ROUNDING = 1e-12
 """Squared norms below this, relative to those of the updates, are rounding errors of float64."""
@@ -45,6 +46,7 @@ class Halves(NamedTuple):
     mixed: np.ndarray
 
 
+@public
 def halves_gram(a: np.ndarray | torch.Tensor, b: np.ndarray | torch.Tensor, columns: Columns = None) -> np.ndarray:
     """Compute the Gram matrix of all half-updates: first those of a, then those of b.
 
@@ -114,6 +116,7 @@ def halves(gram: Any, members: Iterable[int] | None = None) -> Halves:
     return Halves((aa + bb + ab + ab.T) / 4, noise, (aa - bb + ab.T - ab) / 4)
 
 
+@public
 def noise_levels(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
     """Estimate the noise in each whole update: ``‖D_i‖²``, unbiased for the expected squared norm of the noise.
 
@@ -134,6 +137,7 @@ def noise_levels(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
     return np.diagonal(halves(gram, members).noise).copy()
 
 
+@public
 def signal_gram(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
     """Estimate the inner products of the clients' signals, ``S Sᵀ``, without bias, including the diagonal.
 
@@ -177,6 +181,7 @@ def centred(square: np.ndarray) -> np.ndarray:
     return rows - rows.mean(axis=1, keepdims=True)
 
 
+@public
 def reliability(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
     """Estimate how much of each client's difference from the mean of the group is signal, from 0 to 1.
 
@@ -206,6 +211,7 @@ def reliability(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
     return np.where(nothing, 1.0, np.clip(share, 0.0, 1.0))
 
 
+@public
 def signal_cosine(gram: Any, members: Iterable[int] | None = None, centre: bool = False) -> np.ndarray:
     """Estimate the cosine similarities of the clients' signals, that is, of updates without noise.
 

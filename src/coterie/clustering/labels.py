@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from coterie.clustering import _checks
+from coterie.settings.calls import public
 
 
+@public
 def groups_of(labels: Any) -> tuple[tuple[int, ...], ...]:
     """Convert labels to groups.
 
@@ -36,6 +38,7 @@ def groups_of(labels: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(part.tolist()) for part in np.split(order, borders))
 
 
+@public
 def labels_of(groups: Iterable[Iterable[int]]) -> np.ndarray:
     """Convert groups to labels.
 
@@ -67,6 +70,7 @@ def labels_of(groups: Iterable[Iterable[int]]) -> np.ndarray:
     return labels
 
 
+@public
 def same_partition(labels_a: Any, labels_b: Any) -> bool:
     """Whether two labellings make the same groups, whatever the values of the labels are.
 
@@ -91,6 +95,7 @@ def same_partition(labels_a: Any, labels_b: Any) -> bool:
     return {frozenset(g) for g in groups_of(one)} == {frozenset(g) for g in groups_of(two)}
 
 
+@public
 def adjusted_rand(labels_a: Any, labels_b: Any) -> float:
     """Compute the adjusted Rand index: 1 if two partitions are equal, about 0 by chance.
 
@@ -129,6 +134,7 @@ def _together(labels: np.ndarray) -> int:
     return int((sizes * (sizes - 1)).sum())
 
 
+@public
 def purity(labels: Any, truth: Any) -> float:
     """Compute the share of clients that belong to the most common true group of their group.
 

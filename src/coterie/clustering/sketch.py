@@ -24,12 +24,14 @@ import torch
 
 from coterie.clustering.columns import Columns, parts, widened
 from coterie.randomness import Purpose, numpy_generator
+from coterie.settings.calls import public
 
 MULTIPLE = 4
 _PIECES = 1 << 18  # numbers transformed at a time, so that they stay in the processor's cache
 _ENTRIES = 1 << 25  # of chosen columns that are gathered at a time
 
 
+@public
 class Sketcher:
     """The map from d numbers to ``size`` numbers, for rows that arrive one at a time.
 
@@ -103,6 +105,7 @@ def _sketcher(d: int, size: int, seed: int) -> Sketcher:
     return Sketcher(d, size, seed)
 
 
+@public
 def sketch(rows: torch.Tensor | np.ndarray, size: int, seed: int = 0) -> torch.Tensor:
     """Compute the sketches of rows in one call of a :class:`Sketcher`; the most recent maps are kept.
 
@@ -145,6 +148,7 @@ def sketch_of_columns(rows: torch.Tensor, columns: Columns, size: int, seed: int
     return torch.cat(short)
 
 
+@public
 def sketch_error(k: int, n: int, delta: float = 0.01) -> float:
     """Bound the error that sketches cause in the cosines and distances of n clients, for all pairs at once.
 

@@ -15,10 +15,12 @@ import numpy as np
 
 from coterie.clustering import _checks
 from coterie.clustering.geometry import ZERO
+from coterie.settings.calls import public
 
 Tradeoff = float | Sequence[float] | np.ndarray
 
 
+@public
 def utility(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, group: Iterable[int]) -> np.ndarray:
     """Compute the utility ``U_n(G)`` of every member of one group (eq. 9 with Γ = 0).
 
@@ -54,6 +56,7 @@ def utility(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, group: Iterable[in
     return np.clip(alike, -1.0, 1.0) - tradeoff[at] / total
 
 
+@public
 def utility_merge(
     gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, *, groups: int | None = None
 ) -> tuple[tuple[int, ...], ...]:
@@ -92,6 +95,7 @@ def utility_merge(
     return _Merging(products, sizes, tradeoff).run(groups)
 
 
+@public
 def benefits(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]]) -> np.ndarray:
     """Compute the benefit ``B_ij = U(G_i ∪ G_j) - U(G_i) - U(G_j)`` of merging any two groups (eq. 15).
 
@@ -166,6 +170,7 @@ def _summed(square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.n
     return inner / norm - price / data
 
 
+@public
 def benefit(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]], newcomer: int) -> np.ndarray:
     """Compute the benefit of admitting one client to each of k groups (eq. 15); it joins the best one if that is above zero.
 
@@ -278,6 +283,7 @@ MOST = 10
 """The maximum number of clients: the work grows as 3ⁿ."""
 
 
+@public
 def utility_optimum(
     gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, *, groups: int | None = None
 ) -> tuple[tuple[int, ...], ...]:

@@ -22,7 +22,7 @@ from coterie.data.drift import STREAMS, drawn
 from coterie.data.examples import Dataset, Pool, pool
 from coterie.files import available_memory, expanded, reason
 from coterie.randomness import Purpose, numpy_generator
-from coterie.settings import SettingError, UserError, nearest
+from coterie.settings import SettingError, UserError, nearest, no_setting
 
 # ----------------------------------------------------------------------------------------------------
 # AG News for next-word prediction: from articles to sequences of tokens.
@@ -533,7 +533,7 @@ def load(name: str, folder: Path | str | None = None, **options: Any) -> Dataset
     source = find(name, folder)
     unknown = [option for option in options if option not in source.options]
     if unknown:
-        raise SettingError(f"the data set {name} has no setting {unknown[0]!r}{nearest(unknown[0], source.options)}")
+        raise no_setting(f"the data set {name}", unknown[0], source.options, options[unknown[0]])
     paths = source.files(resolve(folder, name)) if source.files else ()
     try:
         stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)

@@ -18,13 +18,15 @@ from coterie.data.scaling import Constants
 from coterie.data.spelling import check_unlike
 from coterie.data.splits import check_shares
 from coterie.data.tasks import as_before, encoded, objective_for, targets
-from coterie.data.world import World, check_name
+from coterie.data.world import OF_A_WORLD, World, check_name
 from coterie.settings import UserError
+from coterie.settings.calls import public
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 """A number in text."""
 
 
+@public(more=OF_A_WORLD)
 def from_frame(
     frame: Any,
     client: Any,

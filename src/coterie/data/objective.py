@@ -17,6 +17,7 @@ import torch
 
 from coterie.data.batches import Batch, joined, mapped, rows, size
 from coterie.settings import SettingError, nearest
+from coterie.settings.calls import public
 
 Sums = dict[str, tuple[float, int]]
 """Name -> (sum, count) over predictions."""
@@ -202,6 +203,7 @@ def exponential(mean: float) -> float:
     return math.exp(min(mean, 700.0))
 
 
+@public
 @dataclass(frozen=True)
 class Metric:
     """A number that says how good a model's predictions are.
@@ -310,6 +312,7 @@ RESERVED = ("loss", "client", "group", "round", "run", "method", "seed", "advers
 """Names that tables and records have for other numbers."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Objective:
     """The loss to minimise and the metrics to report.

@@ -21,10 +21,11 @@ from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objec
 from coterie.data.scaling import Constants, standardized
 from coterie.data.spelling import check_unlike, name_of
 from coterie.data.splits import check_shares, hold_out
-from coterie.data.world import ClientData, World, by_names, whole
+from coterie.data.world import OF_A_WORLD, ClientData, World, by_names, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import UserError, nearest
+from coterie.settings.calls import public
 
 SUBJECT = "subject"
 """Key, and column of a pool's ``meta``, of the subject of each example."""
@@ -357,6 +358,7 @@ def numbered(names: Collection[str], after: World | None) -> dict[Client, str]:
 # A world of clients with their own data, in memory.
 
 
+@public(more=OF_A_WORLD)
 def from_lists(
     clients: Sequence[Any] | Mapping[str, Any],
     *,

@@ -14,6 +14,7 @@ from coterie.data.matching import column_names, is_table
 from coterie.data.spelling import name_of
 from coterie.data.world import ClientData, Split, World
 from coterie.settings import SettingError, UserError
+from coterie.settings.calls import public
 
 STANDARDIZE = ("none", "pooled", "given")
 """none: inputs stay as they are; pooled: by the training data of all clients together; given: by constants of the user."""
@@ -28,6 +29,7 @@ def numbers(inputs: torch.Tensor) -> torch.Tensor:
     return inputs.float().div_(255) if inputs.dtype == torch.uint8 else inputs
 
 
+@public
 def standardized(world: World, how: str | Constants = "none") -> World:
     """Standardize the inputs of all clients by the same constants, and note these in ``world.about``.
 

@@ -32,6 +32,7 @@ from coterie.data.world import ATTACKS, ClientData, Drift, World, among, check_a
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, UserError, build, check, nearest, setting
+from coterie.settings.calls import public
 
 # ----------------------------------------------------------------------------------------------------
 # Settings of the named scenarios: data set / heterogeneity. Settings that are not listed have their defaults.
@@ -341,6 +342,7 @@ _OF_PARTITIONS = (
 _OWN_DATA = "your own: folder (a file per client), table (rows name the client) or images (a folder per client)"
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """The settings of a world: the clients' data, the shift between groups, and the training."""
@@ -691,6 +693,7 @@ OWN = "own"
 """Name in place of a scenario for a run over a world that was given in Python, and has no name."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class OwnWorld:
     """The scenario of a run over your own world: a function that makes it, or the world itself.

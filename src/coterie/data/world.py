@@ -23,8 +23,10 @@ from coterie.notebook.tables import count, labels, some, table
 from coterie.printable import printable
 from coterie.randomness import Purpose, generator, numpy_generator
 from coterie.settings import SettingError, check, nearest, setting
+from coterie.settings.calls import public
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Attendance:
     """Rounds in which clients are present, and the probability that they do not answer; rounds count from 1.
@@ -148,6 +150,7 @@ COLLUDING = ("little-is-enough", "inner-product")
 """Attacks of clients that know the updates of other clients."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Attack:
     """The attack of an adversary.
@@ -234,6 +237,7 @@ def flipped(targets: torch.Tensor, classes: int) -> torch.Tensor:
 # Worlds: each client's data, the model, the objective, and the true groups if they are known.
 
 
+@public
 @dataclass(frozen=True, eq=False)
 class Split:
     """Some examples of a pool: ``inputs[index]`` with their own ``targets``.
@@ -291,11 +295,13 @@ class Split:
         return rows(self.inputs, self.index[positions]), rows(self.targets, positions)
 
 
+@public
 def whole(inputs: Batch, targets: Batch = None, subjects: torch.Tensor | None = None) -> Split:
     """A split that has its whole pool."""
     return Split(inputs, torch.arange(len(inputs) if isinstance(inputs, Items) else size(inputs)), targets, subjects)
 
 
+@public
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClientData:
     """The data of one client, all from its own distribution.
@@ -318,6 +324,7 @@ class ClientData:
         return f"<ClientData{name}: {', '.join(parts)} examples>"
 
 
+@public
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Drift:
     """Data that change over rounds: every ``period`` rounds a time step begins, with new data of some or all clients.
@@ -366,6 +373,11 @@ def alike(concepts: Mapping[Client, int]) -> list[list[Client]]:
     return list(members.values())
 
 
+OF_A_WORLD = ("training", "truth", "augment", "attendance", "attacks", "buffers", "about", "drift")
+"""Fields of a :class:`World` that a function which makes one of data takes as they are."""
+
+
+@public
 @dataclass(frozen=True, eq=False, kw_only=True)
 class World:
     """Clients, their model and training, and the true groups if they are known.

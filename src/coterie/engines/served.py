@@ -16,8 +16,10 @@ from coterie.data.objective import Objective, mean_probability
 from coterie.data.world import ClientData
 from coterie.models.layout import own_layers
 from coterie.randomness import seeded
+from coterie.settings.calls import public
 
 
+@public
 class Ensemble(nn.Module):
     """Several nets as one.
 

@@ -31,6 +31,7 @@ from coterie.data.world import World
 from coterie.files import available_memory
 from coterie.randomness import seeded
 from coterie.settings import SettingError
+from coterie.settings.calls import public
 from coterie.training.precision import PRECISIONS
 
 GRACE = 1.0
@@ -250,6 +251,7 @@ _ONE_BY_ONE = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, nn.ReLU, nn.Ta
 """Modules that are fast in blocks on a CPU and compute every example independently of the others."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
     """The hardware settings of a run.

@@ -34,12 +34,13 @@ from coterie.methods.split_half import SplitHalf as SplitHalf
 from coterie.methods.split_half_private import SplitHalfPrivate as SplitHalfPrivate
 from coterie.methods.split_half_sums import SplitHalfSums as SplitHalfSums
 from coterie.methods.tuned import Tuned as Tuned
+from coterie.settings.calls import public
 
 METHODS: dict[str, type[Any]] = _named.KNOWN
 """Name -> class, in the order used in lists and tables."""
 
 METHODS.update(
-    (method.name, method)
+    (method.name, public(method))
     for method in (
         *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU, KNNPer),
         *(ACFL, MAXFL, FedFA, IFCA, FLSC, CFLGP, CLoVE, FedDrift, SplitHalf, SplitHalfSums, SplitHalfPrivate, Tuned, Race),

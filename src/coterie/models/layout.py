@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from coterie.settings import SettingError
+from coterie.settings.calls import public
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Piece:
         return self.start + math.prod(self.shape)
 
 
+@public
 class Layout:
     """Converts the float tensors of a model to a row ``(d,)`` and back.
 
@@ -177,6 +179,7 @@ AVERAGED = "averaged_buffers"
 """Attribute of a module with the names of its float buffers that are sent and averaged; without it, all are."""
 
 
+@public
 def averaging(model: Callable[[], torch.nn.Module], buffers: Iterable[str]) -> Callable[[], torch.nn.Module]:
     """Return a function that makes the same modules, of which only some float buffers are sent and averaged.
 

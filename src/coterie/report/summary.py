@@ -20,6 +20,7 @@ from coterie.records.record import RUN, Line, Record, finite
 from coterie.records.shown import ClientId, ends, shown_as, spread, truth_at
 from coterie.robust import Robust
 from coterie.settings import UserError, plain
+from coterie.settings.calls import public
 
 RUN_SETTINGS: Mapping[str, Any] = {"engine": "inprocess", "precision": "fp32", "eval_every": 1}
 """Settings of the run itself that its numbers depend on, besides its end, and what they are if none is recorded."""
@@ -28,6 +29,7 @@ Summary = dict[str, Any]
 """One run as ``--json`` prints it: see :func:`summary`."""
 
 
+@public
 def summary(run: Folder) -> Summary:
     """Summarize the run in directory ``run``, after all rounds completed so far.
 
@@ -335,6 +337,7 @@ class Comparison(list[dict[str, Any]]):
         return rows
 
 
+@public
 def compare(runs: Folder | Iterable[Folder]) -> Comparison:
     """Compare methods, each over its seeds: one entry for all runs that differ in their seed alone.
 

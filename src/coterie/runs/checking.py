@@ -37,6 +37,7 @@ from coterie.runs.experiment import EXPERIMENT
 from coterie.runs.export import MODELS, SHARED, read_document, read_model
 from coterie.runs.run import OwnMethodError, reopen
 from coterie.settings import UserError
+from coterie.settings.calls import public
 
 LOOKS = 3
 """Number of looks at a run in progress before a mismatch counts as damage: a process may be changing the files."""
@@ -83,6 +84,7 @@ class Checked:
     digest: str = ""
 
 
+@public
 def check(folder: Path | str) -> Checked:
     """Read every file of a run directory, an experiment's folder or an export, and report what is damaged.
 
@@ -131,6 +133,7 @@ def _look(folder: Path) -> Checked:
     return checked.found
 
 
+@public
 def accept(folder: Path | str) -> list[Path]:
     """Accept ``run.toml`` and ``experiment.toml`` as the user has edited them, and write new checksums for them.
 

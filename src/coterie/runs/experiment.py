@@ -65,12 +65,15 @@ from coterie.settings import (
     changed,
     check,
     nearest,
+    no_setting,
     parse,
     plain,
     setting,
     settings_of,
     table_of,
 )
+from coterie.settings.calls import public
+from coterie.settings.field_names import called_here, meant
 from coterie.training.precision import PRECISIONS
 
 EXPERIMENT = "experiment.toml"
@@ -84,6 +87,7 @@ Spec = dict[str, Any]
 """An experiment as plain tables in normal form: ``scenario`` is a table with ``name``, ``methods`` a list of such tables."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """The recorded file from which an experiment was read.
@@ -111,6 +115,7 @@ class Origin:
             nets.check_consent(setup.source, self.file, "scenario")
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Several methods and seeds in one scenario.
@@ -302,6 +307,7 @@ PLAIN = (
 KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training", "boundary", "robust")
 
 
+@public
 def read(path: Path | str, *, trust_code: bool = False, secret: int | None = None) -> Spec:
     """Read an experiment from a TOML file.
 
@@ -345,6 +351,7 @@ def _of_runs(path: Path) -> bool:
     return path.name == EXPERIMENT and any(path.parent.glob(f"*-seed[0-9]*/{ROUNDS}"))
 
 
+@public
 def normal(document: Mapping[str, Any]) -> Spec:
     """The normal form of an experiment's tables.
 
@@ -359,7 +366,7 @@ def normal(document: Mapping[str, Any]) -> Spec:
     """
     for key in document:
         if key not in KNOWN and not (key == "origin" and isinstance(document[key], Origin)):
-            raise SettingError(f"an experiment has no setting {key!r}{nearest(key, KNOWN)} (known: {', '.join(KNOWN)})")
+            raise no_setting("an experiment", key, KNOWN, document[key])
     spec: Spec = dict(document)
     spec["scenario"] = _named("scenario", document.get("scenario", DEMO))
     methods = document.get("methods", list(DEMO_METHODS))
@@ -380,6 +387,7 @@ def normal(document: Mapping[str, Any]) -> Spec:
     return spec
 
 
+@public
 def listed_seeds(seeds: Any) -> Any:
     """Return the seeds 0, 1, ... for a number of seeds; a list as it is, which the experiment checks."""
     if not isinstance(seeds, int) or isinstance(seeds, bool):
@@ -397,6 +405,7 @@ def _named(key: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+@public
 def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **settings: Any) -> Experiment:
     """Make an experiment over your own world.
 
@@ -418,10 +427,10 @@ def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **s
     setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
     scenario = setup.name if isinstance(setup, OwnWorld) else made
     known = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
+    several = list(methods) if isinstance(methods, Iterable) and not isinstance(methods, str | Mapping) else [methods]
     for key in settings:
         if key not in known:
-            raise SettingError(f"an experiment has no setting {key!r}{nearest(key, known)} (known: {', '.join(known)})")
-    several = methods if isinstance(methods, Iterable) and not isinstance(methods, str | Mapping) else [methods]
+            raise no_setting("an experiment", key, ("methods", *known), settings[key], beside=several)
     chosen = tuple(map(made_method, several))
     for name, table in (("boundary", Boundary), ("robust", Robust)):
         if name in settings:
@@ -436,6 +445,7 @@ def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **s
     return Experiment(scenario=scenario, setup=setup, methods=chosen, training=training, seeds=seeds, **settings)
 
 
+@public
 def make(spec: Mapping[str, Any], own_methods: Mapping[str, type[Any]] = MappingProxyType({})) -> Experiment:
     """Make an experiment and check every setting.
 
@@ -486,6 +496,7 @@ def _training(setup: Scenario | OwnWorld, spec: Mapping[str, Any]) -> Training:
     return changed(base, spec["training"], "training")
 
 
+@public
 def data_folder(data: str | os.PathLike[str] | None) -> str | None:
     """``data``, or the environment's COTERIE_DATA, as an absolute path: a run may be resumed from another folder."""
     data = data or os.environ.get("COTERIE_DATA")
@@ -523,6 +534,7 @@ class SettingPlace(NamedTuple):
         return f"{self.table}.{self.key}"
 
 
+@public
 def assign(spec: Spec, text: str) -> Spec:
     """Change one setting of an experiment.
 
@@ -591,9 +603,10 @@ def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
         raise SettingError(f"--set {key}: there is no {table!r}{nearest(table, tables)} (known: {', '.join(tables)})")
     found = [place for place in there if place.key == name]
     if not found:
-        known = dict.fromkeys(place.key for place in there)
-        hint = f"{nearest(name, known)} (known: {', '.join(known)})"
-        raise SettingError(f"--set {key}: {table} has no setting {name!r}{hint}")
+        known = list(dict.fromkeys(place.key for place in there))
+        likely = meant(name, known)
+        said = f"; did you mean {likely}?" if likely else ""
+        raise SettingError(f"--set {key}: {table} has no setting {name!r}{said} (known: {', '.join(known)})")
     return found
 
 
@@ -604,11 +617,69 @@ def _bare(places: list[SettingPlace], key: str, of_table: bool) -> list[SettingP
     if not found:
         if table := next((place.table for place in places if place.key == key), None):
             raise SettingError(f"--set {key}: write {table}.{key}")
-        hint = nearest(key, {place.key for place in places})
-        if not hint:
-            hint = "; coterie methods NAME and coterie scenarios NAME list them"
-        raise SettingError(f"--set {key}: no method of this run, training or scenario has a setting {key!r}{hint}")
+        raise SettingError(
+            f"--set {key}: no method of this run, training or scenario has a setting {key!r}{_hint(places, key)}"
+        )
     if len({place.kind for place in found}) > 1:
         names = " or ".join(dict.fromkeys(place.dotted for place in found))
         raise SettingError(f"--set {key} is ambiguous: write {names}")
     return found
+
+
+def _hint(places: list[SettingPlace], key: str) -> str:
+    """The end of a sentence that says which setting may be meant by a key that is none."""
+    for name in (key, *called_here(key)):  # its names elsewhere; settings of the run's methods come first
+        likely = next((place for place in places if place.key == name), None)
+        if likely is not None:
+            return f"; did you mean {_written(places, likely)}?"
+    others = [name for name, cls in METHODS.items() if any(one in settings_of(cls) for one in (key, *called_here(key)))]
+    if others:
+        return f"; it is a setting of {', '.join(others)}, and this run has none of these"
+    slip = meant(key, dict.fromkeys(place.key for place in places))
+    if slip is not None:
+        return f"; did you mean {_written(places, next(place for place in places if place.key == slip))}?"
+    return "; coterie methods NAME and coterie scenarios NAME list them"
+
+
+def _written(places: list[SettingPlace], meant_place: SettingPlace) -> str:
+    """A setting as --set takes it: the key alone where that is clear."""
+    kinds = {place.kind for place in places if place.key == meant_place.key}
+    return meant_place.key if len(kinds) == 1 and meant_place.kind not in DOTTED else meant_place.dotted
+
+
+def option_hint(option: str, value: str) -> str:
+    """Return the end of a sentence that says which ``--set`` an option stands for that the command line does not have.
+
+    Args:
+        option: The option, such as ``--metric``.
+        value: The value that follows it, or an empty text.
+
+    Returns:
+        The text, from its semicolon; empty if no setting has such a name.
+    """
+    scenario = type(find(DEMO))
+    tables = {"training": Training, "scenario": scenario, "boundary": Boundary, "robust": Robust}
+    places = [
+        SettingPlace(name, name, key, {}) for name, cls in tables.items() for key in settings_of(cls, hidden=("training",))
+    ]
+    places += [SettingPlace("method", name, key, {}) for name, cls in METHODS.items() for key in settings_of(cls)]
+    key = option.lstrip("-").replace("-", "_")
+    names = [key, *called_here(key)]
+    if key == "metric":  # a distance to FL+HC; an option of this name is a metric of models
+        names.reverse()
+    for name in names:
+        likely = [place for place in places if place.key == name]
+        if not likely:
+            continue
+        of_a_method = [place for place in likely if place.kind == "method"]
+        place = of_a_method[0] if of_a_method and name in _OF_METHODS else likely[0]
+        shown = "VALUE" if not value or "secret" in name else value
+        if place.kind == "scenario" and isinstance(getattr(scenario(), name), tuple):
+            shown = f"'[\"{shown}\"]'"
+        text = f"method.{name}" if place.kind == "method" else _written(likely, place)
+        return f"; it is a setting: --set {text}={shown}"
+    return ""
+
+
+_OF_METHODS = ("models", "fraction", "groups", "threshold", "linkage")
+"""Settings that are a method's where several tables have them."""

@@ -43,6 +43,7 @@ from coterie.records.shown import Shown, ends
 from coterie.records.store import SCHEMA, check_schema
 from coterie.runs.run import Run, reopen
 from coterie.settings import UserError
+from coterie.settings.calls import public
 
 # ----------------------------------------------------------------------------------------------------
 # The net of a run: from a row of the server's model matrix to the tensors of a file.
@@ -264,6 +265,7 @@ Key = tuple[int, Client | None]
 """A model that serves clients: its row in the assignment and, if a client keeps own layers, the client."""
 
 
+@public
 def save(
     run: Folder,
     to: Path | str,
@@ -452,6 +454,7 @@ def _keeps_all(own: torch.Tensor | None) -> bool:
 # Loading: nets from the models that :mod:`coterie.runs.export` has written.
 
 
+@public
 def load(
     folder: Path | str,
     client: Client | str,

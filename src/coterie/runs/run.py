@@ -50,6 +50,7 @@ from coterie.runs.experiment import (
     read,
 )
 from coterie.settings import SettingError, UserError, table_of
+from coterie.settings.calls import public
 from coterie.training.trial import trial
 
 _LEFT = {LOCK, RUN + PART, EXPERIMENT + PART}
@@ -63,6 +64,7 @@ So must be the boundary, except for its secret.
 """
 
 
+@public
 def run(
     method: str | Method[Any],
     scenario: str | Scenario | World | Callable[[int], World],
@@ -139,6 +141,7 @@ def run(
     return followed(made, chosen.name, rounds) if progress else made
 
 
+@public
 @dataclass(frozen=True)
 class Run:
     """One method with one seed.
@@ -334,6 +337,7 @@ class Run:
         return ends(recorded, self.experiment.rounds, self.experiment.target)
 
 
+@public
 class Runs(tuple[Run, ...]):
     """The runs of a folder."""
 
@@ -499,6 +503,7 @@ def changed_versions(run: Run) -> list[str]:
     return [f"the run began with {name} {was[name]}, this is {now[name]}" for name in changed]
 
 
+@public
 def begin(
     experiment: Experiment | str | World | Callable[[int], World],
     folder: Path | str,
@@ -577,6 +582,7 @@ class OwnMethodError(UserError):
     """A run has a method of a user's own, which was not given."""
 
 
+@public
 def reopen(
     folder: Folder,
     *,

@@ -46,6 +46,7 @@ from coterie.records.record import Line
 from coterie.runs.experiment import data_folder
 from coterie.runs.run import Run, reopen, same_world, world_facts
 from coterie.settings import SettingError, UserError
+from coterie.settings.calls import public
 
 # ----------------------------------------------------------------------------------------------------
 # The contents of a suggestion: the groups found, and for each method the settings that would have found them.
@@ -179,6 +180,7 @@ class OwnProbes:
     text: str
 
 
+@public
 @dataclass(frozen=True)
 class Suggestion:
     """The result of :func:`coterie.suggest` for a run.
@@ -809,6 +811,7 @@ EXCHANGES = 9
 """Most exchanges of a suggestion; the last two are made only if ACFL's default epochs leave no clear threshold."""
 
 
+@public
 def suggest(
     run: Folder,
     *,

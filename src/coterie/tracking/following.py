@@ -22,6 +22,7 @@ from coterie.printable import printable
 from coterie.records.record import Record
 from coterie.records.store import write_whole
 from coterie.settings import UserError, nearest
+from coterie.settings.calls import public
 from coterie.tracking.metrics import MOST
 from coterie.tracking.trackers import TRACK, TRACKERS
 
@@ -55,6 +56,7 @@ def check(names: Iterable[str]) -> list[str]:
     return chosen
 
 
+@public
 class Tracking:
     """Context manager that lets trackers follow runs. At its end, the trackers have tracked all rounds.
 
@@ -118,6 +120,7 @@ class Tracking:
             self.tell(f"tracking with {process.name} is off: {failure}")
 
 
+@public
 def track(folder: Path | str, names: Iterable[str] | str) -> None:
     """Track an existing run, finished or not. Rounds that are tracked already are not tracked again.
 

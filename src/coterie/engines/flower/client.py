@@ -44,8 +44,10 @@ from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers, with_weight, without_weight
 from coterie.randomness import Purpose, seeded
 from coterie.records.store import write_whole
+from coterie.settings.calls import public
 
 
+@public
 @dataclass(frozen=True)
 class Participant:
     """One node's part in a federation.
@@ -77,6 +79,7 @@ _PARTS: dict[tuple[str, int], tuple[Participant, training.Learner]] = {}
 """The part of the last node, kept for the next message if one process handles several."""
 
 
+@public
 def client_app(
     *,
     model: Callable[[], nn.Module] | None = None,

@@ -28,6 +28,7 @@ from coterie.models.layout import Layout
 from coterie.randomness import Purpose, numpy_generator, seeded
 from coterie.records.store import write_whole
 from coterie.settings import SettingError
+from coterie.settings.calls import public
 
 UNCOVERED = "with noise, this client only trains: measurements on its data would be sent without noise"
 FAILED = "the app failed; with noise or masks, it does not send the reason, which may reveal its data"
@@ -37,6 +38,7 @@ Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Messag
 log = logging.getLogger("flwr.coterie")
 
 
+@public
 def boundary_mod(
     boundary: Boundary, model: Callable[[], nn.Module], *, simulated: int | None = None, budget: float | None = None
 ) -> Mod:

@@ -43,6 +43,7 @@ from coterie.records.shown import Shown
 from coterie.records.store import LOCK, PART, held, write_whole
 from coterie.robust import Robust
 from coterie.settings import SettingError, UserError, build, plain, settings_of, table_of
+from coterie.settings.calls import public
 
 METRICS: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "eval_loss", "test_loss", "val_loss"),
@@ -79,6 +80,7 @@ def _listed(value: Any) -> Any:
         return value
 
 
+@public
 class MethodStrategy(Strategy):
     """A Flower strategy that runs a Coterie method.
 

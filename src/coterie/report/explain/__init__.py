@@ -14,11 +14,13 @@ from coterie.files import Folder
 from coterie.records.record import finite
 from coterie.report.explain import client_history, run_history
 from coterie.report.explain.view import read
+from coterie.settings.calls import public
 
 WIDTH = 100
 """Columns of a line of text."""
 
 
+@public
 def explain(run: Folder, client: int | str | None = None, round: int | None = None) -> dict[str, Any]:
     """Return what ``coterie explain RUN --json`` prints: the run's decisions, or those that concern one client.
 

@@ -9,11 +9,13 @@ from coterie.report.figures import style
 from coterie.report.gathered import gather
 from coterie.report.summary import expand
 from coterie.settings import UserError, nearest
+from coterie.settings.calls import public
 
 KINDS = ("groups", "score", "accuracy", "loss", "similarity", "criteria", "traffic")
 SUFFIXES = (".pdf", ".png", ".svg")
 
 
+@public
 def plot(run: Folder, kind: str, out: Path | str, round: int | None = None) -> Path:
     """Draw one figure of the run in directory ``run``; the same records make the same file. Needs Matplotlib.
 

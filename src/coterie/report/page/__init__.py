@@ -14,10 +14,12 @@ from coterie.files import Folder
 from coterie.records.store import write_whole
 from coterie.report.page.document import document, page
 from coterie.settings import UserError
+from coterie.settings.calls import public
 
 SUFFIXES = (".html", ".htm")
 
 
+@public
 def write_report(runs: Folder | Iterable[Folder], to: Path | str, *, warn: Callable[[str], None] = warnings.warn) -> Path:
     """Write the page of some runs to the file ``to``, completely or not at all.
 

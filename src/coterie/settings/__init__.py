@@ -6,7 +6,6 @@ TOML files, ``--set``, help texts, records and equality all read these fields.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import numbers
 import re
@@ -17,6 +16,7 @@ from datetime import date, time
 from typing import Any
 
 from coterie.printable import one_line
+from coterie.settings.field_names import called_here, closest, meant
 
 
 class UserError(Exception):
@@ -103,7 +103,7 @@ def check(settings: Any) -> None:
         if "limits" not in field.metadata:
             continue
         name = f"{type(settings).__name__}.{field.name}"
-        value = _coerce(name, getattr(settings, field.name), hints[field.name], field.metadata["bits"])
+        value = coerced(name, getattr(settings, field.name), hints[field.name], field.metadata["bits"])
         object.__setattr__(settings, field.name, value)
         for single in value if isinstance(value, tuple) else (value,):
             _check_limits(name, single, field.metadata["limits"])
@@ -147,13 +147,26 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         raise SettingError(f"{name} must be {allowed}, got {value!r}")
 
 
-def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
-    """``value`` as the annotated type: ints pass as floats, NumPy's numbers as Python's, lists as tuples."""
+def coerced(name: str, value: Any, hint: Any, bits: int = 64) -> Any:
+    """Return a value as the annotated type: ints pass as floats, NumPy's numbers as Python's, lists as tuples.
+
+    Args:
+        name: The name of the setting, for messages.
+        value: The value.
+        hint: The annotation.
+        bits: The greatest number of bits of an integer.
+
+    Returns:
+        The value, of exactly the annotated type.
+
+    Raises:
+        SettingError: It is of another type.
+    """
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
     for option in sorted(options, key=lambda o: o is not type(None)):
         origin = typing.get_origin(option) or option
         origin = str if origin is typing.Literal else origin  # its values are the setting's choices
-        if option is type(None) and value in (None, "none"):
+        if option is type(None) and (value is None or (isinstance(value, str) and value == "none")):
             return None
         if origin in (float, int) and isinstance(value, numbers.Integral) and not fits(int(value), bits):
             raise SettingError(f"{name} must be below 2^{bits - 1}, got a number of {int(value).bit_length():,} bits")
@@ -163,14 +176,35 @@ def _coerce(name: str, value: Any, hint: Any, bits: int) -> Any:
             return int(value)
         if origin is tuple and isinstance(value, (list, tuple)):
             inner = typing.get_args(option)[0]
-            return tuple(_coerce(f"{name}[{i}]", v, inner, bits) for i, v in enumerate(value))
+            return tuple(coerced(f"{name}[{i}]", v, inner, bits) for i, v in enumerate(value))
         if origin is str and isinstance(value, str) and not _is_text(value):
             raise SettingError(f"{name} must be a UTF-8 string without control characters, got {value!r}")
-        if origin in (bool, str) and isinstance(value, origin):
+        if origin is bool and _is_truth_value(value):
+            return bool(value)
+        if origin is str and isinstance(value, str):
             return value
         if isinstance(origin, type) and origin not in (float, int, bool, str) and isinstance(value, origin):
             return value
-    raise SettingError(f"{name} must be {describe(hint)}, got {value!r}")
+    raise SettingError(f"{name} must be {describe(hint)}, got {value!r:.200}{_as_number(value, options)}")
+
+
+def _is_truth_value(value: Any) -> bool:
+    """Whether a value is true or false, also NumPy's."""
+    return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))
+
+
+def _as_number(value: Any, options: Sequence[Any]) -> str:
+    """The end of a sentence for a value that stands for a number, and is of a type that is not taken."""
+    if int not in options and float not in options:
+        return ""
+    try:
+        number = float(value) if isinstance(value, str | float) else math.nan
+    except ValueError:
+        return ""
+    if not math.isfinite(number) or (float not in options and not number.is_integer()):
+        return ""
+    written = int(number) if number.is_integer() else number
+    return f"; write {written} without quotes" if isinstance(value, str) else f"; write {written}"
 
 
 def fits(number: int, bits: int = 64) -> bool:
@@ -203,9 +237,94 @@ def describe(hint: Any) -> str:
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """Return ``"; did you mean X?"`` for the closest known name, or an empty text."""
-    close = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    """Return ``"; did you mean X?"`` for the known name that ``name`` most likely stands for, or an empty text."""
+    close = closest(name, known)
+    return f"; did you mean {close}?" if close else ""
+
+
+OWNERS: dict[str, type[Any]] = {}
+"""Name -> class of settings that a user can make; :func:`coterie.settings.calls.public` enters them."""
+
+_NOT_GIVEN = object()
+
+
+def no_setting(
+    owner: str, name: str, known: Iterable[str], value: Any = _NOT_GIVEN, beside: Iterable[Any] = ()
+) -> SettingError:
+    """Return the error for a name that is not a setting: the likely slip, the settings, and the value.
+
+    Args:
+        owner: What has settings: a table, a class or a function.
+        name: The name.
+        known: The names of the settings.
+        value: The value that was given; it is not shown where a setting is secret.
+        beside: The values of the other settings; a method's name among them is the method that is meant.
+
+    Returns:
+        The error.
+
+    Example:
+        >>> print(no_setting("Objective", "metric", ["loss", "metrics"], "AUROC"))
+        Objective has no setting 'metric'; did you mean metrics? (known: loss, metrics; got 'AUROC')
+    """
+    known = list(known)
+    hidden = value is _NOT_GIVEN or "secret" in str(name).lower() or "secret" in known
+    got = "" if hidden else f"; got {brief(value)}"
+    said = hint(str(name), known, [one for one in beside if isinstance(one, str)])
+    return SettingError(f"{owner} has no setting {name!r}{said} (known: {', '.join(known) or 'none'}{got})")
+
+
+OF_USERS = ("Training", "Boundary", "Robust", "Objective", "Attendance", "World", "Scenario", "Experiment")
+"""Classes of settings that users make, besides those of methods."""
+
+
+def hint(name: str, known: Sequence[str], methods: Sequence[str] = ()) -> str:
+    """Return the end of a sentence that says which setting is meant by a name that is none, or where it belongs.
+
+    Args:
+        name: The name.
+        known: The names of the settings.
+        methods: The names of methods that are likely to be meant.
+
+    Returns:
+        The text, from its semicolon; it may be empty.
+    """
+    names = (name, *called_here(name))
+    owners: dict[type[Any], str] = {}  # class of settings -> what the setting is called there
+    for cls in OWNERS.values():
+        there = [one for one in names if one in settings_of(cls)]
+        if there and (cls.__name__ in OF_USERS or isinstance(getattr(cls, "name", None), str)):
+            owners[cls] = there[0]
+    likely = meant(name, known)
+    slip = likely is not None and closest(name, [likely]) is not None
+    if likely is not None and not slip:  # its name elsewhere
+        return f"; did you mean {likely}?"
+    for cls, key in owners.items():
+        argument = cls.__name__.lower()
+        if argument in known:
+            return f"; it is a setting of {cls.__name__}: give {argument}=coterie.{cls.__name__}({key}=...)"
+    its_methods = {cls.name: cls for cls in owners if cls.__name__ not in OF_USERS}
+    if its_methods and {"method", "methods"} & set(known):
+        chosen = next((one for one in methods if one in its_methods), next(iter(its_methods)))
+        made = f"coterie.methods.{its_methods[chosen].__name__}({owners[its_methods[chosen]]}=...)"
+        return f"; it is a setting of the method {chosen}: give {made} as the method"
+    if likely is not None:
+        return f"; did you mean {likely}?"
+    return f"; it is a setting of {next(iter(owners)).__name__}" if owners else ""
+
+
+def brief(value: Any) -> str:
+    """Return a value for a message: numbers and short texts as they are, and what is greater by its type."""
+    if value is None or isinstance(value, str | bytes | bool | numbers.Number):
+        return f"{value!r:.60}"
+    if isinstance(value, list | tuple | set | frozenset) and len(value) <= 8:
+        simple = all(part is None or isinstance(part, str | numbers.Number) for part in value)
+        if simple:
+            return f"{value!r:.60}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    kind = type(value).__name__
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 DEEPEST = 16
@@ -315,7 +434,7 @@ def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
     hints = _hints(cls)
     for name in values:
         if name not in known:
-            raise SettingError(f"{cls.__name__} has no setting {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+            raise no_setting(cls.__name__, name, known, values[name])
     nested = {k: v for k, v in values.items() if isinstance(v, Mapping) and dataclasses.is_dataclass(hints[k])}
     return cls(**{**values, **{k: build(hints[k], v) for k, v in nested.items()}})
 
@@ -353,8 +472,10 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
     known = settings_of(type(base), hidden)
     for key in values:
         if key not in known:
-            hint = f"; write it as its own table, [{key}]" if key in hidden else nearest(key, known)
-            raise SettingError(f"{table} has no setting {key!r}{hint} (known: {', '.join(known)})")
+            if key in hidden:
+                known_ = ", ".join(known)
+                raise SettingError(f"{table} has no setting {key!r}; write it as its own table, [{key}] (known: {known_})")
+            raise no_setting(table, key, known, values[key])
     return dataclasses.replace(base, **values)
 
 
