@@ -30,7 +30,7 @@ from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
 from coterie.data.tasks import TASKS
 from coterie.data.world import ATTACKS, ClientData, Drift, World, among, check_attack
 from coterie.models import nets
-from coterie.randomness import Purpose, numpy_generator
+from coterie.randomness import Purpose, numpy_generator, seeded
 from coterie.settings import SettingError, UserError, build, check, nearest, setting
 from coterie.settings.calls import public
 
@@ -745,7 +745,8 @@ class OwnWorld:
 
     def _called(self, made: Callable[[int], World], seed: int) -> World:
         try:
-            world = made(seed)
+            with seeded(seed, Purpose.OWN_CODE):  # a run that continues must have the same data
+                world = made(seed)
         except UserError:
             raise
         except Exception as error:  # the user's function can raise anything

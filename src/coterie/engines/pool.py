@@ -82,6 +82,7 @@ class Test:
         at: Positions of the examples in the clients' test data.
         neighbours: How the client's nearest training examples take part; the test is then of all examples of one client.
         step: The time step whose data the clients have.
+        apart: Whether this is a whole test of one client, which shares no batch with others because it draws random numbers.
     """
 
     rows: tuple[int, ...]
@@ -89,6 +90,7 @@ class Test:
     at: slice | np.ndarray
     neighbours: Neighbours | None = None
     step: int = 0
+    apart: bool = False
 
     def __len__(self) -> int:
         return self.at.stop - self.at.start if isinstance(self.at, slice) else len(self.at)
@@ -115,6 +117,10 @@ class Done:
     refused: str | None
     weight: float | None = None
     held: np.ndarray | None = None
+
+
+DRAWN = "loss/drawn"  # no metric can be called loss
+"""Entry of a test's sums if the user's code drew random numbers in a batch that clients may share."""
 
 
 class Worker:
@@ -240,11 +246,14 @@ class Worker:
             EngineError: A test failed.
         """
         try:
-            with seeded(0):  # a module may draw random numbers in tests, too
+            clients = [self.world.steps[test.step][client] for test in tests for client in test.clients]
+            with self.learner.scope((0,), *(data.test for data in clients)) as scope:  # tests may draw random numbers, too
                 models = [self.wire.open(self.models[row]) for row in tests[0].rows]
                 if tests[0].neighbours is not None:
                     return [[self._near(models[0], test, tests[0].neighbours)] for test in tests]
-                return self.learner.sums(models, [self._part(test) for test in tests])
+                found = self.learner.sums(models, [self._part(test) for test in tests])
+                drawn = scope.own_code and not tests[0].apart and scope.moved
+            return [[{**sums, DRAWN: (1.0, 1)} for sums in of_test] for of_test in found] if drawn else found
         except Exception as error:
             if len(tests) > 1:  # one by one, to find the client whose test fails
                 return [self.test([test])[0] for test in tests]
@@ -397,6 +406,7 @@ class ClientPool:
         self.count = hardware.processes(len(world.clients))
         self.width = hardware.block(module, world)
         normed, self.mixes = local.batchnorm(module)
+        self.apart = False  # whether each client is tested alone, because tests draw random numbers
         self.least, self.exact = 1 + normed, normed or world.objective.loss is not cross_entropy
         self._masks: dict[tuple[str, ...], Tensor] = {}
         self._overlaps: dict[int, bool] = {}
@@ -727,14 +737,12 @@ class ClientPool:
             same_examples.setdefault(id(test.targets), []).append(client)
         near = assignment.neighbours
         jobs = [job for rows, by_examples in tests.items() for job in self._tests(rows, list(by_examples.values()), near, step)]
-        sums: dict[tuple[tuple[int, ...], Client], Sums] = {}
-        for job, results in zip(jobs, self.put(assignment.models, personal).run(jobs), strict=True):
-            for part, of_part in zip(job, results, strict=True):
-                for client, totals in zip(part.clients, of_part, strict=True):
-                    before = sums.setdefault((part.rows, client), {})
-                    for name, (value, count) in totals.items():
-                        old = before.get(name, (0.0, 0))
-                        before[name] = (old[0] + value, old[1] + count)
+        sums = self._sums(jobs, assignment.models, personal)
+        if near is None and not self.apart and any(DRAWN in totals for totals in sums.values()):
+            # Clients that share a batch would draw each other's random numbers: test each of them alone.
+            self.apart = True
+            jobs = [job for rows, examples in tests.items() for job in self._tests(rows, list(examples.values()), near, step)]
+            sums = self._sums(jobs, assignment.models, personal)
         scores = {}
         for rows, by_examples in tests.items():
             for by_targets in by_examples.values():
@@ -742,12 +750,30 @@ class ClientPool:
                     scores.update(dict.fromkeys(clients, self.world.objective.scores(sums.get((rows, clients[0]), {}))))
         return dict(sorted(scores.items()))
 
+    def _sums(
+        self, jobs: Sequence[Sequence[Test]], models: Tensor, personal: Sequence[Tensor]
+    ) -> dict[tuple[tuple[int, ...], Client], Sums]:
+        """Carry out tests; return the sums of each client's parts, by the rows of its models and the client."""
+        sums: dict[tuple[tuple[int, ...], Client], Sums] = {}
+        for job, results in zip(jobs, self.put(models, personal).run(jobs), strict=True):
+            for part, of_part in zip(job, results, strict=True):
+                for client, totals in zip(part.clients, of_part, strict=True):
+                    before = sums.setdefault((part.rows, client), {})
+                    for name, (value, count) in totals.items():
+                        old = before.get(name, (0.0, 0))
+                        before[name] = (old[0] + value, old[1] + count)
+        return sums
+
     def _tests(
         self, rows: tuple[int, ...], examples: Sequence[Mapping[int, Sequence[Client]]], near: Neighbours | None, step: int
     ) -> Iterator[list[Test]]:
         """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models; with neighbours, of one client each."""
         tests = [tuple(clients[0] for clients in by_targets.values()) for by_targets in examples]
         data = [self.world.steps[step][clients[0]].test for clients in tests]
+        if self.apart and near is None:
+            for clients, test in zip(tests, data, strict=True):
+                yield from ([Test(rows, (client,), slice(0, len(test)), step=step, apart=True)] for client in clients)
+            return
         if near is not None:
             jobs: list[list[tuple[int, slice | np.ndarray]]] = [[(i, slice(0, len(one)))] for i, one in enumerate(data)]
         else:

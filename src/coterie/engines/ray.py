@@ -41,6 +41,7 @@ from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.engines.pool import ClientJob, ClientPool, Done, Test, Worker
 from coterie.engines.workers import EngineError, Hardware, WorkerLost, default_workers, sentence
+from coterie.randomness import Purpose, seeded
 from coterie.robust import Extent, Robust, extent
 from coterie.settings import SettingError, UserError
 
@@ -309,7 +310,8 @@ class Station:
         """
         sys.path += [folder for folder in folders if folder not in sys.path]
         try:
-            world = maker()
+            with seeded(0, Purpose.OWN_CODE):  # the same world on each node
+                world = maker()
         except UserError as error:
             return Failure(str(error), wrong=True)
         self.pool = ClientPool(world, inprocess.wire_of(world, seed, boundary), hardware)

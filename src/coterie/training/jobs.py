@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.core import Client, Personal, Stage, Task, Training
 from coterie.data.world import ClientData, Split
-from coterie.randomness import Purpose, generator, seeded
+from coterie.randomness import Purpose, generator
 from coterie.training.blocks import Block
 from coterie.training.learner import Learner, Pull, Scores
 
@@ -75,7 +75,8 @@ def answer(learner: Learner, job: Job) -> Reply:
     Returns:
         The reply. Its row is the trained model minus the start, or the gradient if the task asks for it.
     """
-    with seeded(*job.key, 1):  # a separate key: dropout and the order of batches are independent
+    # A separate key: dropout and the order of batches are independent.
+    with learner.scope((*job.key, 1), job.data.train, job.data.validation):
         begun = _start(job, _measured(learner, [job])[0])
         start = begun[0]
         update, own, personal = None, None, job.task.personal
@@ -270,21 +271,43 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
     Yields:
         The reply to each task, as of :func:`answer`.
     """
-    with seeded(*jobs[0].key, 1):
+    # A block draws nothing. If the user's own code does, its numbers would depend on which clients share the block.
+    with learner.scope((*jobs[0].key, 1), *(job.data.validation for job in jobs)) as scope:
         begun = [_start(job, scores) for job, scores in zip(jobs, _measured(learner, jobs), strict=True)]
+        alone = learner.own_code and scope.moved
+    if alone:
+        yield from (answer(learner, job) for job in jobs)
+        return
     if not jobs[0].task.trains:
         yield from (_reply(learner, job, each, None) for job, each in zip(jobs, begun, strict=True))
         return
     starts = [start for start, _, _ in begun]
+    with learner.scope((0,)) as scope:
+        try:
+            updates, own = _trained_together(learner, jobs, starts)
+        except RuntimeError as error:
+            if not learner.own_code or "randomness error mode" not in str(error):
+                raise
+            alone = True  # torch itself draws nothing for several models at once
+        else:
+            alone = learner.own_code and scope.moved
+    if alone:
+        yield from (answer(learner, job) for job in jobs)
+        return
+    for job, update, mine, each in zip(jobs, updates, own, begun, strict=True):
+        yield _reply(learner, job, each, update, mine)
+
+
+def _trained_together(
+    learner: Learner, jobs: Sequence[Job], starts: list[Tensor]
+) -> tuple[list[Tensor], Sequence[Tensor | None]]:
+    """The updates ``(d,)`` of the clients of a block, and their personal models ``(d,)``, None where the task trains none."""
     block = Block(learner, starts)
     gens = [generator(*job.key) for job in jobs]
     splits, personal = [job.data.train for job in jobs], jobs[0].task.personal
-    with seeded(0):  # a block draws nothing; if a module does, no global state changes
-        trained = block.train(splits, jobs[0].training, jobs[0].lr, gens, stages=jobs[0].task.stages)
+    trained = block.train(splits, jobs[0].training, jobs[0].lr, gens, stages=jobs[0].task.stages)
     updates = [row.cpu() - start for row, start in zip(trained, starts, strict=True)]
-    own = [None] * len(jobs) if personal is None else _personal_together(learner, jobs, personal, starts, updates)
-    for job, update, mine, each in zip(jobs, updates, own, begun, strict=True):
-        yield _reply(learner, job, each, update, mine)
+    return updates, [None] * len(jobs) if personal is None else _personal_together(learner, jobs, personal, starts, updates)
 
 
 def _personal_together(
@@ -296,8 +319,7 @@ def _personal_together(
     gens = [generator(*job.key, 3) for job in jobs]
     pull = Pull(personal.pull, torch.stack(starts)) if personal.pull else None
     splits = [job.data.train for job in jobs]
-    with seeded(0):
-        trained = block.train(splits, second[0][1], jobs[0].lr, gens, stages=_stages(personal), pull=pull)
+    trained = block.train(splits, second[0][1], jobs[0].lr, gens, stages=_stages(personal), pull=pull)
     return list(trained.cpu().clone())
 
 
@@ -341,7 +363,8 @@ def _reply(
     start, scores, best = begun
     if job.task.held_out:
         served = () if own is None else (own if weight is None else start + weight * (own - start),)
-        each = [learner.losses(model, job.data.validation) for model in (start, *served)]
+        with learner.scope((*job.key, 4), job.data.validation):
+            each = [learner.losses(model, job.data.validation) for model in (start, *served)]
         held = of_each_subject(torch.stack(each), job.data.validation.subjects)
     metric = objective.named[objective.main]
     share = metric.share and metric.better == "greater"

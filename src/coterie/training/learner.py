@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -23,6 +23,8 @@ from coterie.data.objective import Objective, Sums, Tally
 from coterie.data.scaling import numbers
 from coterie.data.world import Split
 from coterie.models.layout import Layout
+from coterie.randomness import Scope, seeded
+from coterie.training.own_code import runs_own_code
 from coterie.training.precision import Master, computing
 
 
@@ -56,6 +58,7 @@ class Learner:
         self.large = sum(p.numel() for p in module.parameters()) >= LARGE_MODEL
         self.at_once = BATCH_TO_MEASURE // (8 if self.large else 1)
         self.has_batchnorm, self.mixes = batchnorm(module)
+        self.own_code = runs_own_code(module, objective, augment)
         self.master = Master(module, self.layout, self.device, precision)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.dense = DenseUpdates(module, list(zip(self.parameters, self.master.trainable, strict=True)))
@@ -68,6 +71,15 @@ class Learner:
         ]
         self._resident: dict[int, tuple[Tensor, Tensor]] = {}
         self._scratch: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def scope(self, key: Sequence[int], *splits: Split) -> AbstractContextManager[Scope]:
+        """A scope of seeded generators for work on some splits; see :func:`~coterie.randomness.seeded`.
+
+        Args:
+            key: The seed.
+            *splits: The examples, whose data set may have code of its own.
+        """
+        return seeded(*key, own_code=self.own_code or any(isinstance(split.inputs, Items) for split in splits))
 
     def load(self, row: Tensor) -> None:
         """Load a model ``(d,)``; buffers that are not part of a row (such as integers) get their first values again."""

@@ -17,12 +17,13 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from coterie.core import Client
-from coterie.data.batches import Batch, mapped, tensors
+from coterie.data.batches import Batch, Items, mapped, tensors
 from coterie.data.objective import Tally, counted, cross_entropy
 from coterie.data.world import Split, World
 from coterie.randomness import Purpose, generator, seeded
 from coterie.settings import SettingError, UserError
 from coterie.training.learner import Learner, batch_starts
+from coterie.training.own_code import Generators, moved, own_generators, states
 
 EXAMPLES = 2
 """Examples of a client that are tried."""
@@ -58,11 +59,11 @@ def trial(world: World, seed: int = 0) -> None:
         for client in tried:
             _Trial(world, learner, client).run()
         diverged = [client for client in tried if not learner.large and _diverges(world, learner, client, start)]
-    if diverged == tried:
-        raise UserError(
-            f"the model of client {world.name(tried[0])} has numbers that are not finite after {STEPS} steps of training: "
-            f"{_scale(world.clients[tried[0]].train, learner)}"
-        )
+        if diverged == tried:
+            raise UserError(
+                f"the model of client {world.name(tried[0])} has numbers that are not finite after {STEPS} steps of training: "
+                f"{_scale(world.clients[tried[0]].train, learner)}"
+            )
 
 
 def _made(world: World) -> torch.nn.Module:
@@ -98,6 +99,7 @@ class _Trial:
 
     def run(self) -> None:
         learner, data = self.learner, self.data.train
+        before = {what: states(generators) for what, generators in self.generators.items()}
         with self.step("its first examples cannot be read"):
             x, y = learner.batch(data, torch.arange(min(EXAMPLES, len(data))))
         learner.module.train()
@@ -110,6 +112,26 @@ class _Trial:
         with self.step("the gradient of the loss fails"):
             torch.autograd.grad(loss, learner.parameters, materialize_grads=True)
         self.check_metrics(outputs.detach() if isinstance(outputs, torch.Tensor) else outputs, y)
+        if self.world.augment is not None:
+            with self.step(f"the augmentation fails for inputs of {_form(x)}"):
+                self.world.augment(x, generator(0))
+        for what, generators in self.generators.items():
+            if name := moved(generators, before[what]):
+                raise UserError(
+                    f"{self.name}: {what} draws from a random generator of its own, {name}, whose numbers would depend on the "
+                    "number of workers: draw from np.random, random or torch, which Coterie seeds for each task"
+                )
+
+    @property
+    def generators(self) -> dict[str, Generators]:
+        """The random generators that the user's code made itself, by what holds them."""
+        world, inputs = self.world, self.data.train.inputs
+        holders: dict[str, Any] = {"the model": self.learner.module, "the loss": world.objective.loss}
+        holders |= {f"the metric {name}": metric.function for name, metric in world.objective.named.items()}
+        holders["the augmentation"] = world.augment
+        if isinstance(inputs, Items):
+            holders |= {"the data set": inputs.dataset, "collate": inputs.collate}
+        return {what: own_generators(holder) for what, holder in holders.items() if holder is not None}
 
     @contextmanager
     def step(self, what: str, hint: str = "") -> Iterator[None]:

@@ -125,7 +125,10 @@ def client_app(
         key = token, context.node_id
         if key not in _PARTS:
             _PARTS.clear()
-            made = participant(context) if participant is not None else own(context)
+            claim = name(context)
+            node = abs(context.node_id) if claim is None else claim.client
+            with seeded(Purpose.OWN_CODE, node):  # each time the same data for a node, and others than for another one
+                made = participant(context) if participant is not None else own(context)
             with seeded(0):
                 _PARTS[key] = made, made.learner()
         return _PARTS[key]

@@ -87,6 +87,7 @@ class FunctionLearner(training.Learner):
     def __init__(self, module: nn.Module, functions: Functions, objective: Objective) -> None:
         super().__init__(module, objective)
         self.functions = functions
+        self.own_code = True
         self.config: dict[str, Any] = {}
 
     def load(self, row: Tensor) -> None:

@@ -27,6 +27,7 @@ from coterie.engines.flower.mods import boundary_mod
 from coterie.engines.flower.strategy import MethodStrategy
 from coterie.engines.rounds import setup
 from coterie.engines.workers import EngineError, default_workers
+from coterie.randomness import Purpose, seeded
 from coterie.robust import Robust
 from coterie.settings import SettingError
 
@@ -143,7 +144,7 @@ def _keeps(method: Method[Any], start: Position, seed: int, world: Callable[[], 
 
     The next plan alone does not tell: in a review or between two questions it may use nothing that is kept.
     """
-    _, federation = setup(method, world(), seed, boundary)
+    _, federation = setup(method, _built(world), seed, boundary)
     plans = (
         method.plan(method.init(federation), Cohort(present=federation.clients, exchange=0, seed=seed)),
         method.plan(start.state, Cohort(present=start.members, exchange=start.exchange, seed=seed)),
@@ -169,7 +170,7 @@ def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
 
         logging.getLogger("flwr").setLevel(logging.ERROR)
         try:
-            here = job.world()
+            here = _built(job.world)
             run_simulation(
                 server_app=_server(pipe, job, here),
                 client_app=simulated(job.world, job.boundary, job.seed),
@@ -241,12 +242,18 @@ def _bounded(
 _WORLDS: dict[Any, World] = {}
 
 
+def _built(world: Callable[[], World]) -> World:
+    """The world that a function makes, the same in each process."""
+    with seeded(0, Purpose.OWN_CODE):
+        return world()
+
+
 def _made(world: Callable[[], World]) -> World:
     """The world, made once in this process, because Flower unpickles the app again for every message."""
     key = (getattr(world, "func", world), getattr(world, "args", ()))
     if key not in _WORLDS:
         _WORLDS.clear()
-        _WORLDS[key] = world()
+        _WORLDS[key] = _built(world)
     return _WORLDS[key]
 
 

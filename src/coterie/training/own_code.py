@@ -1,0 +1,139 @@
+"""What of a client's work is code of the user's own, and the random generators that such code made itself.
+
+Coterie seeds the global generators of torch, NumPy and Python for each task (:func:`coterie.randomness.seeded`). Code of
+torch and of Coterie draws from torch's alone. A generator that the user's code made itself is in the state in which the last
+task of its process left it, so its numbers would depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from coterie.data.objective import COMBINED, METRICS, Objective
+from coterie.randomness import is_generator, state_of
+
+KNOWN = ("torch", "coterie")
+"""Packages whose code draws from torch's generators alone."""
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+DEPTH = 4
+"""How deep generators are searched for: the data set, its data set, a transform of it, and a part of this."""
+
+
+def runs_own_code(module: nn.Module, objective: Objective, augment: Callable[..., Any] | None) -> bool:
+    """Return whether training or testing a module calls code that is neither torch's nor Coterie's.
+
+    Args:
+        module: The net.
+        objective: The loss and the metrics.
+        augment: The augmentation of training batches, or None.
+    """
+    for part in module.modules():
+        if not _known(type(part)) or any(getattr(part, kind) for kind in HOOKS):
+            return True
+    metrics = set(map(id, METRICS.values()))
+    if any(id(metric) not in metrics for metric in objective.named.values()):
+        return True
+    combined = any(objective.combine is known for known in COMBINED.values())
+    return not (combined and _known_function(objective.loss) and (augment is None or _known_function(augment)))
+
+
+def _known(of: Any) -> bool:
+    """Whether a class or function belongs to one of the packages :data:`KNOWN`."""
+    return str(getattr(of, "__module__", "")).split(".")[0] in KNOWN
+
+
+def _known_function(function: Any) -> bool:
+    """Whether a function, a ``partial`` of one, or a module of torch belongs to one of the packages :data:`KNOWN`."""
+    if isinstance(function, partial):
+        return _known_function(function.func)
+    if isinstance(function, nn.Module):
+        return all(_known(type(part)) for part in function.modules())
+    # Functions that torch compiles have no module, and those of its C++ part call themselves torch or torch._C.
+    return (
+        _known(function)
+        or _known(type(function))
+        or getattr(torch.nn.functional, getattr(function, "__name__", ""), None) is function
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Generators of the user's own.
+
+
+Generators = dict[str, Any]
+"""Where a generator is, such as ``transform.rng`` -> the generator."""
+
+
+def own_generators(holder: Any) -> Generators:
+    """Find the random generators that an object holds.
+
+    Args:
+        holder: A data set, a module, or a function with its closure, its defaults and the global names that it uses.
+
+    Returns:
+        Name of the attribute or variable -> generator of NumPy, Python or torch.
+    """
+    found: Generators = {}
+    _search(holder, "", DEPTH, found, set())
+    return found
+
+
+def _search(holder: Any, name: str, depth: int, found: Generators, seen: set[int]) -> None:
+    if id(holder) in seen:
+        return
+    seen.add(id(holder))
+    if is_generator(holder):
+        found[name] = holder
+        return
+    for part, value in _parts(holder) if depth else ():
+        _search(value, f"{name}.{part}".lstrip("."), depth - 1, found, seen)
+
+
+def _parts(holder: Any) -> Iterator[tuple[str, Any]]:
+    """The named parts of an object in which a generator may be."""
+    if isinstance(holder, Mapping):
+        yield from ((str(key), value) for key, value in holder.items() if not _plain(value))
+    elif isinstance(holder, list | tuple):
+        yield from ((str(i), value) for i, value in enumerate(holder[:100]) if not _plain(value))
+    elif isinstance(holder, partial):
+        yield from (("function", holder.func), ("arguments", holder.args), ("arguments", holder.keywords))
+    elif hasattr(holder, "__code__"):  # a function
+        code = holder.__code__
+        cells = zip(code.co_freevars, holder.__closure__ or (), strict=False)
+        yield from ((name, cell.cell_contents) for name, cell in cells if cell != type(cell)())
+        yield from ((name, holder.__globals__[name]) for name in code.co_names if name in holder.__globals__)
+        yield "default", holder.__defaults__
+    elif hasattr(holder, "__func__"):  # a method of an object
+        yield from (("", holder.__self__), ("", holder.__func__))
+    elif isinstance(getattr(holder, "__dict__", None), dict) and not isinstance(holder, type) and not _is_module(holder):
+        yield from ((name, value) for name, value in vars(holder).items() if not _plain(value))
+        for method in ("__getitem__", "__call__", "forward"):  # variables that its code uses
+            if not _known(type(holder)) and hasattr(getattr(type(holder), method, None), "__code__"):
+                yield "", getattr(type(holder), method)
+
+
+def _is_module(holder: Any) -> bool:
+    return hasattr(holder, "__spec__")
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value can hold no generator: numbers, text and arrays."""
+    return value is None or isinstance(value, bool | int | float | str | bytes | np.ndarray | torch.Tensor)
+
+
+def states(generators: Generators) -> dict[str, Any]:
+    """Return the state of each generator, for :func:`moved`."""
+    return {name: state_of(generator) for name, generator in generators.items()}
+
+
+def moved(generators: Generators, before: Mapping[str, Any]) -> str | None:
+    """Return the name of the first generator that has drawn a number since :func:`states`; None if none has."""
+    return next((name for name, generator in generators.items() if state_of(generator) != before[name]), None)
