@@ -275,5 +275,5 @@ def test_words_have_no_labels_to_flip() -> None:
 def test_somebody_must_be_honest_and_labels_must_be_classes() -> None:
     with pytest.raises(SettingError, match=r"must leave at least one of the 8 clients honest, got 0\.99"):
         attacked(0.99).build(0)
-    with pytest.raises(ValueError, match="World.attacks has client 5, which does not exist"):
+    with pytest.raises(ValueError, match=r"World\.attacks has client 5, which does not exist"):
         world(attacks={5: Attack()})

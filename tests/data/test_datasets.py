@@ -141,6 +141,9 @@ def test_any_npz_by_its_name(tmp_path: Path) -> None:
     assert len(data.test) == 2
     np.savez(tmp_path / "table.npz", x=np.ones((4, 2)), y=np.array([0, 1, 0, 1]))
     assert datasets.load("table", tmp_path).train.inputs.dtype == torch.float32
+    np.savez(tmp_path / "scales.npz", **{**arrays, "x_test": arrays["x_test"] / 1.0}, y_test=np.array([7, 0]))
+    with pytest.raises(UserError, match=r"scales\.npz: x_train has uint8, .* is divided by 255, and .*x_test has float64"):
+        datasets.load("scales", tmp_path)
 
 
 def test_digits_of_four_origins_have_one_shape(mnist: Path) -> None:

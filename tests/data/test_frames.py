@@ -206,6 +206,7 @@ DAY = datetime.datetime(2026, 1, 1)
         ({"a": ["1.5", "-inf"] * 30}, {}, r"the column a is text \('-inf' in row 2\): numbers must be finite"),
         ({"a": ["1.5", "NA"] * 30}, {}, r"the column a is text \('NA' in row 2\): an empty field is a missing value"),
         ({"y": [0.0, 1.0] * 30}, {}, "the target y has floats, all of them 0 or 1: set task = classification, or regression"),
+        ({"site": pd.Series([True, 1, 2] * 20, dtype=object)}, {}, "the column site has booleans and other values, of which"),
         ({"site": ["x", "x "] * 30}, {}, "two clients have names that look alike, 'x' and 'x '"),
         ({"a": [DAY] * 60}, {}, "the column a holds dates or times: list the columns to use as features"),
         ({"a": [DAY.date()] * 60}, {}, "must hold numbers of at most 64 bits, booleans or text, all of one kind, got date"),

@@ -38,8 +38,9 @@ def test_femnist_of_all_data_makes_clients_of_writers(tmp_path: Path) -> None:
     [
         "{", "[]", '{"users": []}', '{"user_data": {"a": {"x": [[1, 2]], "y": [0]}}}',
         json.dumps({"user_data": {"a": {"x": [["q"] * 784], "y": [0]}}}),
+        '{"user_data": {"a": {"x": [], "y": []}, "a": {"x": [], "y": []}}}',
     ],
-    ids=["cut", "list", "no data", "two pixels", "words"],
+    ids=["cut", "list", "no data", "two pixels", "words", "a writer twice"],
 )  # fmt: skip
 def test_a_file_of_another_format_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "train").mkdir()
@@ -53,6 +54,9 @@ def test_missing_or_empty_leaf_files_are_refused(tmp_path: Path) -> None:
         datasets.load("femnist", tmp_path)
     write_leaf(tmp_path / "train" / "a.json", {"a": []})
     with pytest.raises(UserError, match="holds no examples"):
+        datasets.load("femnist", tmp_path)
+    write_leaf(tmp_path / "train" / "a.json", {"a": [0], "a ": [1]})
+    with pytest.raises(UserError, match=r"two writers in .* have names that look alike, 'a' and 'a '"):
         datasets.load("femnist", tmp_path)
 
 

@@ -480,3 +480,52 @@ def test_inputs_of_which_only_some_would_be_divided_by_255_are_refused(tmp_path:
         np.savez(tmp_path / f"{name}.npz", x=x, y=y)
     with pytest.raises(UserError, match=r"b.npz: x has uint8, .*, and .*a.npz: x has int64, which is not"):
         own.folder(tmp_path)
+
+
+def test_targets_of_one_shape_and_type() -> None:
+    x, y = site(0)[0].to_numpy(), site(0)[1].to_numpy()
+    with pytest.raises(UserError, match="the targets of all clients must have the same shape and type: client 0 has"):
+        from_lists([(x, y * 0.5), (x, y[:, None] * 0.5)])
+    whole = from_lists([(x, y * 0.5), (x, y)], model="linear").clients[1].train.targets
+    assert whole.dtype == torch.float32
+    assert set(whole.tolist()) == {0.0, 1.0}
+
+
+def test_keys_that_mean_the_same_array_are_refused() -> None:
+    x, y = site(0)
+    with pytest.raises(UserError, match="client 0 must hold either x and y or x_train and y_train"):
+        from_lists([{"x": x, "y": y, "x_train": x + 1, "y_train": y}])
+
+
+class Named(torch.utils.data.Dataset[Any]):
+    """Items by keyword; those from ``since`` on have one more."""
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, item: int) -> Any:
+        more = {"mask": torch.ones(3)} if item >= self.since else {}
+        return {"tokens": torch.full((3,), float(item)), **more, "label": item % 2}
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
+        return self.layer(tokens if mask is None else tokens * mask)
+
+
+def test_items_with_other_keys_are_refused() -> None:
+    mixed = from_lists([Named(since=10)], model=Masked).clients[0].train.inputs
+    assert set(mixed.batch(torch.arange(3))[0]) == {"tokens"}
+    for rows in ([0, 19], [19, 0]):
+        with pytest.raises(UserError, match="the items of a data set must have the same keys, and only some of them have mask"):
+            mixed.batch(torch.tensor(rows))
+    world = from_lists([Named(since=0), Named(since=20)], model=Masked)
+    with pytest.raises(UserError, match="must have the same keys: only one of client 0 and client 1 has mask"):
+        next(iter(coterie.run("fedavg", world, rounds=1, workers=1)))

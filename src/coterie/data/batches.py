@@ -110,12 +110,22 @@ class Items:
         items = [self.dataset[i] for i in index.tolist()]
         if self.collate is not None:
             return pair(self.collate(items))
+        _check_keys(items)
         try:
             found = pair(torch.utils.data.default_collate([_arrays(item) for item in items]))
             return _numbers(found[0], "inputs"), _numbers(found[1], "targets")
         except (RuntimeError, TypeError) as error:
             hint = "; pass collate, a function from a list of items to (inputs, targets), which can pad them"
             raise UserError(f"the items of a data set cannot be stacked: {error}"[:300] + hint) from error
+
+
+def _check_keys(items: Sequence[Any]) -> None:
+    """Raise :class:`~coterie.settings.UserError` if items have other keys: ``default_collate`` takes those of the first."""
+    first = set(items[0]) if isinstance(items[0], Mapping) else None
+    for item in items:
+        if first is not None and isinstance(item, Mapping) and set(item) != first:
+            differ = ", ".join(sorted(map(str, set(item) ^ first)))
+            raise UserError(f"the items of a data set must have the same keys, and only some of them have {differ}")
 
 
 def _numbers(batch: Batch, what: str) -> Batch:

@@ -20,6 +20,8 @@ import torch
 from coterie.data import readers
 from coterie.data.drift import STREAMS, drawn
 from coterie.data.examples import Dataset, Pool, pool
+from coterie.data.matching import check_scale
+from coterie.data.spelling import check_unlike
 from coterie.files import available_memory, expanded, reason
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, UserError, nearest, no_setting
@@ -157,7 +159,8 @@ def read_leaf(paths: tuple[Path, ...]) -> Dataset:
             writers += [name] * len(labels)
     if not writers:
         raise UserError(f"{paths[0].parent} holds no examples")
-    numbers = np.unique(writers, return_inverse=True)[1]
+    names, numbers = np.unique(writers, return_inverse=True)
+    check_unlike(names.tolist(), f"writers in {paths[0].parent}")
     whole = pool(np.concatenate(inputs), np.concatenate(targets), paths[0].parent, CLASSES, writer=numbers)
     return Dataset(name="femnist", train=whole, test=None, classes=CLASSES)
 
@@ -165,13 +168,22 @@ def read_leaf(paths: tuple[Path, ...]) -> Dataset:
 def _writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """Name, images ``(m, 28, 28)`` float32 and labels ``(m,)`` of each writer in a file with at least one example."""
     try:
-        data: dict[str, Any] = json.loads(readers.content(path))["user_data"]
+        data: dict[str, Any] = json.loads(readers.content(path), object_pairs_hook=_once)["user_data"]
         found = [(name, _images(own["x"]), np.array(own["y"])) for name, own in data.items() if own["y"]]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} is not a LEAF FEMNIST file: {type(error).__name__}, {error}") from error
     for name, images, labels in found:
         if labels.shape != (len(images),):
             raise UserError(f"{path} is mislabelled: writer {name!r} has {len(images)} images but labels {list(labels.shape)}")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of JSON, in which no name occurs twice: the parser would keep the last one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"the name {twice!r} occurs twice")
     return found
 
 
@@ -306,6 +318,7 @@ def npz_pools(path: Path, classes: int | None = None) -> tuple[Pool, Pool | None
         UserError: The file is not readable or has other keys.
     """
     arrays = readers.npz(path)
+    check_scale({str(path): arrays})
     x, y = ("x_train", "y_train") if "x_train" in arrays else ("x", "y")
     if x not in arrays or y not in arrays or ("x_test" in arrays) != ("y_test" in arrays):
         found = ", ".join(arrays) or "nothing"

@@ -134,6 +134,7 @@ def clients_of(
     matching = Matching(earlier)
     chosen = matching.order("x", chosen, where)
     several = matching.order("y", several, where, "targets")
+    _check_no_mixture(frame[client], f"{where}: the column {client}")
     owners, clients = _owners(values(frame, client, where), client, where)
 
     def get(name: Any) -> np.ndarray:
@@ -163,6 +164,13 @@ def clients_of(
     about = {"features": [str(name) for name in chosen], "targets": [str(name) for name in several], **found.about}
     about |= {} if subject is None else {SUBJECT: str(subject)}
     return OwnData(pools=pools, shape=(len(chosen),), outputs=found.outputs, objective=objective_for(found), about=about)
+
+
+def _check_no_mixture(column: Any, where: str) -> None:
+    """Raise :class:`~coterie.settings.UserError` if names are booleans and numbers, of which ``True`` and 1 would be one."""
+    array = np.asarray(column)
+    if array.dtype.kind == "O" and {True, False} == {isinstance(value, bool | np.bool_) for value in array}:
+        raise UserError(f"{where} has booleans and other values, of which True and 1 would be one name: make text of them")
 
 
 def _owners(column: np.ndarray, name: Any, where: str) -> tuple[np.ndarray, list[str]]:

@@ -72,6 +72,8 @@ def pools(arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = poo
         UserError: Keys or arrays are not valid.
     """
     named = {{"x": "x_train", "y": "y_train"}.get(key, key): value for key, value in arrays.items()}
+    if len(named) < len(arrays):
+        raise UserError(f"{where} must hold either x and y or x_train and y_train; it holds {', '.join(arrays)}")
     check_keys(arrays, ("x", "y", *(key for pair in KEYS for key in pair), SUBJECT), where)
     for x, y in KEYS:
         if (x in named) != (y in named) or KEYS[0][0] not in named:
@@ -156,6 +158,7 @@ def of_pools(clients: Mapping[str, Sequence[Pool | None]], as_features: bool, cl
             for name, three in clients.items()
         }
     shape = _shape(clients)
+    _check_forms(clients, "targets")
     labels = torch.cat([p.targets.unique() for three in clients.values() for p in three if p is not None]).unique()
     top = int(labels.max())
     if classes is not None and top >= classes:
@@ -172,15 +175,32 @@ GAPS = 10
 
 def _shape(clients: Mapping[str, Sequence[Pool | None]]) -> tuple[int, ...]:
     """The shape of one input; raises :class:`~coterie.settings.UserError` if clients have inputs of several forms."""
-    every = [(name, some.inputs) for name, three in clients.items() for some in three if some is not None]
+    _check_forms(clients, "inputs")
+    inputs = next(some.inputs for three in clients.values() for some in three if some is not None)
+    return tuple(inputs.shape[1:]) if isinstance(inputs, torch.Tensor) else ()
+
+
+def _check_forms(clients: Mapping[str, Sequence[Pool | None]], part: str) -> None:
+    """Raise :class:`~coterie.settings.UserError` if the ``inputs``, or ``targets``, of clients have several forms."""
     forms: dict[str, str] = {}
-    for name, inputs in every:
-        forms.setdefault(_form(inputs), name)
+    for name, three in clients.items():
+        for some in three:
+            if some is not None:
+                forms.setdefault(_form(getattr(some, part)), name)
     if len(forms) > 1:
         (a, first), (b, second) = list(forms.items())[:2]
-        raise UserError(f"the inputs of all clients must have the same shape and type: {first} has {a}, {second} has {b}")
-    inputs = every[0][1]
-    return tuple(inputs.shape[1:]) if isinstance(inputs, torch.Tensor) else ()
+        raise UserError(f"the {part} of all clients must have the same shape and type: {first} has {a}, {second} has {b}")
+
+
+def _of_one_type(clients: Mapping[str, Sequence[Pool | None]]) -> Mapping[str, Sequence[Pool | None]]:
+    """The pools with targets of floats where some clients have floats, and others whole numbers, to predict."""
+    targets = [some.targets for three in clients.values() for some in three if some is not None]
+    if not all(isinstance(one, torch.Tensor) for one in targets) or len({one.dtype for one in targets}) < 2:
+        return clients
+    return {
+        name: tuple(some if some is None else replace(some, targets=some.targets.float()) for some in three)
+        for name, three in clients.items()
+    }
 
 
 def _form(inputs: Batch) -> str:
@@ -201,10 +221,12 @@ def of_own_pools(clients: Mapping[str, Sequence[Pool | None]], objective: Object
     Raises:
         UserError: The inputs of two clients differ in shape or type.
     """
-    pools = [p for three in clients.values() for p in three if p is not None]
-    if any(isinstance(p.inputs, Items) for p in pools):
+    if any(p is not None and isinstance(p.inputs, Items) for three in clients.values() for p in three):
         return OwnData(pools=clients, shape=(), outputs=0, objective=objective)
-    targets = pools[0].targets
+    if objective.loss is not cross_entropy:
+        clients = _of_one_type(clients)
+    _check_forms(clients, "targets")
+    targets = next(p.targets for three in clients.values() for p in three if p is not None)
     outputs = math.prod(targets.shape[1:]) if isinstance(targets, torch.Tensor) and targets.is_floating_point() else 0
     return OwnData(pools=clients, shape=_shape(clients), outputs=outputs, objective=objective)
 

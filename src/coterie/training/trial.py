@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -56,8 +56,10 @@ def trial(world: World, seed: int = 0) -> None:
     if learner.large:  # its ten steps would take as long as a round
         tried = clients[:1]
     with seeded(0):
-        for client in tried:
-            _Trial(world, learner, client).run()
+        trials = [_Trial(world, learner, client) for client in tried]
+        for one in trials:
+            one.run()
+            one.check_keys(trials[0])
         diverged = [client for client in tried if not learner.large and _diverges(world, learner, client, start)]
         if diverged == tried:
             raise UserError(
@@ -96,12 +98,14 @@ class _Trial:
     def __init__(self, world: World, learner: Learner, client: Client) -> None:
         self.world, self.learner, self.data = world, learner, world.clients[client]
         self.name = f"client {world.name(client)}"
+        self.keys: set[str] = set()
 
     def run(self) -> None:
         learner, data = self.learner, self.data.train
         before = {what: states(generators) for what, generators in self.generators.items()}
         with self.step("its first examples cannot be read"):
             x, y = learner.batch(data, torch.arange(min(EXAMPLES, len(data))))
+        self.keys = set(map(str, x)) if isinstance(x, Mapping) else set()
         learner.module.train()
         with self.step(f"the model fails for inputs of {_form(x)}", "its first layer must take such inputs"):
             outputs = learner.outputs(learner.arranged(x))
@@ -132,6 +136,14 @@ class _Trial:
         if isinstance(inputs, Items):
             holders |= {"the data set": inputs.dataset, "collate": inputs.collate}
         return {what: own_generators(holder) for what, holder in holders.items() if holder is not None}
+
+    def check_keys(self, first: _Trial) -> None:
+        """Check that the model receives the same arguments of this client and the first: some may have a default."""
+        if self.keys != first.keys:
+            differ = ", ".join(sorted(self.keys ^ first.keys))
+            raise UserError(
+                f"the inputs of all clients must have the same keys: only one of {first.name} and {self.name} has {differ}"
+            )
 
     @contextmanager
     def step(self, what: str, hint: str = "") -> Iterator[None]:
