@@ -225,7 +225,7 @@ DAY = datetime.datetime(2026, 1, 1)
         ({"y": pd.Series(["\ud800", "y"] * 30, dtype=object)}, {}, "the column y: names must have at most 100 characters"),
         ({"site": np.arange(60)}, {}, "0 has 1 example, too few to hold some out: it needs 3 at least; leave it out"),
     ],
-    ids=range(38),
+    ids=range(39),
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(changes: dict[str, Any], settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
